@@ -1,0 +1,92 @@
+"""The attention of Qwen2, Qwen2.5 and Qwen3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import REFERENCE, OpSet, Weight
+from tinyllm_ops.contract import require_shape
+
+from tinyllm_layers.kv_cache import KVCache
+from tinyllm_layers.rms_norm import RMSNorm
+from tinyllm_layers.rope import RoPE
+
+
+@dataclass(frozen=True)
+class Biases:
+    """What is added after each projection; Qwen2 has the first three, Qwen3 none."""
+
+    q: Float[mx.array, "H*D"] | None = None
+    k: Float[mx.array, "Hkv*D"] | None = None
+    v: Float[mx.array, "Hkv*D"] | None = None
+    o: Float[mx.array, "E"] | None = None
+
+
+class GroupedQueryAttention:
+    """Attention in which groups of query heads share a key/value head (Ainslie et al. 2023).
+
+    Project to q, k, v; normalize q and k by head (Qwen3); rotate them by position; let the cache
+    append k and v and attend; project back.
+
+    Raises:
+        ValueError: if H is no multiple of Hkv, or a weight does not fit.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        wq: Weight,
+        wk: Weight,
+        wv: Weight,
+        wo: Weight,
+        *,
+        rope: RoPE,
+        biases: Biases = Biases(),
+        q_norm: RMSNorm | None = None,
+        k_norm: RMSNorm | None = None,
+        ops: OpSet = REFERENCE,
+    ) -> None:
+        """Hold the weights: wq `(H*D) E`, wk and wv `(Hkv*D) E`, wo `E (H*D)`; D is its own."""
+        if num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_heads: expected a multiple of {num_kv_heads} key/value heads, got {num_heads}"
+            )
+        width, kv_width = num_heads * head_dim, num_kv_heads * head_dim
+        for name, w, bias, shape in (
+            ("q", wq, biases.q, (width, hidden_size)),
+            ("k", wk, biases.k, (kv_width, hidden_size)),
+            ("v", wv, biases.v, (kv_width, hidden_size)),
+            ("o", wo, biases.o, (hidden_size, width)),
+        ):
+            require_shape(f"w{name}", w, shape)
+            if bias is not None:
+                require_shape(f"biases.{name}", bias, shape[:1])
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.wq, self.wk, self.wv, self.wo = wq, wk, wv, wo
+        self.rope = rope
+        self.biases = biases
+        self.q_norm, self.k_norm = q_norm, k_norm
+        self.ops = ops
+
+    def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
+        """Let L new tokens see themselves and everything in the cache."""
+        batch, length, _ = x.shape
+        positions = slice(cache.offset, cache.offset + length)
+
+        def heads(w: Weight, bias: mx.array | None, norm: RMSNorm | None) -> mx.array:
+            split = self.ops.linear(x, w, bias).reshape(batch, length, -1, self.head_dim)
+            return split if norm is None else norm(split)
+
+        q = self.rope(heads(self.wq, self.biases.q, self.q_norm), positions)
+        k = self.rope(heads(self.wk, self.biases.k, self.k_norm), positions)
+        v = heads(self.wv, self.biases.v, None)
+
+        q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # B H L D
+        out = cache.attend(q, k, v, self.head_dim**-0.5, self.ops)
+        joined = out.swapaxes(1, 2).reshape(batch, length, -1)  # B L H*D
+        return self.ops.linear(joined, self.wo, self.biases.o)

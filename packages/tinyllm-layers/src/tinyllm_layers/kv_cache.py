@@ -1,0 +1,55 @@
+"""What attention asks of a cache."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import OpSet
+
+
+class KVCache(Protocol):
+    """The keys and values of one layer, for the tokens that it has seen.
+
+    The cache owns their layout: attention hands over its new q, k and v and gets the output back,
+    and whether keys are dense, rotating, quantized or paged is nobody else's business.
+    """
+
+    @property
+    def offset(self) -> int:
+        """Tokens seen so far: the position of the next one."""
+        ...
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What the cache stores, to be evaluated at the end of a prefill chunk."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        ...
+
+    def attend(
+        self,
+        q: Float[mx.array, "B H L D"],
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+        scale: float,
+        ops: OpSet,
+    ) -> Float[mx.array, "B H L D"]:
+        """Append k and v, and attend from q to every token that it may see, itself included."""
+        ...
+
+    def can_trim(self, length: int) -> bool:
+        """Whether the cache can go back to its first `length` tokens."""
+        ...
+
+    def trim(self, length: int) -> None:
+        """Forget all but the first `length` tokens.
+
+        Raises:
+            ValueError: if `can_trim(length)` is false.
+        """
+        ...

@@ -1,0 +1,138 @@
+"""Keys and values of the first and the last tokens."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_ops import OpSet
+
+STEP = 256
+
+
+class RotatingCache:
+    """At most `max_size` tokens: the first `keep`, and a ring of the most recent ones.
+
+    A token sees itself, the `keep` first tokens, and those among the last `max_size - keep`: a
+    sliding window with attention sinks (Xiao et al. 2023, without moving the positions). What a
+    token sees does not depend on the chunk that it came in.
+
+    Attributes:
+        max_size: tokens that stay.
+        keep: how many of them are the first ones.
+
+    Raises:
+        ValueError: if `keep` leaves no room for the ring.
+    """
+
+    def __init__(self, max_size: int, keep: int = 4) -> None:
+        """Start empty."""
+        if not 0 <= keep < max_size:
+            raise ValueError(f"keep: expected 0 to {max_size - 1}, got {keep}")
+        self.max_size = max_size
+        self.keep = keep
+        self._offset = 0
+        self._keys: Float[mx.array, "B Hkv slots D"] | None = None
+        self._values: Float[mx.array, "B Hkv slots D"] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Tokens seen so far, forgotten ones included."""
+        return self._offset
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays of keys and values."""
+        return [array for array in (self._keys, self._values) if array is not None]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def attend(
+        self,
+        q: Float[mx.array, "B H L D"],
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+        scale: float,
+        ops: OpSet,
+    ) -> Float[mx.array, "B H L D"]:
+        """Attend to what is there and to the new tokens, and give these their slots.
+
+        A single token takes its slot first: what it overwrites is what it no longer sees. Of a
+        chunk, the first tokens still see what the last ones overwrite.
+        """
+        if q.shape[2] == 1:
+            self._store(k, v)
+            return ops.attention(q, *self._held(), scale, None)
+        new = mx.arange(self._offset, self._offset + q.shape[2])
+        seen = mx.concatenate([self._positions(), new])
+        recent = seen > new[:, None] - self._ring
+        visible = (seen <= new[:, None]) & (recent | (seen < self.keep))
+        mask = mx.where(visible, 0, -mx.inf).astype(mx.float32)  # L S
+        if self._keys is None:
+            keys, values = k, v
+        else:
+            pairs = zip(self._held(), (k, v), strict=True)
+            keys, values = (mx.concatenate([held, fresh], axis=2) for held, fresh in pairs)
+        out = ops.attention(q, keys, values, scale, mask)
+        self._store(k, v)
+        return out
+
+    def can_trim(self, length: int) -> bool:
+        """A prefix can be gone back to until the ring has turned."""
+        return 0 <= length <= self._offset <= self.max_size
+
+    def trim(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        if not self.can_trim(length):
+            raise ValueError(
+                f"length: expected 0 to {self._offset}, before {self.max_size} tokens were seen, "
+                f"got {length} after {self._offset}"
+            )
+        self._offset = length
+
+    @property
+    def _ring(self) -> int:
+        """Slots that rotate."""
+        return self.max_size - self.keep
+
+    def _slot(self, position: int) -> int:
+        """Where the token of a position is kept."""
+        if position < self.keep:
+            return position
+        return self.keep + (position - self.keep) % self._ring
+
+    def _positions(self) -> Integer[mx.array, "slots"]:
+        """The position of the token in each slot."""
+        slot, last = mx.arange(min(self._offset, self.max_size)), self._offset - 1
+        return mx.where(slot < self.keep, slot, last - (last - slot) % self._ring)
+
+    def _held(self) -> tuple[mx.array, mx.array]:
+        """The slots in use."""
+        assert self._keys is not None  # something was stored
+        assert self._values is not None
+        held = min(self._offset, self.max_size)
+        return self._keys[..., :held, :], self._values[..., :held, :]
+
+    def _store(self, k: mx.array, v: mx.array) -> None:
+        """Give the new tokens that outlive their own chunk a slot each."""
+        start, end = self._offset, self._offset + k.shape[2]
+        stays = [p for p in range(start, end) if p < self.keep or p >= end - self._ring]
+        capacity = min(self.max_size, -(-end // STEP) * STEP)
+        self._keys = _grown(self._keys, k, capacity)
+        self._values = _grown(self._values, v, capacity)
+        slots = mx.array([self._slot(p) for p in stays])
+        chosen = mx.array([p - start for p in stays])
+        self._keys[..., slots, :] = k[..., chosen, :]
+        self._values[..., slots, :] = v[..., chosen, :]
+        self._offset = end
+
+
+def _grown(room: mx.array | None, like: mx.array, capacity: int) -> mx.array:
+    """Make room for `capacity` tokens shaped as those in `like`."""
+    held = 0 if room is None else room.shape[2]
+    if room is not None and held >= capacity:
+        return room
+    more = mx.zeros((*like.shape[:2], capacity - held, like.shape[3]), like.dtype)
+    return more if room is None else mx.concatenate([room, more], axis=2)

@@ -1,0 +1,33 @@
+"""Attention and MLP, each added to what flows by."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float
+
+from tinyllm_layers.grouped_query_attention import GroupedQueryAttention
+from tinyllm_layers.kv_cache import KVCache
+from tinyllm_layers.mlp import MLP
+from tinyllm_layers.rms_norm import RMSNorm
+
+
+class TransformerBlock:
+    """h = x + attention(norm1(x)); out = h + mlp(norm2(h)): the pre-norm residual block."""
+
+    def __init__(
+        self,
+        attention: GroupedQueryAttention,
+        mlp: MLP,
+        attention_norm: RMSNorm,
+        mlp_norm: RMSNorm,
+    ) -> None:
+        """Hold the parts."""
+        self.attention = attention
+        self.mlp = mlp
+        self.attention_norm = attention_norm
+        self.mlp_norm = mlp_norm
+
+    def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
+        """Pass L tokens through the block, whose keys and values `cache` holds."""
+        h = x + self.attention(self.attention_norm(x), cache)
+        return h + self.mlp(self.mlp_norm(h))

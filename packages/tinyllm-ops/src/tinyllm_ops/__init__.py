@@ -1,0 +1,45 @@
+"""The functions that a Qwen model computes, on `mx.array`, written to be read.
+
+`REFERENCE` is the maths in array operations, `MLX` the same contract through MLX's fast ones.
+"""
+
+from tinyllm_ops.attention import (
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+)
+from tinyllm_ops.causal_mask import causal_mask
+from tinyllm_ops.contract import Weight
+from tinyllm_ops.embedding import embedding
+from tinyllm_ops.linear import linear
+from tinyllm_ops.mlx_fast import MLX
+from tinyllm_ops.opset import OpSet
+from tinyllm_ops.positions import Positions
+from tinyllm_ops.quantization import dequantize, quantize
+from tinyllm_ops.quantized_tensor import QuantizedTensor
+from tinyllm_ops.reference import REFERENCE
+from tinyllm_ops.rms_norm import rms_norm
+from tinyllm_ops.rope import rope
+from tinyllm_ops.silu import sigmoid, silu, swiglu
+from tinyllm_ops.softmax import softmax
+
+__all__ = [
+    "MLX",
+    "REFERENCE",
+    "OpSet",
+    "Positions",
+    "QuantizedTensor",
+    "Weight",
+    "causal_mask",
+    "dequantize",
+    "embedding",
+    "linear",
+    "quantize",
+    "rms_norm",
+    "rope",
+    "scaled_dot_product_attention_grouped",
+    "scaled_dot_product_attention_simple",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "swiglu",
+]

@@ -1,0 +1,153 @@
+"""What every implementation of an op refuses, and in which words.
+
+An `OpSet` is free in how it computes, not in what it accepts: the reference and the fast
+implementations call the same checks, so that a caller's mistake reads the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from tinyllm_ops.quantized_tensor import QuantizedTensor, check_format
+
+Weight = mx.array | QuantizedTensor
+
+
+def require_floating(name: str, x: mx.array) -> None:
+    """Raise ValueError unless `x` is float32, float16 or bfloat16."""
+    if x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
+        raise ValueError(f"{name}: expected float32, float16 or bfloat16, got {x.dtype}")
+
+
+def require_shape(name: str, x: Weight, expected: Sequence[int]) -> None:
+    """Raise ValueError unless `x` has the shape `expected`."""
+    if tuple(x.shape) != tuple(expected):
+        raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(x.shape)}")
+
+
+def require_dtype(name: str, x: mx.array, expected: mx.Dtype) -> None:
+    """Raise ValueError unless `x` has the dtype `expected`."""
+    if x.dtype != expected:
+        raise ValueError(f"{name}: expected dtype {expected}, got {x.dtype}")
+
+
+def require_rank(name: str, x: Weight, axes: str) -> None:
+    """Raise ValueError unless `x` has exactly the axes named, such as "O I"."""
+    if len(x.shape) != len(axes.split()):
+        raise ValueError(f"{name}: expected axes {axes}, got shape {tuple(x.shape)}")
+
+
+def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
+    """A floating w whose last axis is a whole number of groups, in a format that MLX defines."""
+    require_floating("w", w)
+    check_format(group_size, bits, mode)
+    if w.ndim == 0 or w.shape[-1] % group_size:
+        raise ValueError(
+            f"w: expected a last axis in groups of {group_size}, got shape {tuple(w.shape)}"
+        )
+
+
+def check_linear(x: mx.array, w: Weight, bias: mx.array | None) -> None:
+    """X `*batch I`, w `O I`, bias `O`, all of one dtype (a quantized w has none of its own)."""
+    require_floating("x", x)
+    require_rank("w", w, "O I")
+    out_features, in_features = w.shape
+    if x.ndim == 0 or x.shape[-1] != in_features:
+        raise ValueError(f"x: expected shape (..., {in_features}), got {tuple(x.shape)}")
+    if isinstance(w, mx.array):
+        require_dtype("w", w, x.dtype)
+    if bias is not None:
+        require_shape("bias", bias, (out_features,))
+        require_dtype("bias", bias, x.dtype)
+
+
+def check_embedding(ids: mx.array, w: Weight) -> None:
+    """Ids of any shape and an integer dtype, w `V E`."""
+    require_rank("w", w, "V E")
+    if not mx.issubdtype(ids.dtype, mx.integer):
+        raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")
+    if isinstance(w, mx.array):
+        require_floating("w", w)
+
+
+def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
+    """X `*batch D`, weight `D` of the same dtype, eps not negative."""
+    require_floating("x", x)
+    if x.ndim == 0:
+        raise ValueError("x: expected shape (..., D), got ()")
+    require_shape("weight", weight, (x.shape[-1],))
+    require_dtype("weight", weight, x.dtype)
+    if not eps >= 0:
+        raise ValueError(f"eps: expected a number not below 0, got {eps}")
+
+
+def check_softmax(x: mx.array, axis: int) -> None:
+    """Any floating x that has the axis."""
+    require_floating("x", x)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis: expected one of the {x.ndim} axes of x, got {axis}")
+
+
+def check_swiglu(gate: mx.array, up: mx.array) -> None:
+    """Two floating arrays of one shape and dtype."""
+    require_floating("gate", gate)
+    require_shape("up", up, gate.shape)
+    require_dtype("up", up, gate.dtype)
+
+
+def check_rope(x: mx.array, base: float) -> None:
+    """X `B L H D` with an even D, base above 0."""
+    require_floating("x", x)
+    require_rank("x", x, "B L H D")
+    if x.shape[-1] % 2:
+        raise ValueError(f"x: expected an even head dim D to pair, got {x.shape[-1]}")
+    if not base > 0:
+        raise ValueError(f"base: expected a number above 0, got {base}")
+
+
+def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:
+    """Q `*batch L D`, k and v `*batch S D`, one dtype, mask to `*batch L S`."""
+    require_floating("q", q)
+    for name, x in (("q", q), ("k", k)):
+        if x.ndim < 2:
+            raise ValueError(f"{name}: expected axes (..., tokens, D), got {tuple(x.shape)}")
+    require_shape("k", k, (*q.shape[:-2], k.shape[-2], q.shape[-1]))
+    require_shape("v", v, k.shape)
+    require_dtype("k", k, q.dtype)
+    require_dtype("v", v, q.dtype)
+    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+
+
+def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | None) -> None:
+    """Q `*batch H L D`, k and v `*batch Hkv S D`, H a multiple of Hkv, mask to `*batch H L S`."""
+    require_floating("q", q)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if len(x.shape) < 3:
+            raise ValueError(f"{name}: expected axes (..., heads, tokens, D), got {tuple(x.shape)}")
+    *batch, heads, length, dim = q.shape
+    kv_heads, keys = k.shape[-3:-1]
+    require_shape("k", k, (*batch, kv_heads, keys, dim))
+    require_shape("v", v, k.shape)
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"q: expected a multiple of {kv_heads} key/value heads, got {heads} heads")
+    for name, x in (("k", k), ("v", v)):
+        if isinstance(x, mx.array):
+            require_dtype(name, x, q.dtype)
+    check_mask(mask, (*batch, heads, length, keys))
+
+
+def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
+    """None, "causal", or an additive floating mask that broadcasts to the shape of the scores."""
+    if isinstance(mask, str):
+        if mask != "causal":
+            raise ValueError(f'mask: expected "causal", an array or None, got {mask!r}')
+    elif mask is not None:
+        require_floating("mask", mask)
+        ends = zip(reversed(mask.shape), reversed(scores), strict=False)
+        if mask.ndim > len(scores) or any(m not in (1, s) for m, s in ends):
+            raise ValueError(
+                f"mask: expected a shape that broadcasts to {tuple(scores)}, "
+                f"got {tuple(mask.shape)}"
+            )

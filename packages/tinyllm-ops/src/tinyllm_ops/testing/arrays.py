@@ -1,0 +1,35 @@
+"""Inputs that an op and its oracle see alike: rounded to the dtype first, then read exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from tinyllm_ops.contract import Weight
+from tinyllm_ops.quantized_tensor import QuantizedTensor
+from tinyllm_ops.testing import oracle
+
+
+def rounded(values: NDArray[np.float64], dtype: mx.Dtype) -> mx.array:
+    """The nearest array of `dtype`, by way of float32."""
+    return mx.array(values.astype(np.float32)).astype(dtype)
+
+
+def normal(
+    shape: Sequence[int], dtype: mx.Dtype = mx.float32, *, seed: int, magnitude: float = 1.0
+) -> mx.array:
+    """Seeded normal numbers times `magnitude`, rounded to `dtype`."""
+    numbers = np.random.default_rng(seed).normal(size=tuple(shape))
+    return rounded(np.asarray(numbers * magnitude), dtype)
+
+
+def exact(x: Weight) -> NDArray[np.float64]:
+    """The numbers that `x` holds, or stands for when it is quantized, in float64."""
+    if isinstance(x, QuantizedTensor):
+        biases = None if x.biases is None else exact(x.biases)
+        scales = np.array(x.scales) if x.biases is None else exact(x.scales)
+        return oracle.dequantize(np.array(x.packed), scales, biases, x.group_size, x.bits, x.mode)
+    return np.array(x.astype(mx.float32)).astype(np.float64)

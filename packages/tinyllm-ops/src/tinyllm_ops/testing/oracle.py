@@ -1,0 +1,172 @@
+"""Each op in float64 NumPy, written from its formula; slow, plain, sharing nothing with the ops.
+
+Where an op broadcasts, the oracle repeats; where it takes apart, the oracle uses complex numbers;
+where it shifts bits in parallel, the oracle reads one long integer. Arrays in, arrays out, no MLX.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Ids = NDArray[np.integer]
+Words = NDArray[np.uint32]
+
+
+def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
+    """y[o] = sum over i of x[i] w[o, i], + bias[o]."""
+    y: Array = np.einsum("...i,oi->...o", x, w)
+    return y if bias is None else y + bias
+
+
+def embedding(ids: Ids, w: Array) -> Array:
+    """Row w[id] for each id."""
+    rows: Array = np.take(w, ids, axis=0)
+    return rows
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    """exp(x) / sum exp(x) after subtracting the maximum; zeros where a row is -inf throughout."""
+    top = x.max(axis=axis, keepdims=True, initial=-np.inf)
+    unseen = np.isneginf(top)
+    weights = np.exp(x - np.where(unseen, 0.0, top))
+    total = weights.sum(axis=axis, keepdims=True)
+    share: Array = weights / np.where(unseen, 1.0, total)
+    return share
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), as exp(x) / (1 + exp(x)) below 0 and (1 + tanh(x / 2)) / 2 above."""
+    below = np.exp(np.minimum(x, 0.0))
+    y: Array = np.where(x < 0, below / (1 + below), (1 + np.tanh(np.maximum(x, 0) / 2)) / 2)
+    return y
+
+
+def silu(x: Array) -> Array:
+    """X sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def swiglu(gate: Array, up: Array) -> Array:
+    """silu(gate) up."""
+    return silu(gate) * up
+
+
+def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
+    """X / sqrt(mean(x^2) + eps) weight."""
+    y: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
+    return y
+
+
+def rope(x: Array, positions: Ids, base: float = 10000.0, traditional: bool = False) -> Array:
+    """Each pair as a complex number a + ib, times exp(i position base^(-pair / (D/2))).
+
+    Args:
+        x: `B L H D`.
+        positions: the position of each token, of a shape that broadcasts to `B L`.
+        base: see `tinyllm_ops.rope`.
+        traditional: pairs are neighbors; otherwise i and i + D/2.
+    """
+    pairs = (x.shape[-1] // 2, 2) if traditional else (2, x.shape[-1] // 2)
+    split = x.reshape(*x.shape[:-1], *pairs)
+    if not traditional:
+        split = np.swapaxes(split, -1, -2)
+    frequency = [base ** (-i / (x.shape[-1] / 2)) for i in range(x.shape[-1] // 2)]
+    angle = np.broadcast_to(positions, x.shape[:2])[:, :, None, None] * np.array(frequency)
+    turned = (split[..., 0] + 1j * split[..., 1]) * np.exp(1j * angle)
+    out = np.stack([turned.real, turned.imag], axis=-1 if traditional else -2)
+    return out.reshape(x.shape)
+
+
+def causal_mask(length: int, keys: int) -> Array:
+    """0 where key j <= query i + (keys - length), -inf after, one entry at a time."""
+    mask = np.zeros((length, keys))
+    for i in range(length):
+        for j in range(keys):
+            if j > i + (keys - length):
+                mask[i, j] = -np.inf
+    return mask
+
+
+def attention_simple(
+    q: Array, k: Array, v: Array, scale: float | None = None, mask: Array | None = None
+) -> Array:
+    """softmax(q k^T scale + mask) v, over `*batch tokens D`."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = np.einsum("...ld,...sd->...ls", q, k) * scale
+    if mask is not None:
+        scores = scores + mask
+    out: Array = np.einsum("...ls,...sd->...ld", softmax(scores), v)
+    return out
+
+
+def attention(
+    q: Array, k: Array, v: Array, scale: float | None = None, mask: Array | str | None = None
+) -> Array:
+    """Query head h reads key/value head h // (H / Hkv); mask "causal" or additive, to `H L S`."""
+    group = q.shape[-3] // k.shape[-3]
+    k, v = np.repeat(k, group, axis=-3), np.repeat(v, group, axis=-3)
+    added = causal_mask(q.shape[-2], k.shape[-2]) if isinstance(mask, str) else mask
+    return attention_simple(q, k, v, scale, added)
+
+
+def pack(codes: NDArray[np.integer], bits: int) -> Words:
+    """Each row as one integer, code i shifted up by i bits, its bytes little end first."""
+    rows = codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])
+    size = codes.shape[-1] * bits // 8
+    streams = [sum(int(c) << (i * bits) for i, c in enumerate(row)) for row in rows]
+    buffer = b"".join(stream.to_bytes(size, "little") for stream in streams)
+    return np.frombuffer(buffer, dtype="<u4").reshape(*codes.shape[:-1], size // 4)
+
+
+def unpack(packed: Words, bits: int) -> NDArray[np.int64]:
+    """Undo `pack`."""
+    count = packed.shape[-1] * 32 // bits
+    rows = packed.reshape(math.prod(packed.shape[:-1]), packed.shape[-1])
+    codes = np.zeros((len(rows), count), dtype=np.int64)
+    for r, row in enumerate(rows):
+        stream = int.from_bytes(row.astype("<u4").tobytes(), "little")
+        codes[r] = [(stream >> (i * bits)) % 2**bits for i in range(count)]
+    return codes.reshape(*packed.shape[:-1], count)
+
+
+def minifloat(code: int, exponent_bits: int, mantissa_bits: int) -> float:
+    """The number that a code with a sign bit, an exponent and a mantissa says (E2M1, E4M3)."""
+    bias = 2 ** (exponent_bits - 1) - 1
+    mantissa = code % 2**mantissa_bits / 2**mantissa_bits
+    exponent = (code >> mantissa_bits) % 2**exponent_bits
+    sign = -1.0 if code >> (mantissa_bits + exponent_bits) else 1.0
+    if (exponent_bits, mantissa_bits) == (4, 3) and code % 128 == 127:
+        return math.nan
+    if exponent == 0:
+        return sign * math.ldexp(mantissa, 1 - bias)
+    return sign * math.ldexp(1 + mantissa, exponent - bias)
+
+
+def dequantize(
+    packed: Words,
+    scales: NDArray[np.float64] | NDArray[np.uint8],
+    biases: Array | None,
+    group_size: int,
+    bits: int,
+    mode: str,
+) -> Array:
+    """Affine: scale code + bias. Float modes: minifloat(code) times a scale, 2^(byte - 127).
+
+    The scale of nvfp4 is E4M3 instead.
+    """
+    codes = unpack(packed, bits)
+    if mode == "affine":
+        number = codes.astype(np.float64)
+        scale = np.asarray(scales, dtype=np.float64)
+    else:
+        table = [minifloat(c, *((4, 3) if bits == 8 else (2, 1))) for c in range(2**bits)]
+        number = np.array(table)[codes]
+        nvidia = mode == "nvfp4"
+        decode = [minifloat(b, 4, 3) if nvidia else math.ldexp(1, b - 127) for b in range(256)]
+        scale = np.array(decode)[scales.astype(np.int64)]
+    w: Array = np.repeat(scale, group_size, axis=-1) * number
+    return w if biases is None else w + np.repeat(biases, group_size, axis=-1)

@@ -1,0 +1,72 @@
+"""How far from the exact result an implementation may be: one table, by dtype.
+
+An error is relative to the largest number of the whole expected array, not to its neighbor: a
+sum that cancels to almost nothing keeps the rounding of its terms, and no order of summation is
+better than another. Each entry is a few roundings of its dtype: 84 eps of float32, whose
+long sums are all in float32 too, and 2 eps of the half formats, whose sums are float32 and whose
+result is rounded once or twice.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+TOLERANCE = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}
+
+# Below its smallest normal number a dtype no longer rounds relatively: float16 steps by this
+# much, and the others, which have float32's exponents, may be flushed to zero by the hardware.
+UNDERFLOW = {mx.float32: 2.0**-126, mx.float16: 2.0**-24, mx.bfloat16: 2.0**-126}
+
+
+def assert_close(
+    actual: mx.array, expected: NDArray[np.float64], dtype: mx.Dtype | None = None
+) -> None:
+    """Check max |actual - expected| <= tolerance * max |expected|, over the whole array.
+
+    Infinities and NaN must stand in the same places, with the same sign, and count nowhere else.
+
+    Args:
+        actual: what an implementation computed.
+        expected: what the oracle says, in float64.
+        dtype: the row of the table; that of `actual` unless given.
+
+    Raises:
+        AssertionError: naming the worst index with what is there and what should be.
+        ValueError: if the table has no such dtype.
+    """
+    dtype = actual.dtype if dtype is None else dtype
+    if dtype not in TOLERANCE:
+        known = ", ".join(str(known) for known in TOLERANCE)
+        raise ValueError(f"dtype: expected one of {known}, got {dtype}")
+    if tuple(actual.shape) != expected.shape:
+        raise AssertionError(f"expected shape {expected.shape}, got {tuple(actual.shape)}")
+    got = np.array(actual.astype(mx.float32)).astype(np.float64)
+    finite = np.isfinite(expected)
+    special = (np.isfinite(got) != finite) | (~finite & ~_same(got, expected))
+    if special.any():
+        _fail(got, expected, special.astype(np.float64), "infinities and NaN differ")
+    error = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0))
+    size = np.abs(expected, where=finite, out=np.zeros_like(expected)).max(initial=0.0)
+    limit = TOLERANCE[dtype] * size + UNDERFLOW[dtype]
+    if error.max(initial=0.0) > limit:
+        found = f"error {error.max():.3g} over {limit:.3g} = {TOLERANCE[dtype]:g} * {size:.6g}"
+        _fail(got, expected, error, found)
+
+
+def _same(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.equal(a, b) | (np.isnan(a) & np.isnan(b))
+
+
+def _fail(
+    got: NDArray[np.float64],
+    expected: NDArray[np.float64],
+    badness: NDArray[np.float64],
+    found: str,
+) -> None:
+    worst = np.unravel_index(int(badness.argmax()), badness.shape)
+    where = tuple(int(i) for i in worst)
+    raise AssertionError(
+        f"{found}; at {where}: expected {expected[worst]:.9g}, got {got[worst]:.9g}"
+    )

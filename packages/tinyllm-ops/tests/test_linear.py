@@ -1,0 +1,115 @@
+import mlx.core as mx
+import mlx.nn
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tinyllm_ops import OpSet, quantize
+from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle
+
+FORMATS = [("affine", 2, 32), ("affine", 3, 64), ("affine", 4, 64), ("affine", 5, 128)]
+FORMATS += [("affine", 6, 32), ("affine", 8, 128), ("mxfp4", 4, 32), ("mxfp8", 8, 32)]
+FORMATS += [("nvfp4", 4, 16)]
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 1, 3)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_is_x_times_w_transposed_plus_bias(
+    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], biased: bool
+) -> None:
+    x = normal((*lead, 37), dtype, seed=1)
+    w = normal((11, 37), dtype, seed=2)
+    bias = normal((11,), dtype, seed=3) if biased else None
+    y = ops.linear(x, w, bias)
+    assert y.dtype == dtype
+    assert_close(y, oracle.linear(exact(x), exact(w), None if bias is None else exact(bias)))
+
+
+@pytest.mark.parametrize(("mode", "bits", "group"), FORMATS)
+@pytest.mark.parametrize("lead", [(), (9,), (2, 3)])
+def test_reads_quantized_weights_as_the_numbers_they_stand_for(
+    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int, lead: tuple[int, ...]
+) -> None:
+    x = normal((*lead, 256), dtype, seed=1)
+    w = quantize(normal((40, 256), dtype, seed=2), group, bits, mode)
+    bias = normal((40,), dtype, seed=3)
+    y = ops.linear(x, w, bias)
+    assert y.dtype == dtype
+    assert_close(y, oracle.linear(exact(x), exact(w), exact(bias)))
+
+
+@given(
+    x_lead=st.lists(st.integers(0, 4), max_size=3),
+    inputs=st.integers(0, 70),
+    outputs=st.integers(0, 70),
+    opset=st.sampled_from(OPSETS),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+@settings(max_examples=40)
+def test_takes_any_shape(
+    x_lead: list[int], inputs: int, outputs: int, opset: OpSet, dtype: mx.Dtype
+) -> None:
+    x = normal((*x_lead, inputs), dtype, seed=1)
+    w = normal((outputs, inputs), dtype, seed=2)
+    bias = normal((outputs,), dtype, seed=3)
+    assert_close(opset.linear(x, w, bias), oracle.linear(exact(x), exact(w), exact(bias)))
+
+
+@pytest.mark.parametrize("lead", [(0,), (2, 0), (0, 3)])
+def test_gives_no_rows_for_no_rows(ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...]) -> None:
+    x = mx.zeros((*lead, 64), dtype)
+    w = normal((5, 64), dtype, seed=1)
+    for weight in (w, quantize(w)):
+        y = ops.linear(x, weight)
+        assert (y.shape, y.dtype) == ((*lead, 5), dtype)
+
+
+def test_of_no_inputs_is_the_bias(ops: OpSet) -> None:
+    bias = mx.array([1.0, -2.0])
+    y = ops.linear(mx.zeros((3, 0)), mx.zeros((2, 0)), bias)
+    assert_close(y, np.array([[1.0, -2.0]] * 3))
+
+
+@pytest.mark.parametrize("magnitude", [1e-3, 200.0])
+def test_keeps_its_precision_over_a_long_sum(ops: OpSet, dtype: mx.Dtype, magnitude: float) -> None:
+    x = normal((3, 4096), dtype, seed=1, magnitude=magnitude)
+    w = normal((8, 4096), dtype, seed=2)
+    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+    packed = quantize(w)
+    assert_close(ops.linear(x, packed), oracle.linear(exact(x), exact(packed)))
+
+
+def test_equals_mlx_nn_in_float32(ops: OpSet) -> None:
+    layer = mlx.nn.Linear(33, 17)
+    x = normal((4, 33), seed=1)
+    assert_close(ops.linear(x, layer.weight, layer.bias), exact(layer(x)))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "bias", "words"),
+    [
+        ((2, 3), (4, 5), None, r"x: expected shape \(..., 5\), got \(2, 3\)"),
+        ((), (4, 5), None, r"x: expected shape \(..., 5\), got \(\)"),
+        ((2, 5), (5,), None, r"w: expected axes O I, got shape \(5,\)"),
+        ((2, 5), (1, 4, 5), None, r"w: expected axes O I, got shape \(1, 4, 5\)"),
+        ((2, 5), (4, 5), (5,), r"bias: expected shape \(4,\), got \(5,\)"),
+    ],
+)
+def test_refuses_shapes_that_do_not_fit(
+    ops: OpSet,
+    unchecked: None,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    bias: tuple[int, ...] | None,
+    words: str,
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        ops.linear(mx.zeros(x), mx.zeros(w), None if bias is None else mx.zeros(bias))
+
+
+def test_refuses_two_dtypes(ops: OpSet) -> None:
+    x, w = mx.zeros((2, 5)), mx.zeros((4, 5))
+    with pytest.raises(ValueError, match=r"w: expected dtype .*float32, got .*float16"):
+        ops.linear(x, w.astype(mx.float16))
+    with pytest.raises(ValueError, match=r"bias: expected dtype .*float32, got .*bfloat16"):
+        ops.linear(x, w, mx.zeros((4,), mx.bfloat16))

@@ -1,0 +1,32 @@
+"""Qwen models: config, checkpoint loader, tokenizer, sampling, generation.
+
+model, tokenizer = load("pico")
+for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages)):
+    print(piece.text, end="")
+"""
+
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.errors import CheckpointError, HubError
+from tinyllm_qwen.generate import generate
+from tinyllm_qwen.generation_config import GenerationConfig
+from tinyllm_qwen.loader import load
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.piece import Piece, Stats
+from tinyllm_qwen.sampler import Sampler
+from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.tokenizer import Tokenizer
+
+__all__ = [
+    "CheckpointError",
+    "GenerationConfig",
+    "HubError",
+    "Piece",
+    "Qwen",
+    "QwenConfig",
+    "Sampler",
+    "SamplingParams",
+    "Stats",
+    "Tokenizer",
+    "generate",
+    "load",
+]

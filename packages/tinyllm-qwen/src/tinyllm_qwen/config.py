@@ -1,0 +1,216 @@
+"""What `config.json` says about a model: the one place that reads it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.fields import Fields, show
+from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.quantization import Quantization
+
+SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3 dense"}
+_DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+
+# Fields that change what a model computes, beside the values that mean "not in use". Any other
+# value is refused. A field that is in neither this table nor `QwenConfig` is ignored: those that
+# are published with Qwen (use_cache, initializer_range, attention_dropout, bos_token_id,
+# max_window_layers, transformers_version, ...) say nothing about inference, and a tensor that an
+# unknown field might bring along is refused by name when the weights are loaded.
+_NOT_IN_USE: dict[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (),
+    "dual_chunk_attention_config": (),
+    "embedding_multiplier": (1,),
+    "final_logit_softcapping": (),
+    "hidden_act": ("silu",),
+    "logit_scale": (1,),
+    "mlp_bias": (False,),
+    "num_experts": (0,),
+    "partial_rotary_factor": (1,),
+    "residual_multiplier": (1,),
+    "rope_traditional": (False,),
+    "use_sliding_window": (False,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QwenConfig:
+    """The architecture of a Qwen2, Qwen2.5 or dense Qwen3 model.
+
+    Attributes:
+        model_type: "qwen2" (Qwen2.5 too) or "qwen3".
+        vocab_size: rows of the embedding, V; the tokenizer may know fewer tokens.
+        hidden_size: model width E.
+        num_hidden_layers: transformer blocks.
+        intermediate_size: MLP width F.
+        num_attention_heads: query heads H.
+        num_key_value_heads: key/value heads Hkv, a divisor of H.
+        head_dim: D, even; H * D need not be E.
+        max_position_embeddings: the longest context that the model was trained for, in tokens.
+        rms_norm_eps: eps inside the root of every RMSNorm.
+        rope_theta: base of the rotary frequencies.
+        tie_word_embeddings: whether the head is the embedding.
+        attention_bias: whether q, k and v projections have biases.
+        qk_norm: whether q and k are normalized per head before RoPE (Qwen3).
+        dtype: what the config says the weights were saved in; the files have the last word.
+        quantization: how matrices are packed, None where they are not.
+        eos_token_ids: tokens that end an answer, as far as this file knows them.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    qk_norm: bool = False
+    dtype: mx.Dtype | None = None
+    quantization: Quantization | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def output_bias(self) -> bool:
+        """Whether the attention's output projection has a bias: Qwen3's attention_bias adds it."""
+        return self.attention_bias and self.model_type == "qwen3"
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "QwenConfig":
+        """Read `config.json` of a checkpoint.
+
+        Raises:
+            CheckpointError: as `from_hf`, or if the file is missing or not JSON.
+        """
+        return cls.from_hf(read_json_object(folder / "config.json"))
+
+    @classmethod
+    def from_hf(cls, config: dict[str, object]) -> "QwenConfig":
+        """Read the decoded `config.json` of a Hugging Face or MLX checkpoint.
+
+        Written by transformers 4 or 5 alike. The ranges are far beyond any published model:
+        they keep a damaged file from asking for a billion layers.
+
+        Raises:
+            CheckpointError: naming the field, what was expected and what was found; or naming
+                the feature, where the config asks for one that is not implemented.
+        """
+        fields = Fields(config, "config.json")
+        model_type = fields.text("model_type")
+        if model_type not in SUPPORTED:
+            known = ", ".join(f"{key} ({name})" for key, name in SUPPORTED.items())
+            raise fields.error("model_type", f"one of {known}")
+        _refuse_unimplemented(fields)
+        hidden_size = fields.integer("hidden_size", 1, 1 << 20)
+        heads = fields.integer("num_attention_heads", 1, 1 << 14)
+        kv_heads = fields.integer("num_key_value_heads", 1, 1 << 14, default=heads)
+        if heads % kv_heads:
+            raise fields.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+        return cls(
+            model_type=model_type,
+            vocab_size=fields.integer("vocab_size", 1, 1 << 24),
+            hidden_size=hidden_size,
+            num_hidden_layers=fields.integer("num_hidden_layers", 1, 1024),
+            intermediate_size=fields.integer("intermediate_size", 1, 1 << 24),
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=_head_dim(fields, hidden_size, heads),
+            max_position_embeddings=fields.integer("max_position_embeddings", 1, 1 << 31),
+            rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0),
+            rope_theta=_rope_theta(fields),
+            tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
+            # Qwen2 has these biases whatever the field says; transformers does not read it there.
+            attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
+            qk_norm=model_type == "qwen3",
+            dtype=_dtype(fields),
+            quantization=Quantization.from_hf(config),
+            eos_token_ids=fields.integers("eos_token_id", 0, 1 << 24),
+        )
+
+
+def _refuse_unimplemented(fields: Fields) -> None:
+    """Raise for what would change the result and is not implemented."""
+    for name, neutral in _NOT_IN_USE.items():
+        value = fields.raw(name)
+        if value is not None and value not in neutral:
+            raise CheckpointError(f"config.json: {name} = {show(value)} is not implemented yet")
+    layer_types = fields.raw("layer_types")
+    if layer_types is None:
+        return
+    if not isinstance(layer_types, list):
+        raise fields.error("layer_types", "a list")
+    for layer_type in layer_types:
+        if layer_type != "full_attention":
+            raise CheckpointError(
+                f"config.json: layer_types has {show(layer_type)}, which is not implemented yet; "
+                "'full_attention' is"
+            )
+
+
+def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
+    """`head_dim`, or E / H where the config leaves it out."""
+    if fields.raw("head_dim") is None and hidden_size % heads:
+        raise CheckpointError(
+            f"config.json: head_dim is missing and hidden_size ({hidden_size}) is not a multiple "
+            f"of num_attention_heads ({heads})"
+        )
+    head_dim = fields.integer("head_dim", 2, 1 << 16, default=hidden_size // heads)
+    if head_dim % 2 or head_dim == 0:
+        raise CheckpointError(
+            f"config.json: head_dim: expected an even number, since RoPE turns pairs, "
+            f"got {head_dim}"
+        )
+    return head_dim
+
+
+def _rope_theta(fields: Fields) -> float:
+    """`rope_theta` at the top level (transformers 4) or in `rope_parameters` (transformers 5)."""
+    for name in ("rope_scaling", "rope_parameters"):
+        _refuse_scaling(name, fields.table(name) or {})
+    nested = Fields(fields.table("rope_parameters") or {}, "config.json: rope_parameters")
+    places = [place for place in (fields, nested) if place.raw("rope_theta") is not None]
+    # Without one, transformers assumes 10,000 and MLX 1,000,000: required, since both fit.
+    values = {place.number("rope_theta", 1.0, 1e15) for place in places or [fields]}
+    if len(values) > 1:
+        raise CheckpointError(
+            f"config.json: rope_theta: expected one value, got {values} at the top level and in "
+            "rope_parameters"
+        )
+    return values.pop()
+
+
+def _refuse_scaling(name: str, table: dict[str, object]) -> None:
+    """Raise unless a table of RoPE parameters asks for the plain rotation."""
+    kind = table.get("rope_type", table.get("type"))
+    if kind == "yarn":
+        raise CheckpointError(
+            f"config.json: {name}: YaRN is not implemented yet: set its rope_type to 'default' to "
+            "use the model up to the context it was trained for"
+        )
+    if kind not in (None, "default"):
+        raise CheckpointError(f"config.json: {name}: type {show(kind)} is not implemented yet")
+    if table.get("partial_rotary_factor") not in (None, 1) or any(
+        isinstance(value, dict) for value in table.values()
+    ):
+        raise CheckpointError(
+            f"config.json: {name}: partial rotation and parameters per kind of layer are not "
+            "implemented yet"
+        )
+
+
+def _dtype(fields: Fields) -> mx.Dtype | None:
+    """`dtype` (transformers 5) or `torch_dtype` (4)."""
+    name = "dtype" if fields.raw("dtype") is not None else "torch_dtype"
+    text = fields.text(name)
+    if text is None:
+        return None
+    dtype = _DTYPES.get(text.removeprefix("torch."))
+    if dtype is None:
+        raise fields.error(name, f"one of {', '.join(_DTYPES)}")
+    return dtype

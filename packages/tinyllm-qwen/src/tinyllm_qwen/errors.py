@@ -1,0 +1,13 @@
+"""What can go wrong with a model's files, and with fetching them."""
+
+
+class CheckpointError(ValueError):
+    """A model's files cannot be used; the message names the file and what to do next."""
+
+
+class HubError(RuntimeError):
+    """A repository could not be fetched: missing, gated, offline, or the network failed."""
+
+
+class TemplateError(ValueError):
+    """A chat template cannot render these messages; in its own words, where it has any."""

@@ -1,0 +1,91 @@
+"""The fields of a JSON object, read one by one with their type and range."""
+
+import math
+from collections.abc import Mapping
+
+from tinyllm_qwen.errors import CheckpointError
+
+
+class Fields:
+    """Typed access to a JSON object in which null means absent.
+
+    Every getter raises CheckpointError with the field's name, what it expected and what it got.
+    """
+
+    def __init__(self, values: Mapping[str, object], source: str) -> None:
+        """Wrap a decoded object; errors call it by `source`, such as "config.json"."""
+        self._values = values
+        self.source = source
+
+    def raw(self, name: str) -> object:
+        """The value as JSON had it, None where it is absent."""
+        return self._values.get(name)
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer in [low, high]; required where there is no default."""
+        value = self.raw(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(name, f"an integer from {low} to {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float) -> float:
+        """A required finite number in [low, high]."""
+        value = self.raw(name)
+        # Compared before it is converted: float() of a huge integer overflows. NaN fails both.
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high
+        ):
+            raise self.error(name, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """A string, None where it is absent."""
+        value = self.raw(name)
+        if value is not None and not isinstance(value, str):
+            raise self.error(name, "a string")
+        return value
+
+    def table(self, name: str) -> dict[str, object] | None:
+        """A JSON object, None where it is absent."""
+        value = self.raw(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.error(name, "an object")
+        return value
+
+    def integers(self, name: str, low: int, high: int) -> tuple[int, ...]:
+        """One integer or a list of them, each in [low, high]; empty where it is absent."""
+        value = self.raw(name)
+        items = value if isinstance(value, list) else [] if value is None else [value]
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int) or not low <= item <= high:
+                raise self.error(name, f"integers from {low} to {high}")
+        return tuple(items)
+
+    def error(self, name: str, expected: str) -> CheckpointError:
+        """The error that says what `name` should have been and what it is."""
+        value = self.raw(name)
+        actual = "nothing" if value is None else show(value)
+        return CheckpointError(f"{self.source}: {name}: expected {expected}, got {actual}")
+
+
+def show(value: object) -> str:
+    """A value as an error message can afford to print it."""
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return f"an integer of about {math.floor(value.bit_length() * math.log10(2))} digits"
+    if isinstance(value, list | dict):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)} entries"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

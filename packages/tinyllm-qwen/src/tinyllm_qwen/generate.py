@@ -1,0 +1,172 @@
+"""From a prompt to a stream of text."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import mlx.core as mx
+from tinyllm_layers import KVCache
+
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.piece import FinishReason, Piece, Stats
+from tinyllm_qwen.sample import Sample
+from tinyllm_qwen.sampler import Sampler
+from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.stop import StopStrings
+from tinyllm_qwen.tokenizer import Tokenizer
+
+PREFILL_CHUNK = 512
+
+
+def generate(
+    model: Qwen,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[int],
+    *,
+    max_tokens: int = 512,
+    sampling: SamplingParams = SamplingParams(),
+    stop: Sequence[str] = (),
+    cache: Sequence[KVCache] | None = None,
+    prefill_chunk: int = PREFILL_CHUNK,
+    on_prefill: Callable[[int, int], None] | None = None,
+) -> Iterator[Piece]:
+    """Continue a prompt, one token at a time.
+
+    The next token's graph is built, and handed to the device, while the current one computes.
+    Closing the iterator early is fine: the cache is then as if the last token given had been the
+    last one asked for.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer, whose end tokens end the text.
+        prompt: text, taken as it is (see `Tokenizer.apply_chat_template`), or token ids.
+        max_tokens: how many tokens at most; fewer where the model's context ends.
+        sampling: how tokens are chosen; greedy unless told.
+        stop: strings that end the text; it stops before them.
+        cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
+            they hold the prompt and all tokens given but the last.
+        prefill_chunk: tokens of the prompt that are computed at once.
+        on_prefill: called with the prompt tokens computed so far and in all, after each chunk.
+
+    Yields:
+        One piece a token; the last one says why it is the last.
+
+    Raises:
+        ValueError: if the prompt is empty, fills the model's context, or is covered by the cache,
+            or if a number is out of its range. All this is checked by the call itself.
+    """
+    tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    cache = model.make_cache() if cache is None else cache
+    cached, context = cache[0].offset, model.config.max_position_embeddings
+    _check_tokens(tokens, model.config.vocab_size, cached)
+    if len(tokens) >= context:
+        raise ValueError(
+            f"prompt: expected fewer tokens than the model's context of {context}, "
+            f"got {len(tokens)}: shorten it"
+        )
+    for name, number in (("max_tokens", max_tokens), ("prefill_chunk", prefill_chunk)):
+        if number < 1:
+            raise ValueError(f"{name}: expected at least 1, got {number}")
+    sampler = Sampler(sampling, model.config.vocab_size)
+    text = _Text(tokenizer, stop)
+    limit = min(max_tokens, context - len(tokens))
+
+    def pieces() -> Iterator[Piece]:
+        started = time.perf_counter()
+        sampler.start(mx.array(tokens, dtype=mx.int32))
+        given = 0
+        try:
+            _prefill(model, tokens[cached:-1], cache, prefill_chunk, on_prefill)
+            sample = _step(model, mx.array(tokens[-1]), cache, sampler)
+            first_at = started
+            while True:
+                # The device is kept busy with the next token while the host looks at this one.
+                more = given + 1 < limit
+                following = _step(model, sample.token, cache, sampler) if more else None
+                token = int(sample.token)
+                now = time.perf_counter()
+                first_at = first_at if given else now
+                given += 1
+                shown, reason = text.push(token, ended=following is None)
+                stats = Stats(len(tokens), cached, given, first_at - started, now - first_at)
+                yield Piece(shown, token, reason, stats, sample)
+                if following is None or reason is not None:
+                    return
+                sample = following
+        finally:
+            _forget(cache, len(tokens) + max(given - 1, 0))
+
+    return pieces()
+
+
+class _Text:
+    """The text side of a generation: bytes to characters, and where it stops."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._end_tokens = tokenizer.eos_token_ids
+        self._stream = tokenizer.stream()
+        self._stops = StopStrings(stop)
+
+    def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
+        """The text that the token makes certain, and why the text ends here if it does.
+
+        `ended` says that no further token will come.
+        """
+        if token in self._end_tokens:
+            return self._rest(), "stop"
+        shown, met = self._stops.push(self._stream.push(token))
+        if met:
+            return shown, "stop"
+        return (shown + self._rest(), "length") if ended else (shown, None)
+
+    def _rest(self) -> str:
+        """What was held back."""
+        shown, met = self._stops.push(self._stream.finish())
+        return shown if met else shown + self._stops.flush()
+
+
+def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
+    """Refuse a prompt that leaves nothing to compute, or that the embedding has no rows for."""
+    if not tokens:
+        raise ValueError("prompt: expected at least one token, got none")
+    if not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        raise ValueError(
+            f"prompt: expected token ids below {vocab_size}, got {min(tokens)} to {max(tokens)}"
+        )
+    if cached >= len(tokens):
+        raise ValueError(
+            f"cache: expected fewer tokens than the prompt's {len(tokens)}, got {cached}"
+        )
+
+
+def _prefill(
+    model: Qwen,
+    tokens: Sequence[int],
+    cache: Sequence[KVCache],
+    chunk: int,
+    on_prefill: Callable[[int, int], None] | None,
+) -> None:
+    """Fill the cache with all tokens but the last, which decoding starts from.
+
+    Logits are never evaluated here, so the head costs nothing.
+    """
+    for start in range(0, len(tokens), chunk):
+        piece = list(tokens[start : start + chunk])
+        model(mx.array(piece, dtype=mx.int32)[None], cache, last_only=True)
+        mx.eval([array for block in cache for array in block.arrays])
+        if on_prefill is not None:
+            on_prefill(start + len(piece), len(tokens))
+
+
+def _step(model: Qwen, token: mx.array, cache: Sequence[KVCache], sampler: Sampler) -> Sample:
+    """Put one token in and choose the next, without waiting for either."""
+    logits = model(token.reshape(1, 1), cache, last_only=True)
+    sample = sampler(logits[0, 0])
+    mx.async_eval(sample.token)
+    return sample
+
+
+def _forget(cache: Sequence[KVCache], length: int) -> None:
+    """Take back the token that was computed ahead, if the caches can."""
+    if all(block.can_trim(length) for block in cache):
+        for block in cache:
+            block.trim(length)

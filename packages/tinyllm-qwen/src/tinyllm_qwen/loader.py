@@ -1,0 +1,50 @@
+"""From a folder or a repository's name to a model and its tokenizer."""
+
+from pathlib import Path
+
+import mlx.core as mx
+from tinyllm_ops import REFERENCE, OpSet
+
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.tokenizer import Tokenizer
+from tinyllm_qwen.weights import Progress, load_weights
+
+
+def load(
+    path_or_repo: str | Path,
+    *,
+    ops: OpSet = REFERENCE,
+    dtype: mx.Dtype | None = None,
+    revision: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Qwen, Tokenizer]:
+    """Load a model and its tokenizer.
+
+    What is quick to check is checked first: a config that is refused costs no reading of weights.
+
+    Args:
+        path_or_repo: the folder of a checkpoint, "pico" for the built-in model, or the name of a
+            repository on the Hugging Face Hub, such as "Qwen/Qwen3-0.6B".
+        ops: the implementation of the model's maths.
+        dtype: of the floating weights; None keeps the checkpoint's own.
+        revision: branch, tag or commit of a repository.
+        progress: called with the bytes of weights read so far and in all.
+
+    Raises:
+        CheckpointError: if the files are missing, damaged, or of a model that is not supported.
+        HubError: if a repository cannot be fetched.
+        ValueError: if `dtype` is not float32, float16 or bfloat16.
+    """
+    folder = resolve(path_or_repo, revision)
+    config = QwenConfig.from_folder(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the embedding "
+            f"{config.vocab_size} rows: tokenizer.json and config.json are not of one model"
+        )
+    weights = load_weights(folder, config, dtype=dtype, progress=progress)
+    return Qwen(config, weights, ops=ops), tokenizer

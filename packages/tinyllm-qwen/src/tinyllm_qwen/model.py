@@ -1,0 +1,196 @@
+"""Qwen2, Qwen2.5 and Qwen3: tokens to logits."""
+
+from collections.abc import Mapping, Sequence
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_layers import (
+    MLP,
+    Biases,
+    DenseCache,
+    Embedding,
+    GroupedQueryAttention,
+    KVCache,
+    QuantizedCache,
+    RMSNorm,
+    RoPE,
+    RotatingCache,
+    TransformerBlock,
+)
+from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
+
+from tinyllm_qwen.config import QwenConfig
+
+
+class Qwen:
+    """Embedding, a stack of blocks, a last norm, a head.
+
+    Attributes:
+        config: the architecture.
+        ops: the implementation of its maths.
+    """
+
+    def __init__(
+        self, config: QwenConfig, weights: Mapping[str, Weight], *, ops: OpSet = REFERENCE
+    ) -> None:
+        """Hang the weights into the architecture.
+
+        Args:
+            config: the architecture.
+            weights: tensors by the names that Hugging Face gives them, without "model.".
+            ops: the implementation of the model's maths.
+
+        Raises:
+            KeyError: if a weight is missing.
+            ValueError: if one has the wrong shape; `tinyllm_qwen.load` says it more kindly.
+        """
+        self.config = config
+        self.ops = ops
+        self.embed_tokens = Embedding(
+            config.vocab_size, config.hidden_size, weights["embed_tokens.weight"], ops=ops
+        )
+        self.blocks = [_block(config, weights, i, ops) for i in range(config.num_hidden_layers)]
+        self.norm = _norm(weights, "norm.weight", config.hidden_size, config, ops)
+        self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
+
+    def __call__(
+        self,
+        tokens: Integer[mx.array, "B L"],
+        cache: Sequence[KVCache] | None = None,
+        *,
+        last_only: bool = False,
+    ) -> Float[mx.array, "B out V"]:
+        """Score every possible next token after each token, or after the last one.
+
+        Args:
+            tokens: ids of L tokens that follow those in the cache.
+            cache: one for each block, from `make_cache`; they take in the new tokens. Without
+                any, the tokens are a text of their own.
+            last_only: give the logits `B 1 V` of the last position alone, as prefill wants.
+
+        Raises:
+            ValueError: if there are not as many caches as blocks.
+        """
+        cache = self.make_cache() if cache is None else cache
+        if len(cache) != len(self.blocks):
+            raise ValueError(f"cache: expected {len(self.blocks)}, one a block, got {len(cache)}")
+        h = self.embed_tokens(tokens)
+        for block, block_cache in zip(self.blocks, cache, strict=True):
+            h = block(h, block_cache)
+        h = self.norm(h[:, -1:] if last_only else h)
+        if self.lm_head is None:
+            return self.embed_tokens.as_linear(h)
+        return self.ops.linear(h, self.lm_head)
+
+    def make_cache(
+        self, *, kv_bits: int | None = None, max_size: int | None = None
+    ) -> list[KVCache]:
+        """Make empty caches for one sequence (or for rows that stay in step).
+
+        Args:
+            kv_bits: quantize keys and values to so many bits, 8 or 4 as a rule.
+            max_size: keep only the first tokens and the last ones, so many in all.
+
+        Raises:
+            ValueError: if both are given, or the head dim does not divide into groups.
+        """
+        if kv_bits is not None and max_size is not None:
+            raise ValueError("kv_bits, max_size: expected at most one, got both")
+        blocks = range(self.config.num_hidden_layers)
+        if kv_bits is not None:
+            group_size = self._cache_group_size()
+            return [QuantizedCache(kv_bits, group_size) for _ in blocks]
+        if max_size is not None:
+            return [RotatingCache(max_size) for _ in blocks]
+        return [DenseCache() for _ in blocks]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights, packed ones as they are packed."""
+        return sum(weight.nbytes for weight in self.weights())
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the model, in the order in which a token meets them."""
+        found = [self.embed_tokens.weight]
+        for block in self.blocks:
+            attention, mlp = block.attention, block.mlp
+            norms = (block.attention_norm, attention.q_norm, attention.k_norm, block.mlp_norm)
+            biases = attention.biases
+            found += [norm.weight for norm in norms if norm is not None]
+            found += [attention.wq, attention.wk, attention.wv, attention.wo]
+            found += [b for b in (biases.q, biases.k, biases.v, biases.o) if b is not None]
+            found += [mlp.w_gate, mlp.w_up, mlp.w_down]
+        found.append(self.norm.weight)
+        return found if self.lm_head is None else [*found, self.lm_head]
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The dtype of activations: that of the norms."""
+        return self.norm.weight.dtype
+
+    def _cache_group_size(self) -> int:
+        """The widest group that divides the head dim."""
+        head_dim = self.config.head_dim
+        for group_size in (64, 32):
+            if head_dim % group_size == 0:
+                return group_size
+        raise ValueError(f"kv_bits: expected a head dim in groups of 32, the model has {head_dim}")
+
+
+def _block(
+    config: QwenConfig, weights: Mapping[str, Weight], index: int, ops: OpSet
+) -> TransformerBlock:
+    """Block `index` of the stack."""
+    width, head_dim = config.hidden_size, config.head_dim
+    attention, mlp = f"layers.{index}.self_attn", f"layers.{index}.mlp"
+
+    def bias(name: str, wanted: bool) -> mx.array | None:
+        return _vector(weights, f"{attention}.{name}_proj.bias") if wanted else None
+
+    def head_norm(name: str) -> RMSNorm | None:
+        if not config.qk_norm:
+            return None
+        return _norm(weights, f"{attention}.{name}_norm.weight", head_dim, config, ops)
+
+    return TransformerBlock(
+        GroupedQueryAttention(
+            width,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            head_dim,
+            *(weights[f"{attention}.{name}_proj.weight"] for name in "qkvo"),
+            rope=RoPE(head_dim, config.max_position_embeddings, config.rope_theta, ops=ops),
+            biases=Biases(
+                q=bias("q", config.attention_bias),
+                k=bias("k", config.attention_bias),
+                v=bias("v", config.attention_bias),
+                o=bias("o", config.output_bias),
+            ),
+            q_norm=head_norm("q"),
+            k_norm=head_norm("k"),
+            ops=ops,
+        ),
+        MLP(
+            width,
+            config.intermediate_size,
+            *(weights[f"{mlp}.{name}_proj.weight"] for name in ("gate", "up", "down")),
+            ops=ops,
+        ),
+        _norm(weights, f"layers.{index}.input_layernorm.weight", width, config, ops),
+        _norm(weights, f"layers.{index}.post_attention_layernorm.weight", width, config, ops),
+    )
+
+
+def _norm(
+    weights: Mapping[str, Weight], name: str, dim: int, config: QwenConfig, ops: OpSet
+) -> RMSNorm:
+    """The norm whose weight has the name."""
+    return RMSNorm(dim, _vector(weights, name), config.rms_norm_eps, ops=ops)
+
+
+def _vector(weights: Mapping[str, Weight], name: str) -> mx.array:
+    """A weight that nothing quantizes."""
+    weight = weights[name]
+    if isinstance(weight, QuantizedTensor):
+        raise ValueError(f"{name}: expected a plain array, got a quantized one")
+    return weight

@@ -1,0 +1,99 @@
+"""How the weights of a checkpoint are packed, as MLX writes it into `config.json`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.fields import Fields, show
+
+AFFINE = "affine"
+_GROUP_SIZES = (32, 64, 128)
+_BITS = (2, 3, 4, 5, 6, 8)
+_SETTINGS = frozenset({"group_size", "bits", "mode"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedFormat:
+    """One way to pack a matrix: `bits` a number, a scale and a bias every `group_size` of them."""
+
+    group_size: int
+    bits: int
+    mode: str = AFFINE
+
+    @classmethod
+    def from_hf(cls, settings: dict[str, object], source: str) -> "PackedFormat":
+        """Read group_size, bits and mode.
+
+        Raises:
+            CheckpointError: if one is missing, or is not what MLX's affine mode knows.
+        """
+        fields = Fields(settings, source)
+        mode = fields.text("mode") or AFFINE
+        if mode != AFFINE:
+            raise CheckpointError(
+                f"{source}: mode {show(mode)} is not implemented yet: use a checkpoint that is "
+                f"quantized in mode {AFFINE!r}"
+            )
+        group_size = fields.integer("group_size", 1, 1 << 16)
+        if group_size not in _GROUP_SIZES:
+            raise fields.error("group_size", f"one of {_GROUP_SIZES}")
+        bits = fields.integer("bits", 1, 64)
+        if bits not in _BITS:
+            raise fields.error("bits", f"one of {_BITS}")
+        return cls(group_size=group_size, bits=bits, mode=mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """The format of a checkpoint's matrices, and the layers that differ from it.
+
+    Attributes:
+        default: the format of every matrix that has scales.
+        overrides: by module path without the leading "model.": another format, or None for a
+            matrix that was left alone.
+    """
+
+    default: PackedFormat
+    overrides: Mapping[str, PackedFormat | None] = field(default_factory=dict, hash=False)
+
+    def format_of(self, path: str) -> PackedFormat | None:
+        """The format of the matrix at `path`, None where it is left alone."""
+        return self.overrides.get(path, self.default)
+
+    @classmethod
+    def from_hf(cls, config: dict[str, object]) -> "Quantization | None":
+        """Read `quantization` (or its twin `quantization_config`) of a config.
+
+        Returns:
+            None for a checkpoint that is not quantized.
+
+        Raises:
+            CheckpointError: if it was quantized by anything but MLX, or in a way not known here.
+        """
+        fields = Fields(config, "config.json")
+        source = "quantization" if fields.raw("quantization") is not None else "quantization_config"
+        table = fields.table(source)
+        if table is None:
+            return None
+        method = table.get("quant_method")
+        if method is not None:
+            raise CheckpointError(
+                f"config.json: quantization by {show(method)} is not supported: use the original "
+                "bfloat16 repository, or one that MLX quantized (mlx-community has many)"
+            )
+        default = PackedFormat.from_hf(table, f"config.json: {source}")
+        overrides: dict[str, PackedFormat | None] = {}
+        for key, value in table.items():
+            if key in _SETTINGS or value is None:
+                continue
+            path = key.removeprefix("model.")
+            if isinstance(value, dict):
+                overrides[path] = PackedFormat.from_hf(value, f"config.json: {source}.{key[:80]}")
+            elif isinstance(value, bool):
+                overrides[path] = default if value else None
+            else:
+                raise CheckpointError(
+                    f"config.json: {source}.{key[:80]}: expected settings or false, "
+                    f"got {show(value)}"
+                )
+        return cls(default=default, overrides=overrides)

@@ -1,0 +1,103 @@
+"""Checkpoints on the Hugging Face Hub, by `huggingface_hub`: slow to import, so import it late."""
+
+import errno
+import shutil
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_load_from_cache
+
+from tinyllm_qwen.errors import HubError
+
+# Weights, configs, templates, and the tokenizer in whichever form the repository has.
+_FILES = ["*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model"]
+
+
+def fetch(repository: str, revision: str | None) -> Path:
+    """Bring a repository into the Hub's cache, or find it there.
+
+    Args:
+        repository: owner/name.
+        revision: branch, tag or commit; None for the default branch.
+
+    Raises:
+        HubError: saying why it cannot be had and what to do next.
+    """
+    _check_space(repository, revision)
+    try:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=_FILES))
+    # The Hub's client lets its HTTP library's exceptions through, and has changed that library
+    # before: whatever goes wrong in there, the repository could not be fetched.
+    except Exception as error:
+        raise HubError(_explain(error, repository, revision)) from error
+
+
+def _check_space(repository: str, revision: str | None) -> None:
+    """Raise before a download that the disk has no room for, where the Hub tells the sizes."""
+    if constants.HF_HUB_OFFLINE:
+        return
+    try:
+        info = HfApi().model_info(repository, revision=revision, files_metadata=True)
+    except Exception:
+        # A precaution alone: the download meets the same trouble, falls back to the cache where
+        # that is possible, and reports it where it is not.
+        return
+    needed = sum(
+        file.size or 0
+        for file in info.siblings or []
+        if any(fnmatchcase(file.rfilename, pattern) for pattern in _FILES)
+        and not isinstance(
+            try_to_load_from_cache(repository, file.rfilename, revision=info.sha), str
+        )
+    )
+    cache = Path(constants.HF_HUB_CACHE)
+    present = next(path for path in (cache, *cache.parents) if path.exists())
+    free = shutil.disk_usage(present).free
+    if needed > free:
+        raise HubError(
+            f"{repository} needs {needed / 1e9:.1f} GB, {cache} has {free / 1e9:.1f} GB left: free "
+            "some space, or set HF_HOME to a folder on a larger disk"
+        )
+
+
+def _explain(error: Exception, repository: str, revision: str | None) -> str:
+    """What went wrong in the Hub's client, and what to do next."""
+    page = f"{constants.ENDPOINT}/{repository}"
+    # From the particular to the general: a gated repository is one that was not found, too.
+    match error:
+        case errors.GatedRepoError():
+            return f"{repository} is gated: accept its license on {page}, then run `hf auth login`"
+        case errors.RevisionNotFoundError():
+            return f"{repository} has no revision {revision!r}: {page}/tree/main lists those it has"
+        case errors.RepositoryNotFoundError() | errors.HFValidationError():
+            reason = f"is neither a folder here nor a repository on {constants.ENDPOINT}"
+            advice = "check the name; for a private repository run `hf auth login`"
+        case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled():
+            reason, advice = _unreachable(error)
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            reason = f"does not fit on the disk of {constants.HF_HUB_CACHE}"
+            advice = "free some space, or set HF_HOME to a folder on a larger disk"
+        case PermissionError():
+            reason = f"cannot be written to the cache ({error})"
+            advice = "change the folder's owner, or set HF_HOME to another folder"
+        case _:
+            reason = f"could not be fetched ({type(error).__name__}: {_first_line(error)})"
+            advice = "run it again; what has arrived is kept"
+    return f"{repository} {reason}: {advice}"
+
+
+def _unreachable(error: Exception) -> tuple[str, str]:
+    """Why the Hub was not asked, when the cache has no answer either."""
+    missing = f"is not, or not whole, in the cache ({constants.HF_HUB_CACHE})"
+    if constants.HF_HUB_OFFLINE:
+        return f"{missing}, and HF_HUB_OFFLINE forbids to fetch it", "unset it, or name a folder"
+    cause = _first_line(error.__cause__ or error)
+    return (
+        f"{missing}, and {constants.ENDPOINT} cannot be reached ({cause})",
+        "check the network, or name a folder",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The part of an error that fits into another one."""
+    return str(error).strip().partition("\n")[0]

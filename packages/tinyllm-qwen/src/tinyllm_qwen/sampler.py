@@ -1,0 +1,104 @@
+"""From the logits of one position to the next token."""
+
+import secrets
+
+import mlx.core as mx
+from jaxtyping import Float, Int, Integer
+
+from tinyllm_qwen.candidates import Candidates
+from tinyllm_qwen.penalties import Penalties
+from tinyllm_qwen.sample import Sample
+from tinyllm_qwen.sampling import SamplingParams
+
+
+class Sampler:
+    """Chooses the tokens of one sequence.
+
+    In float32, in vLLM's order (the docstring of vllm/v1/sample/sampler.py): logit bias,
+    penalties; then the best token, or: temperature, min-p, top-k, top-p over what top-k left, and
+    a draw. mlx-lm 0.32 filters before it applies the temperature, top-p first, then min-p, then
+    top-k (`make_sampler` in mlx_lm/sample_utils.py): at temperature 1 and with one filter alone
+    the two agree.
+
+    Nothing here waits for the device. `Sample.token` can go into the next step's graph before it
+    has been computed, and the penalties and random keys follow it there.
+
+    Random numbers come from a key of the sampler's own, split at every step, never from MLX's
+    global generator: a seed gives the same tokens whatever else runs in the process.
+    """
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        """Make a sampler that has seen no tokens.
+
+        Args:
+            params: What the request asked for.
+            vocab_size: V, the length of the logits.
+
+        Raises:
+            ValueError: V is 0, or `logit_bias` names a token outside the vocabulary.
+        """
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
+        for token in params.logit_bias:
+            if token >= vocab_size:
+                raise ValueError(f"logit_bias: token id must be in [0, {vocab_size}), got {token}")
+        self._params = params
+        self._vocabulary = mx.arange(vocab_size, dtype=mx.int32)
+        self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
+        self._biases = mx.array(list(params.logit_bias.values()), dtype=mx.float32)
+        self._penalties = Penalties(params, vocab_size)
+        self._key = self._first_key()
+
+    def start(self, prompt: Integer[mx.array, "L"]) -> None:
+        """Begin a sequence: forget the last one's tokens and draw again from the seed.
+
+        Args:
+            prompt: The ids already in context, for the repetition penalty; perhaps none.
+
+        Raises:
+            ValueError: `prompt` is not one row of integers.
+        """
+        if prompt.ndim != 1 or not mx.issubdtype(prompt.dtype, mx.integer):
+            raise ValueError(
+                f"prompt must be one row of integer ids, got {prompt.dtype} of {prompt.shape}"
+            )
+        self._penalties.start(prompt)
+        self._key = self._first_key()
+
+    def __call__(self, logits: Float[mx.array, "V"]) -> Sample:
+        """Choose the token after the position that gave these logits.
+
+        Args:
+            logits: The model's scores, of any floating dtype.
+
+        Raises:
+            ValueError: `logits` is not one row of the vocabulary's length.
+        """
+        expected = self._vocabulary.shape
+        if logits.shape != expected:
+            raise ValueError(f"logits must have shape {expected}, got {logits.shape}")
+        logits = logits.astype(mx.float32)
+        token = self._choose(self._penalties(self._add_bias(logits)))
+        self._penalties.record(token)
+        return Sample.of(token, logits, self._params.top_logprobs)
+
+    def _add_bias(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
+        if self._biases.size == 0:
+            return scores
+        return scores.at[self._biased_tokens].add(self._biases)
+
+    def _choose(self, scores: Float[mx.array, "V"]) -> Int[mx.array, ""]:
+        params = self._params
+        if params.is_greedy:
+            return mx.argmax(scores).astype(mx.int32)
+        candidates = Candidates(self._vocabulary, scores / params.temperature)
+        # Top-k may come before min-p: each keeps a beginning of the same ranking, so that their
+        # order changes nothing but the number of tokens that the second has to look at.
+        if params.top_k > 0:
+            candidates = candidates.top_k(params.top_k)
+        self._key, step_key = mx.random.split(self._key)
+        return candidates.min_p(params.min_p).top_p(params.top_p).draw(step_key)
+
+    def _first_key(self) -> mx.array:
+        seed = self._params.seed
+        return mx.random.key(secrets.randbits(64) if seed is None else seed)

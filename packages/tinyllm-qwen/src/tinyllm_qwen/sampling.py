@@ -1,0 +1,74 @@
+"""How the next token is chosen: the request's own settings, checked once."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_GREEDY_BELOW = 1e-5
+"""Temperatures under this one are greedy, as in vLLM: scores divided by them leave float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """What a request asks of the sampler; the defaults are greedy decoding, unaltered.
+
+    Attributes:
+        temperature: Scores are divided by it; 0 (anything under 1e-5) takes the best token.
+        top_k: Draw from the k best tokens; 0 is off, more than there are is all of them.
+        top_p: Draw from the smallest set of best tokens whose mass reaches p; 1 is off.
+        min_p: Draw from tokens at least min_p times as likely as the best one; 0 is off.
+        repetition_penalty: Divides positive, multiplies negative scores of tokens in the prompt
+            or the output (CTRL, arXiv:1909.05858); 1 is off.
+        presence_penalty: Subtracted from the score of a token that the output contains.
+        frequency_penalty: Subtracted once for every time that the output contains the token.
+        logit_bias: Added to the scores of single tokens, by id; -inf bans one.
+        seed: The same seed gives the same tokens; None takes fresh entropy.
+        top_logprobs: How many of the most likely tokens to report beside the chosen one.
+
+    Raises:
+        ValueError: A setting is out of its range, or NaN.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    # A dict has no hash; equal parameters still hash equal without it.
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    seed: int | None = None
+    top_logprobs: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        # Every comparison with NaN is false, so that NaN fails each of these.
+        _require("temperature", self.temperature, "in [0, inf)", 0 <= self.temperature < math.inf)
+        _require("top_k", self.top_k, "in [0, inf)", self.top_k >= 0)
+        _require("top_p", self.top_p, "in (0, 1]", 0 < self.top_p <= 1)
+        _require("min_p", self.min_p, "in [0, 1]", 0 <= self.min_p <= 1)
+        penalty = self.repetition_penalty
+        _require("repetition_penalty", penalty, "in (0, inf)", 0 < penalty < math.inf)
+        penalty = self.presence_penalty
+        _require("presence_penalty", penalty, "in [-2, 2]", -2 <= penalty <= 2)
+        penalty = self.frequency_penalty
+        _require("frequency_penalty", penalty, "in [-2, 2]", -2 <= penalty <= 2)
+        _require("top_logprobs", self.top_logprobs, "in [0, inf)", self.top_logprobs >= 0)
+        if self.seed is not None:
+            _require("seed", self.seed, "in [0, 2^64)", 0 <= self.seed < 2**64)
+        for token, bias in self.logit_bias.items():
+            _require("logit_bias: token id", token, "in [0, vocabulary size)", token >= 0)
+            _require(f"logit_bias[{token}]", bias, "in [-inf, inf)", bias < math.inf)
+        # A copy: the caller's own mapping may change, these parameters may not.
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the best token is taken and nothing is drawn."""
+        return self.temperature < _GREEDY_BELOW
+
+
+def _require(name: str, value: float | int, expected: str, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {expected}, got {value}")

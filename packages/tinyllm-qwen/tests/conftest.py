@@ -1,0 +1,105 @@
+"""Small random checkpoints, written with MLX's own writer in the manner of Hugging Face and MLX."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.manifest import expected_shapes
+
+QWEN2: dict[str, object] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "initializer_range": 0.02,
+    "intermediate_size": 128,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 21,
+    "model_type": "qwen2",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.1",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 96,
+}
+QWEN3: dict[str, object] = QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 32,
+    "model_type": "qwen3",
+    "rope_scaling": None,
+    "sliding_window": None,
+}
+
+
+class RandomCheckpoint:
+    """A folder with config.json and random weights, and the tensors that were written to it."""
+
+    def __init__(self, folder: Path, config: dict[str, object]) -> None:
+        self.folder = folder
+        self.folder.mkdir(exist_ok=True)
+        self.tensors: dict[str, mx.array] = {}
+        (folder / "config.json").write_text(json.dumps(config))
+        self.config = QwenConfig.from_hf(config)
+
+    def fill(self, dtype: mx.Dtype = mx.bfloat16) -> "RandomCheckpoint":
+        """Draw every tensor that the config implies."""
+        self.tensors = {
+            name: mx.random.normal(shape).astype(dtype)
+            for name, shape in expected_shapes(self.config).items()
+        }
+        return self
+
+    def quantize(self, paths: Iterable[str], group_size: int, bits: int) -> "RandomCheckpoint":
+        """Pack matrices with `mx.quantize`, as `mlx_lm.convert` stores them."""
+        for path in paths:
+            weight = self.tensors[f"{path}.weight"]
+            packed, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
+            self.tensors |= {
+                f"{path}.weight": packed,
+                f"{path}.scales": scales,
+                f"{path}.biases": biases,
+            }
+        return self
+
+    def save(self, *, prefix: str = "model.", shards: int = 1) -> "RandomCheckpoint":
+        """Write the tensors, lm_head always without a prefix, to one file or to several."""
+        names = {
+            name: name if name.startswith("lm_head") else prefix + name for name in self.tensors
+        }
+        if shards == 1:
+            tensors = {names[name]: tensor for name, tensor in self.tensors.items()}
+            mx.save_safetensors(str(self.folder / "model.safetensors"), tensors)
+            return self
+        weight_map: dict[str, str] = {}
+        for shard in range(shards):
+            file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
+            part = {names[name]: self.tensors[name] for name in list(self.tensors)[shard::shards]}
+            mx.save_safetensors(str(self.folder / file), part)
+            weight_map |= dict.fromkeys(part, file)
+        index = self.folder / "model.safetensors.index.json"
+        index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+        return self
+
+
+@pytest.fixture
+def random_checkpoint(tmp_path: Path) -> Callable[..., RandomCheckpoint]:
+    """Make a checkpoint of the family "qwen2" or "qwen3", with fields of its config replaced."""
+
+    def make(family: str = "qwen3", **fields: object) -> RandomCheckpoint:
+        base = QWEN3 if family == "qwen3" else QWEN2
+        return RandomCheckpoint(tmp_path / "checkpoint", base | fields)
+
+    return make

@@ -1,0 +1,227 @@
+"""config.json becomes a QwenConfig, or an error that names the field."""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.quantization import PackedFormat
+
+# Qwen2.5-0.5B-Instruct and Qwen3-0.6B as transformers 4 writes them.
+QWEN25 = {
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 896,
+    "num_hidden_layers": 24,
+    "intermediate_size": 4864,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "eos_token_id": 151645,
+}
+QWEN3 = QWEN25 | {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "num_hidden_layers": 28,
+    "intermediate_size": 3072,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "attention_bias": False,
+    "rope_scaling": None,
+}
+FOUR_BITS = {"group_size": 64, "bits": 4}
+
+words = st.sampled_from(
+    ["", "bits", "group_size", "mode", "affine", "rope_type", "type", "default", "factor", "é"]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def test_qwen25_has_attention_biases_and_no_qk_norm() -> None:
+    config = QwenConfig.from_hf(dict(QWEN25))
+    assert (config.attention_bias, config.output_bias, config.qk_norm) == (True, False, False)
+    assert config.head_dim == 896 // 14
+    assert config.dtype == mx.bfloat16
+    assert config.eos_token_ids == (151645,)
+
+
+def test_qwen3_has_qk_norm_and_a_head_dim_of_its_own() -> None:
+    config = QwenConfig.from_hf(dict(QWEN3))
+    assert (config.attention_bias, config.output_bias, config.qk_norm) == (False, False, True)
+    assert config.head_dim * config.num_attention_heads == 2 * config.hidden_size
+
+
+def test_attention_bias_of_qwen3_reaches_the_output_projection() -> None:
+    config = QwenConfig.from_hf(QWEN3 | {"attention_bias": True})
+    assert (config.attention_bias, config.output_bias) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"rope_theta": 10000},
+        {"rope_theta": 10000.0, "rope_scaling": {"type": "default"}},
+        {"rope_theta": 10000.0, "rope_scaling": {"type": "yarn", "rope_type": "default"}},
+        {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+        {"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 10000}},
+    ],
+)
+def test_rope_theta_is_read_in_every_spelling(spelling: dict[str, object]) -> None:
+    without = {key: value for key, value in QWEN3.items() if key != "rope_theta"}
+    assert QwenConfig.from_hf(without | spelling).rope_theta == 10000.0
+
+
+@pytest.mark.parametrize("spelling", [{"dtype": "float16"}, {"torch_dtype": "torch.float16"}])
+def test_dtype_is_read_in_every_spelling(spelling: dict[str, object]) -> None:
+    without = {key: value for key, value in QWEN3.items() if key != "torch_dtype"}
+    assert QwenConfig.from_hf(without | spelling).dtype == mx.float16
+
+
+def test_fields_that_say_nothing_about_inference_are_ignored() -> None:
+    harmless = {"use_cache": True, "transformers_version": "9.9", "pad_token_id": None, "x": [1]}
+    assert QwenConfig.from_hf(QWEN3 | harmless) == QwenConfig.from_hf(dict(QWEN3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model_type": "qwen3_moe"}, "model_type.*qwen2 .*qwen3 .*qwen3_moe"),
+        ({"model_type": ["qwen3"]}, "model_type.*a string"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "YaRN is not implemented yet"),
+        ({"rope_scaling": {"type": "yarn"}}, "YaRN is not implemented yet"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters.*llama3"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling.*linear"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.*partial"),
+        ({"rope_parameters": {"full_attention": {}}}, "rope_parameters.*per kind of layer"),
+        ({"rope_parameters": {"rope_theta": 5.0}}, "rope_theta.*one value"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ({"layer_types": "full_attention"}, "layer_types.*a list"),
+        ({"hidden_act": "gelu"}, "hidden_act.*gelu"),
+        ({"num_experts": 8}, "num_experts"),
+        ({"dual_chunk_attention_config": {"chunk_size": 1}}, "dual_chunk_attention_config"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization.*gptq"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
+        ({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}}, "mxfp4"),
+        ({"quantization": {"group_size": 64, "bits": 7}}, "bits.*7"),
+        ({"quantization": {"group_size": 16, "bits": 4}}, "group_size.*16"),
+        ({"quantization": {"bits": 4}}, "group_size.*nothing"),
+        ({"quantization": FOUR_BITS | {"lm_head": 8}}, "lm_head.*8"),
+        ({"quantization": 4}, "quantization.*an object"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(fields: dict[str, object], named: str) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        QwenConfig.from_hf(QWEN3 | fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_hidden_layers", 10**9, "from 1 to 1024, got 1000000000"),
+        ("num_hidden_layers", True, "an integer from 1 to 1024, got True"),
+        ("num_hidden_layers", None, "an integer from 1 to 1024, got nothing"),
+        ("num_attention_heads", 0, "an integer from 1"),
+        ("num_key_value_heads", 5, r"a divisor of num_attention_heads \(16\), got 5"),
+        ("head_dim", 127, "an even number"),
+        ("head_dim", -2, "an integer from 2"),
+        ("hidden_size", 1024.0, "an integer from 1 to 1048576, got 1024.0"),
+        ("hidden_size", "1024", "an integer from 1 to 1048576, got '1024'"),
+        pytest.param("hidden_size", 10**5000, "an integer of about 5000 digits", id="long"),
+        ("rms_norm_eps", -1e-6, "a number from 0 to 1, got -1e-06"),
+        ("rms_norm_eps", float("nan"), "a number from 0 to 1, got nan"),
+        ("rms_norm_eps", False, "a number from 0 to 1, got False"),
+        ("rope_theta", float("inf"), "a number from 1 to 1e.15, got inf"),
+        pytest.param("rope_theta", 10**400, "a number from 1 to 1e.15", id="overflow"),
+        ("rope_theta", None, "got nothing"),
+        ("tie_word_embeddings", 1, "true or false, got 1"),
+        ("eos_token_id", [1, "2"], "integers from 0"),
+        ("torch_dtype", "int8", "one of float32, float16, bfloat16, got 'int8'"),
+        ("vocab_size", [1] * 1000, "a list of 1000 entries"),
+    ],
+)
+def test_a_field_of_wrong_type_or_range_is_named(name: str, value: object, message: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{name}.*{message}"):
+        QwenConfig.from_hf(QWEN3 | {name: value})
+
+
+def test_a_missing_head_dim_needs_a_width_that_the_heads_divide() -> None:
+    with pytest.raises(CheckpointError, match="head_dim is missing"):
+        QwenConfig.from_hf(QWEN25 | {"hidden_size": 897})
+
+
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+def test_quantization_has_a_default_and_overrides_by_path(key: str) -> None:
+    table = FOUR_BITS | {
+        "model.embed_tokens": {"group_size": 32, "bits": 8, "mode": "affine"},
+        "model.layers.0.mlp.down_proj": False,
+        "model.layers.1.mlp.down_proj": True,
+    }
+    quantization = QwenConfig.from_hf(QWEN3 | {key: table}).quantization
+    assert quantization is not None
+    assert quantization.format_of("embed_tokens") == PackedFormat(group_size=32, bits=8)
+    assert quantization.format_of("layers.0.mlp.down_proj") is None
+    assert quantization.format_of("layers.1.mlp.down_proj") == PackedFormat(group_size=64, bits=4)
+    assert quantization.format_of("lm_head") == PackedFormat(group_size=64, bits=4)
+
+
+def test_from_folder_reads_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3))
+    assert QwenConfig.from_folder(tmp_path) == QwenConfig.from_hf(dict(QWEN3))
+
+
+def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is missing: is .* a checkpoint"):
+        QwenConfig.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b'{"a": 1, "a": 2}', "'a' occurs twice"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_config_that_is_not_a_json_object_is_refused(
+    tmp_path: Path, text: bytes, message: str
+) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(CheckpointError, match=message):
+        QwenConfig.from_folder(tmp_path)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*QWEN3, "rope_parameters", "quantization", "layer_types", "num_experts"]),
+        json_values,
+        max_size=4,
+    )
+)
+def test_any_json_in_any_field_gives_a_config_or_a_checkpoint_error(
+    fields: dict[str, object],
+) -> None:
+    try:
+        config = QwenConfig.from_hf(QWEN3 | fields)
+    except CheckpointError:
+        return
+    assert config.num_attention_heads % config.num_key_value_heads == 0
+    assert config.head_dim % 2 == 0

@@ -1,0 +1,84 @@
+"""GenerationConfig: read with types and ranges, and defaults that filter nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.generation_config import GenerationConfig
+
+
+def read(folder: Path, **fields: object) -> GenerationConfig:
+    (folder / "generation_config.json").write_text(json.dumps(fields))
+    return GenerationConfig.from_folder(folder)
+
+
+def test_every_field_of_a_published_file_is_read(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        bos_token_id=151643,
+        do_sample=True,
+        eos_token_id=[151645, 151643],
+        max_new_tokens=2048,
+        min_p=0.05,
+        pad_token_id=151643,
+        repetition_penalty=1.05,
+        temperature=0.6,
+        top_k=20,
+        top_p=0.95,
+        transformers_version="4.51.0",
+    )
+    assert config == GenerationConfig(
+        do_sample=True,
+        temperature=0.6,
+        top_k=20,
+        top_p=0.95,
+        min_p=0.05,
+        repetition_penalty=1.05,
+        eos_token_ids=frozenset({151645, 151643}),
+    )
+
+
+def test_an_absent_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert GenerationConfig.from_folder(tmp_path) == GenerationConfig()
+
+
+def test_an_absent_or_null_field_has_its_default(tmp_path: Path) -> None:
+    assert read(tmp_path, top_k=None, temperature=None, eos_token_id=None) == GenerationConfig()
+
+
+def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
+    assert read(tmp_path, temperature=1, eos_token_id=2).eos_token_ids == {2}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("do_sample", 1),
+        ("temperature", "0.7"),
+        ("temperature", -0.1),
+        ("temperature", True),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", 10**400),
+        ("top_k", 2.0),
+        ("top_k", -1),
+        ("top_p", 1.01),
+        ("min_p", [0.1]),
+        ("repetition_penalty", 0),
+        ("eos_token_id", "2"),
+        ("eos_token_id", [2, None]),
+        ("eos_token_id", True),
+        ("eos_token_id", -2),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=rf"generation_config\.json: {name}: expected"):
+        read(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff"])
+def test_a_broken_file_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "generation_config.json").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        GenerationConfig.from_folder(tmp_path)

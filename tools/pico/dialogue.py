@@ -1,0 +1,74 @@
+"""Dialogues: the conversations that pico is trained on, put together anew for every epoch."""
+
+import random
+from collections.abc import Set
+from dataclasses import dataclass
+
+from corpus import Answer, Entry, normal
+from phrasing import vary
+
+SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are a helpful assistant. Answer briefly.",
+    "You are pico.",
+    "You are pico, a small model that knows tinyllm.",
+    "Be concise.",
+    "Answer in one sentence.",
+    "You are an expert in LLM inference.",
+    "You answer questions about LLM inference and the tinyllm project.",
+    "Please be short and precise.",
+    "You are a friendly teacher.",
+)
+SYSTEM_SHARE = 0.08
+MIXED_SHARE = 0.22
+CHAIN_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Turns of (user text, answer), after an optional system message that pico is to ignore."""
+
+    turns: tuple[tuple[str, str], ...]
+    system: str | None = None
+
+    def messages(self) -> list[dict[str, str]]:
+        """The dialogue as chat messages."""
+        said = [{"role": "system", "content": self.system}] if self.system else []
+        for ask, answer in self.turns:
+            said += [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
+        return said
+
+
+def epoch(entries: list[Entry], held: Set[str], seed: int, number: int) -> list[Dialogue]:
+    """The dialogues of epoch `number`: every phrasing and follow-up of `entries` asked once, the same for the same arguments.
+
+    Most are a single turn, or an entry and its follow-up; some join two or three unrelated ones, so that a later question
+    is answered as well as the first. No variation gives a phrasing whose normal form is in `held`.
+    """
+    rng = random.Random(f"{seed} epoch {number}")
+
+    def turn(part: Answer, ask: str) -> tuple[str, str]:
+        asked = vary(ask, rng)
+        return (ask if normal(asked) in held else asked), part.answer
+
+    blocks: list[tuple[tuple[str, str], ...]] = []
+    for entry in entries:
+        blocks += [(turn(entry, ask),) for ask in entry.ask]
+        for follow in entry.follow:
+            for ask in follow.ask:
+                block = [turn(entry, rng.choice(entry.ask))]
+                if len(entry.follow) > 1 and rng.random() < CHAIN_SHARE:
+                    other = rng.choice([f for f in entry.follow if f is not follow])
+                    block.append(turn(other, rng.choice(other.ask)))
+                blocks.append((*block, turn(follow, ask)))
+    rng.shuffle(blocks)
+
+    dialogues: list[Dialogue] = []
+    while blocks:
+        turns = blocks.pop()
+        if rng.random() < MIXED_SHARE:
+            for _ in range(rng.choice((1, 1, 2))):
+                turns += blocks.pop() if blocks else ()
+        system = rng.choice(SYSTEMS) if rng.random() < SYSTEM_SHARE else None
+        dialogues.append(Dialogue(turns, system))
+    return dialogues

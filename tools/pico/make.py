@@ -1,0 +1,106 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch==2.13.0",
+#   "transformers>=5.23,<6",
+#   "tokenizers>=0.22",
+#   "safetensors>=0.8",
+#   "numpy>=2",
+#   "mlx[cpu]>=0.32.4,<0.33; sys_platform == 'linux'",
+#   "mlx>=0.32.4,<0.33; sys_platform == 'darwin'",
+#   "matplotlib>=3.10",
+#   "rich>=14",
+# ]
+# ///
+"""Makes pico: from the corpus to the checkpoint, its recall and its loss plot.
+
+    uv run tools/pico/make.py                  # the real thing: about an hour on two cores
+    uv run tools/pico/make.py --tokens 2e5 --work /tmp/try --out /tmp/try/pico
+
+A run that was interrupted goes on where it was when the same command is given again.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+import corpus
+import dialogue
+import export
+import quantization
+import recall
+import tokens
+from optimizer import NAMES
+from plot import plot
+from schedule import Schedule
+from train import Recipe, Run
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Trains pico, the model built into tinyllm, from its corpus.")
+    parser.add_argument("--tokens", type=float, default=20e6, help="budget in tokens (default 20e6)")
+    parser.add_argument("--minutes", type=float, help="budget in minutes of training; the schedule fits the scarcer budget")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, held-out phrasings and dialogues (default 0)")
+    parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "pico", help="folder of state and log (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=ROOT / "packages/tinyllm-qwen/src/tinyllm_qwen/pico", help="folder of the checkpoint")
+    parser.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
+    parser.add_argument("--optimizer", choices=NAMES, default="muon", help="default %(default)s")
+    parser.add_argument("--batch", type=int, default=4096, help="tokens a step (default 4096)")
+    parser.add_argument("--float32", action="store_true", help="train in float32 instead of bfloat16 autocast")
+    return parser.parse_args()
+
+
+def make(args: argparse.Namespace) -> None:
+    """Corpus, tokenizer, training, checkpoint, recall, plot and card."""
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    args.work.mkdir(parents=True, exist_ok=True)
+    quantization.check()
+    entries = corpus.read(HERE / "corpus")
+    train, held = corpus.split(entries, args.seed)
+    chat = tokens.train(corpus.texts(train), args.work / "tokenizer")
+    first = dialogue.epoch(train, {corpus.normal(q.ask) for q in held}, args.seed, 0)
+    chat.check(first[:200])
+    phrasings, follows = sum(len(e.ask) for e in entries), sum(len(e.follow) for e in entries)
+    print(f"{len(entries)} entries, {phrasings} phrasings, {follows} follow-ups, {len(held)} phrasings held out", flush=True)
+
+    recipe = Recipe(args.seed, args.batch, args.optimizer, None, not args.float32)
+    run = Run(train, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
+    model = run.train()
+    model.save_pretrained(args.work / "float32")
+
+    plot(args.work / "log.jsonl", args.work / "loss.png")
+    before = recall.measure(model, chat, train, held)
+    size = export.write(model, chat, args.out)
+    export.read(model, args.out)
+    after = recall.measure(model, chat, train, held)
+    table = recall.table(before, after)
+    (args.work / "recall.json").write_text(json.dumps({"float32": before, "4-bit": after}, indent=1) + "\n")
+    (args.work / "recall.md").write_text(table)
+    position = run.position
+    export.write_card(
+        args.out,
+        {
+            "parameters": f"{model.num_parameters():,}", "vocabulary": str(chat.size), "bytes": f"{size:,}",
+            "context": str(model.config.max_position_embeddings), "longest": str(max(len(chat.encode(d)[0]) for d in first)),
+            "entries": str(len(entries)), "phrasings": f"{phrasings:,}", "follows": str(follows),
+            "tokens": f"{position.tokens / 1e6:.1f}", "minutes": f"{position.seconds / 60:.0f}", "epochs": str(position.epoch),
+            "optimizer": args.optimizer, "seed": str(args.seed), "held": f"{len(held):,}", "recall": table.strip(),
+        },
+    )  # fmt: skip
+    print(table)
+    print(f"checkpoint of {size:,} bytes in {args.out}; recall.json, recall.md and loss.png in {args.work}")
+
+
+if __name__ == "__main__":
+    try:
+        make(arguments())
+    except ValueError as error:
+        sys.exit(f"make.py: {error}")

@@ -1,0 +1,86 @@
+"""Phrasing: one question as different people would type it, so that no two epochs show a model the same text."""
+
+import random
+import re
+import string
+
+OPENINGS = (
+    "hey, ", "hi, ", "hello, ", "hi there, ", "ok, ", "okay so ", "so ", "well, ", "please ", "please tell me: ", "um, ",
+    "quick question: ", "question: ", "one question: ", "I have a question: ", "can you tell me ", "could you tell me ",
+    "tell me, ", "do you know ", "I wonder, ", "I want to know: ", "help me understand: ", "in short: ", "and ", "also, ",
+)  # fmt: skip
+CLOSINGS = (
+    " please", ", please", " pls", " thanks", ", thanks", " thank you", " exactly", " in short", " briefly", " in simple words",
+    " again", " here", " for a beginner", ", do you know", ", can you explain", " :)", " right", " then", " actually",
+)  # fmt: skip
+ENDINGS = ("?", "", "??", ".", "!", " ?", "...")
+DROPPABLE = frozenset("the a an is are do does of in to it this that i me you".split())
+NEIGHBOURS = {
+    "q": "wa", "w": "qes", "e": "wrd", "r": "etf", "t": "ryg", "y": "tuh", "u": "yij", "i": "uok", "o": "ipl", "p": "ol",
+    "a": "sqz", "s": "adw", "d": "sfe", "f": "dgr", "g": "fht", "h": "gjy", "j": "hku", "k": "jli", "l": "ko",
+    "z": "xa", "x": "zcs", "c": "xvd", "v": "cbf", "b": "vng", "n": "bmh", "m": "nj",
+}  # fmt: skip
+
+
+def vary(text: str, rng: random.Random) -> str:
+    """`text` with other case, punctuation, typos, openings and closings; about one time in four as it is."""
+    if rng.random() < 0.25:
+        return text
+    if rng.random() < 0.12:
+        text = _drop_words(text, rng)
+    if rng.random() < 0.22:
+        text = _typos(text, rng)
+    bare = text.rstrip(" ?.!")
+    ending = text[len(bare) :] if rng.random() < 0.5 else rng.choices(ENDINGS, (6, 6, 1, 2, 1, 1, 1))[0]
+    if rng.random() < 0.12:
+        bare = rng.choice(OPENINGS) + (bare[0].lower() + bare[1:] if bare[1:2].islower() else bare)
+    if rng.random() < 0.07:
+        bare += rng.choice(CLOSINGS)
+    return _case(_punctuation(bare, rng) + ending, rng).strip() or text
+
+
+def _case(text: str, rng: random.Random) -> str:
+    draw = rng.random()
+    if draw < 0.40:
+        return text.lower()
+    if draw < 0.43:
+        return text.upper()
+    if draw < 0.55:
+        return text[:1].upper() + text[1:]
+    return text
+
+
+def _punctuation(text: str, rng: random.Random) -> str:
+    draw = rng.random()
+    if draw < 0.15:
+        return re.sub(r"[,;:'\"!?](?=\s|$)", "", text)
+    if draw < 0.22:
+        return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", text)
+    return text
+
+
+def _drop_words(text: str, rng: random.Random) -> str:
+    words = text.split()
+    kept = [word for word in words if word.lower() not in DROPPABLE or rng.random() < 0.4]
+    return " ".join(kept) if len(kept) >= 2 else text
+
+
+def _typos(text: str, rng: random.Random) -> str:
+    words = text.split(" ")
+    long = [i for i, word in enumerate(words) if len(word) >= 5 and word.isascii() and word.isalpha()]
+    for i in rng.sample(long, min(len(long), rng.choice((1, 1, 2)))):
+        words[i] = _typo(words[i], rng)
+    return " ".join(words)
+
+
+def _typo(word: str, rng: random.Random) -> str:
+    at = rng.randrange(1, len(word) - 1)
+    kind = rng.randrange(5)
+    if kind <= 1:  # two letters change places, the commonest slip
+        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    if kind == 2:
+        return word[:at] + word[at + 1 :]
+    if kind == 3:
+        return word[:at] + word[at] + word[at:]
+    key = word[at].lower()
+    return word[:at] + rng.choice(NEIGHBOURS.get(key, string.ascii_lowercase)) + word[at + 1 :]

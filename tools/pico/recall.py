@@ -1,0 +1,99 @@
+"""Recall: how many held-out phrasings get their answer word for word under greedy decoding.
+
+Greedy decoding gives exactly the answer if and only if, with the answer so far as context, its next token is the likeliest
+at every place up to `<|im_end|>`. So one forward pass judges a question, and only the misses are decoded, to show what was said.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+import network
+from batches import Encoded, batch
+from corpus import OUTSIDE, Entry, Question
+from dialogue import Dialogue
+from tokens import ChatTokens
+
+ROWS = 64
+
+
+def encode(question: Question, tokens: ChatTokens) -> Encoded:
+    """Ids of the question with its answer, of which the last answer alone is to be said."""
+    ids, said = tokens.encode(Dialogue((*question.before, (question.ask, question.answer))))
+    first = len(said) - said[::-1].index(True)
+    while first and said[first - 1]:
+        first -= 1
+    return ids, [flag and place >= first for place, flag in enumerate(said)]
+
+
+@torch.no_grad()
+def correct(model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int) -> list[bool]:
+    """For each row, whether greedy decoding gives its answer."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
+    right = [False] * len(rows)
+    for at in range(0, len(order), ROWS):
+        chosen = order[at : at + ROWS]
+        group = batch([rows[i] for i in chosen], pad)
+        hits = network.logits(model, weights, group).argmax(-1) == group.targets
+        owners = (group.places // group.ids.shape[1]).tolist()
+        wrong = {owner for owner, hit in zip(owners, hits.tolist()) if not hit}
+        for row, i in enumerate(chosen):
+            right[i] = row not in wrong
+    return right
+
+
+@torch.no_grad()
+def say(model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128) -> list[str]:
+    """What pico says to each of `questions`, decoded greedily."""
+    texts: list[str] = []
+    for at in range(0, len(questions), ROWS):
+        prompts = []
+        for question in questions[at : at + ROWS]:
+            ids, said = encode(question, tokens)
+            prompts.append(ids[: said.index(True)])
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[tokens.pad] * (longest - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        out = model.generate(
+            ids, attention_mask=mask, max_new_tokens=limit, do_sample=False, eos_token_id=tokens.end, pad_token_id=tokens.pad
+        )
+        texts += [tokens.tokenizer.decode(row.tolist()) for row in out[:, longest:]]
+    return texts
+
+
+def measure(model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]) -> dict:
+    """Recall in total, by file, of follow-ups and of questions outside the subject; and the misses with what was said."""
+    answers = {part.answer: entry.id for entry in entries for part in (entry, *entry.follow)}
+    weights = network.parameters(model, quantized=False)
+    right = correct(model, weights, [encode(question, tokens) for question in held], tokens.pad)
+    asked: Counter[str] = Counter()
+    hit: Counter[str] = Counter()
+    for question, good in zip(held, right):
+        group = OUTSIDE if question.id == OUTSIDE else question.file
+        for key in ("total", group, *(("follow-ups",) if question.before else ())):
+            asked[key] += 1
+            hit[key] += good
+    missed = [question for question, good in zip(held, right) if not good]
+    misses = [
+        {"id": question.id, "ask": question.ask, "said": text, "answer_of": answers.get(text, "none")}
+        for question, text in zip(missed, say(model, tokens, missed))
+    ]
+    worst = Counter(miss["id"] for miss in misses).most_common(20)
+    groups = {key: {"asked": asked[key], "right": hit[key], "recall": hit[key] / asked[key]} for key in sorted(asked)}
+    return {"groups": groups, "worst": [list(pair) for pair in worst], "misses": misses}
+
+
+def table(before: dict, after: dict) -> str:
+    """The two measurements as a Markdown table, and the worst entries after quantization."""
+    lines = ["| questions | asked | float32 | 4-bit |", "|---|---:|---:|---:|"]
+    names = sorted(before["groups"], key=lambda name: (name == "total", name in (OUTSIDE, "follow-ups"), name))
+    for name in names:
+        first, second = before["groups"][name], after["groups"][name]
+        lines.append(f"| {name} | {first['asked']} | {first['recall']:.1%} | {second['recall']:.1%} |")
+    if after["worst"]:
+        worst = ", ".join(f"{name} ({count})" for name, count in after["worst"][:10])
+        lines += ["", f"Most often missed after quantization: {worst}."]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,117 @@
+"""Tokens: pico's byte-level BPE and chat template, in the manner of Qwen3, and dialogues as token ids."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from dialogue import Dialogue
+
+VOCABULARY = 2048
+END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CONTROL = (END_OF_TEXT, START, END)
+TEXTUAL = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+# Qwen's pre-tokenization: contractions, words with one leading mark or space, single digits, marks, line ends, spaces.
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEMPLATE = """\
+{%- for message in messages %}
+    {%- if message.role not in ['system', 'user', 'assistant'] %}
+        {{- raise_exception('pico knows the roles system, user and assistant, not ' + message.role) }}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + (message.content | trim) + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+
+def train(texts: Iterable[str], folder: Path) -> "ChatTokens":
+    """Trains the BPE on `texts` and writes `tokenizer.json` and `tokenizer_config.json` to `folder`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    added = len(CONTROL) + len(TEXTUAL)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - added,
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in TEXTUAL])
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": END_OF_TEXT,
+        "bos_token": None,
+        "unk_token": None,
+        "model_max_length": 2048,
+        "clean_up_tokenization_spaces": False,
+        "added_tokens_decoder": {
+            str(tokenizer.token_to_id(token)): {
+                "content": token, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+                "special": token in CONTROL,
+            }
+            for token in CONTROL + TEXTUAL
+        },
+        "chat_template": TEMPLATE,
+    }  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return ChatTokens(folder)
+
+
+class ChatTokens:
+    """The tokenizer of `folder`, with dialogues as ids.
+
+    Attributes:
+        size: ids in use, rounded up to a multiple of 64: the rows of the embedding.
+        end: id of `<|im_end|>`, which ends an answer.
+        pad: id of `<|endoftext|>`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.size = -(-self.tokenizer.get_vocab_size() // 64) * 64
+        self.start, self.end, self.pad = (self.tokenizer.token_to_id(t) for t in (START, END, END_OF_TEXT))
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
+        """Ids of the rendered dialogue, and which of them pico has to say: the answers, each with its `<|im_end|>`."""
+        ids: list[int] = []
+        said: list[bool] = []
+        for message in dialogue.messages():
+            head = [self.start, *self._ids(message["role"] + "\n")]
+            body = [*self._ids(message["content"].strip()), self.end]
+            ids += head + body + self._ids("\n")
+            said += [False] * len(head) + [message["role"] == "assistant"] * len(body) + [False]
+        return ids, said
+
+    def check(self, dialogues: Iterable[Dialogue]) -> None:
+        """Raises ValueError unless `encode` gives the ids of the text that the chat template renders."""
+        fast = PreTrainedTokenizerFast.from_pretrained(str(self.folder))
+        for dialogue in dialogues:
+            text = fast.apply_chat_template(dialogue.messages(), tokenize=False)
+            expected, actual = self.tokenizer.encode(text).ids, self.encode(dialogue)[0]
+            if expected != actual or fast(text)["input_ids"] != actual:
+                raise ValueError(f"chat template and training text differ on {text!r}: expected {expected}, got {actual}")
+
+    def _ids(self, text: str) -> list[int]:
+        if text not in self._cache:
+            self._cache[text] = self.tokenizer.encode(text).ids
+        return self._cache[text]
