@@ -156,7 +156,8 @@ TEMPLATES = {
     "macros": "{% macro f(m, sep=':') %}{{ m.role }}{{ sep }}{{ caller() if caller else '' }}"
     "{% endmacro %}{{ f(messages[0]) }}{% call f(messages[0], sep='-') %}x{% endcall %}",
     "namespaces": "{% set ns = namespace(n=0, s='') %}{% for m in messages %}"
-    "{% set ns.n = ns.n + 1 %}{% set ns.s = ns.s ~ m.role ~ ns.n %}{% endfor %}{{ ns.n }} {{ ns.s }}",
+    "{% set ns.n = ns.n + 1 %}{% set ns.s = ns.s ~ m.role ~ ns.n %}{% endfor %}"
+    "{{ ns.n }} {{ ns.s }}",
     "operators": "{{ 'ab' * 3 }} {{ [1] * 2 + [3] }} {{ 2 ** 10 }} {{ 7 // 2 }} {{ 7 % 4 }} "
     "{{ '%s-%d' % ('a', 1) }} {{ 1 ~ 'b' ~ none ~ 2.5 }} {{ 'a' + 'b' }} {{ 3 * 1.5 }}",
     "filters": "{{ messages | map(attribute='role') | join(', ') }} {{ '  x ' | trim }} "
@@ -191,7 +192,12 @@ def train(folder: Path, added: tuple[str, ...]) -> None:
     trainer = BpeTrainer(
         vocab_size=480, initial_alphabet=pre.ByteLevel.alphabet(), show_progress=False
     )
-    corpus = [*TEXTS, Path(__file__).read_text(), (HERE / f"{folder.name}.jinja").read_text()]
+    corpus = [
+        *TEXTS,
+        json.dumps(CONVERSATIONS),
+        *TEMPLATES.values(),
+        (HERE / f"{folder.name}.jinja").read_text(),
+    ]
     tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])

@@ -16,9 +16,7 @@ def test_the_fixture_unchecked_lets_the_contract_speak(ops: OpSet, unchecked: No
 
 
 def test_every_public_name_exists() -> None:
-    assert sorted(tinyllm_ops.__all__, key=str.lower) == sorted(
-        (name for name in tinyllm_ops.__all__ if hasattr(tinyllm_ops, name)), key=str.lower
-    )
+    assert [name for name in tinyllm_ops.__all__ if not hasattr(tinyllm_ops, name)] == []
 
 
 @pytest.mark.parametrize("bad", [mx.int32, mx.bool_, mx.complex64])

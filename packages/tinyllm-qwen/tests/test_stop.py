@@ -83,4 +83,4 @@ def test_time_is_linear_however_much_stops_overlap() -> None:
     finder = StopStrings(stops)
     shown = "".join(finder.push("a" * 100)[0] for _ in range(2000))
     assert shown + finder.flush() == "a" * 200_000
-    assert time.perf_counter() - start < 5  # 0.2 s; a search that starts over takes minutes
+    assert time.perf_counter() - start < 30  # a second; a search that starts over takes minutes

@@ -18,9 +18,9 @@ from tinyllm_layers.rope import RoPE
 class Biases:
     """What is added after each projection; Qwen2 has the first three, Qwen3 none."""
 
-    q: Float[mx.array, "H*D"] | None = None
-    k: Float[mx.array, "Hkv*D"] | None = None
-    v: Float[mx.array, "Hkv*D"] | None = None
+    q: Float[mx.array, "q_width"] | None = None
+    k: Float[mx.array, "kv_width"] | None = None
+    v: Float[mx.array, "kv_width"] | None = None
     o: Float[mx.array, "E"] | None = None
 
 
@@ -52,7 +52,7 @@ class GroupedQueryAttention:
         ops: OpSet = REFERENCE,
     ) -> None:
         """Hold the weights: wq `(H*D) E`, wk and wv `(Hkv*D) E`, wo `E (H*D)`; D is its own."""
-        if num_heads % num_kv_heads:
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
             raise ValueError(
                 f"num_heads: expected a multiple of {num_kv_heads} key/value heads, got {num_heads}"
             )
@@ -75,11 +75,10 @@ class GroupedQueryAttention:
 
     def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
         """Let L new tokens see themselves and everything in the cache."""
-        batch, length, _ = x.shape
-        positions = slice(cache.offset, cache.offset + length)
+        positions = slice(cache.offset, cache.offset + x.shape[1])
 
         def heads(w: Weight, bias: mx.array | None, norm: RMSNorm | None) -> mx.array:
-            split = self.ops.linear(x, w, bias).reshape(batch, length, -1, self.head_dim)
+            split = mx.unflatten(self.ops.linear(x, w, bias), -1, (-1, self.head_dim))
             return split if norm is None else norm(split)
 
         q = self.rope(heads(self.wq, self.biases.q, self.q_norm), positions)
@@ -88,5 +87,5 @@ class GroupedQueryAttention:
 
         q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # B H L D
         out = cache.attend(q, k, v, self.head_dim**-0.5, self.ops)
-        joined = out.swapaxes(1, 2).reshape(batch, length, -1)  # B L H*D
+        joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
         return self.ops.linear(joined, self.wo, self.biases.o)

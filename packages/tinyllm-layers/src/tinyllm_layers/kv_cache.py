@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet
 
 
+@runtime_checkable
 class KVCache(Protocol):
     """The keys and values of one layer, for the tokens that it has seen.
 

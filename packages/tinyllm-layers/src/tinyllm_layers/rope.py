@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import REFERENCE, OpSet
+from tinyllm_ops.positions import slice_start
 
 
 class RoPE:
@@ -51,8 +52,10 @@ class RoPE:
             raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")
         positions = slice(0, x.shape[1]) if offset is None else offset
         for row in [positions] if isinstance(positions, slice) else positions:
-            if row.stop is not None and row.stop > self.seq_len:
+            start = slice_start(row, x.shape[1])
+            if start + x.shape[1] > self.seq_len:
                 raise ValueError(
-                    f"offset: expected positions below {self.seq_len}, got {row.start}..{row.stop}"
+                    f"offset: expected positions below {self.seq_len}, "
+                    f"got {start}..{start + x.shape[1] - 1}"
                 )
         return self.ops.rope(x, positions, self.base, self.traditional)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import OpSet
 
-STEP = 256
+from tinyllm_layers.token_buffer import STEP, with_room
 
 
 class RotatingCache:
@@ -80,8 +82,8 @@ class RotatingCache:
         return out
 
     def can_trim(self, length: int) -> bool:
-        """A prefix can be gone back to until the ring has turned."""
-        return 0 <= length <= self._offset <= self.max_size
+        """A prefix can be gone back to until the ring has turned, the whole text always."""
+        return 0 <= length <= self._offset and self._offset <= max(self.max_size, length)
 
     def trim(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -118,21 +120,23 @@ class RotatingCache:
     def _store(self, k: mx.array, v: mx.array) -> None:
         """Give the new tokens that outlive their own chunk a slot each."""
         start, end = self._offset, self._offset + k.shape[2]
-        stays = [p for p in range(start, end) if p < self.keep or p >= end - self._ring]
         capacity = min(self.max_size, -(-end // STEP) * STEP)
-        self._keys = _grown(self._keys, k, capacity)
-        self._values = _grown(self._values, v, capacity)
-        slots = mx.array([self._slot(p) for p in stays])
-        chosen = mx.array([p - start for p in stays])
-        self._keys[..., slots, :] = k[..., chosen, :]
-        self._values[..., slots, :] = v[..., chosen, :]
+        self._keys = with_room(self._keys, k, capacity)
+        self._values = with_room(self._values, v, capacity)
+        for first, stop in self._runs(start, end):
+            slot = self._slot(first)
+            slots, chosen = slice(slot, slot + stop - first), slice(first - start, stop - start)
+            self._keys[..., slots, :] = k[..., chosen, :]
+            self._values[..., slots, :] = v[..., chosen, :]
         self._offset = end
 
-
-def _grown(room: mx.array | None, like: mx.array, capacity: int) -> mx.array:
-    """Make room for `capacity` tokens shaped as those in `like`."""
-    held = 0 if room is None else room.shape[2]
-    if room is not None and held >= capacity:
-        return room
-    more = mx.zeros((*like.shape[:2], capacity - held, like.shape[3]), like.dtype)
-    return more if room is None else mx.concatenate([room, more], axis=2)
+    def _runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Cut the positions of a chunk that outlive it into runs whose slots are neighbors."""
+        while start < end:
+            if start < self.keep:
+                stop = min(self.keep, end)
+            else:
+                start = max(start, end - self._ring)
+                stop = min(start + self.max_size - self._slot(start), end)
+            yield start, stop
+            start = stop

@@ -27,7 +27,7 @@ class SimpleMultiHeadAttention:
         ops: OpSet = REFERENCE,
     ) -> None:
         """Hold the projections: wq, wk, wv of shape `(H*D) E`, wo of shape `E (H*D)`."""
-        if hidden_size % num_heads:
+        if num_heads < 1 or hidden_size % num_heads:
             raise ValueError(
                 f"num_heads: expected a divisor of hidden_size {hidden_size}, got {num_heads}"
             )
@@ -51,11 +51,10 @@ class SimpleMultiHeadAttention:
             self._heads(value, self.wv),
             mask=mask,
         )
-        joined = out.swapaxes(1, 2).reshape(query.shape)  # B L E
+        joined = out.swapaxes(1, 2).flatten(2)  # B L E
         return self.ops.linear(joined, self.wo)
 
     def _heads(self, x: mx.array, w: Weight) -> Float[mx.array, "B H L D"]:
         """Project and move the heads before the tokens."""
-        batch, length, _ = x.shape
-        projected = self.ops.linear(x, w).reshape(batch, length, self.num_heads, -1)
+        projected = mx.unflatten(self.ops.linear(x, w), -1, (self.num_heads, -1))  # B L H D
         return projected.swapaxes(1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Shaped
+from tinyllm_ops.contract import require_dtype, require_shape
 
 STEP = 256
 
@@ -12,7 +13,9 @@ class TokenBuffer:
     """Numbers of shape `*lead tokens width` in an array that has room to spare.
 
     Room is added in steps of `STEP` tokens, so that appending a token writes one token: MLX updates
-    the array in place, as nothing else refers to it by the time the update runs.
+    the array in place when nothing else refers to it at the time the update is scheduled. Work
+    under way does refer to what it reads: whoever schedules a token before the one before it is
+    computed pays a copy of all of them. Build the graph early, schedule it late.
     """
 
     def __init__(self) -> None:
@@ -21,14 +24,13 @@ class TokenBuffer:
         self._room: Shaped[mx.array, "*lead capacity width"] | None = None
 
     def append(self, x: Shaped[mx.array, "*lead new width"]) -> None:
-        """Add tokens at the end."""
+        """Add tokens at the end.
+
+        Raises:
+            ValueError: if they differ in shape or dtype from those that are there.
+        """
         end = self.length + x.shape[-2]
-        capacity = 0 if self._room is None else self._room.shape[-2]
-        if end > capacity:
-            grown = -(-end // STEP) * STEP
-            more = mx.zeros((*x.shape[:-2], grown - capacity, x.shape[-1]), x.dtype)
-            self._room = more if self._room is None else mx.concatenate([self._room, more], axis=-2)
-        assert self._room is not None  # it was made above if there was none
+        self._room = with_room(self._room, x, -(-end // STEP) * STEP)
         self._room[..., self.length : end, :] = x
         self.length = end
 
@@ -53,3 +55,25 @@ class TokenBuffer:
         if not 0 <= length <= self.length:
             raise ValueError(f"length: expected 0 to {self.length}, got {length}")
         self.length = length
+
+
+def with_room(
+    room: Shaped[mx.array, "*lead held width"] | None,
+    x: Shaped[mx.array, "*lead new width"],
+    capacity: int,
+) -> Shaped[mx.array, "*lead capacity width"]:
+    """Grow `room` so that it holds `capacity` tokens like those in x, unless it does already.
+
+    Raises:
+        ValueError: if x has tokens of another shape or dtype: a slice update would broadcast and
+            cast them in silence.
+    """
+    if room is None:
+        return mx.zeros((*x.shape[:-2], capacity, x.shape[-1]), x.dtype)
+    require_shape("x", x, (*room.shape[:-2], x.shape[-2], room.shape[-1]))
+    require_dtype("x", x, room.dtype)
+    missing = capacity - room.shape[-2]
+    if missing <= 0:
+        return room
+    more = mx.zeros((*room.shape[:-2], missing, room.shape[-1]), room.dtype)
+    return mx.concatenate([room, more], axis=-2)

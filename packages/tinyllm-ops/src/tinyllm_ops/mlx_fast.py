@@ -25,6 +25,7 @@ from tinyllm_ops.contract import (
 from tinyllm_ops.embedding import embedding_dtype
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
+from tinyllm_ops.quantization import quantize as reference_quantize
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
 
 
@@ -152,9 +153,12 @@ def attention(
 def quantize(
     w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
 ) -> QuantizedTensor:
-    """`mx.quantize`."""
+    """`mx.quantize`, from a float32 copy in the modes whose scales are bytes anyway."""
     check_quantize(w, group_size, bits, mode)
+    if w.size == 0:
+        return reference_quantize(w, group_size, bits, mode)
     rows = w if w.ndim > 1 else w[None]  # `mx.quantize` wants a matrix
+    rows = rows if mode == AFFINE else rows.astype(mx.float32)
     packed, scales, *biases = mx.quantize(rows, group_size=group_size, bits=bits, mode=mode)
     q = QuantizedTensor(packed, scales, biases[0] if biases else None, group_size, bits, mode)
     return q if w.ndim > 1 else q.map(lambda part: part[0])

@@ -14,16 +14,17 @@ from jinja2.exceptions import SecurityError
 from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 
-# What one render may do: two seconds at worst. A conversation of a million tokens takes a tenth.
-STEPS = 1 << 22
-CHARACTERS_PER_STEP = 256
+# What one render may do: three seconds of work, and 256 M characters in all of its values
+# together. A conversation of a thousand turns and a megabyte takes a twentieth of that.
+STEPS = 1 << 19
+CHARACTERS_PER_STEP = 512
 MAX_INTEGER_BITS = 4096
 
 T = TypeVar("T")
@@ -139,6 +140,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.spend(steps)
         return value
 
+    def unsafe_undefined(self, obj: object, attribute: str) -> Undefined:
+        """What an attribute that the sandbox withholds is: an error if it is Python's own."""
+        if attribute.startswith("_"):
+            raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
+        return super().unsafe_undefined(obj, attribute)
+
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         """Call a function, a macro or, in a recursive loop, the loop; count the work."""
         if isinstance(obj, LoopContext) and args and isinstance(args[0], Iterable):
@@ -151,8 +158,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             for value, times in ((left, right), (right, left)):
                 if isinstance(value, str | list | tuple) and isinstance(times, int):
                     self.spend(len(value) * max(times, 0) // CHARACTERS_PER_STEP)
-        if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            self.spend(STEPS * (left.bit_length() * right > MAX_INTEGER_BITS))
+        if (
+            operator == "**"
+            and isinstance(left, int)
+            and isinstance(right, int)
+            and left.bit_length() * right > MAX_INTEGER_BITS
+        ):
+            raise SecurityError("it computes huge numbers")
         return self.spend_on(super().call_binop(context, operator, left, right))
 
 

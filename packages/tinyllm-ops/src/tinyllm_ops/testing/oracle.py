@@ -47,12 +47,12 @@ def sigmoid(x: Array) -> Array:
 
 def silu(x: Array) -> Array:
     """X sigmoid(x)."""
-    return x * sigmoid(x)
+    return np.asarray(x * sigmoid(x))
 
 
 def swiglu(gate: Array, up: Array) -> Array:
     """silu(gate) up."""
-    return silu(gate) * up
+    return np.asarray(silu(gate) * up)
 
 
 def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:

@@ -44,19 +44,16 @@ def assert_close(
         raise AssertionError(f"expected shape {expected.shape}, got {tuple(actual.shape)}")
     got = np.array(actual.astype(mx.float32)).astype(np.float64)
     finite = np.isfinite(expected)
-    special = (np.isfinite(got) != finite) | (~finite & ~_same(got, expected))
-    if special.any():
-        _fail(got, expected, special.astype(np.float64), "infinities and NaN differ")
-    error = np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0))
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    misplaced = np.where(finite, ~np.isfinite(got), ~same)
+    if misplaced.any():
+        _fail(got, expected, misplaced.astype(np.float64), "infinities and NaN differ")
+    error = np.asarray(np.abs(np.where(finite, got, 0) - np.where(finite, expected, 0)))
     size = np.abs(expected, where=finite, out=np.zeros_like(expected)).max(initial=0.0)
     limit = TOLERANCE[dtype] * size + UNDERFLOW[dtype]
     if error.max(initial=0.0) > limit:
         found = f"error {error.max():.3g} over {limit:.3g} = {TOLERANCE[dtype]:g} * {size:.6g}"
         _fail(got, expected, error, found)
-
-
-def _same(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.equal(a, b) | (np.isnan(a) & np.isnan(b))
 
 
 def _fail(

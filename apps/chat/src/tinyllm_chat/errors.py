@@ -1,0 +1,14 @@
+"""What a user can do wrong, and what can go wrong around a conversation."""
+
+
+class UsageError(ValueError):
+    """An option or its value is not allowed; the message says what is. Exit code 2."""
+
+
+class ChatError(ValueError):
+    """Something that was asked for cannot be done; the message says why. Exit code 1."""
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line, as a terminal's user wants it."""
+    return " ".join(str(error).split()) or type(error).__name__

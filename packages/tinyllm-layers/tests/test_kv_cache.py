@@ -1,0 +1,176 @@
+"""What every cache promises, and what each of them refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from tinyllm_layers import DenseCache, KVCache, QuantizedCache, RotatingCache
+from tinyllm_layers.token_buffer import STEP
+from tinyllm_ops import REFERENCE, OpSet, Weight
+
+Attend = Callable[..., mx.array]
+RandomQKV = Callable[..., tuple[mx.array, mx.array, mx.array]]
+
+GROWING = pytest.mark.parametrize(
+    ("make", "token_bytes"),
+    [
+        (DenseCache, 2 * 64 * 4),
+        (lambda: QuantizedCache(8, 64), 2 * (64 + 2 * 4)),
+        (lambda: QuantizedCache(4, 32), 2 * (32 + 2 * 2 * 4)),
+    ],
+    ids=["dense", "quantized to 8", "quantized to 4"],
+)
+
+
+@GROWING
+def test_bytes_grow_by_steps_and_not_by_tokens(
+    attend: Attend, random_qkv: RandomQKV, make: Callable[[], KVCache], token_bytes: int
+) -> None:
+    cache = make()
+    assert (cache.nbytes, cache.arrays, cache.offset) == (0, [], 0)
+    step = STEP * token_bytes * 3 * 2  # for 3 rows of 2 key/value heads
+    for tokens, steps in [(1, 1), (1, 1), (STEP - 2, 1), (1, 2), (1, 2), (2 * STEP, 4)]:
+        attend(cache, random_qkv((3, 2, 2, tokens, 64)))
+        assert cache.nbytes == steps * step
+        assert sum(array.nbytes for array in cache.arrays) == cache.nbytes
+    assert cache.offset == 3 * STEP + 2
+
+
+@pytest.mark.parametrize(("max_size", "keep"), [(5, 4), (16, 0), (300, 4)])
+def test_bytes_of_a_rotating_cache_are_bounded_whatever_the_length(
+    attend: Attend, random_qkv: RandomQKV, max_size: int, keep: int
+) -> None:
+    cache = RotatingCache(max_size, keep)
+    bound = max_size * 2 * 8 * 4 * 3 * 2
+    for tokens in [1, 7, 1, 1, 290, 1, 500, 1, 2, 2 * max_size, 1]:
+        attend(cache, random_qkv((3, 2, 2, tokens, 8)))
+        assert cache.nbytes <= bound
+    assert cache.nbytes == bound
+    assert cache.offset == 804 + 2 * max_size
+
+
+def peek(
+    q: mx.array,
+    k: Weight,
+    v: Weight,
+    scale: float | None = None,
+    mask: mx.array | str | None = None,
+) -> mx.array:
+    """Stand in for attention: look at the last token, as cheaply as can be."""
+    parts = [part for w in (k, v) for part in ([w] if isinstance(w, mx.array) else w.arrays)]
+    return sum((part[..., -1:, :1].astype(q.dtype) for part in parts), q)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [DenseCache, QuantizedCache, lambda: RotatingCache(1000), lambda: RotatingCache(5000)],
+    ids=["dense", "quantized", "rotating", "rotating, not full"],
+)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_token_is_written_without_a_copy_of_those_before(
+    make: Callable[[], KVCache], ahead: bool
+) -> None:
+    # On the CPU, where MLX frees what a computation held before `mx.eval` returns. `ahead` builds
+    # the graph of a token before the last one is computed, and schedules it after.
+    before = mx.default_device()
+    mx.set_default_device(mx.Device(mx.cpu))
+    try:
+        cache, ops = make(), replace(REFERENCE, attention=peek)
+        prompt, token = mx.zeros((1, 4, 3900, 128)), mx.zeros((1, 4, 1, 128))
+        out = cache.attend(prompt, prompt, prompt, 1.0, ops)
+        mx.eval(out, token, cache.arrays)
+        del prompt
+        size = cache.nbytes
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        start = mx.get_active_memory()
+        for _ in range(100):
+            coming = cache.attend(token, token, token, 1.0, ops)
+            if ahead:
+                mx.eval(out)
+                mx.async_eval(coming)
+            else:
+                mx.eval(coming)
+            out = coming
+        mx.eval(out)
+        growth = mx.get_peak_memory() - start
+    finally:
+        mx.set_default_device(before)
+    assert cache.nbytes == size
+    assert growth < size / 20
+
+
+@pytest.mark.parametrize(
+    "make",
+    [DenseCache, lambda: QuantizedCache(8, 32), lambda: RotatingCache(9)],
+    ids=["dense", "quantized", "rotating"],
+)
+@pytest.mark.parametrize("length", [-1, 7])
+def test_trims_to_no_more_than_it_has_seen(
+    attend: Attend, random_qkv: RandomQKV, make: Callable[[], KVCache], length: int
+) -> None:
+    cache = make()
+    attend(cache, random_qkv((1, 2, 1, 6, 32)))
+    assert [n for n in range(-2, 9) if cache.can_trim(n)] == list(range(7))
+    with pytest.raises(ValueError, match=f"length: expected 0 to 6.*, got {length}"):
+        cache.trim(length)
+    assert cache.offset == 6
+
+
+def test_a_turned_ring_goes_back_to_nothing_but_itself(
+    attend: Attend, random_qkv: RandomQKV
+) -> None:
+    cache = RotatingCache(8, keep=2)
+    attend(cache, random_qkv((1, 2, 1, 8, 32)))
+    assert [n for n in range(10) if cache.can_trim(n)] == list(range(9))
+    attend(cache, random_qkv((1, 2, 1, 1, 32)))
+    assert [n for n in range(11) if cache.can_trim(n)] == [9]
+    cache.trim(9)
+    with pytest.raises(ValueError, match="expected 0 to 9, before 8 tokens were seen, got 8 after"):
+        cache.trim(8)
+    assert cache.offset == 9
+
+
+@pytest.mark.parametrize(("max_size", "keep"), [(4, 4), (4, 5), (4, -1), (1, 4)])
+def test_a_rotating_cache_refuses_to_keep_all_it_has(max_size: int, keep: int) -> None:
+    words = f"keep: expected 0 to {max_size - 1}, got {keep}"
+    with pytest.raises(ValueError, match=words):
+        RotatingCache(max_size, keep)
+
+
+@pytest.mark.parametrize(
+    ("bits", "group_size", "words"),
+    [
+        (7, 64, r"bits: expected one of \(2, 3, 4, 5, 6, 8\), got 7"),
+        (8, 48, r"group_size: expected one of \(32, 64, 128\), got 48"),
+    ],
+)
+def test_a_quantized_cache_refuses_what_mlx_does_not_define(
+    bits: int, group_size: int, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        QuantizedCache(bits, group_size)
+
+
+def test_a_quantized_cache_refuses_heads_that_are_not_whole_groups(
+    ops: OpSet, attend: Attend, random_qkv: RandomQKV
+) -> None:
+    cache = QuantizedCache(8, 64)
+    words = r"expected a last axis in groups of 64, got shape \(1, 1, 2, 96\)"
+    with pytest.raises(ValueError, match=words):
+        attend(cache, random_qkv((1, 2, 1, 2, 96)), ops=ops)
+    assert cache.offset == 0
+
+
+@pytest.mark.parametrize("make", [DenseCache, lambda: RotatingCache(9)], ids=["dense", "rotating"])
+def test_refuses_other_rows_or_numbers_than_it_holds(
+    unchecked: None, attend: Attend, random_qkv: RandomQKV, make: Callable[[], KVCache]
+) -> None:
+    cache = make()
+    attend(cache, random_qkv((3, 2, 1, 4, 8)))
+    with pytest.raises(ValueError, match=r"expected shape \(3, 1, 1, 8\), got \(1, 1, 1, 8\)"):
+        attend(cache, random_qkv((1, 2, 1, 1, 8)))
+    with pytest.raises(ValueError, match=r"expected dtype .*float32, got .*float16"):
+        attend(cache, random_qkv((3, 2, 1, 1, 8), mx.float16))
+    assert cache.offset == 4

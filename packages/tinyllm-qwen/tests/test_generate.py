@@ -1,0 +1,199 @@
+"""generate() streams what the cacheless model would choose, and leaves its caches usable."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import tokenizers
+from tinyllm_layers import KVCache
+from tinyllm_ops import MLX
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.generate import generate
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.tokenizer import Tokenizer
+from tinyllm_qwen.weights import load_weights
+from tokenizers import decoders, models, pre_tokenizers
+
+GOLDEN = Path(__file__).parent / "goldens" / "models" / "qwen3"
+PROMPT = [5, 80, 33, 33, 12, 150, 7]
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen:
+    config = QwenConfig.from_folder(GOLDEN)
+    return Qwen(config, load_weights(GOLDEN, config), ops=MLX)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """One token a byte, of the first 160 that there are, and no end token."""
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())[:160]
+    made = tokenizers.Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text("{}")
+    return Tokenizer.from_folder(folder)
+
+
+def cacheless(model: Qwen, prompt: Sequence[int], steps: int) -> list[int]:
+    """The greedy continuation, by computing the whole text anew for each token."""
+    text = list(prompt)
+    for _ in range(steps):
+        text.append(int(mx.argmax(model(mx.array([text]))[0, -1])))
+    return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 6, 512])
+def test_greedy_is_the_cacheless_model_for_any_prefill_chunk(
+    model: Qwen, tokenizer: Tokenizer, chunk: int
+) -> None:
+    pieces = list(generate(model, tokenizer, PROMPT, max_tokens=24, prefill_chunk=chunk))
+    assert [piece.token for piece in pieces] == cacheless(model, PROMPT, 24)
+
+
+def test_the_text_is_that_of_all_tokens_at_once(model: Qwen, tokenizer: Tokenizer) -> None:
+    pieces = list(generate(model, tokenizer, PROMPT, max_tokens=40))
+    tokens = [piece.token for piece in pieces]
+    assert "".join(piece.text for piece in pieces) == tokenizer.decode(tokens)
+
+
+def test_only_the_last_piece_has_a_finish_reason(model: Qwen, tokenizer: Tokenizer) -> None:
+    pieces = list(generate(model, tokenizer, PROMPT, max_tokens=5))
+    assert [piece.finish_reason for piece in pieces] == [None] * 4 + ["length"]
+
+
+def test_an_end_token_ends_the_text_and_is_not_shown(model: Qwen, tokenizer: Tokenizer) -> None:
+    plain = [piece.token for piece in generate(model, tokenizer, PROMPT, max_tokens=24)]
+    end = plain[9]
+    ending = Tokenizer.__new__(Tokenizer)
+    ending.__dict__.update(tokenizer.__dict__)
+    ending.eos_token_ids = frozenset({end})
+    pieces = list(generate(model, ending, PROMPT, max_tokens=24))
+    first = plain.index(end)
+    assert [piece.token for piece in pieces] == plain[: first + 1]
+    assert pieces[-1].finish_reason == "stop"
+    assert "".join(piece.text for piece in pieces) == tokenizer.decode(plain[:first])
+
+
+def test_the_text_ends_before_a_stop_string(model: Qwen, tokenizer: Tokenizer) -> None:
+    whole = "".join(piece.text for piece in generate(model, tokenizer, PROMPT, max_tokens=40))
+    stop = whole[10:13]
+    pieces = list(generate(model, tokenizer, PROMPT, max_tokens=40, stop=[stop]))
+    assert "".join(piece.text for piece in pieces) == whole[: whole.index(stop)]
+    assert pieces[-1].finish_reason == "stop"
+
+
+def test_logprobs_are_those_of_the_raw_logits(model: Qwen, tokenizer: Tokenizer) -> None:
+    sampling = SamplingParams(top_logprobs=3)
+    pieces = list(generate(model, tokenizer, PROMPT, max_tokens=3, sampling=sampling))
+    text = [*PROMPT, *(piece.token for piece in pieces)]
+    logits = model(mx.array([text]))[0].astype(mx.float32)
+    expected = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    for i, piece in enumerate(pieces):
+        row = expected[len(PROMPT) - 1 + i]
+        assert piece.logprob == pytest.approx(float(row[piece.token]), abs=1e-4)
+        assert piece.top_logprobs[0][0] == piece.token
+        assert [p for _, p in piece.top_logprobs] == sorted(
+            (p for _, p in piece.top_logprobs), reverse=True
+        )
+
+
+def test_a_seed_repeats_and_another_differs(model: Qwen, tokenizer: Tokenizer) -> None:
+    def sampled(seed: int) -> list[int]:
+        sampling = SamplingParams(temperature=2.0, seed=seed)
+        pieces = generate(model, tokenizer, PROMPT, max_tokens=12, sampling=sampling)
+        return [piece.token for piece in pieces]
+
+    assert sampled(1) == sampled(1) != sampled(2)
+
+
+def continued(
+    model: Qwen, tokenizer: Tokenizer, cache: list[KVCache], prompt: list[int]
+) -> tuple[list[int], int]:
+    pieces = list(generate(model, tokenizer, prompt, max_tokens=8, cache=cache))
+    return [piece.token for piece in pieces], pieces[-1].stats.cached_tokens
+
+
+def test_a_second_turn_computes_only_what_is_new(model: Qwen, tokenizer: Tokenizer) -> None:
+    cache = model.make_cache()
+    first, cached = continued(model, tokenizer, cache, PROMPT)
+    assert cached == 0
+    assert cache[0].offset == len(PROMPT) + len(first) - 1
+    longer = [*PROMPT, *first, 4, 9, 100]
+    second, cached = continued(model, tokenizer, cache, longer)
+    assert cached == len(PROMPT) + len(first) - 1
+    assert second == cacheless(model, longer, 8)
+
+
+def test_a_closed_generation_leaves_the_cache_at_the_last_token_given(
+    model: Qwen, tokenizer: Tokenizer
+) -> None:
+    cache = model.make_cache()
+    pieces = generate(model, tokenizer, PROMPT, max_tokens=100, cache=cache)
+    given = [next(pieces).token for _ in range(5)]
+    pieces.close()  # type: ignore[attr-defined]
+    assert {block.offset for block in cache} == {len(PROMPT) + 4}
+    again, _ = continued(model, tokenizer, cache, [*PROMPT, *given])
+    assert again == cacheless(model, [*PROMPT, *given], 8)
+
+
+def test_a_one_token_prompt_works(model: Qwen, tokenizer: Tokenizer) -> None:
+    pieces = list(generate(model, tokenizer, [7], max_tokens=4))
+    assert [piece.token for piece in pieces] == cacheless(model, [7], 4)
+
+
+def test_counts_and_progress(model: Qwen, tokenizer: Tokenizer) -> None:
+    seen: list[tuple[int, int]] = []
+    pieces = list(
+        generate(
+            model,
+            tokenizer,
+            PROMPT,
+            max_tokens=3,
+            prefill_chunk=4,
+            on_prefill=lambda done, total: seen.append((done, total)),
+        )
+    )
+    assert seen == [(4, 6), (6, 6)]
+    stats = pieces[-1].stats
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.generated_tokens) == (7, 0, 3)
+    assert stats.prefill_seconds > 0
+    assert stats.decode_seconds > 0
+    assert stats.decode_rate == pytest.approx(2 / stats.decode_seconds)
+
+
+def test_the_context_bounds_the_answer(model: Qwen, tokenizer: Tokenizer) -> None:
+    context = model.config.max_position_embeddings
+    prompt = [3] * (context - 2)
+    pieces = list(generate(model, tokenizer, prompt, max_tokens=100))
+    assert len(pieces) == 2
+    assert pieces[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changes", "message"),
+    [
+        ([], {}, "at least one token, got none"),
+        ([160], {}, "token ids below 160, got 160 to 160"),
+        ([-1, 3], {}, "token ids below 160, got -1 to 3"),
+        ([1] * 512, {}, "fewer tokens than the model's context of 512, got 512: shorten it"),
+        ([1], {"max_tokens": 0}, "max_tokens: expected at least 1, got 0"),
+        ([1], {"prefill_chunk": 0}, "prefill_chunk: expected at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_refused_by_the_call_itself(
+    model: Qwen, tokenizer: Tokenizer, prompt: list[int], changes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        generate(model, tokenizer, prompt, **changes)  # type: ignore[arg-type]
+
+
+def test_a_cache_that_covers_the_prompt_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:
+    cache = model.make_cache()
+    model(mx.array([PROMPT]), cache)
+    with pytest.raises(ValueError, match="fewer tokens than the prompt's 7, got 7"):
+        generate(model, tokenizer, PROMPT, cache=cache)

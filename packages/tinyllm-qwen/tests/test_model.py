@@ -1,0 +1,129 @@
+"""Qwen computes what transformers computes: golden files from tools/goldens/qwen.py."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_ops import MLX, REFERENCE, OpSet, quantize
+from tinyllm_ops.quantization import dequantize
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.weights import load_weights
+
+GOLDENS = Path(__file__).parent / "goldens" / "models"
+FAMILIES = sorted(folder.name for folder in GOLDENS.iterdir())
+LOGITS = 1e-4  # relative to the largest logit: the bar of issue 2
+OPSETS = pytest.mark.parametrize("ops", [REFERENCE, MLX], ids=lambda ops: ops.name)
+
+
+def read(family: str, ops: OpSet) -> tuple[Qwen, dict[str, mx.array]]:
+    config = QwenConfig.from_folder(GOLDENS / family)
+    model = Qwen(config, load_weights(GOLDENS / family, config), ops=ops)
+    expected = mx.load(str(GOLDENS / family / "expected.safetensors"))
+    assert isinstance(expected, dict)
+    return model, expected
+
+
+def relative_error(actual: mx.array, expected: mx.array) -> float:
+    a, e = np.array(actual), np.array(expected)
+    return float(np.abs(a - e).max() / np.abs(e).max())
+
+
+@OPSETS
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family: str, ops: OpSet) -> None:
+    model, expected = read(family, ops)
+    assert relative_error(model(expected["tokens"]), expected["logits"]) < LOGITS
+
+
+@OPSETS
+@pytest.mark.parametrize("family", FAMILIES)
+def test_64_greedy_steps_are_those_of_transformers(family: str, ops: OpSet) -> None:
+    model, expected = read(family, ops)
+    cache, token, chosen = model.make_cache(), expected["tokens"][:1], []
+    for _ in range(64):
+        token = mx.argmax(model(token, cache, last_only=True), axis=-1)
+        chosen.append(int(token))
+    assert chosen == expected["greedy"].tolist()
+
+
+@pytest.mark.parametrize("cuts", [[23], [1] * 23, [5, 1, 17], [22, 1]], ids=str)
+def test_chunks_of_any_size_give_the_same_logits(cuts: list[int]) -> None:
+    model, expected = read("qwen3", MLX)
+    cache, start, parts = model.make_cache(), 0, []
+    for length in cuts:
+        parts.append(model(expected["tokens"][:, start : start + length], cache))
+        start += length
+    assert relative_error(mx.concatenate(parts, axis=1), expected["logits"]) < LOGITS
+
+
+def test_last_only_gives_the_last_position() -> None:
+    model, expected = read("qwen2-untied", REFERENCE)
+    logits = model(expected["tokens"], last_only=True)
+    assert logits.shape == (2, 1, 160)
+    assert relative_error(logits, expected["logits"][:, -1:]) < LOGITS
+
+
+@OPSETS
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_a_quantized_model_is_its_dequantized_self(family: str, bits: int, ops: OpSet) -> None:
+    config = QwenConfig.from_folder(GOLDENS / family)
+    dense = load_weights(GOLDENS / family, config)
+    # Width 48 is no multiple of a group: MLPs of width 64 are what can be packed along I.
+    packed = {
+        name: quantize(w, 64, bits) if isinstance(w, mx.array) and w.shape[-1] == 64 else w
+        for name, w in dense.items()
+    }
+    read_back = {
+        name: w if isinstance(w, mx.array) else dequantize(w) for name, w in packed.items()
+    }
+    tokens = mx.array([[1, 2, 3, 150]])
+    expected = Qwen(config, read_back, ops=REFERENCE)(tokens)
+    assert relative_error(Qwen(config, packed, ops=ops)(tokens), expected) < LOGITS
+    assert relative_error(expected, Qwen(config, dense, ops=REFERENCE)(tokens)) > LOGITS
+
+
+def test_a_quantized_cache_is_close_and_closer_with_more_bits() -> None:
+    model, expected = read("qwen3", MLX)
+    errors = [
+        relative_error(
+            model(expected["tokens"], model.make_cache(kv_bits=bits)), expected["logits"]
+        )
+        for bits in (4, 8)
+    ]
+    assert LOGITS < errors[1] < 0.03 < errors[0] < 0.5
+
+
+def test_a_head_dim_that_no_group_divides_cannot_have_a_quantized_cache() -> None:
+    model, _ = read("qwen3-bias", MLX)
+    with pytest.raises(ValueError, match="head dim in groups of 32, the model has 16"):
+        model.make_cache(kv_bits=8)
+
+
+def test_a_rotating_cache_is_exact_until_it_turns() -> None:
+    model, expected = read("qwen3", MLX)
+    exact = model(expected["tokens"], model.make_cache(max_size=23))
+    assert relative_error(exact, expected["logits"]) < LOGITS
+    forgetful = model(expected["tokens"], model.make_cache(max_size=12))
+    assert relative_error(forgetful[:, :12], expected["logits"][:, :12]) < LOGITS
+    assert relative_error(forgetful[:, -1], expected["logits"][:, -1]) > LOGITS
+
+
+def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:
+    model, _ = read("qwen3", MLX)
+    with pytest.raises(ValueError, match="at most one, got both"):
+        model.make_cache(kv_bits=8, max_size=64)
+
+
+def test_too_few_caches_are_refused() -> None:
+    model, expected = read("qwen3", MLX)
+    with pytest.raises(ValueError, match="expected 2, one a block, got 1"):
+        model(expected["tokens"], model.make_cache()[:1])
+
+
+def test_nbytes_counts_what_the_file_holds() -> None:
+    model, _ = read("qwen2", MLX)
+    file = GOLDENS / "qwen2" / "model.safetensors"
+    assert 0 < file.stat().st_size - model.nbytes < 8192  # the header

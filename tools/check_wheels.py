@@ -1,0 +1,59 @@
+"""Builds every member's wheel, installs each alone into an empty environment, runs its example.
+
+    uv run --no-sync python tools/check_wheels.py
+
+The example is the first Python block of the member's README. Siblings come as wheels too, from
+the folder just built, so that a bound that a wheel should declare and does not is found here.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def example(readme: Path) -> str:
+    """The first Python block of a README.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = re.search(r"^```python\n(.*?)^```", readme.read_text(), re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{readme}: expected a block that starts with ```python")
+    return found[1]
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> None:
+    """Run a command, and stop with its code when it fails."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, check=False)
+    if done.returncode:
+        sys.exit(f"failed: {' '.join(map(str, command))}")
+
+
+def check(member: Path, wheels: Path, scratch: Path) -> None:
+    """Install one member and run its example in a folder that knows nothing of this one."""
+    name = "tinyllm-chat" if member.name == "chat" else member.name
+    place = scratch / name
+    python = place / "bin" / "python"
+    run("uv", "venv", "--quiet", "--python", sys.executable, place)
+    run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, name)
+    run(python, "-c", example(member / "README.md"), cwd=scratch)
+    print(f"{name}: installed alone, example ran", flush=True)
+
+
+def main() -> None:
+    """Check all members."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        wheels = scratch / "wheels"
+        run("uv", "build", "--quiet", "--all-packages", "--wheel", "--out-dir", wheels, cwd=ROOT)
+        for member in sorted([*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]):
+            check(member, wheels, scratch)
+
+
+if __name__ == "__main__":
+    main()
