@@ -45,7 +45,9 @@ def batch(rows: Sequence[Encoded], pad: int) -> Batch:
     return Batch(ids, places, ids.flatten()[places + 1], sum(len(tokens) for tokens, _ in rows))
 
 
-def bucketed(rows: Sequence[Encoded], pad: int, size: int, rng: random.Random, limit: int = 1024) -> list[Batch]:
+def bucketed(
+    rows: Sequence[Encoded], pad: int, size: int, rng: random.Random, limit: int = 1024
+) -> list[Batch]:
     """`rows` as batches of at most `size` tokens with padding, each of rows of like length, in random order.
 
     Raises:
@@ -53,7 +55,9 @@ def bucketed(rows: Sequence[Encoded], pad: int, size: int, rng: random.Random, l
     """
     longest = max(len(ids) for ids, _ in rows)
     if longest > limit:
-        raise ValueError(f"a dialogue of {longest} tokens, expected at most {limit}: shorten its answers")
+        raise ValueError(
+            f"a dialogue of {longest} tokens, expected at most {limit}: shorten its answers"
+        )
     # Noise of a few tokens, so that the same rows do not always meet.
     ordered = sorted(rows, key=lambda row: len(row[0]) + rng.uniform(0, 6))
     result: list[Batch] = []

@@ -71,7 +71,9 @@ def read(folder: Path) -> list[Entry]:
             try:
                 entries.append(_entry(table, path.stem))
             except (KeyError, TypeError) as error:
-                faults.append(f"{path.name}: entry {number} ({table.get('id', 'no id')}): missing or malformed {error}")
+                faults.append(
+                    f"{path.name}: entry {number} ({table.get('id', 'no id')}): missing or malformed {error}"
+                )
     faults += _faults(entries)
     if faults:
         raise ValueError("the corpus has faults:\n  " + "\n  ".join(faults))
@@ -95,7 +97,9 @@ def split(entries: list[Entry], seed: int) -> tuple[list[Entry], list[Question]]
         for follow in entry.follow:
             kept_follow, out = _hold_out(follow.ask, 2 if len(follow.ask) >= 10 else 1, rng)
             before = ((kept[0], entry.answer),)
-            held += [Question(entry.file, entry.id + "+", before, ask, follow.answer) for ask in out]
+            held += [
+                Question(entry.file, entry.id + "+", before, ask, follow.answer) for ask in out
+            ]
             follows.append(Answer(kept_follow, follow.answer))
         train.append(Entry(kept, entry.answer, entry.id, entry.file, tuple(follows)))
     return train, held
@@ -119,7 +123,9 @@ def _entry(table: dict, file: str) -> Entry:
     return Entry(tuple(table["ask"]), table["answer"].strip(), table["id"], file, follow)
 
 
-def _hold_out(asks: tuple[str, ...], count: int, rng: random.Random) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _hold_out(
+    asks: tuple[str, ...], count: int, rng: random.Random
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     forms = [normal(ask) for ask in asks]
     single = [ask for ask, form in zip(asks, forms) if forms.count(form) == 1 and form]
     out = set(rng.sample(single, min(count, len(single))))

@@ -7,11 +7,10 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import Qwen3ForCausalLM
-
 from quantization import BITS, GROUP_SIZE, pack, unpack
 from tokens import ChatTokens
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
 
 LIMIT = 4_000_000
 CARD = Path(__file__).with_name("card.md")
@@ -28,12 +27,18 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
     for name, parameter in model.model.named_parameters():
         key = "model." + name.removesuffix(".weight")
         if parameter.ndim == 2:
-            arrays[key + ".weight"], arrays[key + ".scales"], arrays[key + ".biases"] = pack(parameter)
+            arrays[key + ".weight"], arrays[key + ".scales"], arrays[key + ".biases"] = pack(
+                parameter
+            )
         else:
             arrays[key + ".weight"] = mx.array(parameter.detach().numpy()).astype(mx.float16)
     mx.save_safetensors(str(out / "model.safetensors"), arrays, metadata={"format": "mlx"})
     (out / "config.json").write_text(json.dumps(config(model), indent=2) + "\n")
-    generation = {"do_sample": False, "eos_token_id": [tokens.end, tokens.pad], "pad_token_id": tokens.pad}
+    generation = {
+        "do_sample": False,
+        "eos_token_id": [tokens.end, tokens.pad],
+        "pad_token_id": tokens.pad,
+    }
     (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokens.folder / name, out / name)
@@ -95,7 +100,9 @@ def write_card(out: Path, figures: dict[str, str]) -> None:
     for name, value in figures.items():
         text = text.replace("{{" + name + "}}", value)
     if "{{" in text:
-        raise ValueError(f"{CARD.name} asks for a figure that was not given: {text[text.index('{{') :][:40]!r}")
+        raise ValueError(
+            f"{CARD.name} asks for a figure that was not given: {text[text.index('{{') :][:40]!r}"
+        )
     (out / "README.md").write_text(text, "utf-8")
 
 

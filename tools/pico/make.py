@@ -25,14 +25,13 @@ import json
 import sys
 from pathlib import Path
 
-import torch
-
 import corpus
 import dialogue
 import export
 import quantization
 import recall
 import tokens
+import torch
 from optimizer import NAMES
 from plot import plot
 from schedule import Schedule
@@ -44,16 +43,41 @@ ROOT = HERE.parents[1]
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Trains pico, the model built into tinyllm, from its corpus.")
-    parser.add_argument("--tokens", type=float, default=20e6, help="budget in tokens (default 20e6)")
-    parser.add_argument("--minutes", type=float, help="budget in minutes of training; the schedule fits the scarcer budget")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, held-out phrasings and dialogues (default 0)")
-    parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "pico", help="folder of state and log (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=ROOT / "packages/tinyllm-qwen/src/tinyllm_qwen/pico", help="folder of the checkpoint")
+    parser = argparse.ArgumentParser(
+        description="Trains pico, the model built into tinyllm, from its corpus."
+    )
+    parser.add_argument(
+        "--tokens", type=float, default=20e6, help="budget in tokens (default 20e6)"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="budget in minutes of training; the schedule fits the scarcer budget",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of weights, held-out phrasings and dialogues (default 0)",
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=ROOT / ".cache" / "pico",
+        help="folder of state and log (default %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "packages/tinyllm-qwen/src/tinyllm_qwen/pico",
+        help="folder of the checkpoint",
+    )
     parser.add_argument("--threads", type=int, help="threads of PyTorch (default: its own choice)")
     parser.add_argument("--optimizer", choices=NAMES, default="muon", help="default %(default)s")
     parser.add_argument("--batch", type=int, default=4096, help="tokens a step (default 4096)")
-    parser.add_argument("--float32", action="store_true", help="train in float32 instead of bfloat16 autocast")
+    parser.add_argument(
+        "--float32", action="store_true", help="train in float32 instead of bfloat16 autocast"
+    )
     return parser.parse_args()
 
 
@@ -69,7 +93,10 @@ def make(args: argparse.Namespace) -> None:
     first = dialogue.epoch(train, {corpus.normal(q.ask) for q in held}, args.seed, 0)
     chat.check(first[:200])
     phrasings, follows = sum(len(e.ask) for e in entries), sum(len(e.follow) for e in entries)
-    print(f"{len(entries)} entries, {phrasings} phrasings, {follows} follow-ups, {len(held)} phrasings held out", flush=True)
+    print(
+        f"{len(entries)} entries, {phrasings} phrasings, {follows} follow-ups, {len(held)} phrasings held out",
+        flush=True,
+    )
 
     recipe = Recipe(args.seed, args.batch, args.optimizer, None, not args.float32)
     run = Run(train, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
@@ -82,7 +109,9 @@ def make(args: argparse.Namespace) -> None:
     export.read(model, args.out)
     after = recall.measure(model, chat, train, held)
     table = recall.table(before, after)
-    (args.work / "recall.json").write_text(json.dumps({"float32": before, "4-bit": after}, indent=1) + "\n")
+    (args.work / "recall.json").write_text(
+        json.dumps({"float32": before, "4-bit": after}, indent=1) + "\n"
+    )
     (args.work / "recall.md").write_text(table)
     position = run.position
     export.write_card(
@@ -96,7 +125,9 @@ def make(args: argparse.Namespace) -> None:
         },
     )  # fmt: skip
     print(table)
-    print(f"checkpoint of {size:,} bytes in {args.out}; recall.json, recall.md and loss.png in {args.work}")
+    print(
+        f"checkpoint of {size:,} bytes in {args.out}; recall.json, recall.md and loss.png in {args.work}"
+    )
 
 
 if __name__ == "__main__":

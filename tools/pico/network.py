@@ -2,12 +2,11 @@
 
 import torch
 import torch.nn.functional as F
+from batches import Batch
+from quantization import fake_quantize
 from torch import Tensor
 from torch.func import functional_call
 from transformers import Qwen3Config, Qwen3ForCausalLM
-
-from batches import Batch
-from quantization import fake_quantize
 
 EMBEDDING = "embed_tokens.weight"
 
@@ -39,7 +38,9 @@ def parameters(model: Qwen3ForCausalLM, quantized: bool) -> dict[str, Tensor]:
     """The body's parameters by name, as values; `quantized` gives matrices the values of their 4-bit form."""
     # Views, not the parameters themselves: torch.compile guards on identity, and would compile again for the quantized ones.
     named = model.model.named_parameters()
-    return {name: fake_quantize(p) if quantized and p.ndim == 2 else p.view_as(p) for name, p in named}
+    return {
+        name: fake_quantize(p) if quantized and p.ndim == 2 else p.view_as(p) for name, p in named
+    }
 
 
 def logits(model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch) -> Tensor:
@@ -59,7 +60,9 @@ def logits(model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch) ->
     return F.linear(hidden.flatten(0, 1)[batch.places], weights[EMBEDDING])
 
 
-def loss(model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch, bfloat16: bool) -> Tensor:
+def loss(
+    model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch, bfloat16: bool
+) -> Tensor:
     """Mean cross-entropy of the answers' tokens."""
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         scores = logits(model, weights, batch)

@@ -14,7 +14,7 @@ CLOSINGS = (
     " again", " here", " for a beginner", ", do you know", ", can you explain", " :)", " right", " then", " actually",
 )  # fmt: skip
 ENDINGS = ("?", "", "??", ".", "!", " ?", "...")
-DROPPABLE = frozenset("the a an is are do does of in to it this that i me you".split())
+DROPPABLE = frozenset(["the", "a", "an", "is", "are", "do", "does", "of", "in", "to", "it", "this", "that", "i", "me", "you"])
 NEIGHBOURS = {
     "q": "wa", "w": "qes", "e": "wrd", "r": "etf", "t": "ryg", "y": "tuh", "u": "yij", "i": "uok", "o": "ipl", "p": "ol",
     "a": "sqz", "s": "adw", "d": "sfe", "f": "dgr", "g": "fht", "h": "gjy", "j": "hku", "k": "jli", "l": "ko",
@@ -31,7 +31,9 @@ def vary(text: str, rng: random.Random) -> str:
     if rng.random() < 0.22:
         text = _typos(text, rng)
     bare = text.rstrip(" ?.!")
-    ending = text[len(bare) :] if rng.random() < 0.5 else rng.choices(ENDINGS, (6, 6, 1, 2, 1, 1, 1))[0]
+    ending = (
+        text[len(bare) :] if rng.random() < 0.5 else rng.choices(ENDINGS, (6, 6, 1, 2, 1, 1, 1))[0]
+    )
     if rng.random() < 0.12:
         bare = rng.choice(OPENINGS) + (bare[0].lower() + bare[1:] if bare[1:2].islower() else bare)
     if rng.random() < 0.07:
@@ -67,7 +69,9 @@ def _drop_words(text: str, rng: random.Random) -> str:
 
 def _typos(text: str, rng: random.Random) -> str:
     words = text.split(" ")
-    long = [i for i, word in enumerate(words) if len(word) >= 5 and word.isascii() and word.isalpha()]
+    long = [
+        i for i, word in enumerate(words) if len(word) >= 5 and word.isascii() and word.isalpha()
+    ]
     for i in rng.sample(long, min(len(long), rng.choice((1, 1, 2)))):
         words[i] = _typo(words[i], rng)
     return " ".join(words)

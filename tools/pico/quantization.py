@@ -37,14 +37,20 @@ def fake_quantize(weight: Tensor) -> Tensor:
 
 def pack(weight: Tensor, dtype: mx.Dtype = mx.float16) -> tuple[mx.array, mx.array, mx.array]:
     """`weight` as MLX's packed codes, scales and biases, the last two in `dtype`."""
-    codes, scales, biases = mx.quantize(mx.array(weight.detach().float().numpy()), group_size=GROUP_SIZE, bits=BITS)
+    codes, scales, biases = mx.quantize(
+        mx.array(weight.detach().float().numpy()), group_size=GROUP_SIZE, bits=BITS
+    )
     return codes, scales.astype(dtype), biases.astype(dtype)
 
 
 def unpack(codes: mx.array, scales: mx.array, biases: mx.array) -> Tensor:
     """The float32 weight of packed codes."""
     weight = mx.dequantize(
-        codes, scales.astype(mx.float32), biases.astype(mx.float32), group_size=GROUP_SIZE, bits=BITS
+        codes,
+        scales.astype(mx.float32),
+        biases.astype(mx.float32),
+        group_size=GROUP_SIZE,
+        bits=BITS,
     )
     return torch.from_numpy(np.array(weight))
 
@@ -58,4 +64,6 @@ def check(seed: int = 0) -> None:
         differing = ((expected - actual).abs() > 1e-6 * size).float().mean().item()
         # A code may fall the other way where (w - bias) / scale is a half to the last bit.
         if differing > 1e-4:
-            raise ValueError(f"fake quantization differs from mx.quantize in {differing:.2%} of {shape} weights")
+            raise ValueError(
+                f"fake quantization differs from mx.quantize in {differing:.2%} of {shape} weights"
+            )

@@ -7,15 +7,14 @@ at every place up to `<|im_end|>`. So one forward pass judges a question, and on
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-from transformers import Qwen3ForCausalLM
-
 import network
+import torch
 from batches import Encoded, batch
 from corpus import OUTSIDE, Entry, Question
 from dialogue import Dialogue
 from tokens import ChatTokens
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
 
 ROWS = 64
 
@@ -30,7 +29,9 @@ def encode(question: Question, tokens: ChatTokens) -> Encoded:
 
 
 @torch.no_grad()
-def correct(model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int) -> list[bool]:
+def correct(
+    model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int
+) -> list[bool]:
     """For each row, whether greedy decoding gives its answer."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
     right = [False] * len(rows)
@@ -46,7 +47,9 @@ def correct(model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[
 
 
 @torch.no_grad()
-def say(model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128) -> list[str]:
+def say(
+    model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
+) -> list[str]:
     """What pico says to each of `questions`, decoded greedily."""
     texts: list[str] = []
     for at in range(0, len(questions), ROWS):
@@ -56,15 +59,24 @@ def say(model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Questio
             prompts.append(ids[: said.index(True)])
         longest = max(map(len, prompts))
         ids = torch.tensor([[tokens.pad] * (longest - len(prompt)) + prompt for prompt in prompts])
-        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        mask = torch.tensor(
+            [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        )
         out = model.generate(
-            ids, attention_mask=mask, max_new_tokens=limit, do_sample=False, eos_token_id=tokens.end, pad_token_id=tokens.pad
+            ids,
+            attention_mask=mask,
+            max_new_tokens=limit,
+            do_sample=False,
+            eos_token_id=tokens.end,
+            pad_token_id=tokens.pad,
         )
         texts += [tokens.tokenizer.decode(row.tolist()) for row in out[:, longest:]]
     return texts
 
 
-def measure(model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]) -> dict:
+def measure(
+    model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]
+) -> dict:
     """Recall in total, by file, of follow-ups and of questions outside the subject; and the misses with what was said."""
     answers = {part.answer: entry.id for entry in entries for part in (entry, *entry.follow)}
     weights = network.parameters(model, quantized=False)
@@ -78,21 +90,33 @@ def measure(model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], h
             hit[key] += good
     missed = [question for question, good in zip(held, right) if not good]
     misses = [
-        {"id": question.id, "ask": question.ask, "said": text, "answer_of": answers.get(text, "none")}
+        {
+            "id": question.id,
+            "ask": question.ask,
+            "said": text,
+            "answer_of": answers.get(text, "none"),
+        }
         for question, text in zip(missed, say(model, tokens, missed))
     ]
     worst = Counter(miss["id"] for miss in misses).most_common(20)
-    groups = {key: {"asked": asked[key], "right": hit[key], "recall": hit[key] / asked[key]} for key in sorted(asked)}
+    groups = {
+        key: {"asked": asked[key], "right": hit[key], "recall": hit[key] / asked[key]}
+        for key in sorted(asked)
+    }
     return {"groups": groups, "worst": [list(pair) for pair in worst], "misses": misses}
 
 
 def table(before: dict, after: dict) -> str:
     """The two measurements as a Markdown table, and the worst entries after quantization."""
     lines = ["| questions | asked | float32 | 4-bit |", "|---|---:|---:|---:|"]
-    names = sorted(before["groups"], key=lambda name: (name == "total", name in (OUTSIDE, "follow-ups"), name))
+    names = sorted(
+        before["groups"], key=lambda name: (name == "total", name in (OUTSIDE, "follow-ups"), name)
+    )
     for name in names:
         first, second = before["groups"][name], after["groups"][name]
-        lines.append(f"| {name} | {first['asked']} | {first['recall']:.1%} | {second['recall']:.1%} |")
+        lines.append(
+            f"| {name} | {first['asked']} | {first['recall']:.1%} | {second['recall']:.1%} |"
+        )
     if after["worst"]:
         worst = ", ".join(f"{name} ({count})" for name, count in after["worst"][:10])
         lines += ["", f"Most often missed after quantization: {worst}."]

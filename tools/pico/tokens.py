@@ -4,19 +4,26 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
-
 from dialogue import Dialogue
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = 2048
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTROL = (END_OF_TEXT, START, END)
 TEXTUAL = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 # Qwen's pre-tokenization: contractions, words with one leading mark or space, single digits, marks, line ends, spaces.
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEMPLATE = """\
 {%- for message in messages %}
     {%- if message.role not in ['system', 'user', 'assistant'] %}
@@ -49,7 +56,9 @@ def train(texts: Iterable[str], folder: Path) -> "ChatTokens":
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in CONTROL]
+    )
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in TEXTUAL])
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +97,9 @@ class ChatTokens:
         self.folder = folder
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.size = -(-self.tokenizer.get_vocab_size() // 64) * 64
-        self.start, self.end, self.pad = (self.tokenizer.token_to_id(t) for t in (START, END, END_OF_TEXT))
+        self.start, self.end, self.pad = (
+            self.tokenizer.token_to_id(t) for t in (START, END, END_OF_TEXT)
+        )
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
@@ -109,7 +120,9 @@ class ChatTokens:
             text = fast.apply_chat_template(dialogue.messages(), tokenize=False)
             expected, actual = self.tokenizer.encode(text).ids, self.encode(dialogue)[0]
             if expected != actual or fast(text)["input_ids"] != actual:
-                raise ValueError(f"chat template and training text differ on {text!r}: expected {expected}, got {actual}")
+                raise ValueError(
+                    f"chat template and training text differ on {text!r}: expected {expected}, got {actual}"
+                )
 
     def _ids(self, text: str) -> list[int]:
         if text not in self._cache:

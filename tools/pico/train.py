@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-from rich.console import Console
-from transformers import Qwen3ForCausalLM
-
 import dialogue
 import network
+import torch
 from batches import Batch, bucketed
 from corpus import Entry, Question, fingerprint, normal
 from optimizer import Optimizer
 from recall import correct, encode
+from rich.console import Console
 from schedule import Schedule, quantized, rate
 from tokens import ChatTokens
+from transformers import Qwen3ForCausalLM
 
 SAVE_EVERY = 180.0  # seconds
 LOG_EVERY = 20  # steps
@@ -53,15 +52,30 @@ class Run:
     """One training run in the folder `work`: `state.pt` to resume from, `log.jsonl` with a line every few steps."""
 
     def __init__(
-        self, entries: list[Entry], held: list[Question], tokens: ChatTokens, recipe: Recipe, schedule: Schedule, work: Path
+        self,
+        entries: list[Entry],
+        held: list[Question],
+        tokens: ChatTokens,
+        recipe: Recipe,
+        schedule: Schedule,
+        work: Path,
     ) -> None:
-        self.entries, self.tokens, self.recipe, self.schedule, self.work = entries, tokens, recipe, schedule, work
+        self.entries, self.tokens, self.recipe, self.schedule, self.work = (
+            entries,
+            tokens,
+            recipe,
+            schedule,
+            work,
+        )
         self.held_forms = {normal(question.ask) for question in held}
         sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
         self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)
         self.optimizer = Optimizer(
-            dict(self.model.model.named_parameters()), recipe.optimizer, network.EMBEDDING, recipe.rate
+            dict(self.model.model.named_parameters()),
+            recipe.optimizer,
+            network.EMBEDDING,
+            recipe.rate,
         )
         self.position = Position()
         self.console = Console()
@@ -69,7 +83,11 @@ class Run:
 
     def train(self) -> Qwen3ForCausalLM:
         """Trains to the end of the budget and gives the model, in float32 and not quantized."""
-        position, started, saved = self.position, time.monotonic() - self.position.seconds, time.monotonic()
+        position, started, saved = (
+            self.position,
+            time.monotonic() - self.position.seconds,
+            time.monotonic(),
+        )
         recent: list[float] = []
         mark = (time.monotonic(), position.tokens)
         for batch in self._batches():
@@ -98,10 +116,14 @@ class Run:
     def _batches(self) -> Iterator[Batch]:
         """The batches from the position on, for ever."""
         while True:
-            dialogues = dialogue.epoch(self.entries, self.held_forms, self.recipe.seed, self.position.epoch)
+            dialogues = dialogue.epoch(
+                self.entries, self.held_forms, self.recipe.seed, self.position.epoch
+            )
             rows = [self.tokens.encode(d) for d in dialogues]
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
-            yield from bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)[self.position.index :]
+            yield from bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)[
+                self.position.index :
+            ]
             self.position.epoch += 1
             self.position.index = 0
 
@@ -113,7 +135,9 @@ class Run:
         }  # fmt: skip
         if position.step % TEST_EVERY == 0:
             weights = network.parameters(self.model, quantized(progress))
-            line["recall"] = sum(correct(self.model, weights, self.held, self.tokens.pad)) / len(self.held)
+            line["recall"] = sum(correct(self.model, weights, self.held, self.tokens.pad)) / len(
+                self.held
+            )
         with (self.work / "log.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
         left = position.seconds / max(progress, 1e-6) * (1 - progress) / 60
@@ -154,6 +178,12 @@ class Run:
         self.position = Position(**state["position"])
         # Steps after the last save are taken again, and logged again.
         log = self.work / "log.jsonl"
-        kept = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= self.position.step]
+        kept = [
+            line
+            for line in log.read_text().splitlines()
+            if json.loads(line)["step"] <= self.position.step
+        ]
         log.write_text("".join(line + "\n" for line in kept))
-        self.console.print(f"resumed at step {self.position.step}, {self.position.tokens / 1e6:.2f} M tokens")
+        self.console.print(
+            f"resumed at step {self.position.step}, {self.position.tokens / 1e6:.2f} M tokens"
+        )

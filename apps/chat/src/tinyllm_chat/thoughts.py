@@ -55,10 +55,9 @@ class Thoughts:
                 segments += self._segment(thought.rstrip(), thinking=True)
                 self._tag, self._held, self._begun = None, rest, False
             else:
-                keep = _held_back(self._held)
-                thought, self._held = self._held[: len(self._held) - keep], self._held[-keep:]
-                self._held = self._held if keep else ""
-                return segments + self._segment(thought, thinking=True)
+                certain = len(self._held) - _uncertain(self._held)
+                thought, self._held = self._held[:certain], self._held[certain:]
+                return self._segment(thought, thinking=True)
         rest, self._held = self._held, ""
         return segments + self._segment(rest, thinking=False)
 
@@ -76,7 +75,7 @@ class Thoughts:
         return [Segment(text, thinking)] if text else []
 
 
-def _held_back(text: str) -> int:
+def _uncertain(text: str) -> int:
     """How many characters at the end may be the space before `</think>`, or a part of it."""
     tag = next((n for n in range(len(CLOSE) - 1, 0, -1) if text.endswith(CLOSE[:n])), 0)
     before = text[: len(text) - tag]

@@ -31,9 +31,9 @@ def generate(
 ) -> Iterator[Piece]:
     """Continue a prompt, one token at a time.
 
-    The next token's graph is built, and handed to the device, while the current one computes.
-    Closing the iterator early is fine: the cache is then as if the last token given had been the
-    last one asked for.
+    The next token's graph is built while the current one computes, and computes while the caller
+    looks at the current one. Closing the iterator early is fine: the cache is then as if the last
+    token given had been the last one asked for.
 
     Args:
         model: the model.
@@ -77,16 +77,20 @@ def generate(
         try:
             _prefill(model, tokens[cached:-1], cache, prefill_chunk, on_prefill)
             sample = _step(model, mx.array(tokens[-1]), cache, sampler)
+            mx.async_eval(sample.token)
             first_at = started
             while True:
-                # The device is kept busy with the next token while the host looks at this one.
                 more = given + 1 < limit
                 following = _step(model, sample.token, cache, sampler) if more else None
-                token = int(sample.token)
+                token = int(sample.token)  # waits for the device
                 now = time.perf_counter()
                 first_at = first_at if given else now
                 given += 1
                 shown, reason = text.push(token, ended=following is None)
+                if following is not None and reason is None:
+                    # Not before the wait: a step that is still running holds the caches' arrays,
+                    # and MLX would copy them for this one instead of writing in place.
+                    mx.async_eval(following.token)
                 stats = Stats(len(tokens), cached, given, first_at - started, now - first_at)
                 yield Piece(shown, token, reason, stats, sample)
                 if following is None or reason is not None:
@@ -158,15 +162,13 @@ def _prefill(
 
 
 def _step(model: Qwen, token: mx.array, cache: Sequence[KVCache], sampler: Sampler) -> Sample:
-    """Put one token in and choose the next, without waiting for either."""
+    """Build the graph that puts one token in and chooses the next."""
     logits = model(token.reshape(1, 1), cache, last_only=True)
-    sample = sampler(logits[0, 0])
-    mx.async_eval(sample.token)
-    return sample
+    return sampler(logits[0, 0])
 
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:
-    """Take back the token that was computed ahead, if the caches can."""
+    """Take back the token that was put in ahead; a ring that has turned keeps it."""
     if all(block.can_trim(length) for block in cache):
         for block in cache:
             block.trim(length)

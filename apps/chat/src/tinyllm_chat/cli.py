@@ -1,0 +1,162 @@
+"""The command line: `chat`."""
+
+import io
+import os
+import sys
+from typing import Annotated, BinaryIO
+
+import typer
+
+from tinyllm_chat.errors import UsageError, one_line
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.terminal import Terminal
+
+USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def main() -> int:
+    """Run `chat` and give its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
+
+    A reader that closes the pipe early has what it wanted: 0.
+    """
+    terminal = Terminal.standard()
+    try:
+        return int(app(prog_name="chat", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        terminal.notice(f"{' '.join(error.format_message().split())} (see chat --help)")
+        return USAGE
+    except UsageError as error:
+        terminal.notice(one_line(error))
+        return USAGE
+    except (ValueError, RuntimeError, OSError) as error:
+        terminal.notice(one_line(error))
+        return FAILURE
+
+
+@app.command()
+def chat(
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="Ask this, print the answer, leave."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one record of JSON instead of the answer.")
+    ] = False,
+    model: Annotated[
+        str,
+        typer.Option(metavar="ID", help="A folder, owner/name on the Hugging Face Hub, or pico."),
+    ] = "pico",
+    revision: Annotated[
+        str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")
+    ] = None,
+    ops: Annotated[
+        str, typer.Option(metavar="auto|reference|mlx", help="Which maths computes.")
+    ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|float32|float16|bfloat16",
+            help="Of the arithmetic; auto is float32 on a CPU, the checkpoint's own on a GPU.",
+        ),
+    ] = "auto",
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", help="The longest answer, thinking included.")
+    ] = 4096,
+    temp: Annotated[
+        float | None, typer.Option(metavar="T", help="Temperature; 0 takes the likeliest token.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Choose from the K likeliest tokens; 0: all.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Choose from the likeliest of mass P.")
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Choose from tokens at least P times the likeliest."),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(metavar="R", help="Above 1: repeat less.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Same seed, same answers.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End answers before this; may be repeated."),
+    ] = None,
+    kv_bits: Annotated[
+        int | None, typer.Option(metavar="4|8", help="Quantize cached keys and values.")
+    ] = None,
+    max_context: Annotated[
+        int | None, typer.Option(metavar="N", help="Bound the context, in tokens.")
+    ] = None,
+    no_think: Annotated[
+        bool, typer.Option("--no-think", help="Ask the model to answer without thinking.")
+    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> int:
+    """Talk to a Qwen model; a small one, pico, is built in.
+
+    On a terminal this is a conversation (/help lists its commands). With --prompt, or with text on
+    stdin, it answers once: stdin's text follows the prompt after a blank line. The answer alone
+    goes to stdout; thinking, figures and notices go to stderr. How tokens are chosen is the
+    checkpoint's advice unless an option says otherwise. Exit codes: 0; 2 for usage; 130 after
+    Ctrl-C; 1 otherwise.
+    """
+    if version:
+        from importlib.metadata import version as installed  # 20 ms, for this option alone
+
+        typer.echo(f"chat {installed('tinyllm-chat')}")
+        return 0
+    settings = Settings(
+        model=model,
+        revision=revision,
+        ops=ops,
+        dtype=dtype,
+        system=system,
+        max_tokens=max_tokens,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=tuple(stop or ()),
+        kv_bits=kv_bits,
+        max_context=max_context,
+        think=False if no_think else None,
+    )
+    try:
+        _start(settings, prompt, as_json=as_json)
+    except BrokenPipeError:
+        # Caught here, since typer would make it a failure. Python flushes both streams once more
+        # when it exits, and would complain.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return 0
+
+
+def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
+    """Answer once, or begin a conversation."""
+    terminal = Terminal.standard()
+    piped = _piped()
+    if prompt is None and piped is None:
+        if as_json:
+            raise UsageError("--json: expected --prompt TEXT or text on stdin beside it")
+        from tinyllm_chat import repl  # with MLX and prompt_toolkit, which --help can do without
+
+        repl.run(settings, terminal)
+        return
+    from tinyllm_chat import one_shot  # with MLX
+
+    question = one_shot.read_question(prompt, piped, terminal)
+    one_shot.run(settings, question, terminal, as_json=as_json)
+
+
+def _piped() -> BinaryIO | None:
+    """Stdin, unless it is a terminal; where it is closed, as if it were empty."""
+    if sys.stdin is None:
+        return io.BytesIO()
+    return None if sys.stdin.isatty() else sys.stdin.buffer

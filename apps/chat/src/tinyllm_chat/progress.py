@@ -1,0 +1,62 @@
+"""A bar for what takes long."""
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tinyllm_chat.terminal import Terminal
+
+if TYPE_CHECKING:
+    import rich.progress
+
+_PATIENCE = 0.4
+"""Seconds before a bar appears: what takes less needs none, nor the import of rich."""
+
+
+class ProgressBar:
+    """Call it with how much is done and how much there is; leave the context to remove it."""
+
+    def __init__(self, label: str, terminal: Terminal) -> None:
+        """Make a bar that is not shown yet, and never where stderr is no terminal."""
+        self._label = label
+        self._terminal = terminal
+        self._started = time.perf_counter()
+        self._bar: rich.progress.Progress | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` is done."""
+        if self._bar is None:
+            late = time.perf_counter() - self._started > _PATIENCE
+            if not late or done >= total or not self._terminal.animated:
+                return
+            self._bar = self._make()
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+
+    def __enter__(self) -> "ProgressBar":
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _where: TracebackType | None,
+    ) -> None:
+        """Remove the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove the bar, if it is there."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _make(self) -> "rich.progress.Progress":
+        from rich.console import Console  # rich takes 0.1 s to import
+        from rich.progress import Progress
+
+        console = Console(file=self._terminal.err)
+        bar = Progress(console=console, transient=True, redirect_stdout=False)
+        bar.add_task(self._label, total=None)
+        bar.start()
+        return bar

@@ -1,0 +1,61 @@
+"""The prompt: line editing, history and completion."""
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import History
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output
+from prompt_toolkit.output.defaults import create_output
+
+from tinyllm_chat.completion import CommandCompleter
+
+
+class Reader:
+    """Reads what a user types, one input at a time; a paste of many lines is one input."""
+
+    def __init__(
+        self, history: History, source: Input | None = None, screen: Output | None = None
+    ) -> None:
+        """Prepare the prompt.
+
+        Args:
+            history: earlier inputs.
+            source: where keys come from; the terminal, unless told.
+            screen: where the prompt is drawn; the terminal, even where stdout is a file.
+        """
+        self._prompt: PromptSession[str] = PromptSession(
+            "> ",
+            multiline=True,  # a paste may have many lines; Enter sends all the same, see below
+            prompt_continuation=lambda _width, _line, _wraps: "  ",
+            key_bindings=_keys(),
+            completer=CommandCompleter(),
+            complete_while_typing=False,
+            history=history,
+            input=source,
+            output=screen or create_output(always_prefer_tty=True),
+        )
+
+    def read(self) -> str:
+        """The next input.
+
+        Raises:
+            EOFError: on Ctrl-D.
+            KeyboardInterrupt: on Ctrl-C.
+        """
+        typed = self._prompt.prompt()
+        return typed.encode("utf-8", "replace").decode()  # lone surrogates were not UTF-8
+
+
+def _keys() -> KeyBindings:
+    """Enter sends, Esc Enter (which is what Alt+Enter sends) begins a new line."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys

@@ -1,0 +1,147 @@
+"""A conversation with a model, on a terminal."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tinyllm_chat.answer import Answer
+from tinyllm_chat.assistant import Assistant
+from tinyllm_chat.conversation import Conversation
+from tinyllm_chat.errors import ChatError
+from tinyllm_chat.interrupt import Interrupt
+from tinyllm_chat.progress import ProgressBar
+from tinyllm_chat.sampling import idle_options
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.summary import summary
+from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.thoughts import Segment
+
+
+def load_assistant(settings: Settings, terminal: Terminal) -> Assistant:
+    """Load the model, with a bar where it takes long, and say which options are idle.
+
+    Raises:
+        CheckpointError, HubError, ValueError: as `Assistant.load`.
+    """
+    with ProgressBar(f"loading {settings.model}", terminal) as bar:
+        assistant = Assistant.load(settings, bar)
+    for option in idle_options(settings, assistant.advice):
+        terminal.notice(f"{option} changes nothing: decoding is greedy, unless --temp is above 0")
+    return assistant
+
+
+class Session:
+    """What the commands of the REPL act on.
+
+    Attributes:
+        terminal: where to write.
+        assistant: the model.
+        conversation: what was said.
+        last: the latest answer, if there is one.
+    """
+
+    def __init__(self, assistant: Assistant, terminal: Terminal) -> None:
+        """Begin a conversation."""
+        self.terminal = terminal
+        self.assistant = assistant
+        self.conversation = Conversation(assistant.settings.system)
+        self.last: Answer | None = None
+
+    def ask(self, question: str, *, interruptible: bool = True) -> Answer:
+        """Put a question, show the answer and remember both.
+
+        Args:
+            question: what the user says.
+            interruptible: whether Ctrl-C ends the answer and keeps what was said. Without that it
+                raises KeyboardInterrupt, and then, as after any error, the question was not put.
+
+        Raises:
+            ChatError, TemplateError: as `Assistant.reply`.
+        """
+        self.conversation.ask(question)
+        answer: Answer | None = None
+        try:
+            answer = self._reply(interruptible=interruptible)
+        finally:
+            if answer is None:
+                self.conversation.retract()
+        self.conversation.answer(answer.text, answer.reasoning)
+        self.last = answer
+        return answer
+
+    def regenerate(self) -> Answer:
+        """Put the last question again, in place of its answer.
+
+        Raises:
+            ChatError: if there is no question; otherwise as `ask`, and the answer stays.
+        """
+        if self.assistant.next_sampling().is_greedy:
+            self.terminal.notice("decoding is greedy and gives the same again: try --temp 0.7")
+        forgotten = self.conversation.forgotten
+        turn = self.conversation.retract()
+        try:
+            return self.ask(turn.question)
+        except BaseException:
+            self.conversation.turns.append(turn)
+            self.conversation.forgotten = forgotten
+            raise
+
+    def switch(self, model: str) -> None:
+        """Go on with another model; if it cannot be loaded, the one that is there stays.
+
+        Raises:
+            CheckpointError, HubError, ValueError: as `Assistant.load`.
+        """
+        if not model:
+            raise ChatError("/model: expected a folder or the name of a repository")
+        settings = replace(self.assistant.settings, model=model, revision=None)
+        think = self.assistant.think
+        self.assistant = load_assistant(settings, self.terminal)
+        self.assistant.think = think
+        # The other model's context may take more of what was said.
+        self.conversation.forgotten = 0
+
+    def restart(self, conversation: Conversation) -> None:
+        """Go on with another conversation."""
+        self.conversation = conversation
+        self.last = None
+
+    def _reply(self, *, interruptible: bool) -> Answer:
+        """Show the answer to the last question, and what it took."""
+        bar = ProgressBar("reading the prompt", self.terminal)
+
+        def show(segment: Segment) -> None:
+            bar.close()
+            write = self.terminal.thought if segment.thinking else self.terminal.answer
+            write(segment.text)
+
+        def reply(stopped: Callable[[], bool]) -> Answer:
+            return self.assistant.reply(self.conversation, show, on_prefill=bar, stopped=stopped)
+
+        with bar:
+            if interruptible:
+                with Interrupt() as interrupt:
+                    answer = reply(lambda: interrupt.requested)
+            else:
+                answer = reply(lambda: False)
+        self.terminal.finish_line()
+        for notice in self._notices(answer):
+            self.terminal.notice(notice)
+        self.terminal.aside(summary(self.assistant, answer))
+        return answer
+
+    def _notices(self, answer: Answer) -> list[str]:
+        """What a user should know about an answer beside what it says."""
+        notices = []
+        if answer.forgotten:
+            turns = "turn was" if answer.forgotten == 1 else "turns were"
+            notices.append(
+                f"the context of {self.assistant.context.size:,} tokens was full: "
+                f"the oldest {answer.forgotten} {turns} left out"
+            )
+        if answer.finish_reason == "interrupted":
+            notices.append("stopped; what was said is kept")
+        if answer.finish_reason == "length" and answer.stats is not None:
+            generated, bound = answer.stats.generated_tokens, self.assistant.settings.max_tokens
+            why = f"--max-tokens {bound}" if generated >= bound else "the context is full"
+            notices.append(f"the answer was cut off after {generated:,} tokens ({why})")
+        return notices

@@ -1,0 +1,92 @@
+"""Conversations as files."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from tinyllm_chat.conversation import Conversation, Turn
+from tinyllm_chat.errors import ChatError
+
+FORMAT, VERSION = "tinyllm-chat", 1
+
+
+def save(path: Path, conversation: Conversation, model: str) -> None:
+    """Write a conversation, whole or not at all.
+
+    Only a file that `save` has written is overwritten.
+
+    Raises:
+        ChatError: if there is another file, or none can be written.
+    """
+    turns = [
+        {"question": turn.question, "answer": turn.answer, "reasoning": turn.reasoning}
+        for turn in conversation.turns
+    ]
+    document = {"format": FORMAT, "version": VERSION, "model": model}
+    text = json.dumps(document | {"system": conversation.system, "turns": turns}, indent=2)
+    path = path.expanduser()
+    if path.exists() and not _is_ours(path):
+        raise ChatError(f"{path} exists and is no saved conversation: choose another name")
+    temporary: str | None = None
+    try:
+        target = path.resolve()  # a link is to stay one
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise ChatError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def load(path: Path) -> Conversation:
+    """Read a conversation that `save` wrote.
+
+    Raises:
+        ChatError: if the file cannot be read or is no such conversation.
+    """
+    path = path.expanduser()
+    document = _document(path)
+    if document.get("format") != FORMAT:
+        raise ChatError(f"{path} is no saved conversation: expected what /save writes")
+    if document.get("version") != VERSION:
+        raise ChatError(
+            f"{path}: expected version {VERSION} of the format, "
+            f"got {str(document.get('version'))[:20]}: a newer chat wrote it"
+        )
+    system, turns = document.get("system"), document.get("turns")
+    if not isinstance(system, str | None) or not isinstance(turns, list):
+        raise ChatError(f"{path}: expected a system message, or null, and a list of turns")
+    return Conversation(system, [_turn(turn, f"{path}: turn {i}") for i, turn in enumerate(turns)])
+
+
+def _turn(value: object, where: str) -> Turn:
+    fields = value if isinstance(value, dict) else {}
+    parts = [fields.get(name) for name in ("question", "answer", "reasoning")]
+    question, answer, reasoning = parts
+    if isinstance(question, str) and isinstance(answer, str) and isinstance(reasoning, str):
+        return Turn(question, answer, reasoning)
+    raise ChatError(f"{where}: expected a question, an answer and reasoning, all text")
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ChatError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ChatError(f"{path} is no saved conversation: it is not JSON in UTF-8") from None
+    if not isinstance(document, dict):
+        raise ChatError(f"{path} is no saved conversation: expected what /save writes")
+    return document
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return _document(path).get("format") == FORMAT
+    except ChatError:
+        return False
