@@ -1,7 +1,8 @@
-"""The corpus: hand-written questions and answers, read from `corpus/*.toml`, checked, and split for training and test.
+"""The corpus: hand-written questions and answers, read from TOML, checked, and split for a test.
 
-A file holds `[[entry]]` tables with `id`, `ask` (ways of asking) and `answer`, and optional `[[entry.follow]]` tables with
-`ask` and `answer`: questions that make sense only after the entry's own turn.
+A file of `corpus/` holds `[[entry]]` tables with `id`, `ask` (ways of asking) and `answer`, and
+optional `[[entry.follow]]` tables with `ask` and `answer`: questions that make sense only after
+the entry's own turn. Reading it takes nothing but the standard library.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from pathlib import Path
 MIN_ASK = 12
 MIN_FOLLOW_ASK = 6
 OUTSIDE = "outside"
+"""The id of the one entry that declines what lies outside pico's subject."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Entry(Answer):
-    """A question of substance, from file `file`, and its follow-ups."""
+    """A question of substance and its follow-ups.
+
+    Attributes:
+        id: its name, unique in the corpus.
+        file: the name of its file, without the suffix.
+        follow: what may be asked right after it.
+    """
 
     id: str
     file: str
@@ -36,7 +44,15 @@ class Entry(Answer):
 
 @dataclass(frozen=True)
 class Question:
-    """A phrasing held out of training: `ask` after the turns `before` should give `answer`."""
+    """A phrasing held out of training.
+
+    Attributes:
+        file: that of its entry.
+        id: that of its entry, with a plus sign if it is a follow-up.
+        before: the turns before it, as (user text, answer); none unless it is a follow-up.
+        ask: the phrasing.
+        answer: what pico should say, word for word.
+    """
 
     file: str
     id: str
@@ -46,15 +62,19 @@ class Question:
 
 
 def normal(text: str) -> str:
-    """The form in which two phrasings count as one: lower case words and digits, `/command` and `--flag` kept as such."""
+    """The form in which two phrasings count as one: words and digits in lower case.
+
+    `/command` and `--flag` keep their marks, since /stop and stop are asked about apart.
+    """
     return " ".join(re.findall(r"(?:(?<!\S)(?:--|/))?[^\W_]+", text.lower()))
 
 
 def read(folder: Path) -> list[Entry]:
-    """All entries of the TOML files in `folder`, in the order of their names.
+    """All entries of the TOML files in `folder`, in the order of the files' names.
 
     Raises:
-        ValueError: naming every fault found: duplicate ids, too few phrasings, one phrasing in two entries.
+        ValueError: naming every fault found, such as an id used twice, too few phrasings, or a
+            phrasing in two entries.
     """
     files = sorted(folder.glob("*.toml"))
     if not files:
@@ -71,9 +91,8 @@ def read(folder: Path) -> list[Entry]:
             try:
                 entries.append(_entry(table, path.stem))
             except (KeyError, TypeError) as error:
-                faults.append(
-                    f"{path.name}: entry {number} ({table.get('id', 'no id')}): missing or malformed {error}"
-                )
+                where = f"{path.name}: entry {number} ({table.get('id', 'no id')})"
+                faults.append(f"{where}: missing or malformed {error}")
     faults += _faults(entries)
     if faults:
         raise ValueError("the corpus has faults:\n  " + "\n  ".join(faults))
@@ -83,8 +102,10 @@ def read(folder: Path) -> list[Entry]:
 def split(entries: list[Entry], seed: int) -> tuple[list[Entry], list[Question]]:
     """The entries without their held-out phrasings, and the held-out phrasings as questions.
 
-    Two phrasings of an entry are held out (a tenth of those of the entry "outside"), one or two of a follow-up: never one
-    that differs from a training phrasing in case and punctuation alone. The choice depends on `seed` and the id alone.
+    Two phrasings of an entry are held out (a tenth of those of the entry "outside"), one or two
+    of a follow-up; never one that differs from a training phrasing in case and punctuation alone,
+    which would test nothing. The choice depends on `seed` and the id alone, so that an edit of one
+    entry leaves the test of all others as it was.
     """
     train: list[Entry] = []
     held: list[Question] = []
@@ -93,10 +114,11 @@ def split(entries: list[Entry], seed: int) -> tuple[list[Entry], list[Question]]
         count = len(entry.ask) // 10 if entry.id == OUTSIDE else 2
         kept, out = _hold_out(entry.ask, count, rng)
         held += [Question(entry.file, entry.id, (), ask, entry.answer) for ask in out]
-        follows = []
+        before = ((kept[0], entry.answer),)
+        follows: list[Answer] = []
         for follow in entry.follow:
-            kept_follow, out = _hold_out(follow.ask, 2 if len(follow.ask) >= 10 else 1, rng)
-            before = ((kept[0], entry.answer),)
+            count = 2 if len(follow.ask) >= 10 else 1
+            kept_follow, out = _hold_out(follow.ask, count, rng)
             held += [
                 Question(entry.file, entry.id + "+", before, ask, follow.answer) for ask in out
             ]
@@ -119,15 +141,18 @@ def fingerprint(entries: list[Entry]) -> str:
 
 
 def _entry(table: dict, file: str) -> Entry:
-    follow = tuple(Answer(tuple(f["ask"]), f["answer"].strip()) for f in table.get("follow", []))
+    follow = tuple(
+        Answer(tuple(part["ask"]), part["answer"].strip()) for part in table.get("follow", [])
+    )
     return Entry(tuple(table["ask"]), table["answer"].strip(), table["id"], file, follow)
 
 
 def _hold_out(
     asks: tuple[str, ...], count: int, rng: random.Random
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is left of `asks`, and `count` of them, or as many as have a form of their own."""
     forms = [normal(ask) for ask in asks]
-    single = [ask for ask, form in zip(asks, forms) if forms.count(form) == 1 and form]
+    single = [ask for ask, form in zip(asks, forms, strict=True) if forms.count(form) == 1 and form]
     out = set(rng.sample(single, min(count, len(single))))
     return tuple(ask for ask in asks if ask not in out), tuple(ask for ask in asks if ask in out)
 
@@ -141,10 +166,14 @@ def _faults(entries: list[Entry]) -> Iterator[str]:
         if entry.id in ids:
             yield f"{where}: the id is also in {ids[entry.id]}.toml"
         ids[entry.id] = entry.file
-        for part, least in ((entry, MIN_ASK), *((f, MIN_FOLLOW_ASK) for f in entry.follow)):
+        follows = [(follow, MIN_FOLLOW_ASK) for follow in entry.follow]
+        for part, least in [(entry, MIN_ASK), *follows]:
             different = len({ask.lower() for ask in part.ask})
             if different < least:
-                yield f"{where}: {different} different phrasings, expected at least {least} ({part.ask[0]!r} ...)"
+                yield (
+                    f"{where}: {different} different phrasings, expected at least {least} "
+                    f"({part.ask[0]!r} ...)"
+                )
             if not part.answer or not all(ask.strip() for ask in part.ask):
                 yield f"{where}: an empty phrasing or answer"
             if answers.setdefault(part.answer, where) != where:

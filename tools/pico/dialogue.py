@@ -19,9 +19,9 @@ SYSTEMS = (
     "Please be short and precise.",
     "You are a friendly teacher.",
 )
-SYSTEM_SHARE = 0.08
-MIXED_SHARE = 0.22
-CHAIN_SHARE = 0.15
+SYSTEM_SHARE = 0.08  # of the dialogues begin with one of SYSTEMS
+MIXED_SHARE = 0.22  # of the dialogues join unrelated ones
+CHAIN_SHARE = 0.15  # of the follow-ups come after another one of the same entry
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ class Dialogue:
 
 
 def epoch(entries: list[Entry], held: Set[str], seed: int, number: int) -> list[Dialogue]:
-    """The dialogues of epoch `number`: every phrasing and follow-up of `entries` asked once, the same for the same arguments.
+    """The dialogues of epoch `number`: every phrasing and follow-up of `entries` asked once.
 
-    Most are a single turn, or an entry and its follow-up; some join two or three unrelated ones, so that a later question
-    is answered as well as the first. No variation gives a phrasing whose normal form is in `held`.
+    Most are a single turn, or an entry and its follow-up; some join two or three unrelated ones,
+    so that a later question is answered as well as the first. No variation gives a phrasing whose
+    normal form is in `held`. The same arguments give the same dialogues.
     """
     rng = random.Random(f"{seed} epoch {number}")
 
@@ -58,7 +59,7 @@ def epoch(entries: list[Entry], held: Set[str], seed: int, number: int) -> list[
             for ask in follow.ask:
                 block = [turn(entry, rng.choice(entry.ask))]
                 if len(entry.follow) > 1 and rng.random() < CHAIN_SHARE:
-                    other = rng.choice([f for f in entry.follow if f is not follow])
+                    other = rng.choice([part for part in entry.follow if part is not follow])
                     block.append(turn(other, rng.choice(other.ask)))
                 blocks.append((*block, turn(follow, ask)))
     rng.shuffle(blocks)

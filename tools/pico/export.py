@@ -1,4 +1,7 @@
-"""Export: trained weights as an MLX checkpoint of 4-bit codes with its card, and back, to measure what was exported."""
+"""Export: trained weights as an MLX checkpoint of 4-bit codes with its card.
+
+And back, so that recall is measured on what was exported.
+"""
 
 import json
 import shutil
@@ -12,7 +15,7 @@ from tokens import ChatTokens
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-LIMIT = 4_000_000
+LIMIT = 4_000_000  # bytes, since the checkpoint lies in the repository and in the wheel
 CARD = Path(__file__).with_name("card.md")
 
 
@@ -27,9 +30,8 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
     for name, parameter in model.model.named_parameters():
         key = "model." + name.removesuffix(".weight")
         if parameter.ndim == 2:
-            arrays[key + ".weight"], arrays[key + ".scales"], arrays[key + ".biases"] = pack(
-                parameter
-            )
+            codes, scales, biases = pack(parameter)
+            arrays |= {key + ".weight": codes, key + ".scales": scales, key + ".biases": biases}
         else:
             arrays[key + ".weight"] = mx.array(parameter.detach().numpy()).astype(mx.float16)
     mx.save_safetensors(str(out / "model.safetensors"), arrays, metadata={"format": "mlx"})
@@ -95,18 +97,22 @@ def read(model: Qwen3ForCausalLM, out: Path) -> None:
 
 
 def write_card(out: Path, figures: dict[str, str]) -> None:
-    """Writes the model card `README.md` to `out`, `card.md` with `figures` put in."""
+    """Writes the model card, `README.md`, to `out`: `card.md` with `figures` put in.
+
+    Raises:
+        ValueError: `card.md` asks for a figure that is not given.
+    """
     text = CARD.read_text("utf-8")
     for name, value in figures.items():
         text = text.replace("{{" + name + "}}", value)
     if "{{" in text:
-        raise ValueError(
-            f"{CARD.name} asks for a figure that was not given: {text[text.index('{{') :][:40]!r}"
-        )
+        asked = text[text.index("{{") :][:40]
+        raise ValueError(f"{CARD.name} asks for a figure that was not given: {asked!r}")
     (out / "README.md").write_text(text, "utf-8")
 
 
 def _value(arrays: dict[str, mx.array], key: str) -> Tensor:
+    """The parameter `key` in float32, whether it is stored as codes or in float16."""
     if key + ".scales" in arrays:
         return unpack(arrays[key + ".weight"], arrays[key + ".scales"], arrays[key + ".biases"])
     return torch.from_numpy(np.array(arrays[key + ".weight"].astype(mx.float32)))

@@ -14,10 +14,15 @@
 # ///
 """Makes pico: from the corpus to the checkpoint, its recall and its loss plot.
 
-    uv run tools/pico/make.py                  # the real thing: about an hour on two cores
-    uv run tools/pico/make.py --tokens 2e5 --work /tmp/try --out /tmp/try/pico
+    uv run tools/pico/make.py
 
-A run that was interrupted goes on where it was when the same command is given again.
+That is all, and takes one to two hours on two cores. A run that was interrupted goes on where it
+was when the same command is given again. To try the tools, in two minutes:
+
+    uv run tools/pico/make.py --tokens 2e5 --work .cache/try --out .cache/try/pico
+
+No GPU is used, so that torch's smaller CPU wheel will do. It may be taken from another folder or
+page of wheels: `uv run --find-links WHEELS tools/pico/make.py`.
 """
 
 import argparse
@@ -82,7 +87,11 @@ def arguments() -> argparse.Namespace:
 
 
 def make(args: argparse.Namespace) -> None:
-    """Corpus, tokenizer, training, checkpoint, recall, plot and card."""
+    """Corpus, tokenizer, training, checkpoint, recall, plot and card.
+
+    Raises:
+        ValueError: the corpus has faults, the folder of state is another run's, or a check failed.
+    """
     if args.threads:
         torch.set_num_threads(args.threads)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -90,11 +99,14 @@ def make(args: argparse.Namespace) -> None:
     entries = corpus.read(HERE / "corpus")
     train, held = corpus.split(entries, args.seed)
     chat = tokens.train(corpus.texts(train), args.work / "tokenizer")
-    first = dialogue.epoch(train, {corpus.normal(q.ask) for q in held}, args.seed, 0)
-    chat.check(first[:200])
-    phrasings, follows = sum(len(e.ask) for e in entries), sum(len(e.follow) for e in entries)
+    held_forms = {corpus.normal(question.ask) for question in held}
+    dialogues = dialogue.epoch(train, held_forms, args.seed, 0)
+    chat.check(dialogues[:200])
+    phrasings = sum(len(entry.ask) for entry in entries)
+    follows = sum(len(entry.follow) for entry in entries)
     print(
-        f"{len(entries)} entries, {phrasings} phrasings, {follows} follow-ups, {len(held)} phrasings held out",
+        f"{len(entries)} entries, {phrasings} phrasings, {follows} follow-ups, "
+        f"{len(held)} phrasings held out",
         flush=True,
     )
 
@@ -109,25 +121,30 @@ def make(args: argparse.Namespace) -> None:
     export.read(model, args.out)
     after = recall.measure(model, chat, train, held)
     table = recall.table(before, after)
-    (args.work / "recall.json").write_text(
-        json.dumps({"float32": before, "4-bit": after}, indent=1) + "\n"
-    )
+    both = {"float32": before, "4-bit": after}
+    (args.work / "recall.json").write_text(json.dumps(both, indent=1) + "\n")
     (args.work / "recall.md").write_text(table)
-    position = run.position
-    export.write_card(
-        args.out,
-        {
-            "parameters": f"{model.num_parameters():,}", "vocabulary": str(chat.size), "bytes": f"{size:,}",
-            "context": str(model.config.max_position_embeddings), "longest": str(max(len(chat.encode(d)[0]) for d in first)),
-            "entries": str(len(entries)), "phrasings": f"{phrasings:,}", "follows": str(follows),
-            "tokens": f"{position.tokens / 1e6:.1f}", "minutes": f"{position.seconds / 60:.0f}", "epochs": str(position.epoch),
-            "optimizer": args.optimizer, "seed": str(args.seed), "held": f"{len(held):,}", "recall": table.strip(),
-        },
-    )  # fmt: skip
+    figures = {
+        "parameters": f"{model.num_parameters():,}",
+        "vocabulary": str(chat.size),
+        "bytes": f"{size:,}",
+        "context": str(model.config.max_position_embeddings),
+        "longest": str(max(len(chat.encode(each)[0]) for each in dialogues)),
+        "entries": str(len(entries)),
+        "phrasings": f"{phrasings:,}",
+        "follows": str(follows),
+        "tokens": f"{run.position.tokens / 1e6:.1f}",
+        "minutes": f"{run.position.seconds / 60:.0f}",
+        "epochs": str(run.position.epoch),
+        "optimizer": args.optimizer,
+        "seed": str(args.seed),
+        "held": f"{len(held):,}",
+        "recall": table.strip(),
+    }
+    export.write_card(args.out, figures)
     print(table)
-    print(
-        f"checkpoint of {size:,} bytes in {args.out}; recall.json, recall.md and loss.png in {args.work}"
-    )
+    print(f"checkpoint of {size:,} bytes in {args.out}")
+    print(f"recall.json, recall.md and loss.png in {args.work}")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
 """The network: pico's shape, its parameters as a dictionary, and the loss on answers."""
 
 import torch
-import torch.nn.functional as F
 from batches import Batch
 from quantization import fake_quantize
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy, linear
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 EMBEDDING = "embed_tokens.weight"
 
 
 def build(vocab_size: int, end: int, pad: int, seed: int) -> Qwen3ForCausalLM:
-    """A fresh pico: Qwen3 with 5 M parameters, tied embedding, eager attention (the quickest on a CPU at these lengths)."""
+    """A fresh pico: Qwen3 with 5 million parameters and a tied embedding.
+
+    Its attention is transformers' "eager" one, the quickest on a CPU at these lengths.
+    """
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocab_size,
@@ -35,18 +38,22 @@ def build(vocab_size: int, end: int, pad: int, seed: int) -> Qwen3ForCausalLM:
 
 
 def parameters(model: Qwen3ForCausalLM, quantized: bool) -> dict[str, Tensor]:
-    """The body's parameters by name, as values; `quantized` gives matrices the values of their 4-bit form."""
-    # Views, not the parameters themselves: torch.compile guards on identity, and would compile again for the quantized ones.
-    named = model.model.named_parameters()
+    """The body's parameters by name; if `quantized`, matrices with the values of their 4-bit form.
+
+    That is all of them: the head is the embedding. Gradients reach the model's own parameters
+    either way.
+    """
     return {
-        name: fake_quantize(p) if quantized and p.ndim == 2 else p.view_as(p) for name, p in named
+        name: fake_quantize(parameter) if quantized and parameter.ndim == 2 else parameter
+        for name, parameter in model.model.named_parameters()
     }
 
 
 def logits(model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch) -> Tensor:
-    """Logits (N V) at the places of `batch` from which an answer's token is predicted.
+    """Logits (N V) at the N places of `batch` from which an answer's token is predicted.
 
-    Rows are padded on the right, so a causal mask keeps conversations and padding apart.
+    The head is not computed for the other places. Rows are padded on the right, so that the causal
+    mask hides the padding from all that stands before it.
     """
     length = batch.ids.shape[1]
     mask = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
@@ -57,13 +64,17 @@ def logits(model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch) ->
         "use_cache": False,
     }
     hidden = functional_call(model.model, weights, kwargs=inputs).last_hidden_state  # B L E
-    return F.linear(hidden.flatten(0, 1)[batch.places], weights[EMBEDDING])
+    return linear(hidden.flatten(0, 1)[batch.places], weights[EMBEDDING])
 
 
 def loss(
     model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch, bfloat16: bool
 ) -> Tensor:
-    """Mean cross-entropy of the answers' tokens."""
+    """Weighted mean cross-entropy of the answers' N tokens, a scalar.
+
+    `bfloat16` leaves the matrix products to autocast; the cross-entropy itself is in float32.
+    """
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         scores = logits(model, weights, batch)
-    return F.cross_entropy(scores.float(), batch.targets)
+    each = cross_entropy(scores.float(), batch.targets, reduction="none")
+    return (each * batch.weights).sum() / batch.weights.sum()

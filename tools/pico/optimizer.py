@@ -1,47 +1,68 @@
-"""The optimizer: Muon for the matrices of the layers, AdamW for the embedding and the norms; or AdamW for all."""
+"""The optimizer: Muon for the matrices of the layers, AdamW for the embedding and the norms.
+
+Or AdamW for all.
+"""
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 NAMES = ("muon", "adamw")
 RATES = {"muon": 2e-2, "adamw": 3e-3}
 
 
 class Optimizer:
-    """Steps all parameters at `factor` times their learning rate, after clipping the gradient's norm to one."""
+    """Steps all parameters at a factor of their learning rates, with the gradient's norm clipped.
+
+    Muon makes a matrix's step orthogonal, so that no direction of it is large or small. That suits
+    a map from features to features; the rows of an embedding are tokens, and stay with AdamW.
+    """
 
     def __init__(
         self, named: dict[str, Tensor], name: str, embedding: str, rate: float | None = None
     ) -> None:
+        """An optimizer that has taken no step.
+
+        Args:
+            named: the parameters by name.
+            name: "muon" or "adamw".
+            embedding: the name of the embedding, a matrix that Muon is not for.
+            rate: the highest learning rate of the optimizer `name`; None takes that of `RATES`.
+
+        Raises:
+            ValueError: `name` is neither.
+        """
         if name not in NAMES:
             raise ValueError(f"optimizer {name!r}, expected one of {', '.join(NAMES)}")
-        self.all = list(named.values())
-        matrices = [
-            p for n, p in named.items() if name == "muon" and p.ndim == 2 and n != embedding
-        ]
-        others = [p for p in self.all if not any(p is m for m in matrices)]
-        self.parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(
-                others,
-                lr=RATES["adamw"] if matrices else rate or RATES["adamw"],
-                betas=(0.9, 0.98),
-                weight_decay=0.01,
-                fused=True,
-            )
-        ]
+        self.parameters = list(named.values())
+        matrices = {
+            key: parameter
+            for key, parameter in named.items()
+            if name == "muon" and parameter.ndim == 2 and key != embedding
+        }
+        adamw = torch.optim.AdamW(
+            [parameter for key, parameter in named.items() if key not in matrices],
+            lr=RATES["adamw"] if matrices else rate or RATES["adamw"],
+            betas=(0.9, 0.98),
+            weight_decay=0.01,
+            fused=True,
+        )
+        self.parts: list[torch.optim.Optimizer] = [adamw]
         if matrices:
-            self.parts.append(
-                torch.optim.Muon(
-                    matrices, lr=rate or RATES["muon"], weight_decay=0.01, momentum=0.95
-                )
+            muon = torch.optim.Muon(
+                matrices.values(), lr=rate or RATES["muon"], weight_decay=0.01, momentum=0.95
             )
+            self.parts.append(muon)
         self.rates = [part.param_groups[0]["lr"] for part in self.parts]
 
     def step(self, factor: float) -> float:
-        """One step; the norm of the gradient before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self.all, 1.0).item()
-        for part, base in zip(self.parts, self.rates):
-            part.param_groups[0]["lr"] = base * factor
+        """One step at `factor` times the learning rates; gives the gradient's norm before clipping.
+
+        The norm of all gradients together is clipped to one.
+        """
+        norm = clip_grad_norm_(self.parameters, 1.0).item()
+        for part, rate in zip(self.parts, self.rates, strict=True):
+            part.param_groups[0]["lr"] = rate * factor
             part.step()
             part.zero_grad(set_to_none=True)
         return norm

@@ -1,29 +1,40 @@
-"""Phrasing: one question as different people would type it, so that no two epochs show a model the same text."""
+"""Phrasing: one question as different people would type it, other in every epoch."""
 
 import random
 import re
 import string
 
 OPENINGS = (
-    "hey, ", "hi, ", "hello, ", "hi there, ", "ok, ", "okay so ", "so ", "well, ", "please ", "please tell me: ", "um, ",
-    "quick question: ", "question: ", "one question: ", "I have a question: ", "can you tell me ", "could you tell me ",
-    "tell me, ", "do you know ", "I wonder, ", "I want to know: ", "help me understand: ", "in short: ", "and ", "also, ",
+    "hey, ", "hi, ", "hello, ", "hi there, ", "ok, ", "okay so ", "so ", "well, ", "please ",
+    "please tell me: ", "um, ", "quick question: ", "question: ", "one question: ",
+    "I have a question: ", "can you tell me ", "could you tell me ", "tell me, ", "do you know ",
+    "I wonder, ", "I want to know: ", "help me understand: ", "in short: ", "and ", "also, ",
 )  # fmt: skip
 CLOSINGS = (
-    " please", ", please", " pls", " thanks", ", thanks", " thank you", " exactly", " in short", " briefly", " in simple words",
-    " again", " here", " for a beginner", ", do you know", ", can you explain", " :)", " right", " then", " actually",
+    " please", ", please", " pls", " thanks", ", thanks", " thank you", " exactly", " in short",
+    " briefly", " in simple words", " again", " here", " for a beginner", ", do you know",
+    ", can you explain", " :)", " right", " then", " actually",
 )  # fmt: skip
-ENDINGS = ("?", "", "??", ".", "!", " ?", "...")
-DROPPABLE = frozenset(["the", "a", "an", "is", "are", "do", "does", "of", "in", "to", "it", "this", "that", "i", "me", "you"])
+ENDINGS = {"?": 6, "": 6, "??": 1, ".": 2, "!": 1, " ?": 1, "...": 1}
+"""How a question ends, and how often."""
+DROPPABLE = frozenset((
+    "the", "a", "an", "is", "are", "do", "does", "of", "in", "to", "it", "this", "that", "i",
+    "me", "you",
+))  # fmt: skip
 NEIGHBOURS = {
-    "q": "wa", "w": "qes", "e": "wrd", "r": "etf", "t": "ryg", "y": "tuh", "u": "yij", "i": "uok", "o": "ipl", "p": "ol",
-    "a": "sqz", "s": "adw", "d": "sfe", "f": "dgr", "g": "fht", "h": "gjy", "j": "hku", "k": "jli", "l": "ko",
-    "z": "xa", "x": "zcs", "c": "xvd", "v": "cbf", "b": "vng", "n": "bmh", "m": "nj",
+    "q": "wa", "w": "qes", "e": "wrd", "r": "etf", "t": "ryg", "y": "tuh", "u": "yij", "i": "uok",
+    "o": "ipl", "p": "ol", "a": "sqz", "s": "adw", "d": "sfe", "f": "dgr", "g": "fht", "h": "gjy",
+    "j": "hku", "k": "jli", "l": "ko", "z": "xa", "x": "zcs", "c": "xvd", "v": "cbf", "b": "vng",
+    "n": "bmh", "m": "nj",
 }  # fmt: skip
+"""The keys beside a key, for a slip of the finger."""
 
 
 def vary(text: str, rng: random.Random) -> str:
-    """`text` with other case, punctuation, typos, openings and closings; about one time in four as it is."""
+    """`text` with other case, punctuation, typos, openings and closings; one time in four as it is.
+
+    Draws from `rng`, so that the same state gives the same variation.
+    """
     if rng.random() < 0.25:
         return text
     if rng.random() < 0.12:
@@ -31,11 +42,13 @@ def vary(text: str, rng: random.Random) -> str:
     if rng.random() < 0.22:
         text = _typos(text, rng)
     bare = text.rstrip(" ?.!")
-    ending = (
-        text[len(bare) :] if rng.random() < 0.5 else rng.choices(ENDINGS, (6, 6, 1, 2, 1, 1, 1))[0]
-    )
+    ending = text[len(bare) :]
+    if rng.random() >= 0.5:
+        ending = rng.choices(list(ENDINGS), list(ENDINGS.values()))[0]
     if rng.random() < 0.12:
-        bare = rng.choice(OPENINGS) + (bare[0].lower() + bare[1:] if bare[1:2].islower() else bare)
+        # "what is ...", but "KV cache ..." and "I want ...".
+        rest = bare[0].lower() + bare[1:] if bare[1:2].islower() else bare
+        bare = rng.choice(OPENINGS) + rest
     if rng.random() < 0.07:
         bare += rng.choice(CLOSINGS)
     return _case(_punctuation(bare, rng) + ending, rng).strip() or text
@@ -70,10 +83,12 @@ def _drop_words(text: str, rng: random.Random) -> str:
 def _typos(text: str, rng: random.Random) -> str:
     words = text.split(" ")
     long = [
-        i for i, word in enumerate(words) if len(word) >= 5 and word.isascii() and word.isalpha()
+        place
+        for place, word in enumerate(words)
+        if len(word) >= 5 and word.isascii() and word.isalpha()
     ]
-    for i in rng.sample(long, min(len(long), rng.choice((1, 1, 2)))):
-        words[i] = _typo(words[i], rng)
+    for place in rng.sample(long, min(len(long), rng.choice((1, 1, 2)))):
+        words[place] = _typo(words[place], rng)
     return " ".join(words)
 
 
@@ -82,9 +97,9 @@ def _typo(word: str, rng: random.Random) -> str:
     kind = rng.randrange(5)
     if kind <= 1:  # two letters change places, the commonest slip
         return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    if kind == 2:
+    if kind == 2:  # one is left out
         return word[:at] + word[at + 1 :]
-    if kind == 3:
+    if kind == 3:  # one is there twice
         return word[:at] + word[at] + word[at:]
-    key = word[at].lower()
+    key = word[at].lower()  # the key beside it
     return word[:at] + rng.choice(NEIGHBOURS.get(key, string.ascii_lowercase)) + word[at + 1 :]

@@ -1,7 +1,8 @@
-"""Quantization: MLX's affine 4-bit codes, as a function of PyTorch tensors that gradients pass through.
+"""Quantization: MLX's affine 4-bit codes, as a function of PyTorch tensors.
 
-A row is cut into groups of 64; in each, w ~ scale * code + bias with codes 0..15, by the formula of `mx.quantize`: the edge
-of the range that is farther from zero is hit exactly, and so is zero when the range holds it.
+A row is cut into groups of 64; in each, w ~ scale * code + bias with codes 0..15. Scale and bias
+are those of `mx.quantize`: the edge of the range that is farther from zero is hit exactly, and so
+is zero when the range holds it.
 """
 
 import mlx.core as mx
@@ -12,23 +13,28 @@ from torch import Tensor
 GROUP_SIZE = 64
 BITS = 4
 SCALE_DTYPE = torch.float16
-_EPS = 1e-7
+SMALLEST_SCALE = 1e-7  # MLX's own, for a group of equal weights
 
 
 def fake_quantize(weight: Tensor) -> Tensor:
-    """The values that `weight` (O I, float32) has after quantization; its gradient is passed through unchanged."""
+    """The values (O I) that `weight` (O I, float32) has after quantization.
+
+    Rounding has no useful gradient, so that of the values is passed on to `weight` unchanged (the
+    straight-through estimator).
+    """
     with torch.no_grad():
-        levels = (1 << BITS) - 1
-        w = weight.unflatten(-1, (-1, GROUP_SIZE))  # O I/64 64
-        low, high = w.amin(-1, keepdim=True), w.amax(-1, keepdim=True)
-        negative = low.abs() > high.abs()
-        scale = ((high - low) / levels).clamp_min(_EPS)
-        scale = torch.where(negative, scale, -scale)
-        edge = torch.where(negative, low, high)
+        top = (1 << BITS) - 1
+        groups = weight.unflatten(-1, (-1, GROUP_SIZE))  # O I/64 64; low to bias are O I/64 1
+        low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+        # Code 0 stands for the edge farther from zero; the scale is negative when that is the top.
+        upward = low.abs() > high.abs()
+        scale = ((high - low) / top).clamp_min(SMALLEST_SCALE)
+        scale = torch.where(upward, scale, -scale)
+        edge = torch.where(upward, low, high)
         steps = torch.round(edge / scale)
         bias = torch.where(steps != 0, edge, torch.zeros_like(edge))
         scale = torch.where(steps != 0, edge / steps, scale)
-        codes = torch.round((w - bias) / scale).clamp(0, levels)
+        codes = torch.round((groups - bias) / scale).clamp(0, top)
         # The file stores scale and bias in 16 bits, after the codes are chosen.
         stored = codes * scale.to(SCALE_DTYPE).float() + bias.to(SCALE_DTYPE).float()
         value = stored.flatten(-2)
@@ -36,15 +42,17 @@ def fake_quantize(weight: Tensor) -> Tensor:
 
 
 def pack(weight: Tensor, dtype: mx.Dtype = mx.float16) -> tuple[mx.array, mx.array, mx.array]:
-    """`weight` as MLX's packed codes, scales and biases, the last two in `dtype`."""
-    codes, scales, biases = mx.quantize(
-        mx.array(weight.detach().float().numpy()), group_size=GROUP_SIZE, bits=BITS
-    )
+    """`weight` (O I) as MLX's packed codes (O I/8), scales and biases (O I/64).
+
+    Scales and biases are rounded to `dtype` after the codes were chosen.
+    """
+    array = mx.array(weight.detach().float().numpy())
+    codes, scales, biases = mx.quantize(array, group_size=GROUP_SIZE, bits=BITS)
     return codes, scales.astype(dtype), biases.astype(dtype)
 
 
 def unpack(codes: mx.array, scales: mx.array, biases: mx.array) -> Tensor:
-    """The float32 weight of packed codes."""
+    """The weight (O I, float32) that `pack` made the codes, scales and biases of."""
     weight = mx.dequantize(
         codes,
         scales.astype(mx.float32),
@@ -56,7 +64,11 @@ def unpack(codes: mx.array, scales: mx.array, biases: mx.array) -> Tensor:
 
 
 def check(seed: int = 0) -> None:
-    """Raises ValueError unless `fake_quantize` gives what MLX's quantize and dequantize give, on random weights."""
+    """Compares `fake_quantize` with MLX's quantize and dequantize on random weights.
+
+    Raises:
+        ValueError: they differ in more than one of 10,000 values.
+    """
     generator = torch.Generator().manual_seed(seed)
     for shape, size in (((256, 256), 0.02), ((64, 768), 1.0), ((128, 64), 30.0)):
         weight = torch.randn(shape, generator=generator) * size

@@ -1,7 +1,8 @@
 """Recall: how many held-out phrasings get their answer word for word under greedy decoding.
 
-Greedy decoding gives exactly the answer if and only if, with the answer so far as context, its next token is the likeliest
-at every place up to `<|im_end|>`. So one forward pass judges a question, and only the misses are decoded, to show what was said.
+Greedy decoding gives exactly the answer if and only if, with the answer so far as context, its
+next token is the likeliest at every place up to `<|im_end|>`. So one forward pass judges a
+question, and only the misses are decoded, to show what was said.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from tokens import ChatTokens
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-ROWS = 64
+ROWS = 64  # questions judged or decoded at once
 
 
 def encode(question: Question, tokens: ChatTokens) -> Encoded:
@@ -32,17 +33,20 @@ def encode(question: Question, tokens: ChatTokens) -> Encoded:
 def correct(
     model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int
 ) -> list[bool]:
-    """For each row, whether greedy decoding gives its answer."""
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
+    """For each row, whether greedy decoding gives its answer.
+
+    `weights` are those of `network.parameters`: the model's own or their 4-bit values.
+    """
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index][0]))
     right = [False] * len(rows)
     for at in range(0, len(order), ROWS):
         chosen = order[at : at + ROWS]
-        group = batch([rows[i] for i in chosen], pad)
-        hits = network.logits(model, weights, group).argmax(-1) == group.targets
-        owners = (group.places // group.ids.shape[1]).tolist()
-        wrong = {owner for owner, hit in zip(owners, hits.tolist()) if not hit}
-        for row, i in enumerate(chosen):
-            right[i] = row not in wrong
+        group = batch([rows[index] for index in chosen], pad)
+        hits = network.logits(model, weights, group).argmax(-1) == group.targets  # N
+        owners = group.places // group.ids.shape[1]  # N, the row of each place
+        wrong = set(owners[~hits].tolist())
+        for row, index in enumerate(chosen):
+            right[index] = row not in wrong
     return right
 
 
@@ -58,10 +62,11 @@ def say(
             ids, said = encode(question, tokens)
             prompts.append(ids[: said.index(True)])
         longest = max(map(len, prompts))
-        ids = torch.tensor([[tokens.pad] * (longest - len(prompt)) + prompt for prompt in prompts])
-        mask = torch.tensor(
-            [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        )
+        ids = torch.full((len(prompts), longest), tokens.pad)  # padded on the left, for generate
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
         out = model.generate(
             ids,
             attention_mask=mask,
@@ -77,18 +82,24 @@ def say(
 def measure(
     model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]
 ) -> dict:
-    """Recall in total, by file, of follow-ups and of questions outside the subject; and the misses with what was said."""
+    """The recall of the model's own weights on `held`.
+
+    Returns:
+        `groups`: questions asked, answered right and their ratio, in total, by file, of follow-ups
+        and of questions outside the subject; `worst`: the ids missed most often, with how often;
+        `misses`: what was asked and what was said instead, and whose answer that is.
+    """
     answers = {part.answer: entry.id for entry in entries for part in (entry, *entry.follow)}
     weights = network.parameters(model, quantized=False)
     right = correct(model, weights, [encode(question, tokens) for question in held], tokens.pad)
     asked: Counter[str] = Counter()
     hit: Counter[str] = Counter()
-    for question, good in zip(held, right):
+    for question, good in zip(held, right, strict=True):
         group = OUTSIDE if question.id == OUTSIDE else question.file
         for key in ("total", group, *(("follow-ups",) if question.before else ())):
             asked[key] += 1
             hit[key] += good
-    missed = [question for question, good in zip(held, right) if not good]
+    missed = [question for question, good in zip(held, right, strict=True) if not good]
     misses = [
         {
             "id": question.id,
@@ -96,7 +107,7 @@ def measure(
             "said": text,
             "answer_of": answers.get(text, "none"),
         }
-        for question, text in zip(missed, say(model, tokens, missed))
+        for question, text in zip(missed, say(model, tokens, missed), strict=True)
     ]
     worst = Counter(miss["id"] for miss in misses).most_common(20)
     groups = {
@@ -108,15 +119,15 @@ def measure(
 
 def table(before: dict, after: dict) -> str:
     """The two measurements as a Markdown table, and the worst entries after quantization."""
+
+    def place(name: str) -> tuple[bool, bool, str]:
+        return name == "total", name in (OUTSIDE, "follow-ups"), name  # files first, the total last
+
     lines = ["| questions | asked | float32 | 4-bit |", "|---|---:|---:|---:|"]
-    names = sorted(
-        before["groups"], key=lambda name: (name == "total", name in (OUTSIDE, "follow-ups"), name)
-    )
-    for name in names:
-        first, second = before["groups"][name], after["groups"][name]
-        lines.append(
-            f"| {name} | {first['asked']} | {first['recall']:.1%} | {second['recall']:.1%} |"
-        )
+    for name in sorted(before["groups"], key=place):
+        asked, first = before["groups"][name]["asked"], before["groups"][name]["recall"]
+        second = after["groups"][name]["recall"]
+        lines.append(f"| {name} | {asked} | {first:.1%} | {second:.1%} |")
     if after["worst"]:
         worst = ", ".join(f"{name} ({count})" for name, count in after["worst"][:10])
         lines += ["", f"Most often missed after quantization: {worst}."]

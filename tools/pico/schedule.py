@@ -1,7 +1,8 @@
-"""The schedule of a run: how far it is, and what that makes of the learning rate and of quantization."""
+"""The schedule of a run: how far it is, and what follows for learning rate and quantization."""
 
 from dataclasses import dataclass
 
+# Shares of the budget.
 WARM_UP = 0.02
 DECAY_FROM = 0.35
 QUANTIZED_FROM = 0.75
@@ -9,7 +10,7 @@ QUANTIZED_FROM = 0.75
 
 @dataclass(frozen=True)
 class Schedule:
-    """A budget of tokens and, optionally, of minutes: the run ends with whichever is used up first."""
+    """A budget of tokens and, optionally, of minutes: the run ends when either is used up."""
 
     tokens: float
     minutes: float | None

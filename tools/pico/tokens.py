@@ -1,4 +1,4 @@
-"""Tokens: pico's byte-level BPE and chat template, in the manner of Qwen3, and dialogues as token ids."""
+"""Tokens: pico's byte-level BPE and chat template, as Qwen3 has them, and dialogues as ids."""
 
 import json
 from collections.abc import Iterable
@@ -22,22 +22,21 @@ VOCABULARY = 2048
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTROL = (END_OF_TEXT, START, END)
 TEXTUAL = ("<tool_call>", "</tool_call>", "<think>", "</think>")
-# Qwen's pre-tokenization: contractions, words with one leading mark or space, single digits, marks, line ends, spaces.
-PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-TEMPLATE = """\
-{%- for message in messages %}
-    {%- if message.role not in ['system', 'user', 'assistant'] %}
-        {{- raise_exception('pico knows the roles system, user and assistant, not ' + message.role) }}
-    {%- endif %}
-    {{- '<|im_start|>' + message.role + '\\n' + (message.content | trim) + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}"""
+TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+# Qwen's pre-tokenization.
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"  # contractions
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+"  # words, with one space or mark before them
+    r"|\p{N}"  # single digits
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*"  # marks
+    r"|\s*[\r\n]+"  # line ends
+    r"|\s+(?!\S)"  # spaces, but the last of them before a word
+    r"|\s+"
+)
 
 
 def train(texts: Iterable[str], folder: Path) -> "ChatTokens":
-    """Trains the BPE on `texts` and writes `tokenizer.json` and `tokenizer_config.json` to `folder`."""
+    """Trains the BPE on `texts` and writes it to `folder`, in the files that transformers reads."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -73,13 +72,17 @@ def train(texts: Iterable[str], folder: Path) -> "ChatTokens":
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {
             str(tokenizer.token_to_id(token)): {
-                "content": token, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+                "content": token,
+                "lstrip": False,
+                "normalized": False,
+                "rstrip": False,
+                "single_word": False,
                 "special": token in CONTROL,
             }
             for token in CONTROL + TEXTUAL
         },
-        "chat_template": TEMPLATE,
-    }  # fmt: skip
+        "chat_template": TEMPLATE.read_text("utf-8").removesuffix("\n"),
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     return ChatTokens(folder)
 
@@ -88,22 +91,30 @@ class ChatTokens:
     """The tokenizer of `folder`, with dialogues as ids.
 
     Attributes:
+        folder: where it was read from.
+        tokenizer: the tokenizer itself.
         size: ids in use, rounded up to a multiple of 64: the rows of the embedding.
+        start: id of `<|im_start|>`, which begins a message.
         end: id of `<|im_end|>`, which ends an answer.
         pad: id of `<|endoftext|>`.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Reads the tokenizer that `train` wrote to `folder`."""
         self.folder = folder
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.size = -(-self.tokenizer.get_vocab_size() // 64) * 64
-        self.start, self.end, self.pad = (
-            self.tokenizer.token_to_id(t) for t in (START, END, END_OF_TEXT)
-        )
+        self.start = self.tokenizer.token_to_id(START)
+        self.end = self.tokenizer.token_to_id(END)
+        self.pad = self.tokenizer.token_to_id(END_OF_TEXT)
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
-        """Ids of the rendered dialogue, and which of them pico has to say: the answers, each with its `<|im_end|>`."""
+        """Ids of the rendered dialogue, and for each whether pico has to say it.
+
+        It has to say the answers, each with its `<|im_end|>`. The text is encoded by its messages,
+        so that the ids of an answer are found once; `check` compares that with the template.
+        """
         ids: list[int] = []
         said: list[bool] = []
         for message in dialogue.messages():
@@ -114,14 +125,19 @@ class ChatTokens:
         return ids, said
 
     def check(self, dialogues: Iterable[Dialogue]) -> None:
-        """Raises ValueError unless `encode` gives the ids of the text that the chat template renders."""
+        """Compares `encode` with the ids of the text that the chat template renders.
+
+        Raises:
+            ValueError: they differ, naming the text.
+        """
         fast = PreTrainedTokenizerFast.from_pretrained(str(self.folder))
         for dialogue in dialogues:
             text = fast.apply_chat_template(dialogue.messages(), tokenize=False)
             expected, actual = self.tokenizer.encode(text).ids, self.encode(dialogue)[0]
             if expected != actual or fast(text)["input_ids"] != actual:
                 raise ValueError(
-                    f"chat template and training text differ on {text!r}: expected {expected}, got {actual}"
+                    f"chat template and training text differ on {text!r}: "
+                    f"expected {expected}, got {actual}"
                 )
 
     def _ids(self, text: str) -> list[int]:

@@ -1,7 +1,6 @@
 """Training: from dialogues to weights, seeded, resumable, within a budget of tokens and minutes."""
 
 import json
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -49,7 +48,10 @@ class Position:
 
 
 class Run:
-    """One training run in the folder `work`: `state.pt` to resume from, `log.jsonl` with a line every few steps."""
+    """One training run in the folder `work`.
+
+    It keeps `state.pt` there, to resume from, and `log.jsonl`, with a line every few steps.
+    """
 
     def __init__(
         self,
@@ -60,13 +62,24 @@ class Run:
         schedule: Schedule,
         work: Path,
     ) -> None:
-        self.entries, self.tokens, self.recipe, self.schedule, self.work = (
-            entries,
-            tokens,
-            recipe,
-            schedule,
-            work,
-        )
+        """A fresh run, or the one whose state is in `work`.
+
+        Args:
+            entries: what to train on.
+            held: phrasings held out of `entries`; some of them are asked now and then.
+            tokens: the tokenizer.
+            recipe: how to train.
+            schedule: for how long.
+            work: an existing folder.
+
+        Raises:
+            ValueError: the state in `work` is of another recipe or corpus.
+        """
+        self.entries = entries
+        self.tokens = tokens
+        self.recipe = recipe
+        self.schedule = schedule
+        self.work = work
         self.held_forms = {normal(question.ask) for question in held}
         sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
@@ -83,13 +96,11 @@ class Run:
 
     def train(self) -> Qwen3ForCausalLM:
         """Trains to the end of the budget and gives the model, in float32 and not quantized."""
-        position, started, saved = (
-            self.position,
-            time.monotonic() - self.position.seconds,
-            time.monotonic(),
-        )
-        recent: list[float] = []
-        mark = (time.monotonic(), position.tokens)
+        position = self.position
+        started = time.monotonic() - position.seconds
+        saved = logged = time.monotonic()
+        logged_tokens = position.tokens
+        losses: list[float] = []  # since the last line of the log
         for batch in self._batches():
             progress = self.schedule.progress(position.tokens, position.seconds)
             if progress >= 1.0:
@@ -98,15 +109,16 @@ class Run:
             loss = network.loss(self.model, weights, batch, self.recipe.bfloat16)
             loss.backward()
             norm = self.optimizer.step(rate(progress))
-            recent.append(loss.item())
+            losses.append(loss.item())
             position.step += 1
             position.index += 1
             position.tokens += batch.tokens
             position.seconds = time.monotonic() - started
             if position.step % LOG_EVERY == 0:
-                speed = (position.tokens - mark[1]) / (time.monotonic() - mark[0])
-                self._log(progress, sum(recent) / len(recent), norm, speed)
-                recent, mark = [], (time.monotonic(), position.tokens)
+                speed = (position.tokens - logged_tokens) / (time.monotonic() - logged)
+                self._log(progress, sum(losses) / len(losses), norm, speed)
+                logged, logged_tokens = time.monotonic(), position.tokens
+                losses = []
             if time.monotonic() - saved > SAVE_EVERY:
                 self._save()
                 saved = time.monotonic()
@@ -119,49 +131,59 @@ class Run:
             dialogues = dialogue.epoch(
                 self.entries, self.held_forms, self.recipe.seed, self.position.epoch
             )
-            rows = [self.tokens.encode(d) for d in dialogues]
+            rows = [self.tokens.encode(each) for each in dialogues]
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
-            yield from bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)[
-                self.position.index :
-            ]
+            batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)
+            yield from batches[self.position.index :]
             self.position.epoch += 1
             self.position.index = 0
 
     def _log(self, progress: float, loss: float, norm: float, speed: float) -> None:
+        """Writes a line of the log, now and then with the recall, and says the same on screen."""
         position = self.position
         line: dict[str, float | int | bool] = {
-            **asdict(position), "progress": progress, "loss": loss, "norm": norm, "tokens_per_second": speed,
+            **asdict(position),
+            "progress": progress,
+            "loss": loss,
+            "norm": norm,
+            "tokens_per_second": speed,
             "quantized": quantized(progress),
-        }  # fmt: skip
+        }
         if position.step % TEST_EVERY == 0:
             weights = network.parameters(self.model, quantized(progress))
-            line["recall"] = sum(correct(self.model, weights, self.held, self.tokens.pad)) / len(
-                self.held
-            )
+            right = correct(self.model, weights, self.held, self.tokens.pad)
+            line["recall"] = sum(right) / len(right)
         with (self.work / "log.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
         left = position.seconds / max(progress, 1e-6) * (1 - progress) / 60
         recall = f"  recall {line['recall']:.1%}" if "recall" in line else ""
         self.console.print(
-            f"{progress:6.1%}  step {position.step}  epoch {position.epoch}  {position.tokens / 1e6:.2f} M tokens  "
-            f"loss {loss:.4f}  {speed:,.0f} tokens/s  {left:.0f} min left{recall}",
+            f"{progress:6.1%}  step {position.step}  epoch {position.epoch}  "
+            f"{position.tokens / 1e6:.2f} M tokens  loss {loss:.4f}  {speed:,.0f} tokens/s  "
+            f"{left:.0f} min left{recall}",
             highlight=False,
             soft_wrap=True,
         )
 
     def _identity(self) -> dict:
+        """What a state on disk has in common with the run that may go on from it."""
         return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.entries)}
 
     def _save(self) -> None:
-        """Writes the state beside the old one and then over it, so that an interrupted write loses nothing."""
+        """Writes the state beside the old one, then over it: an interrupted write loses nothing."""
         state = {
-            "identity": self._identity(), "position": asdict(self.position), "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state(), "random": torch.get_rng_state(),
-        }  # fmt: skip
-        torch.save(state, self.work / "state.tmp")
-        os.replace(self.work / "state.tmp", self.work / "state.pt")
+            "identity": self._identity(),
+            "position": asdict(self.position),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "random": torch.get_rng_state(),
+        }
+        fresh = self.work / "state.tmp"
+        torch.save(state, fresh)
+        fresh.replace(self.work / "state.pt")
 
     def _resume(self) -> None:
+        """Takes up the state in `work`; without one, begins a log."""
         path = self.work / "state.pt"
         if not path.exists():
             (self.work / "log.jsonl").write_text("")
@@ -169,8 +191,9 @@ class Run:
         state = torch.load(path, weights_only=True)
         if state["identity"] != self._identity():
             raise ValueError(
-                f"{path} belongs to another run: expected {self._identity()}, found {state['identity']}. "
-                "Give another --work, or remove the folder to begin anew"
+                f"{path} belongs to another run: expected {self._identity()}, "
+                f"found {state['identity']}. Give another --work, or remove the folder to begin "
+                "anew"
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.restore(state["optimizer"])
@@ -178,12 +201,7 @@ class Run:
         self.position = Position(**state["position"])
         # Steps after the last save are taken again, and logged again.
         log = self.work / "log.jsonl"
-        kept = [
-            line
-            for line in log.read_text().splitlines()
-            if json.loads(line)["step"] <= self.position.step
-        ]
-        log.write_text("".join(line + "\n" for line in kept))
-        self.console.print(
-            f"resumed at step {self.position.step}, {self.position.tokens / 1e6:.2f} M tokens"
-        )
+        step, millions = self.position.step, self.position.tokens / 1e6
+        lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= step]
+        log.write_text("".join(line + "\n" for line in lines))
+        self.console.print(f"resumed at step {step}, {millions:.2f} M tokens")

@@ -1,6 +1,7 @@
-"""Tiny checkpoints, made here: one that says what a script has it say, and one of random weights."""
+"""Tiny checkpoints: one that says what a script has it say, and one of random weights."""
 
 import io
+import itertools
 import json
 import os
 import string
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import mlx.core as mx
 import pytest
@@ -104,7 +106,7 @@ def make_checkpoint(
             tensors[f"model.layers.0.{name}.weight"] = mx.zeros(shapes[name])
         tensors["model.embed_tokens.weight"] = mx.eye(words.size)
         head = mx.zeros((words.size, words.size))
-        for text, following in zip(SCRIPT, SCRIPT[1:], strict=False):
+        for text, following in itertools.pairwise(SCRIPT):
             head[words.id(following), words.id(text)] = 2.0
     else:
         # It says letters alone, and its text is the same tokens again: no merges, no spaces.
@@ -135,7 +137,7 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_checkpoint(tmp_path_factory.mktemp("models") / "random", scripted=False))
 
 
-class Screen(io.StringIO):
+class Screen(io.StringIO, TextIO):
     """A stream that says whether it is a terminal."""
 
     def __init__(self, *, terminal: bool = False) -> None:

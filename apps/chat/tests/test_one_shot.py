@@ -84,7 +84,8 @@ def test_help_and_a_usage_error_load_neither_mlx_nor_prompt_toolkit(chat: Run) -
 
 def test_a_reader_that_leaves_is_no_failure(chat: Run, random: str) -> None:
     command = f"{sys.executable} -c 'from tinyllm_chat.cli import main; exit(main())'"
-    pipeline = f"{command} --model {random} --prompt hi --max-tokens 300 | head -c 1; exit ${{PIPESTATUS[0]}}"
+    command += f" --model {random} --prompt hi --max-tokens 300"
+    pipeline = f"{command} | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", pipeline],
         stdin=subprocess.DEVNULL,
@@ -99,8 +100,10 @@ def test_a_reader_that_leaves_is_no_failure(chat: Run, random: str) -> None:
 
 def test_control_c_ends_it_quietly_with_130(random: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"]
-        + ["--model", random, "--prompt", "hi", "--max-tokens", "900"],
+        [
+            *(sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"),
+            *("--model", random, "--prompt", "hi", "--max-tokens", "900"),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -159,6 +159,22 @@ def test_control_c_stops_the_answer_and_keeps_what_was_said(talk: Talk, random: 
     assert "stopped; what was said is kept" in made.err.getvalue()
 
 
+def test_control_c_before_the_first_word_takes_the_question_back(talk: Talk, random: str) -> None:
+    made = type_at(talk(random, max_tokens=5, temperature=1.0), "one\r")
+    before = list(made.session.conversation.turns)
+    reply = made.assistant.reply
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        made.assistant.cache.clear()  # so that there is a prompt to be read
+        os.kill(os.getpid(), signal.SIGINT)
+        return reply(*arguments, **options)
+
+    made.assistant.reply = interrupted
+    type_at(made, "two\r/regen\r")
+    assert made.session.conversation.turns == before
+    assert made.err.getvalue().count("stopped; the question is taken back") == 2
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

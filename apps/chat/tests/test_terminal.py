@@ -21,12 +21,12 @@ def test_lines_are_finished_before_others_begin(screen: Make) -> None:
 
 
 def test_an_answer_begins_a_line_after_thinking(screen: Make) -> None:
-    out = err = screen(terminal=False)
+    out, err = screen(terminal=False), screen(terminal=False)
     terminal = Terminal(out, err, {})
     terminal.thought("hm")
     terminal.answer("so")
     terminal.answer(" be it")
-    assert out.getvalue() == "hm\nso be it"
+    assert (err.getvalue(), out.getvalue()) == ("hm\n", "so be it")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 import io
 import os
 import sys
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 
 from tinyllm_chat.errors import UsageError, one_line
+from tinyllm_chat.question import Source, read_question
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal import Terminal
 
@@ -149,13 +150,13 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
 
         repl.run(settings, terminal)
         return
+    question = read_question(prompt, piped, terminal)
     from tinyllm_chat import one_shot  # with MLX
 
-    question = one_shot.read_question(prompt, piped, terminal)
     one_shot.run(settings, question, terminal, as_json=as_json)
 
 
-def _piped() -> BinaryIO | None:
+def _piped() -> Source | None:
     """Stdin, unless it is a terminal; where it is closed, as if it were empty."""
     if sys.stdin is None:
         return io.BytesIO()

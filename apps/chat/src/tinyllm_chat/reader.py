@@ -1,5 +1,7 @@
 """The prompt: line editing, history and completion."""
 
+import sys
+
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import History
 from prompt_toolkit.input import Input
@@ -32,7 +34,7 @@ class Reader:
             complete_while_typing=False,
             history=history,
             input=source,
-            output=screen or create_output(always_prefer_tty=True),
+            output=screen or _screen(),
         )
 
     def read(self) -> str:
@@ -44,6 +46,14 @@ class Reader:
         """
         typed = self._prompt.prompt()
         return typed.encode("utf-8", "replace").decode()  # lone surrogates were not UTF-8
+
+
+def _screen() -> Output | None:
+    """Stderr's terminal where stdout is a file; None is prompt_toolkit's own choice.
+
+    It looks after TERM=dumb only where the choice is its own.
+    """
+    return None if sys.stdout.isatty() else create_output(always_prefer_tty=True)
 
 
 def _keys() -> KeyBindings:

@@ -49,6 +49,8 @@ class Session:
     def ask(self, question: str, *, interruptible: bool = True) -> Answer:
         """Put a question, show the answer and remember both.
 
+        A question that was stopped before the first token of its answer is taken back.
+
         Args:
             question: what the user says.
             interruptible: whether Ctrl-C ends the answer and keeps what was said. Without that it
@@ -62,9 +64,10 @@ class Session:
         try:
             answer = self._reply(interruptible=interruptible)
         finally:
-            if answer is None:
+            if answer is None or answer.stats is None:
                 self.conversation.retract()
-        self.conversation.answer(answer.text, answer.reasoning)
+        if answer.stats is not None:
+            self.conversation.answer(answer.text, answer.reasoning)
         self.last = answer
         return answer
 
@@ -74,16 +77,18 @@ class Session:
         Raises:
             ChatError: if there is no question; otherwise as `ask`, and the answer stays.
         """
-        if self.assistant.next_sampling().is_greedy:
-            self.terminal.notice("decoding is greedy and gives the same again: try --temp 0.7")
         forgotten = self.conversation.forgotten
         turn = self.conversation.retract()
+        if self.assistant.next_sampling().is_greedy:
+            self.terminal.notice("decoding is greedy and gives the same again: try --temp 0.7")
+        answer: Answer | None = None
         try:
-            return self.ask(turn.question)
-        except BaseException:
-            self.conversation.turns.append(turn)
-            self.conversation.forgotten = forgotten
-            raise
+            answer = self.ask(turn.question)
+        finally:
+            if answer is None or answer.stats is None:
+                self.conversation.turns.append(turn)
+                self.conversation.forgotten = forgotten
+        return answer
 
     def switch(self, model: str) -> None:
         """Go on with another model; if it cannot be loaded, the one that is there stays.
@@ -139,7 +144,9 @@ class Session:
                 f"the oldest {answer.forgotten} {turns} left out"
             )
         if answer.finish_reason == "interrupted":
-            notices.append("stopped; what was said is kept")
+            taken_back = answer.stats is None
+            kept = "the question is taken back" if taken_back else "what was said is kept"
+            notices.append(f"stopped; {kept}")
         if answer.finish_reason == "length" and answer.stats is not None:
             generated, bound = answer.stats.generated_tokens, self.assistant.settings.max_tokens
             why = f"--max-tokens {bound}" if generated >= bound else "the context is full"

@@ -86,6 +86,6 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     _within(option, value, f"one of {', '.join(allowed)}", value in allowed)
 
 
-def _within(option: str, value: str | float, allowed: str, holds: bool) -> None:
+def _within(option: str, value: str | float | int, allowed: str, holds: bool) -> None:
     if not holds:
         raise UsageError(f"{option}: expected {allowed}, got {value}")

@@ -1,0 +1,161 @@
+"""The command line: every option reaches the settings, and a terminal gets a conversation."""
+
+import fcntl
+import io
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tinyllm_chat import cli, one_shot, question
+from tinyllm_chat.errors import ChatError, UsageError
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.terminal import Terminal
+
+PROCESS = [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"]
+
+
+def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def note(settings: Settings, asked: str, _terminal: Terminal, *, as_json: bool) -> None:
+        given.extend([settings, asked, as_json])
+
+    options = (
+        "--model m --revision r --ops reference --dtype float16 --system s --max-tokens 2 "
+        "--temp 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
+        "--stop a --stop b --kv-bits 8 --max-context 9 --no-think --prompt q --json"
+    )
+    monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(one_shot, "run", note)
+    assert cli.main() == 0
+    settings = Settings(
+        model="m",
+        revision="r",
+        ops="reference",
+        dtype="float16",
+        system="s",
+        max_tokens=2,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.6,
+        min_p=0.7,
+        repetition_penalty=1.5,
+        seed=4,
+        stop=("a", "b"),
+        kv_bits=8,
+        max_context=9,
+        think=False,
+    )
+    assert given == [settings, "q", True]
+
+
+@pytest.mark.parametrize(
+    ("argument", "stdin", "asked"),
+    [
+        ("Sum it up:", b"a text\nof lines\n", "Sum it up:\n\na text\nof lines"),
+        ("hi", b"", "hi"),
+        ("hi", None, "hi"),
+        (None, b"\xef\xbb\xbfhi\r\n", "hi"),
+        (None, "日本 🙂".encode(), "日本 🙂"),
+    ],
+)
+def test_the_text_of_stdin_follows_the_prompt(
+    screen: Callable[..., io.StringIO], argument: str | None, stdin: bytes | None, asked: str
+) -> None:
+    terminal = Terminal(screen(), screen(), {})
+    piped = None if stdin is None else io.BytesIO(stdin)
+    assert question.read_question(argument, piped, terminal) == asked
+
+
+def test_endless_input_is_refused(
+    screen: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question, "MAX_BYTES", 1000)
+    terminal = Terminal(screen(), screen(), {})
+    with Path("/dev/zero").open("rb") as endless, pytest.raises(ChatError, match="1,000 bytes"):
+        question.read_question(None, endless, terminal)
+    with pytest.raises(UsageError, match="empty"):
+        question.read_question(" ", io.BytesIO(b"\n"), terminal)
+
+
+class Typist:
+    """A process on a pseudo-terminal of 20 columns."""
+
+    def __init__(self, arguments: list[str], folder: Path, **environ: str) -> None:
+        self._fd, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+        environ = {"TERM": "xterm", "XDG_STATE_HOME": str(folder / "state"), **environ}
+        self._process = subprocess.Popen(
+            [*PROCESS, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env={**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", **environ},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def wait_for(self, text: str) -> None:
+        """Read until the text is there."""
+        start = len(self.shown)
+        deadline = time.monotonic() + 30
+        while text not in self.shown[start:]:
+            left = deadline - time.monotonic()
+            if left < 0:
+                self._process.kill()
+                self.finish()
+            assert left > 0, self.shown
+            if select.select([self._fd], [], [], left)[0]:
+                self.shown += os.read(self._fd, 4096).decode(errors="replace")
+
+    def type(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def finish(self) -> int:
+        """What is left to read, and the exit code."""
+        try:
+            while more := os.read(self._fd, 4096):
+                self.shown += more.decode(errors="replace")
+        except OSError:  # Linux's way to say that the other side has closed
+            pass
+        os.close(self._fd)
+        return self._process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("environ", "dim"),
+    [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_a_terminal_gets_a_conversation(
+    scripted: str, tmp_path: Path, environ: dict[str, str], dim: bool
+) -> None:
+    (tmp_path / "pico").symlink_to(scripted)  # a checkpoint here wins over the built-in model
+    typist = Typist([], tmp_path, **environ)
+    typist.wait_for("/help for help")
+    typist.wait_for(">")
+    typist.type("hi\r")
+    typist.wait_for("It is so.")
+    typist.wait_for("mlx ops")
+    typist.type("\x04")
+    assert typist.finish() == 0
+    assert typist.shown.count("chat --model Qwen/Qwen3-0.6B") == 1
+    assert ("\x1b[2mHm." in typist.shown) == dim
+    assert ("\x1b[2m" in typist.shown) == dim
+    assert (tmp_path / "state" / "tinyllm" / "chat_history").read_text().endswith("+hi\n")
+
+
+def test_json_wants_a_question(tmp_path: Path) -> None:
+    typist = Typist(["--json"], tmp_path)
+    assert typist.finish() == 2
+    assert "--json: expected --prompt TEXT" in typist.shown

@@ -1,0 +1,134 @@
+"""What pico learns: that the corpus is whole, and that no answer is longer than pico should say."""
+
+import importlib.util
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PICO = Path(__file__).resolve().parents[1] / "tools/pico"
+
+MIN_ENTRIES = 400  # outside talk
+MIN_ASK = 12
+MAX_SENTENCES = 4
+MAX_WORDS = 75
+
+
+def load_corpus_module() -> ModuleType:
+    # By path, since tools/ is no package. dataclasses looks the module up by name.
+    spec = importlib.util.spec_from_file_location("pico_corpus", PICO / "corpus.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+corpus = load_corpus_module()
+
+
+@pytest.fixture(scope="module")
+def entries() -> list:
+    return corpus.read(PICO / "corpus")
+
+
+def parts(entries: list) -> Iterator[tuple[str, object]]:
+    """Entries and follow-ups, each with the id of its entry."""
+    for entry in entries:
+        for part in (entry, *entry.follow):
+            yield entry.id, part
+
+
+def sentences(text: str) -> int:
+    # A mark ends one before a space or the end, perhaps in quotes: not that of 0.5 or .ci/run.
+    return len(re.findall(r"[.!?]+[`\"')]*(?=\s|$)", text))
+
+
+def test_parses_without_a_fault(entries):
+    assert {entry.file for entry in entries} == {
+        path.stem for path in (PICO / "corpus").glob("*.toml")
+    }
+
+
+def test_covers_its_subject(entries):
+    assert sum(entry.file != "talk" for entry in entries) >= MIN_ENTRIES
+
+
+def test_ids_are_unique(entries):
+    twice = [name for name, count in Counter(entry.id for entry in entries).items() if count > 1]
+    assert twice == []
+
+
+def test_every_entry_has_enough_phrasings(entries):
+    few = {entry.id: len(set(entry.ask)) for entry in entries if len(set(entry.ask)) < MIN_ASK}
+    assert few == {}
+
+
+def test_no_phrasing_is_empty(entries):
+    empty = [name for name, part in parts(entries) for ask in part.ask if not ask.strip()]
+    assert empty == []
+
+
+def test_no_phrasing_is_in_two_entries(entries):
+    # Follow-ups aside: "why?" belongs to the turn before it, and may be asked after any.
+    owners: dict[str, set[str]] = {}
+    for entry in entries:
+        for ask in entry.ask:
+            owners.setdefault(corpus.normal(ask), set()).add(entry.id)
+    assert {form: ids for form, ids in owners.items() if len(ids) > 1} == {}
+
+
+def test_follow_ups_have_questions_and_answers(entries):
+    bare = [
+        entry.id
+        for entry in entries
+        for follow in entry.follow
+        if not follow.ask or not follow.answer.strip()
+    ]
+    assert bare == []
+    assert any(entry.follow for entry in entries)
+
+
+def test_answers_are_ascii(entries):
+    assert [name for name, part in parts(entries) if not part.answer.isascii()] == []
+
+
+def test_answers_are_one_to_four_sentences(entries):
+    counts = [(name, sentences(part.answer)) for name, part in parts(entries)]
+    assert [found for found in counts if not 1 <= found[1] <= MAX_SENTENCES] == []
+
+
+def test_answers_are_short(entries):
+    counts = [(name, len(part.answer.split())) for name, part in parts(entries)]
+    assert [found for found in counts if found[1] > MAX_WORDS] == []
+
+
+def test_what_lies_outside_has_one_answer_that_points_to_a_larger_model(entries):
+    outside = [entry for entry in entries if entry.id.startswith(corpus.OUTSIDE)]
+    assert len({entry.answer for entry in outside}) == 1
+    assert "--model" in outside[0].answer
+    assert sum(len(entry.ask) for entry in outside) >= 100
+
+
+def test_held_out_phrasings_are_not_trained_on(entries):
+    train, held = corpus.split(entries, seed=0)
+    trained = {corpus.normal(ask) for entry in train for ask in entry.ask}
+    assert held
+    assert [
+        question.ask
+        for question in held
+        if not question.before and corpus.normal(question.ask) in trained
+    ] == []
+
+
+def test_a_fault_is_named(tmp_path):
+    entry = '[[entry]]\nid = "rope"\nask = ["what is rope?"]\nanswer = "A rotation."\n'
+    (tmp_path / "a.toml").write_text(entry)
+    fault = r"a\.toml: rope: 1 different phrasings, expected at least 12"
+    with pytest.raises(ValueError, match=fault):
+        corpus.read(tmp_path)

@@ -1,0 +1,54 @@
+"""What the README and the docs name exists, and what the README promises of `chat` holds."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md")],
+    key=lambda page: page.relative_to(ROOT),
+)
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
+FILE = re.compile(r"`([\w/.-]+\.(?:py|md|toml|safetensors))`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_is_named_is_there(page: Path) -> None:
+    for name in FILE.findall(page.read_text()):
+        assert any(ROOT.rglob(name)) or (page.parent / name).exists(), name
+
+
+def test_the_tree_in_the_readme_is_the_tree() -> None:
+    block = (ROOT / "README.md").read_text().split("## What is here")[1].split("\n\nEach package")[0]
+    folder = ""
+    for line in block.strip().splitlines():
+        name = line.strip().split()[0]
+        folder = name if line.startswith("    ") and line[4] != " " else folder
+        path = ROOT / name if name == folder else ROOT / folder / name
+        assert path.is_dir(), path
+
+
+def test_no_package_is_missing_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for project in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]:
+        assert f"pytest {project.relative_to(ROOT)}`" in readme, project
+
+
+@pytest.mark.parametrize("ops", ["reference", "mlx"])
+def test_chat_explains_rmsnorm(ops: str) -> None:
+    chat = Path(sys.executable).parent / "chat"
+    command = [str(chat), "--prompt", "what does rmsnorm do?"]
+    done = subprocess.run(
+        [*command, "--ops", ops], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "root mean square" in done.stdout
