@@ -2,10 +2,11 @@
 
     uv run --no-sync python tools/check_wheels.py
 
-The example is the first Python block of the member's README. Siblings come as wheels too, from
+The example is the first Python or shell block of the member's README. Siblings come as wheels too, from
 the folder just built, so that a bound that a wheel should declare and does not is found here.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -15,21 +16,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def example(readme: Path) -> str:
-    """The first Python block of a README.
+def example(readme: Path) -> tuple[str, str]:
+    """The language and the text of a README's first Python or shell block.
 
     Raises:
         ValueError: if there is none.
     """
-    found = re.search(r"^```python\n(.*?)^```", readme.read_text(), re.DOTALL | re.MULTILINE)
+    found = re.search(r"^```(python|sh)\n(.*?)^```", readme.read_text(), re.DOTALL | re.MULTILINE)
     if found is None:
-        raise ValueError(f"{readme}: expected a block that starts with ```python")
-    return found[1]
+        raise ValueError(f"{readme}: expected a block that starts with ```python or ```sh")
+    return found[1], found[2]
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> None:
-    """Run a command, and stop with its code when it fails."""
-    done = subprocess.run([str(part) for part in command], cwd=cwd, check=False)
+def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None) -> None:
+    """Run a command, with the programs of `path` first, and stop when it fails."""
+    environ = dict(os.environ)
+    if path is not None:
+        environ["PATH"] = f"{path}{os.pathsep}{environ['PATH']}"
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environ, check=False)
     if done.returncode:
         sys.exit(f"failed: {' '.join(map(str, command))}")
 
@@ -38,10 +42,12 @@ def check(member: Path, wheels: Path, scratch: Path) -> None:
     """Install one member and run its example in a folder that knows nothing of this one."""
     name = "tinyllm-chat" if member.name == "chat" else member.name
     place = scratch / name
-    python = place / "bin" / "python"
+    python = place / "bin" / "python"  # macOS and Linux are the platforms
     run("uv", "venv", "--quiet", "--python", sys.executable, place)
     run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, name)
-    run(python, "-c", example(member / "README.md"), cwd=scratch)
+    language, text = example(member / "README.md")
+    interpreter = ["sh", "-e"] if language == "sh" else [python]
+    run(*interpreter, "-c", text, cwd=scratch, path=python.parent)
     print(f"{name}: installed alone, example ran", flush=True)
 
 
