@@ -29,7 +29,8 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:
-    block = (ROOT / "README.md").read_text().split("## What is here")[1].split("\n\nEach package")[0]
+    readme = (ROOT / "README.md").read_text()
+    block = readme.split("## What is here")[1].split("\n\nEach package")[0]
     folder = ""
     for line in block.strip().splitlines():
         name = line.strip().split()[0]

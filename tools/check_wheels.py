@@ -2,8 +2,9 @@
 
     uv run --no-sync python tools/check_wheels.py
 
-The example is the first Python or shell block of the member's README. Siblings come as wheels too, from
-the folder just built, so that a bound that a wheel should declare and does not is found here.
+The example is the first Python or shell block of the member's README. Siblings come as wheels
+too, from the folder just built, so that a bound that a wheel should declare and does not is found
+here.
 """
 
 import os

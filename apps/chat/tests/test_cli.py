@@ -9,8 +9,8 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -109,28 +109,33 @@ class Typist:
     def wait_for(self, text: str) -> None:
         """Read until the text is there."""
         start = len(self.shown)
-        deadline = time.monotonic() + 30
-        while text not in self.shown[start:]:
-            left = deadline - time.monotonic()
-            if left < 0:
-                self._process.kill()
-                self.finish()
-            assert left > 0, self.shown
-            if select.select([self._fd], [], [], left)[0]:
-                self.shown += os.read(self._fd, 4096).decode(errors="replace")
+        while text not in self.shown[start:] and self._read():
+            pass
+        assert text in self.shown[start:]
 
     def type(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
     def finish(self) -> int:
-        """What is left to read, and the exit code."""
-        try:
-            while more := os.read(self._fd, 4096):
-                self.shown += more.decode(errors="replace")
-        except OSError:  # Linux's way to say that the other side has closed
+        """Read to the end, and give the exit code."""
+        while self._read():
             pass
+        return self._process.wait(timeout=30)
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
         os.close(self._fd)
-        return self._process.wait(timeout=60)
+
+    def _read(self) -> bool:
+        """Whether there is more within 30 seconds."""
+        try:
+            more = os.read(self._fd, 4096) if select.select([self._fd], [], [], 30)[0] else b""
+        except OSError:  # Linux's way to say that the other side has closed
+            more = b""
+        self.shown += more.decode(errors="replace")
+        return more != b""
 
 
 @pytest.mark.parametrize(
@@ -141,21 +146,19 @@ def test_a_terminal_gets_a_conversation(
     scripted: str, tmp_path: Path, environ: dict[str, str], dim: bool
 ) -> None:
     (tmp_path / "pico").symlink_to(scripted)  # a checkpoint here wins over the built-in model
-    typist = Typist([], tmp_path, **environ)
-    typist.wait_for("/help for help")
-    typist.wait_for(">")
-    typist.type("hi\r")
-    typist.wait_for("It is so.")
-    typist.wait_for("mlx ops")
-    typist.type("\x04")
-    assert typist.finish() == 0
+    with closing(Typist([], tmp_path, **environ)) as typist:
+        typist.wait_for("/help for help")
+        typist.type("hi\r")
+        typist.wait_for("It is so.")
+        typist.type("/exit\r")
+        assert typist.finish() == 0
     assert typist.shown.count("chat --model Qwen/Qwen3-0.6B") == 1
     assert ("\x1b[2mHm." in typist.shown) == dim
     assert ("\x1b[2m" in typist.shown) == dim
-    assert (tmp_path / "state" / "tinyllm" / "chat_history").read_text().endswith("+hi\n")
+    assert (tmp_path / "state" / "tinyllm" / "chat_history").read_text().endswith("+/exit\n")
 
 
 def test_json_wants_a_question(tmp_path: Path) -> None:
-    typist = Typist(["--json"], tmp_path)
-    assert typist.finish() == 2
+    with closing(Typist(["--json"], tmp_path)) as typist:
+        assert typist.finish() == 2
     assert "--json: expected --prompt TEXT" in typist.shown

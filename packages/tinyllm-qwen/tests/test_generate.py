@@ -135,7 +135,7 @@ def test_a_closed_generation_leaves_the_cache_at_the_last_token_given(
     cache = model.make_cache()
     pieces = generate(model, tokenizer, PROMPT, max_tokens=100, cache=cache)
     given = [next(pieces).token for _ in range(5)]
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert {block.offset for block in cache} == {len(PROMPT) + 4}
     again, _ = continued(model, tokenizer, cache, [*PROMPT, *given])
     assert again == cacheless(model, [*PROMPT, *given], 8)

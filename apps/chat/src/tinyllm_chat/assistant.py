@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 
 from tinyllm_qwen import (
     GenerationConfig,
@@ -165,7 +165,7 @@ class Assistant:
         except _StoppedError:
             pass  # between two chunks of the prompt: the caches hold what came before
         finally:
-            _close(pieces)
+            pieces.close()
             text.finish()
         self.cache.record(caches, [*prompt, *given])
         return Answer(
@@ -205,9 +205,3 @@ class _Text:
             else:
                 self.answer += segment.text
             self._show(segment)
-
-
-def _close(pieces: Iterator[Piece]) -> None:
-    """End a generation where it stands, so that its caches hold what was given and no more."""
-    if isinstance(pieces, Generator):
-        pieces.close()

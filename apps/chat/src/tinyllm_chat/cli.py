@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import sys
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from tinyllm_chat.question import Source, read_question
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal import Terminal
 
-USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+USAGE, FAILURE = 2, 1
+SILENCE = 2.0  # seconds
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -142,7 +144,7 @@ def chat(
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
     """Answer once, or begin a conversation."""
     terminal = Terminal.standard()
-    piped = _piped()
+    piped = _piped(terminal)
     if prompt is None and piped is None:
         if as_json:
             raise UsageError("--json: expected --prompt TEXT or text on stdin beside it")
@@ -156,8 +158,16 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
     one_shot.run(settings, question, terminal, as_json=as_json)
 
 
-def _piped() -> Source | None:
-    """Stdin, unless it is a terminal; where it is closed, as if it were empty."""
+def _piped(terminal: Terminal) -> Source | None:
+    """Stdin, unless it is a terminal; where it is closed, as if it were empty.
+
+    Scripts leave pipes open that nobody writes to: after a while of silence a notice says what
+    is being waited for.
+    """
     if sys.stdin is None:
         return io.BytesIO()
-    return None if sys.stdin.isatty() else sys.stdin.buffer
+    if sys.stdin.isatty():
+        return None
+    if not select.select([sys.stdin], [], [], SILENCE)[0]:
+        terminal.notice("waiting for text on stdin: end it, or give </dev/null for none")
+    return sys.stdin.buffer

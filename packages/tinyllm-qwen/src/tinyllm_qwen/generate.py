@@ -1,7 +1,7 @@
 """From a prompt to a stream of text."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
 from tinyllm_layers import KVCache
@@ -28,7 +28,7 @@ def generate(
     cache: Sequence[KVCache] | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     on_prefill: Callable[[int, int], None] | None = None,
-) -> Iterator[Piece]:
+) -> Generator[Piece, None, None]:
     """Continue a prompt, one token at a time.
 
     The next token's graph is built while the current one computes, and computes while the caller
@@ -70,7 +70,7 @@ def generate(
     text = _Text(tokenizer, stop)
     limit = min(max_tokens, context - len(tokens))
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Generator[Piece, None, None]:
         started = time.perf_counter()
         sampler.start(mx.array(tokens, dtype=mx.int32))
         given = 0
