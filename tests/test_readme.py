@@ -12,8 +12,15 @@ PAGES = sorted(
     [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/*/README.md")],
     key=lambda page: page.relative_to(ROOT),
 )
+TRACKED = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+).stdout.splitlines()
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
-FILE = re.compile(r"`([\w/.-]+\.(?:py|md|toml|safetensors))`")
+FILE = re.compile(r"`([\w/.-]+\.py|[\w.-]+/[\w/.-]+\.(?:md|toml|jinja))`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -25,14 +32,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_is_named_is_there(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
-        assert any(ROOT.rglob(name)) or (page.parent / name).exists(), name
+        assert any(f"/{path}".endswith(f"/{name}") for path in TRACKED), name
 
 
 def test_the_tree_in_the_readme_is_the_tree() -> None:
     readme = (ROOT / "README.md").read_text()
     block = readme.split("## What is here")[1].split("\n\nEach package")[0]
     folder = ""
-    for line in block.strip().splitlines():
+    for line in filter(str.strip, block.splitlines()):
         name = line.strip().split()[0]
         folder = name if line.startswith("    ") and line[4] != " " else folder
         path = ROOT / name if name == folder else ROOT / folder / name

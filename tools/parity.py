@@ -6,7 +6,9 @@ mlx-lm computes beside us on random weights; transformers speaks through the gol
 packages/tinyllm-qwen/tests/goldens/models (made by tools/goldens/qwen.py).
 """
 
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,7 +105,8 @@ def against_mlx_lm(family: str, form: str) -> Iterator[Row]:
         ]
     )
     if bits is not None:
-        theirs, config = quantize_model(theirs, config, 64, bits)
+        with redirect_stdout(sys.stderr):  # where its progress belongs
+            theirs, config = quantize_model(theirs, config, 64, bits)
     with TemporaryDirectory() as folder:
         tensors = dict(tree_flatten(theirs.parameters()))
         mx.save_safetensors(str(Path(folder) / "model.safetensors"), tensors)

@@ -1,12 +1,12 @@
 """The corpus: hand-written questions and answers, read from TOML, checked, and split for a test.
 
-A file of `corpus/` holds `[[entry]]` tables with `id`, `ask` (ways of asking) and `answer`, and
-optional `[[entry.follow]]` tables with `ask` and `answer`: questions that make sense only after
-the entry's own turn. Reading it takes nothing but the standard library.
+A file of `corpus/` holds `[[entry]]` tables with `id`, `ask` (ways of asking that are trained on),
+`held` (ways that are held out of training, to test it) and `answer`, and optional
+`[[entry.follow]]` tables with `ask`, `held` and `answer`: questions that make sense only after the
+entry's own turn. Reading it takes nothing but the standard library.
 """
 
 import hashlib
-import random
 import re
 import tomllib
 from collections.abc import Iterator
@@ -21,9 +21,16 @@ OUTSIDE = "outside"
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer and the ways of asking for it."""
+    """One answer and the ways of asking for it.
+
+    Attributes:
+        ask: those that are trained on.
+        held: those that are not.
+        answer: what pico should say.
+    """
 
     ask: tuple[str, ...]
+    held: tuple[str, ...]
     answer: str
 
 
@@ -99,36 +106,22 @@ def read(folder: Path) -> list[Entry]:
     return entries
 
 
-def split(entries: list[Entry], seed: int) -> tuple[list[Entry], list[Question]]:
-    """The entries without their held-out phrasings, and the held-out phrasings as questions.
-
-    Two phrasings of an entry are held out (a tenth of those of the entry "outside"), one or two
-    of a follow-up; never one that differs from a training phrasing in case and punctuation alone,
-    which would test nothing. The choice depends on `seed` and the id alone, so that an edit of one
-    entry leaves the test of all others as it was.
-    """
-    train: list[Entry] = []
-    held: list[Question] = []
+def questions(entries: list[Entry]) -> list[Question]:
+    """The held-out phrasings, as questions; a follow-up comes after its entry's own turn."""
+    found: list[Question] = []
     for entry in entries:
-        rng = random.Random(f"{seed} {entry.id}")
-        count = len(entry.ask) // 10 if entry.id == OUTSIDE else 2
-        kept, out = _hold_out(entry.ask, count, rng)
-        held += [Question(entry.file, entry.id, (), ask, entry.answer) for ask in out]
-        before = ((kept[0], entry.answer),)
-        follows: list[Answer] = []
+        found += [Question(entry.file, entry.id, (), ask, entry.answer) for ask in entry.held]
+        before = ((entry.ask[0], entry.answer),)
         for follow in entry.follow:
-            count = 2 if len(follow.ask) >= 10 else 1
-            kept_follow, out = _hold_out(follow.ask, count, rng)
-            held += [
-                Question(entry.file, entry.id + "+", before, ask, follow.answer) for ask in out
+            found += [
+                Question(entry.file, entry.id + "+", before, ask, follow.answer)
+                for ask in follow.held
             ]
-            follows.append(Answer(kept_follow, follow.answer))
-        train.append(Entry(kept, entry.answer, entry.id, entry.file, tuple(follows)))
-    return train, held
+    return found
 
 
 def texts(entries: list[Entry]) -> Iterator[str]:
-    """Every phrasing and answer."""
+    """Every answer, and every phrasing that is trained on."""
     for entry in entries:
         for part in (entry, *entry.follow):
             yield from part.ask
@@ -140,21 +133,14 @@ def fingerprint(entries: list[Entry]) -> str:
     return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
 
 
+def _answer(table: dict) -> Answer:
+    return Answer(tuple(table["ask"]), tuple(table.get("held", [])), table["answer"].strip())
+
+
 def _entry(table: dict, file: str) -> Entry:
-    follow = tuple(
-        Answer(tuple(part["ask"]), part["answer"].strip()) for part in table.get("follow", [])
-    )
-    return Entry(tuple(table["ask"]), table["answer"].strip(), table["id"], file, follow)
-
-
-def _hold_out(
-    asks: tuple[str, ...], count: int, rng: random.Random
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is left of `asks`, and `count` of them, or as many as have a form of their own."""
-    forms = [normal(ask) for ask in asks]
-    single = [ask for ask, form in zip(asks, forms, strict=True) if forms.count(form) == 1 and form]
-    out = set(rng.sample(single, min(count, len(single))))
-    return tuple(ask for ask in asks if ask not in out), tuple(ask for ask in asks if ask in out)
+    own = _answer(table)
+    follow = tuple(_answer(part) for part in table.get("follow", []))
+    return Entry(own.ask, own.held, own.answer, table["id"], file, follow)
 
 
 def _faults(entries: list[Entry]) -> Iterator[str]:
@@ -168,16 +154,18 @@ def _faults(entries: list[Entry]) -> Iterator[str]:
         ids[entry.id] = entry.file
         follows = [(follow, MIN_FOLLOW_ASK) for follow in entry.follow]
         for part, least in [(entry, MIN_ASK), *follows]:
-            different = len({ask.lower() for ask in part.ask})
+            different = len({ask.lower() for ask in (*part.ask, *part.held)})
             if different < least:
                 yield (
                     f"{where}: {different} different phrasings, expected at least {least} "
                     f"({part.ask[0]!r} ...)"
                 )
-            if not part.answer or not all(ask.strip() for ask in part.ask):
+            if not part.answer or not all(ask.strip() for ask in (*part.ask, *part.held)):
                 yield f"{where}: an empty phrasing or answer"
             if answers.setdefault(part.answer, where) != where:
                 yield f"{where}: the same answer as {answers[part.answer]}"
-        for ask in entry.ask:
+            if shared := {normal(ask) for ask in part.ask} & {normal(ask) for ask in part.held}:
+                yield f"{where}: trained on and held out: {', '.join(sorted(shared))}"
+        for ask in (*entry.ask, *entry.held):
             if asked.setdefault(normal(ask), where) != where:
                 yield f"{where}: {ask!r} is also asked in {asked[normal(ask)]}"

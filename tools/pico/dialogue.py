@@ -1,10 +1,10 @@
 """Dialogues: the conversations that pico is trained on, put together anew for every epoch."""
 
 import random
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from corpus import Answer, Entry, normal
+from corpus import OUTSIDE, Answer, Entry, normal, questions
 from phrasing import vary
 
 SYSTEMS = (
@@ -21,6 +21,7 @@ SYSTEMS = (
 )
 SYSTEM_SHARE = 0.08  # of the dialogues begin with one of SYSTEMS
 MIXED_SHARE = 0.22  # of the dialogues join unrelated ones
+DRAWN = 800  # questions outside the subject, an epoch
 CHAIN_SHARE = 0.15  # of the follow-ups come after another one of the same entry
 
 
@@ -39,22 +40,56 @@ class Dialogue:
         return said
 
 
-def epoch(entries: list[Entry], held: Set[str], seed: int, number: int) -> list[Dialogue]:
-    """The dialogues of epoch `number`: every phrasing and follow-up of `entries` asked once.
+@dataclass(frozen=True)
+class Source:
+    """Where dialogues come from.
 
-    Most are a single turn, or an entry and its follow-up; some join two or three unrelated ones,
-    so that a later question is answered as well as the first. No variation gives a phrasing whose
-    normal form is in `held`. The same arguments give the same dialogues.
+    Attributes:
+        entries: the corpus.
+        outside: draws a question outside the subject.
+        seed: the same seed gives the same dialogues.
     """
-    rng = random.Random(f"{seed} epoch {number}")
+
+    entries: list[Entry]
+    outside: Callable[[random.Random], str]
+    seed: int
+
+    def epoch(self, number: int) -> list[Dialogue]:
+        """The dialogues of epoch `number`: every phrasing and follow-up asked once.
+
+        Most are a single turn, or an entry and its follow-up; some join two or three unrelated
+        ones, so that a later question is answered as well as the first. No variation gives a
+        phrasing whose normal form is held out.
+        """
+        rng = random.Random(f"{self.seed} epoch {number}")
+        held = {normal(question.ask) for question in questions(self.entries)}
+        blocks = _blocks(self, held, rng)
+        rng.shuffle(blocks)
+        dialogues: list[Dialogue] = []
+        while blocks:
+            turns = blocks.pop()
+            if rng.random() < MIXED_SHARE:
+                for _ in range(rng.choice((1, 1, 2))):
+                    turns += blocks.pop() if blocks else ()
+            system = rng.choice(SYSTEMS) if rng.random() < SYSTEM_SHARE else None
+            dialogues.append(Dialogue(turns, system))
+        return dialogues
+
+
+def _blocks(
+    source: Source, held: Set[str], rng: random.Random
+) -> list[tuple[tuple[str, str], ...]]:
+    """Turns that belong together, each as (user text, answer)."""
 
     def turn(part: Answer, ask: str) -> tuple[str, str]:
         asked = vary(ask, rng)
         return (ask if normal(asked) in held else asked), part.answer
 
     blocks: list[tuple[tuple[str, str], ...]] = []
-    for entry in entries:
+    for entry in source.entries:
         blocks += [(turn(entry, ask),) for ask in entry.ask]
+        if entry.id == OUTSIDE:
+            blocks += [(turn(entry, source.outside(rng)),) for _ in range(DRAWN)]
         for follow in entry.follow:
             for ask in follow.ask:
                 block = [turn(entry, rng.choice(entry.ask))]
@@ -62,14 +97,4 @@ def epoch(entries: list[Entry], held: Set[str], seed: int, number: int) -> list[
                     other = rng.choice([part for part in entry.follow if part is not follow])
                     block.append(turn(other, rng.choice(other.ask)))
                 blocks.append((*block, turn(follow, ask)))
-    rng.shuffle(blocks)
-
-    dialogues: list[Dialogue] = []
-    while blocks:
-        turns = blocks.pop()
-        if rng.random() < MIXED_SHARE:
-            for _ in range(rng.choice((1, 1, 2))):
-                turns += blocks.pop() if blocks else ()
-        system = rng.choice(SYSTEMS) if rng.random() < SYSTEM_SHARE else None
-        dialogues.append(Dialogue(turns, system))
-    return dialogues
+    return blocks

@@ -33,6 +33,7 @@ from pathlib import Path
 import corpus
 import dialogue
 import export
+import outside
 import quantization
 import recall
 import tokens
@@ -97,12 +98,14 @@ def make(args: argparse.Namespace) -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     quantization.check()
     entries = corpus.read(HERE / "corpus")
-    train, held = corpus.split(entries, args.seed)
-    chat = tokens.train(corpus.texts(train), args.work / "tokenizer")
-    held_forms = {corpus.normal(question.ask) for question in held}
-    dialogues = dialogue.epoch(train, held_forms, args.seed, 0)
+    held = corpus.questions(entries)
+    source = dialogue.Source(entries, outside.read(HERE / "corpus" / "outside.words"), args.seed)
+    folder = args.work / "tokenizer"
+    known = (folder / "tokenizer.json").exists()  # of the run that is resumed
+    chat = tokens.ChatTokens(folder) if known else tokens.train(corpus.texts(entries), folder)
+    dialogues = source.epoch(0)
     chat.check(dialogues[:200])
-    phrasings = sum(len(entry.ask) for entry in entries)
+    phrasings = sum(len(entry.ask) + len(entry.held) for entry in entries)
     follows = sum(len(entry.follow) for entry in entries)
     print(
         f"{len(entries)} entries, {phrasings} phrasings, {follows} follow-ups, "
@@ -111,15 +114,15 @@ def make(args: argparse.Namespace) -> None:
     )
 
     recipe = Recipe(args.seed, args.batch, args.optimizer, None, not args.float32)
-    run = Run(train, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
+    run = Run(source, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
     model = run.train()
     model.save_pretrained(args.work / "float32")
 
     plot(args.work / "log.jsonl", args.work / "loss.png")
-    before = recall.measure(model, chat, train, held)
+    before = recall.measure(model, chat, entries, held)
     size = export.write(model, chat, args.out)
     export.read(model, args.out)
-    after = recall.measure(model, chat, train, held)
+    after = recall.measure(model, chat, entries, held)
     table = recall.table(before, after)
     both = {"float32": before, "4-bit": after}
     (args.work / "recall.json").write_text(json.dumps(both, indent=1) + "\n")

@@ -11,7 +11,7 @@ import dialogue
 import network
 import torch
 from batches import Batch, bucketed
-from corpus import Entry, Question, fingerprint, normal
+from corpus import Question, fingerprint
 from optimizer import Optimizer
 from recall import correct, encode
 from rich.console import Console
@@ -55,7 +55,7 @@ class Run:
 
     def __init__(
         self,
-        entries: list[Entry],
+        source: dialogue.Source,
         held: list[Question],
         tokens: ChatTokens,
         recipe: Recipe,
@@ -65,8 +65,8 @@ class Run:
         """A fresh run, or the one whose state is in `work`.
 
         Args:
-            entries: what to train on.
-            held: phrasings held out of `entries`; some of them are asked now and then.
+            source: of the dialogues to train on.
+            held: phrasings held out of them; some of them are asked now and then.
             tokens: the tokenizer.
             recipe: how to train.
             schedule: for how long.
@@ -75,12 +75,11 @@ class Run:
         Raises:
             ValueError: the state in `work` is of another recipe or corpus.
         """
-        self.entries = entries
+        self.source = source
         self.tokens = tokens
         self.recipe = recipe
         self.schedule = schedule
         self.work = work
-        self.held_forms = {normal(question.ask) for question in held}
         sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
         self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)
@@ -128,9 +127,7 @@ class Run:
     def _batches(self) -> Iterator[Batch]:
         """The batches from the position on, for ever."""
         while True:
-            dialogues = dialogue.epoch(
-                self.entries, self.held_forms, self.recipe.seed, self.position.epoch
-            )
+            dialogues = self.source.epoch(self.position.epoch)
             rows = [self.tokens.encode(each) for each in dialogues]
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
             batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)
@@ -167,7 +164,7 @@ class Run:
 
     def _identity(self) -> dict:
         """What a state on disk has in common with the run that may go on from it."""
-        return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.entries)}
+        return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.source.entries)}
 
     def _save(self) -> None:
         """Writes the state beside the old one, then over it: an interrupted write loses nothing."""

@@ -197,3 +197,53 @@ def test_a_cache_that_covers_the_prompt_is_refused(model: Qwen, tokenizer: Token
     model(mx.array([PROMPT]), cache)
     with pytest.raises(ValueError, match="fewer tokens than the prompt's 7, got 7"):
         generate(model, tokenizer, PROMPT, cache=cache)
+
+
+@pytest.mark.parametrize("kind", [{"kv_bits": 8}, {"max_size": 40}], ids=str)
+def test_a_second_turn_continues_in_every_kind_of_cache(
+    model: Qwen, tokenizer: Tokenizer, kind: dict[str, int]
+) -> None:
+    cache = model.make_cache(**kind)
+    first, _ = continued(model, tokenizer, cache, PROMPT)
+    longer = [*PROMPT, *first, 4, 9, 100]
+    second, cached = continued(model, tokenizer, cache, longer)
+    fresh, _ = continued(model, tokenizer, model.make_cache(**kind), longer)
+    assert cached == len(PROMPT) + len(first) - 1
+    assert second == fresh
+
+
+class InterruptedStepError(Exception):
+    pass
+
+
+def test_an_interrupt_within_a_forward_pass_leaves_the_blocks_in_step(
+    model: Qwen, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = model.make_cache()
+    continued(model, tokenizer, cache, PROMPT)
+    held = cache[0].offset
+
+    def interrupt(*_: object) -> mx.array:
+        raise InterruptedStepError
+
+    # The first block takes its tokens in, the second one never gets to.
+    monkeypatch.setattr(model.blocks[1], "attention", interrupt)
+    with pytest.raises(InterruptedStepError):
+        list(generate(model, tokenizer, [*PROMPT, *range(30)], cache=cache))
+    monkeypatch.undo()
+    assert {block.offset for block in cache} == {held}
+
+
+def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokenizer) -> None:
+    cache = model.make_cache()
+    model(mx.array([PROMPT[:3]]), cache)
+    cache[1].trim(2)
+    with pytest.raises(ValueError, match=r"the same tokens in every block, got \[2, 3\]"):
+        generate(model, tokenizer, PROMPT, cache=cache)
+    with pytest.raises(ValueError, match="expected 2, one a block, got 0"):
+        generate(model, tokenizer, PROMPT, cache=[])
+
+
+def test_one_stop_string_in_place_of_a_list_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="expected a list of them, got the string 'END'"):
+        generate(model, tokenizer, PROMPT, stop="END")

@@ -6,10 +6,11 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet
 
+from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.token_buffer import TokenBuffer
 
 
-class DenseCache:
+class DenseCache(KVCache):
     """Every key and value in the dtype of the model, in arrays that grow in steps."""
 
     def __init__(self) -> None:
@@ -26,11 +27,6 @@ class DenseCache:
     def arrays(self) -> list[mx.array]:
         """The arrays of keys and values."""
         return [*self._keys.arrays, *self._values.arrays]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, room to grow included."""
-        return sum(array.nbytes for array in self.arrays)
 
     def attend(
         self,

@@ -75,7 +75,7 @@ class GroupedQueryAttention:
 
     def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
         """Let L new tokens see themselves and everything in the cache."""
-        positions = slice(cache.offset, cache.offset + x.shape[1])
+        positions = cache.positions(x.shape[1])
 
         def heads(w: Weight, bias: mx.array | None, norm: RMSNorm | None) -> mx.array:
             split = mx.unflatten(self.ops.linear(x, w, bias), -1, (-1, self.head_dim))

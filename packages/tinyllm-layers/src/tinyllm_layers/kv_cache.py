@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import OpSet
+from tinyllm_ops import OpSet, Positions
 
 
 @runtime_checkable
@@ -14,7 +14,8 @@ class KVCache(Protocol):
     """The keys and values of one layer, for the tokens that it has seen.
 
     The cache owns their layout: attention hands over its new q, k and v and gets the output back,
-    and whether keys are dense, rotating, quantized or paged is nobody else's business.
+    and whether keys are dense, rotating, quantized or paged is nobody else's business. Where new
+    tokens stand, for RoPE, is the cache's to say as well.
     """
 
     @property
@@ -29,8 +30,12 @@ class KVCache(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated."""
-        ...
+        """Bytes allocated, room to grow included."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def positions(self, length: int) -> Positions:
+        """Where the next `length` tokens stand: after those seen, unless a cache knows better."""
+        return slice(self.offset, self.offset + length)
 
     def attend(
         self,

@@ -7,10 +7,11 @@ from jaxtyping import Float
 from tinyllm_ops import OpSet, QuantizedTensor
 from tinyllm_ops.quantized_tensor import check_format
 
+from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.token_buffer import TokenBuffer
 
 
-class QuantizedCache:
+class QuantizedCache(KVCache):
     """Every key and value, affine-quantized in groups along the head dim as it arrives.
 
     Attributes:
@@ -38,11 +39,6 @@ class QuantizedCache:
     def arrays(self) -> list[mx.array]:
         """The packed codes, scales and biases of keys and values."""
         return [array for buffer in [*self._keys, *self._values] for array in buffer.arrays]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, room to grow included."""
-        return sum(array.nbytes for array in self.arrays)
 
     def attend(
         self,

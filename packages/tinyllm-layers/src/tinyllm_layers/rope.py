@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import REFERENCE, OpSet
+from tinyllm_ops import REFERENCE, OpSet, Positions
 from tinyllm_ops.positions import slice_start
 
 
@@ -36,14 +36,15 @@ class RoPE:
         self.ops = ops
 
     def __call__(
-        self, x: Float[mx.array, "B L H D"], offset: slice | Sequence[slice] | None = None
+        self, x: Float[mx.array, "B L H D"], offset: Positions | None = None
     ) -> Float[mx.array, "B L H D"]:
         """Rotate queries or keys.
 
         Args:
             x: the heads, tokens before heads.
             offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice for each
-                row, or None for 0..L-1.
+                row, an integer array (which nothing checks against `seq_len`: looking would force
+                the graph to be computed), or None for 0..L-1.
 
         Raises:
             ValueError: if a slice does not cover L positions, or ends beyond `seq_len`.
@@ -51,7 +52,7 @@ class RoPE:
         if x.shape[-1] != self.dims:
             raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")
         positions = slice(0, x.shape[1]) if offset is None else offset
-        for row in [positions] if isinstance(positions, slice) else positions:
+        for row in _slices(positions):
             start = slice_start(row, x.shape[1])
             if start + x.shape[1] > self.seq_len:
                 raise ValueError(
@@ -59,3 +60,10 @@ class RoPE:
                     f"got {start}..{start + x.shape[1] - 1}"
                 )
         return self.ops.rope(x, positions, self.base, self.traditional)
+
+
+def _slices(positions: Positions) -> Sequence[slice]:
+    """The slices that positions consist of; an array has none."""
+    if isinstance(positions, slice):
+        return [positions]
+    return [] if isinstance(positions, mx.array) else positions

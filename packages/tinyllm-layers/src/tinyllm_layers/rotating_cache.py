@@ -8,10 +8,11 @@ import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import OpSet
 
+from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.token_buffer import STEP, with_room
 
 
-class RotatingCache:
+class RotatingCache(KVCache):
     """At most `max_size` tokens: the first `keep`, and a ring of the most recent ones.
 
     A token sees itself, the `keep` first tokens, and those among the last `max_size - keep`: a
@@ -45,11 +46,6 @@ class RotatingCache:
     def arrays(self) -> list[mx.array]:
         """The arrays of keys and values."""
         return [array for array in (self._keys, self._values) if array is not None]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated."""
-        return sum(array.nbytes for array in self.arrays)
 
     def attend(
         self,

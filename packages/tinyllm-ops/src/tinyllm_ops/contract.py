@@ -50,7 +50,7 @@ def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
 
 
 def check_linear(x: mx.array, w: Weight, bias: mx.array | None) -> None:
-    """X `*batch I`, w `O I`, bias `O`, all of one dtype (a quantized w has none of its own)."""
+    """x `*batch I`, w `O I`, bias `O`, all of one dtype (a quantized w has none of its own)."""
     require_floating("x", x)
     require_rank("w", w, "O I")
     out_features, in_features = w.shape
@@ -73,7 +73,7 @@ def check_embedding(ids: mx.array, w: Weight) -> None:
 
 
 def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
-    """X `*batch D`, weight `D` of the same dtype, eps not negative."""
+    """x `*batch D`, weight `D` of the same dtype, eps not negative."""
     require_floating("x", x)
     if x.ndim == 0:
         raise ValueError("x: expected shape (..., D), got ()")
@@ -98,7 +98,7 @@ def check_swiglu(gate: mx.array, up: mx.array) -> None:
 
 
 def check_rope(x: mx.array, base: float) -> None:
-    """X `B L H D` with an even D, base above 0."""
+    """x `B L H D` with an even D, base above 0."""
     require_floating("x", x)
     require_rank("x", x, "B L H D")
     if x.shape[-1] % 2:
@@ -108,7 +108,7 @@ def check_rope(x: mx.array, base: float) -> None:
 
 
 def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:
-    """Q `*batch L D`, k and v `*batch S D`, one dtype, mask to `*batch L S`."""
+    """q `*batch L D`, k and v `*batch S D`, one dtype, mask to `*batch L S`."""
     require_floating("q", q)
     for name, x in (("q", q), ("k", k)):
         if x.ndim < 2:
@@ -121,7 +121,7 @@ def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array
 
 
 def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | None) -> None:
-    """Q `*batch H L D`, k and v `*batch Hkv S D`, H a multiple of Hkv, mask to `*batch H L S`."""
+    """q `*batch H L D`, k and v `*batch Hkv S D`, H a multiple of Hkv, mask to `*batch H L S`."""
     require_floating("q", q)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:

@@ -13,7 +13,7 @@ from tinyllm_ops.quantized_tensor import QuantizedTensor
 def linear(
     x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
 ) -> Float[mx.array, "*batch O"]:
-    """X w^T + bias, with w of shape `O I` dense or quantized.
+    """x w^T + bias, with w of shape `O I` dense or quantized.
 
     A quantized w is read back to numbers of x's dtype first: what a fast implementation must
     equal, at the price of memory that it must not pay.

@@ -32,7 +32,7 @@ from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
 def linear(
     x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
 ) -> Float[mx.array, "*batch O"]:
-    """X w^T + bias; a quantized w stays packed."""
+    """x w^T + bias; a quantized w stays packed."""
     check_linear(x, w, bias)
     if not isinstance(w, QuantizedTensor):
         y = x @ w.T
@@ -75,7 +75,7 @@ def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*s
 
 
 def silu(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-    """X * `mx.sigmoid`(x)."""
+    """x * `mx.sigmoid`(x)."""
     require_floating("x", x)
     return x * mx.sigmoid(x)
 

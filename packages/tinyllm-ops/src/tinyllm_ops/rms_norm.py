@@ -11,7 +11,7 @@ from tinyllm_ops.contract import check_rms_norm
 def rms_norm(
     x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
 ) -> Float[mx.array, "*batch D"]:
-    """X / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).
 
     The mean is taken in float32 and the normalized value rounded back to x's dtype before the
     weight is applied, as Qwen was trained. In float32 and bfloat16, x^2 overflows from about

@@ -16,7 +16,7 @@ def sigmoid(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
 
 
 def silu(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-    """X * sigmoid(x), also called swish (Ramachandran et al. 2017), rounded to x's dtype once."""
+    """x * sigmoid(x), also called swish (Ramachandran et al. 2017), rounded to x's dtype once."""
     require_floating("x", x)
     wide = x.astype(mx.float32)
     return (wide * sigmoid(wide)).astype(x.dtype)

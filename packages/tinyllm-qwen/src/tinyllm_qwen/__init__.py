@@ -6,7 +6,7 @@ for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages))
 """
 
 from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.errors import CheckpointError, HubError
+from tinyllm_qwen.errors import CheckpointError, HubError, TemplateError
 from tinyllm_qwen.generate import generate
 from tinyllm_qwen.generation_config import GenerationConfig
 from tinyllm_qwen.loader import load
@@ -26,6 +26,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "Stats",
+    "TemplateError",
     "Tokenizer",
     "generate",
     "load",

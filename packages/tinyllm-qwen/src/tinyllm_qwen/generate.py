@@ -33,7 +33,8 @@ def generate(
 
     The next token's graph is built while the current one computes, and computes while the caller
     looks at the current one. Closing the iterator early is fine: the cache is then as if the last
-    token given had been the last one asked for.
+    token given had been the last one asked for. A piece keeps the logits of its step, V numbers,
+    for as long as it is kept itself.
 
     Args:
         model: the model.
@@ -43,9 +44,11 @@ def generate(
         sampling: how tokens are chosen; greedy unless told.
         stop: strings that end the text; it stops before them.
         cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
-            they hold the prompt and all tokens given but the last.
+            they hold the prompt and all tokens given but the last; a rotating cache that has
+            turned cannot go back, and may hold the last one too.
         prefill_chunk: tokens of the prompt that are computed at once.
-        on_prefill: called with the prompt tokens computed so far and in all, after each chunk.
+        on_prefill: called after each chunk with the tokens computed so far and in all, which are
+            the prompt's but those in the cache and the last, which decoding begins with.
 
     Yields:
         One piece a token; the last one says why it is the last.
@@ -56,7 +59,7 @@ def generate(
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     cache = model.make_cache() if cache is None else cache
-    cached, context = cache[0].offset, model.config.max_position_embeddings
+    cached, context = _cached(cache, model), model.config.max_position_embeddings
     _check_tokens(tokens, model.config.vocab_size, cached)
     if len(tokens) >= context:
         raise ValueError(
@@ -128,6 +131,19 @@ class _Text:
         return shown if met else shown + self._stops.flush()
 
 
+def _cached(cache: Sequence[KVCache], model: Qwen) -> int:
+    """Tokens that the caches hold, once they are known to hold the same ones."""
+    if len(cache) != len(model.blocks):
+        raise ValueError(f"cache: expected {len(model.blocks)}, one a block, got {len(cache)}")
+    offsets = {block.offset for block in cache}
+    if len(offsets) > 1:
+        raise ValueError(
+            f"cache: expected the same tokens in every block, got {sorted(offsets)} of them: an "
+            "interrupted call left it so, begin with a new one"
+        )
+    return offsets.pop()
+
+
 def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
     """Refuse a prompt that leaves nothing to compute, or that the embedding has no rows for."""
     if not tokens:
@@ -169,6 +185,8 @@ def _step(model: Qwen, token: mx.array, cache: Sequence[KVCache], sampler: Sampl
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:
     """Take back the token that was put in ahead; a ring that has turned keeps it."""
+    # An interrupt in the middle of a forward pass leaves the blocks at different lengths.
+    length = min(length, *(block.offset for block in cache))
     if all(block.can_trim(length) for block in cache):
         for block in cache:
             block.trim(length)

@@ -54,7 +54,7 @@ class GenerationConfig:
             do_sample=fields.flag("do_sample", default=False),
             temperature=number("temperature", 0.0, 100.0, default=1.0),
             top_k=fields.integer("top_k", 0, MAX_TOKEN_ID, default=0),
-            top_p=number("top_p", 0.0, 1.0, default=1.0),
+            top_p=number("top_p", math.ulp(0.0), 1.0, default=1.0),
             min_p=number("min_p", 0.0, 1.0, default=0.0),
             # Logits are divided by it: the least float above 0 excludes 0 itself.
             repetition_penalty=number("repetition_penalty", math.ulp(0.0), 100.0, default=1.0),

@@ -16,8 +16,9 @@ class Stats:
         prompt_tokens: tokens of the prompt.
         cached_tokens: how many of them were in the cache already.
         generated_tokens: tokens chosen, the end token included.
-        prefill_seconds: from the call to the first token.
-        decode_seconds: from the first token to the latest.
+        prefill_seconds: from the first `next` to the first token.
+        decode_seconds: from the first token to the latest, the caller's own time between them
+            included.
     """
 
     prompt_tokens: int

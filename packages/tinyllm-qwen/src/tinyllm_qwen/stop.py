@@ -20,8 +20,10 @@ class StopStrings:
         """Prepare to look for each of `stops`; with none, all text passes.
 
         Raises:
-            ValueError: if a stop string is empty.
+            ValueError: if a stop string is empty, or `stops` is itself a string.
         """
+        if isinstance(stops, str):
+            raise ValueError(f"stop strings: expected a list of them, got the string {stops!r}")
         if "" in stops:
             raise ValueError(f"stop strings: expected at least one character in each, got {stops}")
         # State 0 is the empty text. Of each state: its successors, its length in characters, the

@@ -46,7 +46,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    """X sigmoid(x)."""
+    """x sigmoid(x)."""
     return np.asarray(x * sigmoid(x))
 
 
@@ -56,7 +56,7 @@ def swiglu(gate: Array, up: Array) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
-    """X / sqrt(mean(x^2) + eps) weight."""
+    """x / sqrt(mean(x^2) + eps) weight."""
     y: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
     return y
 
