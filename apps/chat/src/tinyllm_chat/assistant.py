@@ -99,7 +99,7 @@ class Assistant:
     @property
     def dtype(self) -> str:
         """The dtype of the arithmetic, by its short name."""
-        return str(self.model.norm.weight.dtype).removeprefix("mlx.core.")
+        return str(self.model.dtype).removeprefix("mlx.core.")
 
     def next_sampling(self) -> SamplingParams:
         """The sampling of the next answer, with a seed that no earlier one had."""

@@ -1,9 +1,7 @@
-"""What `config.json` says about a model: the one place that reads it."""
+"""What `config.json` says about a model: the one place that reads its architecture."""
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import mlx.core as mx
 
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.fields import Fields, show
@@ -11,7 +9,6 @@ from tinyllm_qwen.json_object import read_json_object
 from tinyllm_qwen.quantization import Quantization
 
 SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3 dense"}
-_DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 # Fields that change what a model computes, beside the values that mean "not in use". Any other
 # value is refused. A field that is in neither this table nor `QwenConfig` is ignored: those that
@@ -53,9 +50,7 @@ class QwenConfig:
         tie_word_embeddings: whether the head is the embedding.
         attention_bias: whether q, k and v projections have biases.
         qk_norm: whether q and k are normalized per head before RoPE (Qwen3).
-        dtype: what the config says the weights were saved in; the files have the last word.
         quantization: how matrices are packed, None where they are not.
-        eos_token_ids: tokens that end an answer, as far as this file knows them.
     """
 
     model_type: str
@@ -72,9 +67,7 @@ class QwenConfig:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     qk_norm: bool = False
-    dtype: mx.Dtype | None = None
     quantization: Quantization | None = None
-    eos_token_ids: tuple[int, ...] = ()
 
     @property
     def output_bias(self) -> bool:
@@ -88,20 +81,25 @@ class QwenConfig:
         Raises:
             CheckpointError: as `from_hf`, or if the file is missing or not JSON.
         """
-        return cls.from_hf(read_json_object(folder / "config.json"))
+        path = folder / "config.json"
+        return cls.from_hf(read_json_object(path), str(path))
 
     @classmethod
-    def from_hf(cls, config: dict[str, object]) -> "QwenConfig":
+    def from_hf(cls, config: dict[str, object], source: str = "config.json") -> "QwenConfig":
         """Read the decoded `config.json` of a Hugging Face or MLX checkpoint.
 
         Written by transformers 4 or 5 alike. The ranges are far beyond any published model:
         they keep a damaged file from asking for a billion layers.
 
+        Args:
+            config: the decoded object.
+            source: what to call it in an error.
+
         Raises:
             CheckpointError: naming the field, what was expected and what was found; or naming
                 the feature, where the config asks for one that is not implemented.
         """
-        fields = Fields(config, "config.json")
+        fields = Fields(config, source)
         model_type = fields.text("model_type")
         if model_type not in SUPPORTED:
             known = ", ".join(f"{key} ({name})" for key, name in SUPPORTED.items())
@@ -128,9 +126,7 @@ class QwenConfig:
             # Qwen2 has these biases whatever the field says; transformers does not read it there.
             attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
             qk_norm=model_type == "qwen3",
-            dtype=_dtype(fields),
             quantization=Quantization.from_hf(config),
-            eos_token_ids=fields.integers("eos_token_id", 0, 1 << 24),
         )
 
 
@@ -202,15 +198,3 @@ def _refuse_scaling(name: str, table: dict[str, object]) -> None:
             f"config.json: {name}: partial rotation and parameters per kind of layer are not "
             "implemented yet"
         )
-
-
-def _dtype(fields: Fields) -> mx.Dtype | None:
-    """`dtype` (transformers 5) or `torch_dtype` (4)."""
-    name = "dtype" if fields.raw("dtype") is not None else "torch_dtype"
-    text = fields.text(name)
-    if text is None:
-        return None
-    dtype = _DTYPES.get(text.removeprefix("torch."))
-    if dtype is None:
-        raise fields.error(name, f"one of {', '.join(_DTYPES)}")
-    return dtype

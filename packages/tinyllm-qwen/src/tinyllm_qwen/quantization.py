@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS
+
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.fields import Fields, show
 
-AFFINE = "affine"
-_GROUP_SIZES = (32, 64, 128)
-_BITS = (2, 3, 4, 5, 6, 8)
 _SETTINGS = frozenset({"group_size", "bits", "mode"})
 
 
@@ -35,11 +34,11 @@ class PackedFormat:
                 f"quantized in mode {AFFINE!r}"
             )
         group_size = fields.integer("group_size", 1, 1 << 16)
-        if group_size not in _GROUP_SIZES:
-            raise fields.error("group_size", f"one of {_GROUP_SIZES}")
+        if group_size not in AFFINE_GROUPS:
+            raise fields.error("group_size", f"one of {AFFINE_GROUPS}")
         bits = fields.integer("bits", 1, 64)
-        if bits not in _BITS:
-            raise fields.error("bits", f"one of {_BITS}")
+        if bits not in AFFINE_BITS:
+            raise fields.error("bits", f"one of {AFFINE_BITS}")
         return cls(group_size=group_size, bits=bits, mode=mode)
 
 
