@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import network
 import torch
-from batches import Encoded, batch
+from batches import Encoded, batch, last_answer
 from corpus import OUTSIDE, Entry, Question
 from dialogue import Dialogue
 from tokens import ChatTokens
@@ -23,9 +23,7 @@ ROWS = 64  # questions judged or decoded at once
 def encode(question: Question, tokens: ChatTokens) -> Encoded:
     """Ids of the question with its answer, of which the last answer alone is to be said."""
     ids, said = tokens.encode(Dialogue((*question.before, (question.ask, question.answer))))
-    first = len(said) - said[::-1].index(True)
-    while first and said[first - 1]:
-        first -= 1
+    first = last_answer(said)
     return ids, [flag and place >= first for place, flag in enumerate(said)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import dialogue
 import network
 import torch
-from batches import Batch, bucketed
+from batches import Batch, bucketed, cut
 from corpus import Question, fingerprint
 from optimizer import Optimizer
 from recall import correct, encode
@@ -128,8 +128,8 @@ class Run:
         """The batches from the position on, for ever."""
         while True:
             dialogues = self.source.epoch(self.position.epoch)
-            rows = [self.tokens.encode(each) for each in dialogues]
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
+            rows = [cut(self.tokens.encode(each), rng) for each in dialogues]
             batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)
             yield from batches[self.position.index :]
             self.position.epoch += 1

@@ -34,7 +34,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
         "--stop a --stop b --kv-bits 8 --max-context 9 --no-think --prompt q --json"
     )
     monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
-    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(sys, "stdin", None)  # closed by whoever started it
     monkeypatch.setattr(one_shot, "run", note)
     assert cli.main() == 0
     settings = Settings(

@@ -125,8 +125,8 @@ TURN = {"question": "q", "answer": "a", "reasoning": ""}
     ("text", "says"),
     [
         (None, "cannot be read"),
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        ("{", "JSON in UTF-8"),
+        ("[" * 100_000, "JSON in UTF-8"),
         ("[]", "what /save writes"),
         (json.dumps({"format": "other"}), "what /save writes"),
         (json.dumps(FINE | {"version": 2}), "expected version 1 of the format, got 2"),
@@ -141,4 +141,20 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, text: str | None, say
     if text is not None:
         path.write_text(text)
     with pytest.raises(ChatError, match=says):
+        transcript.load(path)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/full"])
+def test_what_has_no_end_is_neither_read_nor_overwritten(path: str) -> None:
+    with pytest.raises(ChatError, match="no saved conversation"):
+        transcript.load(Path(path))
+    with pytest.raises(ChatError, match="no saved conversation"):
+        transcript.save(Path(path), said(("a", "b")), "pico")
+
+
+def test_a_file_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "talk.json"
+    transcript.save(path, said(("a", "b")), "pico")
+    monkeypatch.setattr(transcript, "MAX_BYTES", 10)
+    with pytest.raises(ChatError, match="no saved conversation"):
         transcript.load(path)

@@ -113,3 +113,17 @@ def test_control_c_ends_it_quietly_with_130(random: str) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, b"")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "</dev/null >&-", "</dev/null 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_failure(closed: str, scripted: str) -> None:
+    command = f"{sys.executable} -c 'from tinyllm_chat.cli import main; exit(main())'"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --model {scripted} --prompt hi {closed}"],
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert done.stdout == (b"" if ">&-" in closed.replace("2>&-", "") else b"It is so.\n")
+    assert b"rror" not in done.stderr

@@ -1,6 +1,5 @@
 """The command line: `chat`."""
 
-import io
 import os
 import select
 import sys
@@ -24,6 +23,7 @@ def main() -> int:
 
     A reader that closes the pipe early has what it wanted: 0.
     """
+    _open_streams()
     terminal = Terminal.standard()
     try:
         return int(app(prog_name="chat", standalone_mode=False) or 0)
@@ -108,11 +108,6 @@ def chat(
     checkpoint's advice unless an option says otherwise. Exit codes: 0; 2 for usage; 130 after
     Ctrl-C; 1 otherwise.
     """
-    if version:
-        from importlib.metadata import version as installed  # 20 ms, for this option alone
-
-        typer.echo(f"chat {installed('tinyllm-chat')}")
-        return 0
     settings = Settings(
         model=model,
         revision=revision,
@@ -132,13 +127,33 @@ def chat(
         think=False if no_think else None,
     )
     try:
-        _start(settings, prompt, as_json=as_json)
+        if version:
+            _print_version()
+        else:
+            _start(settings, prompt, as_json=as_json)
     except BrokenPipeError:
         # Caught here, since typer would make it a failure. Python flushes both streams once more
         # when it exits, and would complain.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return 0
+
+
+def _print_version() -> None:
+    from importlib.metadata import version  # 20 ms, for this option alone
+
+    typer.echo(f"chat {version('tinyllm-chat')}")
+
+
+def _open_streams() -> None:
+    """Stand-ins for standard streams that whoever started the process has closed.
+
+    The next file to be opened would get a free number, and MLX takes number 0 for a failure.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
 
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
@@ -159,13 +174,11 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
 
 
 def _piped(terminal: Terminal) -> Source | None:
-    """Stdin, unless it is a terminal; where it is closed, as if it were empty.
+    """Stdin, unless it is a terminal.
 
     Scripts leave pipes open that nobody writes to: after a while of silence a notice says what
     is being waited for.
     """
-    if sys.stdin is None:
-        return io.BytesIO()
     if sys.stdin.isatty():
         return None
     if not select.select([sys.stdin], [], [], SILENCE)[0]:

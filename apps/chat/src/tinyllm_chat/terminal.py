@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from tinyllm_chat.word_wrap import WordWrap
+
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 # What a model says is not to move the cursor or rename the window: control characters other than
@@ -37,6 +39,7 @@ class Terminal:
         self.animated = err.isatty() and environ.get("TERM") != "dumb"
         self._color = self.animated and not environ.get("NO_COLOR")
         self._unfinished: TextIO | None = None
+        self._wrap = WordWrap()  # of the line under way
 
     @classmethod
     def standard(cls) -> "Terminal":
@@ -69,13 +72,25 @@ class Terminal:
     def finish_line(self) -> None:
         """Begin a new line, unless the cursor is at the beginning of one."""
         if self._unfinished is not None:
-            self._write(self._unfinished, "\n")
+            self._write(self._unfinished, "\n", dim=self._unfinished is self.err)
 
     def _write(self, stream: TextIO, text: str, *, dim: bool = False) -> None:
         if not text:
             return
+        unfinished = None if text.endswith("\n") else stream
         if stream.isatty():
             text = text.translate(_PICTURES)
-        stream.write(f"{_DIM}{text}{_PLAIN}" if dim and self._color else text)
-        stream.flush()
-        self._unfinished = None if text.endswith("\n") else stream
+            if columns := _columns(stream):
+                text = self._wrap.push(text, columns)
+        if text:
+            stream.write(f"{_DIM}{text}{_PLAIN}" if dim and self._color else text)
+            stream.flush()
+        self._unfinished = unfinished
+
+
+def _columns(stream: TextIO) -> int:
+    """The width of a terminal, 0 where it does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        return 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from tinyllm_chat.conversation import Conversation, Turn
 from tinyllm_chat.errors import ChatError
 
 FORMAT, VERSION = "tinyllm-chat", 1
+MAX_BYTES = 100_000_000
+"""Of a file: far beyond any conversation, and little enough to be read before it is refused."""
 
 
 def save(path: Path, conversation: Conversation, model: str) -> None:
@@ -75,11 +78,17 @@ def _turn(value: object, where: str) -> Turn:
 
 def _document(path: Path) -> dict[str, object]:
     try:
+        status = path.stat()
+        # A pipe or a device would be read without end.
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise ValueError
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise ChatError(f"{path} is no saved conversation: it is not JSON in UTF-8") from None
+        raise ChatError(
+            f"{path} is no saved conversation: expected a file of JSON in UTF-8"
+        ) from None
     if not isinstance(document, dict):
         raise ChatError(f"{path} is no saved conversation: expected what /save writes")
     return document
