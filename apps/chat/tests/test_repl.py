@@ -224,3 +224,18 @@ def test_a_relative_state_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> 
     expected = Path("/home/someone/.local/state/tinyllm/chat_history")
     assert history_path({"XDG_STATE_HOME": "state"}) == expected
     assert history_path({}) == expected
+
+
+def test_a_long_paste_is_shown_in_brief_and_asked_whole(tmp_path: Path) -> None:
+    history = SafeHistory(tmp_path / "history", pytest.fail)
+    long = "a\n" * 6_000
+    with create_pipe_input() as source:
+        reader = Reader(history, source, DummyOutput())
+        source.send_text(f"Sum up: \x1b[200~{long}\x1b[201~, please\r")
+        assert reader.read() == f"Sum up: {long}, please"
+        source.send_text("\x1b[A, again\r")  # the key up: the input before this one
+        assert reader.read() == f"Sum up: {long}, please, again"
+        source.send_text("[paste 9: 12,000 characters]\r")
+        assert reader.read() == "[paste 9: 12,000 characters]"
+    assert history.get_strings()[0] == "Sum up: [paste 1: 12,000 characters], please"
+    assert (tmp_path / "history").read_text() == ""

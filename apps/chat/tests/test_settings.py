@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tinyllm_chat.errors import UsageError
+from tinyllm_chat.errors import UsageError, one_line
 from tinyllm_chat.sampling import idle_options, sampling_params
 from tinyllm_chat.settings import Settings
 from tinyllm_qwen import GenerationConfig
@@ -73,3 +73,9 @@ def test_options_without_effect_are_known() -> None:
     assert idle_options(Settings(top_p=0.5, min_p=0.1), greedy) == ["--top-p", "--min-p"]
     assert idle_options(Settings(top_p=0.5, temperature=1.0), greedy) == []
     assert idle_options(Settings(top_p=0.5), ADVICE) == []
+
+
+def test_an_error_of_many_lines_is_one_line_that_can_be_read() -> None:
+    error = ValueError("not those described\n  missing (2):\n    a\n    b\nDownload again.")
+    assert one_line(error) == "not those described; missing (2): a; b; Download again."
+    assert one_line(ValueError()) == "ValueError"

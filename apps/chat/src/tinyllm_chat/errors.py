@@ -11,4 +11,5 @@ class ChatError(ValueError):
 
 def one_line(error: BaseException) -> str:
     """What an error says, on one line, as a terminal's user wants it."""
-    return " ".join(str(error).split()) or type(error).__name__
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines).replace(":; ", ": ") or type(error).__name__

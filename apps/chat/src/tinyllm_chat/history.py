@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
-_LONGEST = 10_000
+from tinyllm_chat.pastes import LONGEST, has_mark
 
 
 def history_path(environ: Mapping[str, str]) -> Path:
@@ -46,7 +46,7 @@ class SafeHistory(FileHistory):
 
     def store_string(self, string: str) -> None:
         """Keep an input."""
-        if len(string) <= _LONGEST:
+        if len(string) <= LONGEST and not has_mark(string):
             # A terminal may send what is not UTF-8, which arrives as lone surrogates.
             text = string.encode("utf-8", "replace").decode()
             self._try(lambda: super(SafeHistory, self).store_string(text))

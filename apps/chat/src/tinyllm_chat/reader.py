@@ -6,10 +6,12 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.history import History
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import Output
 from prompt_toolkit.output.defaults import create_output
 
 from tinyllm_chat.completion import CommandCompleter
+from tinyllm_chat.pastes import Pastes
 
 
 class Reader:
@@ -25,11 +27,12 @@ class Reader:
             source: where keys come from; the terminal, unless told.
             screen: where the prompt is drawn; the terminal, even where stdout is a file.
         """
+        self._pastes = Pastes()
         self._prompt: PromptSession[str] = PromptSession(
             "> ",
             multiline=True,  # a paste may have many lines; Enter sends all the same, see below
             prompt_continuation=lambda _width, _line, _wraps: "  ",
-            key_bindings=_keys(),
+            key_bindings=_keys(self._pastes),
             completer=CommandCompleter(),
             complete_while_typing=False,
             history=history,
@@ -44,7 +47,7 @@ class Reader:
             EOFError: on Ctrl-D.
             KeyboardInterrupt: on Ctrl-C.
         """
-        typed = self._prompt.prompt()
+        typed = self._pastes.expand(self._prompt.prompt())
         return typed.encode("utf-8", "replace").decode()  # lone surrogates were not UTF-8
 
 
@@ -56,7 +59,7 @@ def _screen() -> Output | None:
     return None if sys.stdout.isatty() else create_output(always_prefer_tty=True)
 
 
-def _keys() -> KeyBindings:
+def _keys(pastes: Pastes) -> KeyBindings:
     """Enter sends, Esc Enter (which is what Alt+Enter sends) begins a new line."""
     keys = KeyBindings()
 
@@ -67,5 +70,9 @@ def _keys() -> KeyBindings:
     @keys.add("escape", "enter")
     def _new_line(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
+
+    @keys.add(Keys.BracketedPaste)
+    def _paste(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(pastes.take(event.data))
 
     return keys
