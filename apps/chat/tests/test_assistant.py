@@ -217,3 +217,12 @@ def test_the_dtype_is_the_one_asked_for(talk: Talk, random: str, dtype: str) -> 
     made.session.ask("hi")
     assert made.assistant.model.embed_tokens.weight.dtype == getattr(mx, dtype)
     assert f"ops, {dtype}, " in made.err.getvalue()
+
+
+def test_a_model_that_computes_nan_is_an_error_and_no_answer(talk: Talk, random: str) -> None:
+    session = talk(random, max_tokens=5).session
+    norm = session.assistant.model.norm
+    norm.weight = norm.weight * float("nan")
+    with pytest.raises(ChatError, match="computes no numbers"):
+        session.ask("one")
+    assert session.conversation.turns == []

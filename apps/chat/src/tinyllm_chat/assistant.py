@@ -1,5 +1,6 @@
 """A model that answers conversations."""
 
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tinyllm_chat.answer import Answer, Ending
 from tinyllm_chat.backend import Backend
 from tinyllm_chat.context import Context
 from tinyllm_chat.conversation import Conversation, Message
+from tinyllm_chat.errors import ChatError
 from tinyllm_chat.prefix_cache import PrefixCache
 from tinyllm_chat.sampling import sampling_params
 from tinyllm_chat.settings import Settings
@@ -125,7 +127,7 @@ class Assistant:
             stopped: asked between steps whether the user wants no more.
 
         Raises:
-            ChatError: if the question does not fit into the context.
+            ChatError: if the question does not fit into the context, or the model computes NaN.
             TemplateError: if the checkpoint has no template, or it refuses the conversation.
         """
         forgotten = conversation.forgotten
@@ -156,6 +158,11 @@ class Assistant:
         )
         try:
             for last in pieces:
+                if not given and math.isnan(last.logprob):
+                    raise ChatError(
+                        "the model computes no numbers (NaN): its weights are damaged, or too "
+                        "large for the dtype; try --dtype float32"
+                    )
                 given.append(last.token)
                 text.push(last.text)
                 if last.finish_reason is not None:
