@@ -127,3 +127,9 @@ def test_streams_that_are_closed_are_no_failure(closed: str, scripted: str) -> N
     assert done.returncode == 0
     assert done.stdout == (b"" if ">&-" in closed.replace("2>&-", "") else b"It is so.\n")
     assert b"rror" not in done.stderr
+
+
+def test_a_context_beyond_the_models_own_is_said_to_be_bounded(chat: Run, scripted: str) -> None:
+    done = chat("--model", scripted, "--max-context", "99999999", "--prompt", "hi")
+    assert done.returncode == 0
+    assert "--max-context 99,999,999: the model's own context of" in done.stderr.decode()

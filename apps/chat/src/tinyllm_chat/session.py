@@ -26,6 +26,11 @@ def load_assistant(settings: Settings, terminal: Terminal) -> Assistant:
         assistant = Assistant.load(settings, bar)
     for option in idle_options(settings, assistant.advice):
         terminal.notice(f"{option} changes nothing: decoding is greedy, unless --temp is above 0")
+    if (settings.max_context or 0) > assistant.context.size:
+        terminal.notice(
+            f"--max-context {settings.max_context:,}: the model's own context of "
+            f"{assistant.context.size:,} tokens is the bound"
+        )
     return assistant
 
 
