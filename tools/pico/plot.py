@@ -16,9 +16,10 @@ def plot(log: Path, image: Path) -> None:
     axes.set(xlabel="tokens, millions", ylabel="loss on answers", yscale="log")
     axes.set_title("pico: training")
     axes.grid(alpha=0.3, which="both")
-    shaded = [place for place, line in zip(millions, lines, strict=True) if line["quantized"]]
-    if shaded:
-        axes.axvspan(shaded[0], shaded[-1], alpha=0.12, color="tab:gray", label="4-bit weights")
+    # From the last line that is not: an extended run may have begun and left that part before.
+    plain = [place for place, line in zip(millions, lines, strict=True) if not line["quantized"]]
+    if plain and plain[-1] < millions[-1]:
+        axes.axvspan(plain[-1], millions[-1], alpha=0.12, color="tab:gray", label="4-bit weights")
         axes.legend(loc="upper right")
     tested = [line for line in lines if "recall" in line]
     if tested:
