@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
         "--seed",
         type=int,
         default=0,
-        help="of weights, held-out phrasings and dialogues (default 0)",
+        help="of weights and dialogues (default 0)",
     )
     parser.add_argument(
         "--work",

@@ -175,21 +175,26 @@ def test_the_context_bounds_the_answer(model: Qwen, tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("prompt", "changes", "message"),
+    ("prompt", "max_tokens", "prefill_chunk", "message"),
     [
-        ([], {}, "at least one token, got none"),
-        ([160], {}, "token ids below 160, got 160 to 160"),
-        ([-1, 3], {}, "token ids below 160, got -1 to 3"),
-        ([1] * 512, {}, "fewer tokens than the model's context of 512, got 512: shorten it"),
-        ([1], {"max_tokens": 0}, "max_tokens: expected at least 1, got 0"),
-        ([1], {"prefill_chunk": 0}, "prefill_chunk: expected at least 1, got 0"),
+        ([], 1, 1, "at least one token, got none"),
+        ([160], 1, 1, "token ids below 160, got 160 to 160"),
+        ([-1, 3], 1, 1, "token ids below 160, got -1 to 3"),
+        ([1] * 512, 1, 1, "fewer tokens than the model's context of 512, got 512: shorten it"),
+        ([1], 0, 1, "max_tokens: expected at least 1, got 0"),
+        ([1], 1, 0, "prefill_chunk: expected at least 1, got 0"),
     ],
 )
 def test_bad_input_is_refused_by_the_call_itself(
-    model: Qwen, tokenizer: Tokenizer, prompt: list[int], changes: dict[str, int], message: str
+    model: Qwen,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    max_tokens: int,
+    prefill_chunk: int,
+    message: str,
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        generate(model, tokenizer, prompt, **changes)  # type: ignore[arg-type]
+        generate(model, tokenizer, prompt, max_tokens=max_tokens, prefill_chunk=prefill_chunk)
 
 
 def test_a_cache_that_covers_the_prompt_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:

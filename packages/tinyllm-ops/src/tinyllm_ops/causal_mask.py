@@ -6,11 +6,7 @@ import mlx.core as mx
 from jaxtyping import Float
 
 
-def causal_mask(
-    L: int,  # noqa: N803  the letters of docs/notation.md are the argument names of the contract
-    S: int,  # noqa: N803
-    dtype: mx.Dtype = mx.float32,
-) -> Float[mx.array, "{L} {S}"]:
+def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "{L} {S}"]:
     """What to add to the scores of L queries over S keys: 0 where visible, -inf elsewhere.
 
     Query i sees key j when j <= i + (S - L): the last query sees every key, and the diagonal ends
