@@ -11,7 +11,7 @@ from torch import Tensor
 # these tokens, a tenth of all, drown: a model learns to recite long before it learns to choose.
 OPENING = 5
 OPENING_WEIGHT = 6.0
-CUT_SHARE = 0.6
+CUT_SHARE = 0.75
 
 # The ids of a dialogue, and for each of them whether pico has to say it.
 Encoded = tuple[list[int], list[bool]]
@@ -46,7 +46,7 @@ def last_answer(said: list[bool]) -> int:
 
 
 def cut(row: Encoded, rng: random.Random) -> Encoded:
-    """`row` up to a few tokens into its last answer, three times in five; else the whole of it.
+    """`row` up to a few tokens into its last answer, three times in four; else the whole of it.
 
     Choosing an answer takes more training than reciting it, and a row that ends once the choice
     is made costs half.

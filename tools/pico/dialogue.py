@@ -21,7 +21,7 @@ SYSTEMS = (
 )
 SYSTEM_SHARE = 0.08  # of the dialogues begin with one of SYSTEMS
 MIXED_SHARE = 0.22  # of the dialogues join unrelated ones
-DRAWN = 800  # questions outside the subject, an epoch
+DRAWN = 1600  # questions outside the subject, an epoch
 CHAIN_SHARE = 0.15  # of the follow-ups come after another one of the same entry
 
 

@@ -4,6 +4,8 @@ import random
 import re
 import string
 
+from rewording import reword
+
 OPENINGS = (
     "hey, ", "hi, ", "hello, ", "hi there, ", "ok, ", "okay so ", "so ", "well, ", "please ",
     "please tell me: ", "um, ", "quick question: ", "question: ", "one question: ",
@@ -31,12 +33,14 @@ NEIGHBOURS = {
 
 
 def vary(text: str, rng: random.Random) -> str:
-    """`text` with other case, punctuation, typos, openings and closings; one time in four as it is.
+    """`text` in other words, case and marks, with typos; one time in four as it is.
 
     Draws from `rng`, so that the same state gives the same variation.
     """
     if rng.random() < 0.25:
         return text
+    if rng.random() < 0.35:
+        text = reword(text, rng)
     if rng.random() < 0.12:
         text = _drop_words(text, rng)
     if rng.random() < 0.22:

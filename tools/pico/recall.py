@@ -35,6 +35,7 @@ def correct(
 
     `weights` are those of `network.parameters`: the model's own or their 4-bit values.
     """
+    model.eval()
     order = sorted(range(len(rows)), key=lambda index: len(rows[index][0]))
     right = [False] * len(rows)
     for at in range(0, len(order), ROWS):
@@ -53,6 +54,7 @@ def say(
     model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
 ) -> list[str]:
     """What pico says to each of `questions`, decoded greedily."""
+    model.eval()
     texts: list[str] = []
     for at in range(0, len(questions), ROWS):
         prompts = []

@@ -104,6 +104,7 @@ class Run:
             progress = self.schedule.progress(position.tokens, position.seconds)
             if progress >= 1.0:
                 break
+            self.model.train()
             weights = network.parameters(self.model, quantized(progress))
             loss = network.loss(self.model, weights, batch, self.recipe.bfloat16)
             loss.backward()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_ops import MLX, OpSet, Positions, rope
+from tinyllm_ops import MLX, OpSet, Positions, Yarn, rope
+from tinyllm_ops.rotary_frequencies import rotary_frequencies
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle
 
 WAYS = pytest.mark.parametrize("traditional", [False, True])
@@ -193,3 +194,68 @@ def test_refuses_what_does_not_fit(
 def test_starts_at_position_0_in_qwens_pairing(device: mx.Device) -> None:
     x = normal((1, 4, 2, 8), seed=1)
     assert_close(rope(x), oracle.rope(exact(x), np.arange(4), 10_000.0, traditional=False))
+
+
+YARNS = [
+    Yarn(4.0, 32_768),  # Qwen's own, with base 1,000,000
+    Yarn(2.0, 4096, attention_factor=1.0),
+    Yarn(8.0, 2048, beta_fast=16.0, beta_slow=2.0, truncate=False),
+    Yarn(1.0, 32_768),
+    Yarn(40.0, 1),  # the whole head turns slowly: the ramp has no width
+]
+
+
+@WAYS
+@pytest.mark.parametrize("scaling", YARNS, ids=str)
+def test_yarn_stretches_the_slow_pairs(
+    ops: OpSet, dtype: mx.Dtype, scaling: Yarn, traditional: bool
+) -> None:
+    x = normal((2, 9, 3, 64), dtype, seed=1)
+    y = ops.rope(x, slice(5, 14), 1e6, traditional, scaling)
+    assert y.dtype == dtype
+    expected = oracle.rope(exact(x), np.arange(5, 14), 1e6, traditional, scaling)
+    assert_close(y, expected, position=14)
+
+
+@pytest.mark.parametrize("start", [32_768, 131_064, 1_048_568])
+@pytest.mark.parametrize("scaling", [None, Yarn(4.0, 32_768)], ids=["plain", "yarn"])
+def test_far_positions_are_as_exact_as_an_angle_in_float32(
+    ops: OpSet, dtype: mx.Dtype, scaling: Yarn | None, start: int
+) -> None:
+    x = normal((1, 8, 2, 128), dtype, seed=1)
+    y = ops.rope(x, slice(start, start + 8), 1e6, False, scaling)
+    expected = oracle.rope(exact(x), np.arange(start, start + 8), 1e6, False, scaling)
+    assert_close(y, expected, position=start + 8)
+
+
+def test_yarn_leaves_fast_pairs_and_slows_slow_ones_by_the_whole_factor() -> None:
+    scaling = Yarn(4.0, 32_768)
+    plain = np.array(rotary_frequencies(128, 1e6, None))
+    slowed = np.array(rotary_frequencies(128, 1e6, scaling))
+    turns = 32_768 * plain / (2 * math.pi)
+    assert (slowed[turns > 40] == plain[turns > 40]).all()
+    assert slowed[turns < 0.8] == pytest.approx(plain[turns < 0.8] / 4)
+    assert (np.diff(slowed) < 0).all()
+    assert scaling.magnitude == pytest.approx(1.1386, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"factor": 0.5}, "factor: expected a number from 1, got 0.5"),
+        ({"factor": math.nan}, "factor: expected a number from 1, got nan"),
+        ({"original_max_position_embeddings": 0}, "expected at least 1, got 0"),
+        ({"beta_fast": 1.0, "beta_slow": 2.0}, "expected 0 < beta_slow <= beta_fast"),
+        ({"attention_factor": -1.0}, "attention_factor: expected a number above 0, got -1.0"),
+    ],
+)
+def test_settings_of_yarn_that_make_no_sense_are_refused(
+    settings: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Yarn(**({"factor": 4.0, "original_max_position_embeddings": 32} | settings))
+
+
+def test_yarn_has_no_ramp_for_a_base_of_one(ops: OpSet) -> None:
+    with pytest.raises(ValueError, match="base: expected a number above 1 for YaRN, got 1"):
+        ops.rope(mx.zeros((1, 1, 1, 4)), slice(None), 1.0, False, Yarn(4.0, 32))

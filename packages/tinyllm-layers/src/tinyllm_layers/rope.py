@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import REFERENCE, OpSet, Positions
+from tinyllm_ops import REFERENCE, OpSet, Positions, Yarn
 from tinyllm_ops.positions import slice_start
 
 
@@ -24,6 +24,7 @@ class RoPE:
         base: float = 10000.0,
         traditional: bool = False,
         *,
+        scaling: Yarn | None = None,
         ops: OpSet = REFERENCE,
     ) -> None:
         """Keep the settings; angles are computed where they are used."""
@@ -33,6 +34,7 @@ class RoPE:
         self.seq_len = seq_len
         self.base = base
         self.traditional = traditional
+        self.scaling = scaling
         self.ops = ops
 
     def __call__(
@@ -59,7 +61,7 @@ class RoPE:
                     f"offset: expected positions below {self.seq_len}, "
                     f"got {start}..{start + x.shape[1] - 1}"
                 )
-        return self.ops.rope(x, positions, self.base, self.traditional)
+        return self.ops.rope(x, positions, self.base, self.traditional, self.scaling)
 
 
 def _slices(positions: Positions) -> Sequence[slice]:

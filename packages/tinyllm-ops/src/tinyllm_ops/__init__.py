@@ -10,6 +10,7 @@ from tinyllm_ops.attention import (
 from tinyllm_ops.causal_mask import causal_mask
 from tinyllm_ops.contract import Weight
 from tinyllm_ops.embedding import embedding
+from tinyllm_ops.expert_linear import expert_linear
 from tinyllm_ops.linear import linear
 from tinyllm_ops.mlx_fast import MLX
 from tinyllm_ops.opset import OpSet
@@ -19,6 +20,7 @@ from tinyllm_ops.quantized_tensor import QuantizedTensor
 from tinyllm_ops.reference import REFERENCE
 from tinyllm_ops.rms_norm import rms_norm
 from tinyllm_ops.rope import rope
+from tinyllm_ops.rotary_frequencies import Yarn
 from tinyllm_ops.silu import sigmoid, silu, swiglu
 from tinyllm_ops.softmax import softmax
 
@@ -29,9 +31,11 @@ __all__ = [
     "Positions",
     "QuantizedTensor",
     "Weight",
+    "Yarn",
     "causal_mask",
     "dequantize",
     "embedding",
+    "expert_linear",
     "linear",
     "quantize",
     "rms_norm",

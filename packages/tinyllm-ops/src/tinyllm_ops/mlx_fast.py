@@ -14,6 +14,7 @@ from tinyllm_ops.contract import (
     Weight,
     check_attention,
     check_embedding,
+    check_expert_linear,
     check_linear,
     check_quantize,
     check_rms_norm,
@@ -23,10 +24,12 @@ from tinyllm_ops.contract import (
     require_floating,
 )
 from tinyllm_ops.embedding import embedding_dtype
+from tinyllm_ops.expert_linear import expert_linear as reference_expert_linear
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
 from tinyllm_ops.quantization import quantize as reference_quantize
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
 
 def linear(
@@ -41,6 +44,33 @@ def linear(
     else:
         y = _quantized_matmul(x, w, transpose=True)
     return y if bias is None else y + bias
+
+
+def expert_linear(
+    x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
+) -> Float[mx.array, "N O"]:
+    """`mx.gather_mm` and `mx.gather_qmm`, which find each row's matrix by themselves."""
+    check_expert_linear(x, w, experts)
+    if x.size == 0:
+        return mx.zeros((x.shape[0], w.shape[1]), x.dtype)
+    rows = x[:, None]  # N 1 I
+    if isinstance(w, mx.array) and _on_cpu() and x.dtype != mx.float32:
+        return reference_expert_linear(x, w, experts)  # `mx.gather_mm` knows float32 alone there
+    if isinstance(w, QuantizedTensor):
+        y = mx.gather_qmm(
+            rows.astype(mx.float32) if _on_cpu() else rows,  # as in `_quantized_matmul`
+            w.packed,
+            w.scales,
+            w.biases,
+            rhs_indices=experts,
+            group_size=w.group_size,
+            bits=w.bits,
+            mode=w.mode,
+            sorted_indices=True,
+        )
+    else:
+        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=True)
+    return y[:, 0].astype(x.dtype)
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
@@ -101,13 +131,26 @@ def rope(
     positions: Positions = slice(None),
     base: float = 10000.0,
     traditional: bool = False,
+    scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """`mx.fast.rope`, which wants the heads before the tokens and one offset a row."""
     check_rope(x, base)
     batch, length, heads, dim = x.shape
+    periods = None
+    if scaling is not None:
+        periods = 1 / mx.array(rotary_frequencies(dim, base, scaling))
+        x = x * scaling.magnitude
 
     def rotate(x: mx.array, offset: int | mx.array) -> mx.array:  # x B H L D
-        return mx.fast.rope(x, dim, traditional=traditional, base=base, scale=1.0, offset=offset)
+        return mx.fast.rope(
+            x,
+            dim,
+            traditional=traditional,
+            base=base if periods is None else None,
+            scale=1.0,
+            offset=offset,
+            freqs=periods,
+        )
 
     where = position_array(positions, batch, length)
     if x.size == 0:
@@ -220,6 +263,7 @@ def _on_cpu() -> bool:
 MLX = OpSet(
     name="mlx",
     linear=linear,
+    expert_linear=expert_linear,
     embedding=embedding,
     softmax=softmax,
     silu=silu,

@@ -11,6 +11,7 @@ from jaxtyping import Float, Integer
 from tinyllm_ops.contract import Weight
 from tinyllm_ops.positions import Positions
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.rotary_frequencies import Yarn
 
 
 @runtime_checkable
@@ -21,6 +22,17 @@ class Linear(Protocol):
         self, x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
     ) -> Float[mx.array, "*batch O"]:
         """See `tinyllm_ops.linear`."""
+        ...
+
+
+@runtime_checkable
+class ExpertLinear(Protocol):
+    """What `expert_linear` is to a layer."""
+
+    def __call__(
+        self, x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
+    ) -> Float[mx.array, "N O"]:
+        """See `tinyllm_ops.expert_linear`."""
         ...
 
 
@@ -83,6 +95,7 @@ class Rope(Protocol):
         positions: Positions = slice(None),
         base: float = 10000.0,
         traditional: bool = False,
+        scaling: Yarn | None = None,
     ) -> Float[mx.array, "B L H D"]:
         """See `tinyllm_ops.rope`."""
         ...
@@ -125,6 +138,7 @@ class OpSet:
 
     name: str
     linear: Linear
+    expert_linear: ExpertLinear
     embedding: Embedding
     softmax: Softmax
     silu: Silu

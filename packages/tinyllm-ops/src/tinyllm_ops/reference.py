@@ -2,6 +2,7 @@
 
 from tinyllm_ops.attention import scaled_dot_product_attention_grouped
 from tinyllm_ops.embedding import embedding
+from tinyllm_ops.expert_linear import expert_linear
 from tinyllm_ops.linear import linear
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.quantization import quantize
@@ -13,6 +14,7 @@ from tinyllm_ops.softmax import softmax
 REFERENCE = OpSet(
     name="reference",
     linear=linear,
+    expert_linear=expert_linear,
     embedding=embedding,
     softmax=softmax,
     silu=silu,

@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from tinyllm_ops.contract import check_rope
 from tinyllm_ops.positions import Positions, position_array
+from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
 
 def rope(
@@ -14,18 +15,21 @@ def rope(
     positions: Positions = slice(None),
     base: float = 10000.0,
     traditional: bool = False,
+    scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """Rotate each pair of features by an angle proportional to the token's position (Su 2021).
 
     Pair i of D/2 turns by position * base^(-i / (D/2)):
     a' = a cos - b sin, b' = b cos + a sin. The product of two rotated vectors depends on the
-    difference of their positions alone. Angles are float32 whatever the dtype of x.
+    difference of their positions alone. Angles are float32 whatever the dtype of x: at position p
+    they are exact to p * 2^-23 radians, as in the training of the models.
 
     Args:
         x: queries or keys, before attention moves the heads forward.
         positions: see `position_array`.
         base: wavelengths go from 2 pi to 2 pi base.
         traditional: pair neighbors (0, 1), (2, 3), ...; otherwise, as in Qwen, i with i + D/2.
+        scaling: turn the slow pairs still more slowly, for texts beyond those of the training.
 
     Raises:
         ValueError: if D is odd, or positions do not fit.
@@ -33,10 +37,11 @@ def rope(
     check_rope(x, base)
     batch, length, _, dim = x.shape
     half = dim // 2
-    frequencies = mx.power(base, -mx.arange(half, dtype=mx.float32) / half)
+    frequencies = mx.array(rotary_frequencies(dim, base, scaling))
     where = position_array(positions, batch, length)
     angles = where[..., None, None].astype(mx.float32) * frequencies  # B L 1 D/2
-    cos, sin = mx.cos(angles), mx.sin(angles)
+    magnitude = 1.0 if scaling is None else scaling.magnitude
+    cos, sin = mx.cos(angles) * magnitude, mx.sin(angles) * magnitude
 
     wide = x.astype(mx.float32)
     if traditional:

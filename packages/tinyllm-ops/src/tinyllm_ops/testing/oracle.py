@@ -11,6 +11,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tinyllm_ops.rotary_frequencies import Yarn
+
 Array = NDArray[np.float64]
 Ids = NDArray[np.integer]
 Words = NDArray[np.uint32]
@@ -20,6 +22,12 @@ def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
     """y[o] = sum over i of x[i] w[o, i], + bias[o]."""
     y: Array = np.einsum("...i,oi->...o", x, w)
     return y if bias is None else y + bias
+
+
+def expert_linear(x: Array, w: Array, experts: Ids) -> Array:
+    """y[n, o] = sum over i of x[n, i] w[experts[n], o, i]."""
+    y: Array = np.einsum("ni,noi->no", x, np.take(w, experts, axis=0))
+    return y
 
 
 def embedding(ids: Ids, w: Array) -> Array:
@@ -61,7 +69,35 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
     return y
 
 
-def rope(x: Array, positions: Ids, base: float = 10000.0, traditional: bool = False) -> Array:
+def yarn(dim: int, base: float, scaling: Yarn) -> tuple[Array, float]:
+    """Frequencies of the D/2 pairs and the magnitude, equation by equation (Peng et al. 2023).
+
+    Solves r = context / wavelength for the pair where r is beta, and ramps between the two.
+    """
+    pair = np.arange(dim // 2)
+    frequency = base ** (-2.0 * pair / dim)
+    context = scaling.original_max_position_embeddings
+    # r(pair) = context base^(-2 pair / D) / 2 pi, a straight line in the logarithm.
+    ends = [
+        dim / 2 * (np.log(context) - np.log(2 * np.pi * beta)) / np.log(base)
+        for beta in (scaling.beta_fast, scaling.beta_slow)
+    ]
+    if scaling.truncate:
+        ends = [np.floor(ends[0]), np.ceil(ends[1])]
+    low, high = max(ends[0], 0), min(ends[1], dim - 1)
+    gamma = 1 - np.clip((pair - low) / (high - low if high != low else 0.001), 0, 1)
+    stretched = gamma * frequency + (1 - gamma) * frequency / scaling.factor
+    magnitude = scaling.attention_factor
+    return stretched, 1 + 0.1 * np.log(scaling.factor) if magnitude is None else magnitude
+
+
+def rope(
+    x: Array,
+    positions: Ids,
+    base: float = 10000.0,
+    traditional: bool = False,
+    scaling: Yarn | None = None,
+) -> Array:
     """Each pair as a complex number a + ib, times exp(i position base^(-pair / (D/2))).
 
     Args:
@@ -69,14 +105,18 @@ def rope(x: Array, positions: Ids, base: float = 10000.0, traditional: bool = Fa
         positions: the position of each token, of a shape that broadcasts to `B L`.
         base: see `tinyllm_ops.rope`.
         traditional: pairs are neighbors; otherwise i and i + D/2.
+        scaling: takes the frequencies of `yarn`, and its magnitude.
     """
     pairs = (x.shape[-1] // 2, 2) if traditional else (2, x.shape[-1] // 2)
     split = x.reshape(*x.shape[:-1], *pairs)
     if not traditional:
         split = np.swapaxes(split, -1, -2)
-    frequency = [base ** (-i / (x.shape[-1] / 2)) for i in range(x.shape[-1] // 2)]
-    angle = np.broadcast_to(positions, x.shape[:2])[:, :, None, None] * np.array(frequency)
-    turned = (split[..., 0] + 1j * split[..., 1]) * np.exp(1j * angle)
+    frequency = np.array([base ** (-i / (x.shape[-1] / 2)) for i in range(x.shape[-1] // 2)])
+    magnitude = 1.0
+    if scaling is not None:
+        frequency, magnitude = yarn(x.shape[-1], base, scaling)
+    angle = np.broadcast_to(positions, x.shape[:2])[:, :, None, None] * frequency
+    turned = (split[..., 0] + 1j * split[..., 1]) * magnitude * np.exp(1j * angle)
     out = np.stack([turned.real, turned.imag], axis=-1 if traditional else -2)
     return out.reshape(x.shape)
 

@@ -1,0 +1,96 @@
+"""How fast each pair of features turns, as trained or stretched to longer texts by YaRN."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Settings of YaRN (Peng et al. 2023): Qwen's way from 32,768 to 131,072 tokens.
+
+    Pairs that turn more than `beta_fast` times in the original context keep their frequency: they
+    tell neighbors apart. Those that turn less than `beta_slow` times are slowed down by `factor`:
+    they tell where in the text a token is. Between them, a ramp. Rotated vectors are lengthened by
+    `magnitude`, since attention over more keys needs sharper scores.
+
+    Attributes:
+        factor: of the new context to the original one.
+        original_max_position_embeddings: the context of the training, in tokens.
+        beta_fast: turns above which a pair is left alone.
+        beta_slow: turns below which a pair is slowed down by the whole factor.
+        attention_factor: the magnitude; None for the paper's 0.1 ln(factor) + 1.
+        truncate: move the ends of the ramp outwards to whole pairs, as the paper's code does.
+
+    Raises:
+        ValueError: if a setting is out of range.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings that would divide by zero or shrink a context."""
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"factor: expected a number from 1, got {self.factor}")
+        if self.original_max_position_embeddings < 1:
+            raise ValueError(
+                "original_max_position_embeddings: expected at least 1, "
+                f"got {self.original_max_position_embeddings}"
+            )
+        if not 0 < self.beta_slow <= self.beta_fast < math.inf:
+            raise ValueError(
+                f"beta_slow, beta_fast: expected 0 < beta_slow <= beta_fast, "
+                f"got {self.beta_slow} and {self.beta_fast}"
+            )
+        if self.attention_factor is not None and not 0 < self.attention_factor < math.inf:
+            raise ValueError(
+                f"attention_factor: expected a number above 0, got {self.attention_factor}"
+            )
+
+    @property
+    def magnitude(self) -> float:
+        """What rotated queries and keys are multiplied by."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 0.1 * math.log(self.factor) + 1.0
+
+    def slowed(self, dim: int, base: float) -> list[float]:
+        """How much of the slowing down each of the D/2 pairs gets, 0 to 1."""
+
+        def pair_of(turns: float) -> float:
+            # The pair i with original / (2 pi base^(i / (D/2))) = turns.
+            ratio = self.original_max_position_embeddings / (turns * 2 * math.pi)
+            return dim * math.log(ratio) / (2 * math.log(base))
+
+        first, last = pair_of(self.beta_fast), pair_of(self.beta_slow)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, dim - 1)
+        width = last - first if last != first else 0.001  # a step, where the ramp has no width
+        return [min(max((i - first) / width, 0.0), 1.0) for i in range(dim // 2)]
+
+
+@functools.cache
+def rotary_frequencies(dim: int, base: float, scaling: Yarn | None) -> tuple[float, ...]:
+    """Radians a token for each of the D/2 pairs: base^(-i / (D/2)), slowed down by YaRN if given.
+
+    Raises:
+        ValueError: if YaRN is asked for with a base of 1 or less, for which it has no ramp.
+    """
+    half = dim // 2
+    plain = [base ** (-i / half) for i in range(half)]
+    if scaling is None:
+        return tuple(plain)
+    if not base > 1:
+        raise ValueError(f"base: expected a number above 1 for YaRN, got {base}")
+    return tuple(
+        frequency * (1 - share) + frequency / scaling.factor * share
+        for frequency, share in zip(plain, scaling.slowed(dim, base), strict=True)
+    )
