@@ -69,7 +69,7 @@ class Assistant:
         self.model = model
         self.think = settings.think
         self.load_seconds = load_seconds
-        longest = model.config.max_position_embeddings
+        longest = model.config.context_length
         self.context = Context(min(longest, settings.max_context or longest), self._encode)
         self.cache = PrefixCache(lambda: model.make_cache(kv_bits=settings.kv_bits))
         self._tokenizer = tokenizer

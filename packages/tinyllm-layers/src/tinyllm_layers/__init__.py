@@ -5,6 +5,7 @@ from tinyllm_layers.embedding import Embedding
 from tinyllm_layers.grouped_query_attention import Biases, GroupedQueryAttention
 from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.mlp import MLP
+from tinyllm_layers.moe import MoE
 from tinyllm_layers.quantized_cache import QuantizedCache
 from tinyllm_layers.rms_norm import RMSNorm
 from tinyllm_layers.rope import RoPE
@@ -19,6 +20,7 @@ __all__ = [
     "Embedding",
     "GroupedQueryAttention",
     "KVCache",
+    "MoE",
     "QuantizedCache",
     "RMSNorm",
     "RoPE",

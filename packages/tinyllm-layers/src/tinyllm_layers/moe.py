@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import REFERENCE, OpSet, Weight
@@ -10,7 +12,7 @@ from tinyllm_ops.quantized_tensor import QuantizedTensor
 
 
 class MoE:
-    """Mixture of experts (Shazeer et al. 2017), as in Qwen3-MoE: sum of p_k mlp_k(x) over the top K.
+    """Mixture of experts (Shazeer et al. 2017): the sum of p_k mlp_k(x) over the best K of X.
 
     The router scores all X experts in float32, and softmax makes shares of the scores; the K
     largest are kept, and divided by their sum if `norm_topk_prob`. Each expert is an `MLP`.
@@ -51,20 +53,20 @@ class MoE:
 
     def __call__(self, x: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch E"]:
         """Route each token, let its experts speak, add up what they say by their shares."""
-        rows = x.reshape(-1, x.shape[-1])  # N E
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # N E
         shares, experts = self.route(rows)
         # Rows of one expert side by side, so that its matrices are read once for all of them.
         chosen = experts.flatten()  # N*K
         order = mx.argsort(chosen)
         said = self._mlp(rows[order // self.num_experts_per_tok], chosen[order])
-        said = said[mx.argsort(order)].reshape(*experts.shape, -1)  # N K E
+        said = said[mx.argsort(order)].reshape(*experts.shape, x.shape[-1])  # N K E
         total = (said.astype(mx.float32) * shares[..., None]).sum(-2)
         return total.astype(x.dtype).reshape(x.shape)
 
     def route(
         self, x: Float[mx.array, "N E"]
     ) -> tuple[Float[mx.array, "N K"], Integer[mx.array, "N K"]]:
-        """Choose K experts a token: their shares, in float32 and largest first, and which they are."""
+        """Choose K experts a token: their shares, float32 and largest first, and their numbers."""
         w = self.w_router
         wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
         shares = self.ops.softmax(self.ops.linear(x.astype(mx.float32), wide))  # N X

@@ -1,4 +1,4 @@
-"""Attention and MLP, each added to what flows by."""
+"""Attention and MLP (or experts), each added to what flows by."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from jaxtyping import Float
 from tinyllm_layers.grouped_query_attention import GroupedQueryAttention
 from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.mlp import MLP
+from tinyllm_layers.moe import MoE
 from tinyllm_layers.rms_norm import RMSNorm
 
 
@@ -17,7 +18,7 @@ class TransformerBlock:
     def __init__(
         self,
         attention: GroupedQueryAttention,
-        mlp: MLP,
+        mlp: MLP | MoE,
         attention_norm: RMSNorm,
         mlp_norm: RMSNorm,
     ) -> None:

@@ -26,10 +26,10 @@ def expert_linear(
         ValueError: if shapes or dtypes do not fit.
     """
     check_expert_linear(x, w, experts)
-    chosen: list[int] = experts.tolist()
     parts, start = [mx.zeros((0, w.shape[1]), x.dtype)], 0
-    while start < len(chosen):
-        end = start + chosen.count(chosen[start])
-        parts.append(linear(x[start:end], w[chosen[start]]))
+    while start < len(x):
+        expert = int(experts[start])
+        end = start + int((experts == expert).sum())
+        parts.append(linear(x[start:end], w[expert]))
         start = end
     return mx.concatenate(parts)

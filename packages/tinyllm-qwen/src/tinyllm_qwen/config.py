@@ -3,17 +3,22 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllm_ops import Yarn
+
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.experts import Experts
 from tinyllm_qwen.fields import Fields, show
 from tinyllm_qwen.json_object import read_json_object
 from tinyllm_qwen.quantization import Quantization
+from tinyllm_qwen.rope_settings import read_rope_scaling, read_rope_theta
+from tinyllm_qwen.sliding_window import SlidingWindow
 
-SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3 dense"}
+SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE"}
 
 # Fields that change what a model computes, beside the values that mean "not in use". Any other
 # value is refused. A field that is in neither this table nor `QwenConfig` is ignored: those that
 # are published with Qwen (use_cache, initializer_range, attention_dropout, bos_token_id,
-# max_window_layers, transformers_version, ...) say nothing about inference, and a tensor that an
+# router_aux_loss_coef, transformers_version, ...) say nothing about inference, and a tensor that an
 # unknown field might bring along is refused by name when the weights are loaded.
 _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),
@@ -23,20 +28,18 @@ _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "logit_scale": (1,),
     "mlp_bias": (False,),
-    "num_experts": (0,),
     "partial_rotary_factor": (1,),
     "residual_multiplier": (1,),
     "rope_traditional": (False,),
-    "use_sliding_window": (False,),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QwenConfig:
-    """The architecture of a Qwen2, Qwen2.5 or dense Qwen3 model.
+    """The architecture of a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model.
 
     Attributes:
-        model_type: "qwen2" (Qwen2.5 too) or "qwen3".
+        model_type: "qwen2" (Qwen2.5 too), "qwen3" or "qwen3_moe".
         vocab_size: rows of the embedding, V; the tokenizer may know fewer tokens.
         hidden_size: model width E.
         num_hidden_layers: transformer blocks.
@@ -44,12 +47,16 @@ class QwenConfig:
         num_attention_heads: query heads H.
         num_key_value_heads: key/value heads Hkv, a divisor of H.
         head_dim: D, even; H * D need not be E.
-        max_position_embeddings: the longest context that the model was trained for, in tokens.
+        max_position_embeddings: the longest context that the config names, in tokens; see
+            `context_length`.
         rms_norm_eps: eps inside the root of every RMSNorm.
         rope_theta: base of the rotary frequencies.
+        rope_scaling: how they are stretched to longer contexts, None where they are not.
         tie_word_embeddings: whether the head is the embedding.
         attention_bias: whether q, k and v projections have biases.
         qk_norm: whether q and k are normalized per head before RoPE (Qwen3).
+        sliding_window: which layers look back how far, None where all see everything.
+        experts: the mixture of experts of some layers, None where all have an MLP.
         quantization: how matrices are packed, None where they are not.
     """
 
@@ -64,15 +71,29 @@ class QwenConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope_theta: float
+    rope_scaling: Yarn | None = None
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     qk_norm: bool = False
+    sliding_window: SlidingWindow | None = None
+    experts: Experts | None = None
     quantization: Quantization | None = None
 
     @property
     def output_bias(self) -> bool:
         """Whether the attention's output projection has a bias: Qwen3's attention_bias adds it."""
-        return self.attention_bias and self.model_type == "qwen3"
+        return self.attention_bias and self.model_type != "qwen2"
+
+    @property
+    def context_length(self) -> int:
+        """The longest text that the model can follow, in tokens.
+
+        Qwen's way to a longer context is a `rope_scaling` beside the old max_position_embeddings.
+        """
+        if self.rope_scaling is None:
+            return self.max_position_embeddings
+        stretched = self.rope_scaling.original_max_position_embeddings * self.rope_scaling.factor
+        return max(self.max_position_embeddings, int(stretched))
 
     @classmethod
     def from_folder(cls, folder: Path) -> "QwenConfig":
@@ -110,22 +131,27 @@ class QwenConfig:
         kv_heads = fields.integer("num_key_value_heads", 1, 1 << 14, default=heads)
         if heads % kv_heads:
             raise fields.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+        layers = fields.integer("num_hidden_layers", 1, 1024)
+        context = fields.integer("max_position_embeddings", 1, 1 << 31)
         return cls(
             model_type=model_type,
             vocab_size=fields.integer("vocab_size", 1, 1 << 24),
             hidden_size=hidden_size,
-            num_hidden_layers=fields.integer("num_hidden_layers", 1, 1024),
+            num_hidden_layers=layers,
             intermediate_size=fields.integer("intermediate_size", 1, 1 << 24),
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=_head_dim(fields, hidden_size, heads),
-            max_position_embeddings=fields.integer("max_position_embeddings", 1, 1 << 31),
+            max_position_embeddings=context,
             rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0),
-            rope_theta=_rope_theta(fields),
+            rope_theta=read_rope_theta(fields),
+            rope_scaling=read_rope_scaling(fields, context),
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
             # Qwen2 has these biases whatever the field says; transformers does not read it there.
             attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
-            qk_norm=model_type == "qwen3",
+            qk_norm=model_type != "qwen2",
+            sliding_window=SlidingWindow.from_hf(fields, layers),
+            experts=Experts.from_hf(fields, layers) if model_type == "qwen3_moe" else None,
             quantization=Quantization.from_hf(config),
         )
 
@@ -136,17 +162,8 @@ def _refuse_unimplemented(fields: Fields) -> None:
         value = fields.raw(name)
         if value is not None and value not in neutral:
             raise CheckpointError(f"config.json: {name} = {show(value)} is not implemented yet")
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        return
-    if not isinstance(layer_types, list):
-        raise fields.error("layer_types", "a list")
-    for layer_type in layer_types:
-        if layer_type != "full_attention":
-            raise CheckpointError(
-                f"config.json: layer_types has {show(layer_type)}, which is not implemented yet; "
-                "'full_attention' is"
-            )
+    if fields.text("model_type") != "qwen3_moe" and fields.raw("num_experts") not in (None, 0):
+        raise fields.error("num_experts", "none in a model_type without experts")
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
@@ -163,38 +180,3 @@ def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
             f"got {head_dim}"
         )
     return head_dim
-
-
-def _rope_theta(fields: Fields) -> float:
-    """`rope_theta` at the top level (transformers 4) or in `rope_parameters` (transformers 5)."""
-    for name in ("rope_scaling", "rope_parameters"):
-        _refuse_scaling(name, fields.table(name) or {})
-    nested = Fields(fields.table("rope_parameters") or {}, "config.json: rope_parameters")
-    places = [place for place in (fields, nested) if place.raw("rope_theta") is not None]
-    # Without one, transformers assumes 10,000 and MLX 1,000,000: required, since both fit.
-    values = {place.number("rope_theta", 1.0, 1e15) for place in places or [fields]}
-    if len(values) > 1:
-        raise CheckpointError(
-            f"config.json: rope_theta: expected one value, got {values} at the top level and in "
-            "rope_parameters"
-        )
-    return values.pop()
-
-
-def _refuse_scaling(name: str, table: dict[str, object]) -> None:
-    """Raise unless a table of RoPE parameters asks for the plain rotation."""
-    kind = table.get("rope_type", table.get("type"))
-    if kind == "yarn":
-        raise CheckpointError(
-            f"config.json: {name}: YaRN is not implemented yet: set its rope_type to 'default' to "
-            "use the model up to the context it was trained for"
-        )
-    if kind not in (None, "default"):
-        raise CheckpointError(f"config.json: {name}: type {show(kind)} is not implemented yet")
-    if table.get("partial_rotary_factor") not in (None, 1) or any(
-        isinstance(value, dict) for value in table.values()
-    ):
-        raise CheckpointError(
-            f"config.json: {name}: partial rotation and parameters per kind of layer are not "
-            "implemented yet"
-        )

@@ -30,9 +30,11 @@ class Fields:
             raise self.error(name, f"an integer from {low} to {high}")
         return value
 
-    def number(self, name: str, low: float, high: float) -> float:
-        """A required finite number in [low, high]."""
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number in [low, high]; required where there is no default."""
         value = self.raw(name)
+        if value is None and default is not None:
+            return default
         # Compared before it is converted: float() of a huge integer overflows. NaN fails both.
         if (
             isinstance(value, bool)

@@ -59,7 +59,7 @@ def generate(
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     cache = model.make_cache() if cache is None else cache
-    cached, context = _cached(cache, model), model.config.max_position_embeddings
+    cached, context = _cached(cache, model), model.config.context_length
     _check_tokens(tokens, model.config.vocab_size, cached)
     if len(tokens) >= context:
         raise ValueError(

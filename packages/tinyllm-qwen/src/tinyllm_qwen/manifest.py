@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 
+from tinyllm_ops.quantized_tensor import AFFINE
+
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.quantization import PackedFormat
-from tinyllm_qwen.safetensors_file import TensorEntry
+from tinyllm_qwen.stored_tensor import StoredTensor
 
 FLOATING = ("F32", "F16", "BF16")
 _PACKED = ("U32",)
+_SCALES_OF_FLOATS = ("U8",)
 _LISTED = 10
 
 
@@ -17,7 +20,7 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
 
     The shape is that of the numbers: a quantized matrix has it too, however it is packed.
     """
-    width, mlp, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    width, head_dim = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
     block: dict[str, tuple[int, ...]] = {
         "input_layernorm.weight": (width,),
@@ -26,9 +29,6 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj.weight": (keys, width),
         "self_attn.o_proj.weight": (width, queries),
         "post_attention_layernorm.weight": (width,),
-        "mlp.gate_proj.weight": (mlp, width),
-        "mlp.up_proj.weight": (mlp, width),
-        "mlp.down_proj.weight": (width, mlp),
     }
     if config.attention_bias:
         for name, size in (("q", queries), ("k", keys), ("v", keys)):
@@ -39,15 +39,35 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
         block["self_attn.q_norm.weight"] = block["self_attn.k_norm.weight"] = (head_dim,)
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, width)}
     for layer in range(config.num_hidden_layers):
-        shapes |= {f"layers.{layer}.{name}": shape for name, shape in block.items()}
+        parts = block | _mlp_shapes(config, layer)
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
     shapes["norm.weight"] = (width,)
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, width)
     return shapes
 
 
+def _mlp_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    """The MLP of a layer, or its router and experts."""
+    width, experts = config.hidden_size, config.experts
+    if experts is None or layer not in experts.layers:
+        mlp = config.intermediate_size
+        return {
+            "mlp.gate_proj.weight": (mlp, width),
+            "mlp.up_proj.weight": (mlp, width),
+            "mlp.down_proj.weight": (width, mlp),
+        }
+    count, mlp = experts.num_experts, experts.intermediate_size
+    return {
+        "mlp.gate.weight": (count, width),
+        "mlp.switch_mlp.gate_proj.weight": (count, mlp, width),
+        "mlp.switch_mlp.up_proj.weight": (count, mlp, width),
+        "mlp.switch_mlp.down_proj.weight": (count, width, mlp),
+    }
+
+
 def packed_formats(
-    config: QwenConfig, stored: Mapping[str, TensorEntry]
+    config: QwenConfig, stored: Mapping[str, StoredTensor]
 ) -> dict[str, PackedFormat]:
     """The matrices that are packed, by module path, with their format.
 
@@ -61,7 +81,7 @@ def packed_formats(
     for name, shape in expected_shapes(config).items():
         path = name.removesuffix(".weight")
         packed = quantization.format_of(path)
-        if packed is None or len(shape) != 2:
+        if packed is None or len(shape) < 2:
             continue
         weight = stored.get(name)
         floating = weight is not None and weight.dtype in FLOATING
@@ -71,7 +91,7 @@ def packed_formats(
 
 
 def check_manifest(
-    config: QwenConfig, stored: Mapping[str, TensorEntry], source: str
+    config: QwenConfig, stored: Mapping[str, StoredTensor], source: str
 ) -> dict[str, PackedFormat]:
     """Compare a checkpoint's tensors, by name less "model.", with those that the config implies.
 
@@ -94,13 +114,16 @@ def check_manifest(
         if path not in formats:
             expected[name] = (shape, FLOATING)
             continue
-        rows, columns = shape
+        *rows, columns = shape
         packed = formats[path]
         if columns % packed.group_size:
             wrong.append(f"{path}: {columns} columns are no multiple of {packed.group_size}")
-        groups = (rows, columns // packed.group_size)
-        expected[name] = ((rows, columns * packed.bits // 32), _PACKED)
-        expected[f"{path}.scales"] = expected[f"{path}.biases"] = (groups, FLOATING)
+        groups = (*rows, columns // packed.group_size)
+        expected[name] = ((*rows, columns * packed.bits // 32), _PACKED)
+        if packed.mode == AFFINE:
+            expected[f"{path}.scales"] = expected[f"{path}.biases"] = (groups, FLOATING)
+        else:
+            expected[f"{path}.scales"] = (groups, _SCALES_OF_FLOATS)
     for name, (shape, dtypes) in expected.items():
         entry = stored.get(name)
         if entry is not None and (entry.shape != shape or entry.dtype not in dtypes):

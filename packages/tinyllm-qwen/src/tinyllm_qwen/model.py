@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and Qwen3: tokens to logits."""
+"""Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE: tokens to logits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +11,7 @@ from tinyllm_layers import (
     Embedding,
     GroupedQueryAttention,
     KVCache,
+    MoE,
     QuantizedCache,
     RMSNorm,
     RoPE,
@@ -37,7 +38,8 @@ class Qwen:
 
         Args:
             config: the architecture.
-            weights: tensors by the names that Hugging Face gives them, without "model.".
+            weights: tensors by the names that Hugging Face gives them, without "model."; experts
+                by those of MLX, stacked.
             ops: the implementation of the model's maths.
 
         Raises:
@@ -74,7 +76,8 @@ class Qwen:
         cache = self.make_cache() if cache is None else cache
         if len(cache) != len(self.blocks):
             raise ValueError(f"cache: expected {len(self.blocks)}, one a block, got {len(cache)}")
-        h = self.embed_tokens(tokens)
+        # The scales of float formats are bytes, which leave the dtype of the rows open.
+        h = self.embed_tokens(tokens).astype(self.dtype)
         for block, block_cache in zip(self.blocks, cache, strict=True):
             h = block(h, block_cache)
         h = self.norm(h[:, -1:] if last_only else h)
@@ -87,6 +90,9 @@ class Qwen:
     ) -> list[KVCache]:
         """Make empty caches for one sequence (or for rows that stay in step).
 
+        A layer with a sliding window keeps what the window shows, in the dtype of the model,
+        whatever the others do.
+
         Args:
             kv_bits: quantize keys and values to so many bits, 8 or 4 as a rule.
             max_size: keep only the first tokens and the last ones, so many in all.
@@ -96,13 +102,18 @@ class Qwen:
         """
         if kv_bits is not None and max_size is not None:
             raise ValueError("kv_bits, max_size: expected at most one, got both")
-        blocks = range(self.config.num_hidden_layers)
-        if kv_bits is not None:
-            group_size = self._cache_group_size()
-            return [QuantizedCache(kv_bits, group_size) for _ in blocks]
-        if max_size is not None:
-            return [RotatingCache(max_size) for _ in blocks]
-        return [DenseCache() for _ in blocks]
+        group_size = 0 if kv_bits is None else self._cache_group_size()
+        window = self.config.sliding_window
+
+        def cache_of(layer: int) -> KVCache:
+            if window is not None and layer in window.layers:
+                size = window.size if max_size is None else min(window.size, max_size)
+                return RotatingCache(size, keep=0)
+            if kv_bits is not None:
+                return QuantizedCache(kv_bits, group_size)
+            return DenseCache() if max_size is None else RotatingCache(max_size)
+
+        return [cache_of(layer) for layer in range(self.config.num_hidden_layers)]
 
     @property
     def nbytes(self) -> int:
@@ -119,6 +130,7 @@ class Qwen:
             found += [norm.weight for norm in norms if norm is not None]
             found += [attention.wq, attention.wk, attention.wv, attention.wo]
             found += [b for b in (biases.q, biases.k, biases.v, biases.o) if b is not None]
+            found += [mlp.w_router] if isinstance(mlp, MoE) else []
             found += [mlp.w_gate, mlp.w_up, mlp.w_down]
         found.append(self.norm.weight)
         return found if self.lm_head is None else [*found, self.lm_head]
@@ -142,7 +154,7 @@ def _block(
 ) -> TransformerBlock:
     """Block `index` of the stack."""
     width, head_dim = config.hidden_size, config.head_dim
-    attention, mlp = f"layers.{index}.self_attn", f"layers.{index}.mlp"
+    attention = f"layers.{index}.self_attn"
 
     def bias(name: str, wanted: bool) -> mx.array | None:
         return _vector(weights, f"{attention}.{name}_proj.bias") if wanted else None
@@ -159,7 +171,13 @@ def _block(
             config.num_key_value_heads,
             head_dim,
             *(weights[f"{attention}.{name}_proj.weight"] for name in "qkvo"),
-            rope=RoPE(head_dim, config.max_position_embeddings, config.rope_theta, ops=ops),
+            rope=RoPE(
+                head_dim,
+                config.context_length,
+                config.rope_theta,
+                scaling=config.rope_scaling,
+                ops=ops,
+            ),
             biases=Biases(
                 q=bias("q", config.attention_bias),
                 k=bias("k", config.attention_bias),
@@ -170,14 +188,28 @@ def _block(
             k_norm=head_norm("k"),
             ops=ops,
         ),
-        MLP(
-            width,
-            config.intermediate_size,
-            *(weights[f"{mlp}.{name}_proj.weight"] for name in ("gate", "up", "down")),
-            ops=ops,
-        ),
+        _mlp(config, weights, index, ops),
         _norm(weights, f"layers.{index}.input_layernorm.weight", width, config, ops),
         _norm(weights, f"layers.{index}.post_attention_layernorm.weight", width, config, ops),
+    )
+
+
+def _mlp(config: QwenConfig, weights: Mapping[str, Weight], index: int, ops: OpSet) -> MLP | MoE:
+    """The feed-forward half of block `index`."""
+    width, mlp, experts = config.hidden_size, f"layers.{index}.mlp", config.experts
+    if experts is None or index not in experts.layers:
+        projections = (weights[f"{mlp}.{name}_proj.weight"] for name in ("gate", "up", "down"))
+        return MLP(width, config.intermediate_size, *projections, ops=ops)
+    stacks = (weights[f"{mlp}.switch_mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
+    return MoE(
+        width,
+        experts.intermediate_size,
+        experts.num_experts,
+        experts.num_experts_per_tok,
+        weights[f"{mlp}.gate.weight"],
+        *stacks,
+        norm_topk_prob=experts.norm_topk_prob,
+        ops=ops,
     )
 
 

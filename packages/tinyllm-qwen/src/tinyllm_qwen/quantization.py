@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS
+from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.fields import Fields, show
 
-_SETTINGS = frozenset({"group_size", "bits", "mode"})
+_SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedFormat:
-    """One way to pack a matrix: `bits` a number, a scale and a bias every `group_size` of them."""
+    """One way to pack a matrix: `bits` a number, and a scale every `group_size` of them.
+
+    In mode "affine" a bias too; "mxfp4", "mxfp8" and "nvfp4" are floating-point numbers.
+    """
 
     group_size: int
     bits: int
@@ -24,20 +27,27 @@ class PackedFormat:
         """Read group_size, bits and mode.
 
         Raises:
-            CheckpointError: if one is missing, or is not what MLX's affine mode knows.
+            CheckpointError: if one is missing, or the format is not one that MLX knows.
         """
         fields = Fields(settings, source)
         mode = fields.text("mode") or AFFINE
-        if mode != AFFINE:
+        if mode != AFFINE and mode not in FLOAT_MODES:
+            raise fields.error("mode", f"one of {', '.join([AFFINE, *FLOAT_MODES])}")
+        if fields.flag("global_scale", default=False):
             raise CheckpointError(
-                f"{source}: mode {show(mode)} is not implemented yet: use a checkpoint that is "
-                f"quantized in mode {AFFINE!r}"
+                f"{source}: a global scale (nvfp4 with one more scale a matrix) is not implemented "
+                "yet: quantize the model without it"
             )
-        group_size = fields.integer("group_size", 1, 1 << 16)
-        if group_size not in AFFINE_GROUPS:
-            raise fields.error("group_size", f"one of {AFFINE_GROUPS}")
         bits = fields.integer("bits", 1, 64)
-        if bits not in AFFINE_BITS:
+        group_size = fields.integer("group_size", 1, 1 << 16)
+        if mode in FLOAT_MODES:
+            if bits != FLOAT_MODES[mode][0]:
+                raise fields.error("bits", f"{FLOAT_MODES[mode][0]}, as {mode} has")
+            if group_size != FLOAT_MODES[mode][1]:
+                raise fields.error("group_size", f"{FLOAT_MODES[mode][1]}, as {mode} has")
+        elif group_size not in AFFINE_GROUPS:
+            raise fields.error("group_size", f"one of {AFFINE_GROUPS}")
+        elif bits not in AFFINE_BITS:
             raise fields.error("bits", f"one of {AFFINE_BITS}")
         return cls(group_size=group_size, bits=bits, mode=mode)
 
