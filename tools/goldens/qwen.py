@@ -14,7 +14,14 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 GOLDENS = Path(__file__).resolve().parents[2] / "packages/tinyllm-qwen/tests/goldens/models"
 SHAPE = {
@@ -28,6 +35,20 @@ SHAPE = {
     "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
 }
+SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+EXPERTS = SHAPE | {
+    "head_dim": 16,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "tie_word_embeddings": False,
+}
 FAMILIES = {
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, tie_word_embeddings=True)),
     "qwen2-untied": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, tie_word_embeddings=False)),
@@ -35,6 +56,22 @@ FAMILIES = {
     "qwen3-bias": (
         Qwen3ForCausalLM,
         Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=False, attention_bias=True),
+    ),
+    "qwen2-sliding": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, **SLIDING, tie_word_embeddings=True)),
+    "qwen3-yarn": (
+        Qwen3ForCausalLM,
+        Qwen3Config(**(SHAPE | {"rope_parameters": YARN}), head_dim=32, tie_word_embeddings=True),
+    ),
+    "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**EXPERTS, norm_topk_prob=True)),
+    "qwen3-moe-mixed": (
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(
+            **(EXPERTS | {"num_hidden_layers": 3}),
+            norm_topk_prob=False,
+            decoder_sparse_step=1,
+            mlp_only_layers=[1],
+            attention_bias=True,
+        ),
     ),
 }
 

@@ -42,6 +42,18 @@ QWEN3: dict[str, object] = QWEN2 | {
     "rope_scaling": None,
     "sliding_window": None,
 }
+QWEN3_MOE: dict[str, object] = QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
+FAMILIES = {"qwen2": QWEN2, "qwen3": QWEN3, "qwen3_moe": QWEN3_MOE}
 
 
 class RandomCheckpoint:
@@ -62,16 +74,15 @@ class RandomCheckpoint:
         }
         return self
 
-    def quantize(self, paths: Iterable[str], group_size: int, bits: int) -> "RandomCheckpoint":
+    def quantize(
+        self, paths: Iterable[str], group_size: int, bits: int, mode: str = "affine"
+    ) -> "RandomCheckpoint":
         """Pack matrices with `mx.quantize`, as `mlx_lm.convert` stores them."""
         for path in paths:
             weight = self.tensors[f"{path}.weight"]
-            packed, scales, biases = mx.quantize(weight, group_size=group_size, bits=bits)
-            self.tensors |= {
-                f"{path}.weight": packed,
-                f"{path}.scales": scales,
-                f"{path}.biases": biases,
-            }
+            parts = mx.quantize(weight, group_size=group_size, bits=bits, mode=mode)
+            names = (f"{path}.weight", f"{path}.scales", f"{path}.biases")
+            self.tensors |= dict(zip(names, parts, strict=False))
         return self
 
     def save(self, *, prefix: str = "model.", shards: int = 1) -> "RandomCheckpoint":
@@ -96,10 +107,9 @@ class RandomCheckpoint:
 
 @pytest.fixture
 def random_checkpoint(tmp_path: Path) -> Callable[..., RandomCheckpoint]:
-    """Make a checkpoint of the family "qwen2" or "qwen3", with fields of its config replaced."""
+    """Make a checkpoint of a family in FAMILIES, with fields of its config replaced."""
 
     def make(family: str = "qwen3", **fields: object) -> RandomCheckpoint:
-        base = QWEN3 if family == "qwen3" else QWEN2
-        return RandomCheckpoint(tmp_path / "checkpoint", base | fields)
+        return RandomCheckpoint(tmp_path / "checkpoint", FAMILIES[family] | fields)
 
     return make

@@ -48,9 +48,10 @@ def test_64_greedy_steps_are_those_of_transformers(family: str, ops: OpSet) -> N
     assert chosen == expected["greedy"].tolist()
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen2-sliding", "qwen3-yarn", "qwen3-moe-mixed"])
 @pytest.mark.parametrize("cuts", [[23], [1] * 23, [5, 1, 17], [22, 1]], ids=str)
-def test_chunks_of_any_size_give_the_same_logits(cuts: list[int]) -> None:
-    model, expected = read("qwen3", MLX)
+def test_chunks_of_any_size_give_the_same_logits(family: str, cuts: list[int]) -> None:
+    model, expected = read(family, MLX)
     cache, start, parts = model.make_cache(), 0, []
     for length in cuts:
         parts.append(model(expected["tokens"][:, start : start + length], cache))
@@ -109,6 +110,16 @@ def test_a_rotating_cache_is_exact_until_it_turns() -> None:
     forgetful = model(expected["tokens"], model.make_cache(max_size=12))
     assert relative_error(forgetful[:, :12], expected["logits"][:, :12]) < LOGITS
     assert relative_error(forgetful[:, -1], expected["logits"][:, -1]) > LOGITS
+
+
+def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
+    model, expected = read("qwen2-sliding", MLX)
+    for arguments in ({}, {"max_size": 64}, {"max_size": 5}):
+        full, sliding = model.make_cache(**arguments)
+        model(expected["tokens"], [full, sliding])
+        held = min(7, arguments.get("max_size", 7))
+        assert sliding.arrays[0].shape[2] == held
+        assert full.arrays[0].shape[2] >= min(23, arguments.get("max_size", 23))
 
 
 def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tinyllm_ops import QuantizedTensor
+from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.weights import load_weights
 
 Make = Callable[..., Any]
@@ -21,6 +22,7 @@ MATRICES = [
     "embed_tokens",
     *(f"layers.{layer}.{name}" for layer in range(2) for name in PROJECTIONS),
 ]
+FLOAT_FORMATS = [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -38,6 +40,36 @@ def test_every_tensor_comes_back_as_it_was_written(
     for name, tensor in made.tensors.items():
         assert weights[name].dtype == tensor.dtype
         assert mx.array_equal(weights[name], tensor)
+
+
+@pytest.mark.parametrize(("mode", "bits", "group_size"), FLOAT_FORMATS)
+@pytest.mark.parametrize("dtype", [None, mx.float32])
+def test_float_formats_have_byte_scales_and_no_biases(
+    random_checkpoint: Make, mode: str, bits: int, group_size: int, dtype: mx.Dtype | None
+) -> None:
+    table = {"group_size": group_size, "bits": bits, "mode": mode}
+    made = random_checkpoint(quantization=table).fill()
+    made.quantize(MATRICES, group_size, bits, mode).save()
+    weights = load_weights(made.folder, made.config, dtype=dtype)
+    for path in MATRICES:
+        weight = weights[f"{path}.weight"]
+        assert isinstance(weight, QuantizedTensor)
+        assert (weight.mode, weight.biases) == (mode, None)
+        assert mx.array_equal(weight.packed, made.tensors[f"{path}.weight"])
+        assert mx.array_equal(weight.scales, made.tensors[f"{path}.scales"])
+    assert weights["norm.weight"].dtype == (dtype or mx.bfloat16)
+
+
+@pytest.mark.parametrize(("mode", "bits", "group_size"), FLOAT_FORMATS)
+def test_a_model_with_byte_scales_computes_in_the_dtype_of_its_norms(
+    random_checkpoint: Make, mode: str, bits: int, group_size: int
+) -> None:
+    table = {"group_size": group_size, "bits": bits, "mode": mode}
+    made = random_checkpoint(quantization=table).fill()
+    made.quantize(MATRICES, group_size, bits, mode).save()
+    for ops in (REFERENCE, MLX):
+        model = Qwen(made.config, load_weights(made.folder, made.config), ops=ops)
+        assert model(mx.array([[1, 2, 3]])).dtype == mx.bfloat16
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])

@@ -33,7 +33,9 @@ class Experts:
         Raises:
             CheckpointError: if a field is missing or out of range.
         """
-        num_experts = fields.integer("num_experts", 0, 1 << 14)
+        # Qwen and transformers 4 write num_experts, transformers 5 num_local_experts.
+        new = fields.raw("num_experts") is None and fields.raw("num_local_experts") is not None
+        num_experts = fields.integer("num_local_experts" if new else "num_experts", 0, 1 << 14)
         step = fields.integer("decoder_sparse_step", 1, 1 << 14, default=1)
         dense = fields.integers("mlp_only_layers", 0, 1 << 14)
         layers = frozenset(
