@@ -10,7 +10,9 @@ from types import ModuleType
 
 import pytest
 
-LOGITS = 1e-4  # relative to the largest logit, float32
+# Relative to the largest logit. In float32 the bar of issue 2; in the half formats activations are
+# rounded some ten times a layer, to 11 and 8 bits.
+LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2}
 TOOL = Path(__file__).parents[1] / "tools" / "parity.py"
 
 
@@ -27,9 +29,18 @@ def load_tool() -> ModuleType:
 PARITY = load_tool()
 
 
-@pytest.mark.parametrize("form", PARITY.FORMATS)
-@pytest.mark.parametrize("family", PARITY.FAMILIES)
-def test_logits_and_greedy_tokens_are_those_of_mlx_lm(family: str, form: str) -> None:
+CASES = [
+    (family, form)
+    for family in PARITY.FAMILIES
+    for form in PARITY.FORMATS
+    # Every format for a model of each kind, and the usual two for every family.
+    if family in ("qwen2", "qwen3", "qwen3-moe") or str(form) in ("not packed", "4-bit, group 64")
+]
+
+
+@pytest.mark.parametrize(("family", "form"), CASES, ids=str)
+def test_logits_and_greedy_tokens_are_those_of_mlx_lm(family: str, form: object) -> None:
     for row in PARITY.against_mlx_lm(family, form):
-        assert row.logits < LOGITS, row
+        for dtype, error in row.logits.items():
+            assert error < LOGITS[dtype], row
         assert row.greedy == PARITY.STEPS, row

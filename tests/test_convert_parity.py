@@ -1,0 +1,266 @@
+"""`convert` beside `mlx_lm.convert`: the same files, bit for bit; each reads what the other wrote.
+
+tinyllm_qwen.from_mlx_lm too: the model that mlx-lm loaded, computed by us.
+"""
+
+import json
+import shutil
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm
+import pytest
+from mlx import nn
+from mlx_lm.models.switch_layers import SwitchLinear
+from mlx_lm.tuner.utils import linear_to_lora_layers
+from mlx_lm.utils import dequantize_model, load_model
+from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
+from tinyllm_qwen import CheckpointError, Qwen, QwenConfig, Recipe, convert, from_mlx_lm, load
+from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.quantization import PackedFormat
+
+LOGITS = 1e-4  # relative to the largest logit, float32
+TOKENIZER = Path(__file__).parents[1] / "packages/tinyllm-qwen/tests/goldens/qwen3"
+SHAPE: dict[str, object] = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "intermediate_size": 192,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "torch_dtype": "bfloat16",
+    "_name_or_path": "somewhere",
+}
+EXPERTS: dict[str, object] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [0],
+}
+FAMILIES: dict[str, dict[str, object]] = {
+    "qwen2": SHAPE | {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen2, untied": SHAPE | {"model_type": "qwen2", "tie_word_embeddings": False},
+    "qwen3": SHAPE | {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 64},
+    "qwen3_moe": SHAPE | EXPERTS | {"model_type": "qwen3_moe", "tie_word_embeddings": False},
+}
+FORMATS = {
+    "4 bits": PackedFormat(group_size=64, bits=4),
+    "3 bits": PackedFormat(group_size=32, bits=3),
+    "8 bits": PackedFormat(group_size=128, bits=8),  # 192 and 64 columns are no such groups
+    "mxfp4": PackedFormat(group_size=32, bits=4, mode="mxfp4"),
+    "mxfp8": PackedFormat(group_size=32, bits=8, mode="mxfp8"),
+    "nvfp4": PackedFormat(group_size=16, bits=4, mode="nvfp4"),
+}
+# Files are compared for all of them; logits for each family and for each format.
+PAIRS = [(family, "4 bits") for family in FAMILIES]
+PAIRS += [("qwen3_moe", form) for form in FORMATS if form != "4 bits"]
+
+
+def published(folder: Path, family: str) -> Path:
+    """Random weights as Qwen publishes them: bfloat16, expert by expert, tied heads stored too."""
+    mx.random.seed(3)
+    config = FAMILIES[family]
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors: dict[str, mx.array] = {"lm_head.weight": mx.zeros((512, 128), mx.bfloat16)}
+    for name, shape in expected_shapes(QwenConfig.from_hf(config)).items():
+        spread = 0.05 if len(shape) > 1 else 0.3
+        array = (mx.random.normal(shape) * spread + (len(shape) == 1)).astype(mx.bfloat16)
+        if "switch_mlp" in name:
+            for expert, one in enumerate(array):
+                tensors[f"model.{name.replace('switch_mlp', f'experts.{expert}')}"] = one
+        else:
+            tensors[name if name.startswith("lm_head") else f"model.{name}"] = array
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "pt"})
+    for file in TOKENIZER.iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+def theirs(source: Path, target: Path, packed: PackedFormat | None, **options: object) -> Path:
+    """What `mlx_lm.convert` makes of it."""
+    settings = (
+        {}
+        if packed is None
+        else {"q_group_size": packed.group_size, "q_bits": packed.bits, "q_mode": packed.mode}
+    )
+    mlx_lm.convert(str(source), str(target), quantize=packed is not None, **settings, **options)
+    return target
+
+
+def tensors(folder: Path) -> dict[str, mx.array]:
+    """All tensors of a folder's files."""
+    found: dict[str, mx.array] = {}
+    for file in folder.glob("*.safetensors"):
+        found |= mx.load(str(file))
+    return found
+
+
+def settings(folder: Path) -> dict[str, object]:
+    """The config, without the end tokens that mlx-lm copies into it from elsewhere."""
+    config = json.loads((folder / "config.json").read_text())
+    return {key: value for key, value in config.items() if key != "eos_token_id"}
+
+
+def assert_same(ours: Path, other: Path) -> None:
+    expected = tensors(other)
+    actual = tensors(ours)
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert actual[name].dtype == array.dtype, name
+        assert mx.array_equal(actual[name], array), name
+    assert settings(ours) == settings(other)
+    index = json.loads((ours / "model.safetensors.index.json").read_text())
+    assert index == json.loads((other / "model.safetensors.index.json").read_text())
+
+
+def distance(actual: mx.array, expected: mx.array) -> float:
+    """Largest difference over largest expected number."""
+    return float(mx.abs(actual - expected).max()) / float(mx.abs(expected).max())
+
+
+def prompt() -> mx.array:
+    return mx.random.randint(0, 512, (2, 70), key=mx.random.key(5))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_files_are_those_of_mlx_lm(tmp_path: Path, family: str, form: str) -> None:
+    source = published(tmp_path / "source", family)
+    convert(source, tmp_path / "ours", Recipe(packed=FORMATS[form]))
+    assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", FORMATS[form]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cast_comes_before_the_codes(tmp_path: Path, family: str) -> None:
+    source, packed = published(tmp_path / "source", family), FORMATS["4 bits"]
+    convert(source, tmp_path / "ours", Recipe(packed=packed, dtype=mx.float16))
+    theirs(source, tmp_path / "theirs", packed, dtype="float16")
+    config = tmp_path / "theirs" / "config.json"  # where mlx-lm leaves "bfloat16"
+    config.write_text(config.read_text().replace('"bfloat16"', '"float16"'))
+    assert_same(tmp_path / "ours", tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_a_format_the_numbers_stay(tmp_path: Path, family: str) -> None:
+    source = published(tmp_path / "source", family)
+    convert(source, tmp_path / "ours")
+    assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", None))
+
+
+def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> None:
+    source, packed = published(tmp_path / "source", "qwen2, untied"), FORMATS["4 bits"]
+    skip = ("lm_head", "model.layers.0.*")
+    done = convert(source, tmp_path / "ours", Recipe(packed=packed, skip=skip))
+    assert len(done.left_alone) == 8
+
+    def predicate(path: str, _module: nn.Module) -> bool:
+        return not any(fnmatchcase(path, pattern) for pattern in skip)
+
+    assert_same(
+        tmp_path / "ours", theirs(source, tmp_path / "theirs", packed, quant_predicate=predicate)
+    )
+
+
+@pytest.mark.parametrize(("family", "form"), PAIRS)
+def test_mlx_lm_computes_with_what_we_wrote(tmp_path: Path, family: str, form: str) -> None:
+    source = published(tmp_path / "source", family)
+    recipe = Recipe(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
+    convert(source, tmp_path / "ours", recipe)
+    assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
+    expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # with the tokenizer that came along
+    model, _ = load(tmp_path / "ours", ops=MLX)
+    assert distance(model(prompt()), expected(prompt())) < LOGITS
+
+
+@pytest.mark.parametrize(("family", "form"), PAIRS)
+def test_we_compute_with_what_mlx_lm_wrote(tmp_path: Path, family: str, form: str) -> None:
+    source = published(tmp_path / "source", family)
+    theirs(source, tmp_path / "theirs", FORMATS[form], dtype="float32")
+    expected = dequantize_model(load_model(tmp_path / "theirs")[0])
+    model, _ = load(tmp_path / "theirs")
+    assert distance(model(prompt()), expected(prompt())) < LOGITS
+
+
+@pytest.mark.parametrize(("family", "form"), [*((family, None) for family in FAMILIES), *PAIRS])
+def test_a_model_of_mlx_lm_becomes_ours(tmp_path: Path, family: str, form: str | None) -> None:
+    loaded, _ = load_model(published(tmp_path / "source", family))
+    loaded.set_dtype(mx.float32)
+    if form is not None:
+        packed = FORMATS[form]
+
+        def fits(_path: str, module: nn.Module) -> bool:
+            width = module.weight.shape[-1] if "weight" in module else 1
+            return hasattr(module, "to_quantized") and width % packed.group_size == 0
+
+        nn.quantize(loaded, packed.group_size, packed.bits, mode=packed.mode, class_predicate=fits)
+    model = from_mlx_lm(loaded, ops=REFERENCE if form is None else MLX)
+    assert isinstance(model, Qwen)
+    weight = model.embed_tokens.weight
+    assert isinstance(weight, QuantizedTensor) is (form is not None)
+    if form is not None:
+        assert model.config.quantization is not None
+        assert model.config.quantization.format_of("embed_tokens") == FORMATS[form]
+    assert distance(model(prompt()), loaded(prompt())) < LOGITS
+
+
+def test_the_arrays_are_shared(tmp_path: Path) -> None:
+    theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
+    mx.eval(theirs.parameters())
+    before = mx.get_active_memory()
+    ours = from_mlx_lm(theirs)
+    mx.eval([w.arrays if isinstance(w, QuantizedTensor) else w for w in ours.weights()])
+    assert ours.norm.weight is theirs.model.norm.weight
+    assert mx.get_active_memory() - before < 10_000  # tables of frequencies
+
+
+def test_an_adapter_is_to_be_fused_first(tmp_path: Path) -> None:
+    theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
+    linear_to_lora_layers(theirs, 1, {"rank": 4, "scale": 1.0, "dropout": 0.0})
+    with pytest.raises(CheckpointError, match=r"_proj is a LoRALinear.*mlx_lm\.fuse first"):
+        from_mlx_lm(theirs)
+
+
+def test_a_scale_of_the_whole_matrix_is_refused(tmp_path: Path) -> None:
+    theirs, _ = load_model(published(tmp_path / "source", "qwen3_moe"))
+
+    def experts(_path: str, module: nn.Module) -> bool | dict[str, object]:
+        settings = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
+        return settings if isinstance(module, SwitchLinear) else False
+
+    nn.quantize(theirs, class_predicate=experts)
+    with pytest.raises(CheckpointError, match=r"switch_mlp.*global_scale.*not implemented yet"):
+        from_mlx_lm(theirs)
+
+
+def test_weights_of_several_dtypes_are_refused(tmp_path: Path) -> None:
+    theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
+    theirs.model.norm.set_dtype(mx.float32)
+    with pytest.raises(CheckpointError, match=r"one dtype, got mlx\.core\.bfloat16, mlx\.core\."):
+        from_mlx_lm(theirs)
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
+    theirs.args.model_type = "llama"
+    with pytest.raises(CheckpointError, match=r"model\.args: model_type: expected one of qwen2.*"):
+        from_mlx_lm(theirs)
+    with pytest.raises(CheckpointError, match=r"expected one that mlx_lm\.load returned"):
+        from_mlx_lm(nn.Linear(2, 2))
+
+
+def test_a_weight_that_the_config_does_not_know_is_refused(tmp_path: Path) -> None:
+    theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
+    theirs.model.layers[0].self_attn.o_proj = nn.Linear(256, 128, bias=True)
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.o_proj\.bias is not known"):
+        from_mlx_lm(theirs)
+    del theirs.model.layers[0].self_attn.o_proj
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.o_proj\.weight is missing"):
+        from_mlx_lm(theirs)
