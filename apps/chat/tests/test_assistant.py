@@ -5,11 +5,14 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from tinyllm_chat.backend import Backend
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.prefix_cache import PrefixCache
+from tinyllm_chat.settings import Settings
+from tinyllm_kernels import BackendError, available
 from tinyllm_layers import DenseCache, QuantizedCache
-from tinyllm_ops import REFERENCE
+from tinyllm_ops import MLX, REFERENCE, OpSet
 
 Talk = Callable[..., Any]
 QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
@@ -142,6 +145,10 @@ def test_an_answer_ends_where_the_context_does(talk: Talk, random: str) -> None:
     assert "the context is full" in made.err.getvalue()
 
 
+def on_cpu() -> bool:
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
 def sample(talk: Talk, model: str, **options: object) -> str:
     return talk(model, **{"max_tokens": 12, **options}).session.ask("hi").text
 
@@ -202,13 +209,41 @@ def test_kv_bits_makes_the_cache_small(talk: Talk, random: str, bits: int) -> No
     assert ratio == pytest.approx(32 / (bits + 2 * 32 / 32), rel=0.01)
 
 
-@pytest.mark.parametrize("ops", ["auto", "reference", "mlx"])
-def test_both_op_sets_give_the_same_answer_and_say_which_they_are(
+@pytest.mark.parametrize("ops", ["reference", "mlx", "cpu"])
+def test_every_op_set_gives_the_same_answer_and_says_which_it_is(
     talk: Talk, random: str, ops: str
 ) -> None:
-    made = talk(random, max_tokens=12, ops=ops)
-    assert made.session.ask("hi").text == sample(talk, random)
-    assert f"{'mlx' if ops == 'auto' else ops} ops" in made.err.getvalue()
+    if ops == "cpu" and not available()[0].present:
+        pytest.skip(available()[0].detail)
+    made = talk(random, max_tokens=12, ops=ops, dtype="float32")
+    assert made.session.ask("hi").text == sample(talk, random, dtype="float32")
+    assert f"{ops} ops, float32" in made.err.getvalue()
+
+
+def test_the_native_kernels_are_chosen_where_they_are(talk: Talk, random: str) -> None:
+    made = talk(random, max_tokens=2)
+    made.session.ask("hi")
+    fastest = "cpu" if available()[0].present and on_cpu() else "mlx"
+    assert f"{fastest} ops" in made.err.getvalue()
+
+
+def test_without_native_kernels_mlx_computes_in_float32_and_a_note_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not on_cpu():
+        pytest.skip("a GPU computes with MLX anyway")
+
+    def absent(name: str) -> OpSet:
+        if name == "cpu":
+            raise BackendError("no C++ compiler was there")
+        return MLX
+
+    monkeypatch.setattr("tinyllm_chat.backend.opset", absent)
+    chosen = Backend.choose(Settings())
+    assert (chosen.ops, chosen.dtype) == (MLX, mx.float32)
+    assert chosen.note == "no CPU kernels, MLX computes: no C++ compiler was there"
+    with pytest.raises(ChatError, match="--ops cpu: no C"):
+        Backend.choose(Settings(ops="cpu"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -87,6 +87,7 @@ class Assistant:
             progress: called with the bytes of weights read so far and in all.
 
         Raises:
+            ChatError: if the implementation that was asked for is not on this machine.
             CheckpointError: if the model's files cannot be used.
             HubError: if they cannot be fetched.
             ValueError: as the constructor.

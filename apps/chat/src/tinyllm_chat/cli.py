@@ -55,13 +55,13 @@ def chat(
         str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")
     ] = None,
     ops: Annotated[
-        str, typer.Option(metavar="auto|reference|mlx", help="Which maths computes.")
+        str, typer.Option(metavar="auto|cpu|mlx|reference", help="Which maths computes.")
     ] = "auto",
     dtype: Annotated[
         str,
         typer.Option(
             metavar="auto|float32|float16|bfloat16",
-            help="Of the arithmetic; auto is float32 on a CPU, the checkpoint's own on a GPU.",
+            help="Of the arithmetic; auto is the checkpoint's own, but float32 for mlx on a CPU.",
         ),
     ] = "auto",
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,

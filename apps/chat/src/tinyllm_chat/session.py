@@ -17,13 +17,15 @@ from tinyllm_chat.thoughts import Segment
 
 
 def load_assistant(settings: Settings, terminal: Terminal) -> Assistant:
-    """Load the model, with a bar where it takes long, and say which options are idle.
+    """Load the model, with a bar where it takes long, and say what is not as one might think.
 
     Raises:
-        CheckpointError, HubError, ValueError: as `Assistant.load`.
+        ChatError, CheckpointError, HubError, ValueError: as `Assistant.load`.
     """
     with ProgressBar(f"loading {settings.model}", terminal) as bar:
         assistant = Assistant.load(settings, bar)
+    if assistant.backend.note:
+        terminal.notice(assistant.backend.note)
     for option in idle_options(settings, assistant.advice):
         terminal.notice(f"{option} changes nothing: decoding is greedy, unless --temp is above 0")
     if (settings.max_context or 0) > assistant.context.size:

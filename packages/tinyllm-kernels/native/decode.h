@@ -1,0 +1,136 @@
+// From packed codes to floats: W at a time, in the order in which they are packed.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "half.h"
+#include "vectors.h"
+#include "weights.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// The first `Bytes` bytes of a stream, little end first.
+template <int Bytes>
+inline uint64_t first(const uint8_t* stream) {
+  if constexpr (Bytes == 8) {
+    uint64_t all;
+    std::memcpy(&all, stream, 8);
+    return all;
+  } else if constexpr (Bytes >= 4) {
+    uint32_t low;
+    std::memcpy(&low, stream, 4);
+    return low | first<Bytes - 4>(stream + 4) << 32;
+  } else if constexpr (Bytes >= 2) {
+    uint16_t low;
+    std::memcpy(&low, stream, 2);
+    return low | first<Bytes - 2>(stream + 2) << 16;
+  } else {
+    return Bytes ? *stream : 0;
+  }
+}
+
+// 64 bits in every two lanes.
+inline Words repeat(uint64_t bits) {
+  using Longs [[gnu::vector_size(4 * W)]] = uint64_t;
+  return std::bit_cast<Words>(Longs{} + bits);
+}
+
+// Where 32-bit word `word` of a stream of four is in two vectors that repeat two words each.
+constexpr int place(int word) { return word < 2 ? word : W + (word - 2) % 2; }
+
+// Lane i of W codes takes the bits from i * Bits on, which lie in one word of the stream or in two.
+template <int Bits, int... Lanes>
+inline Words codes(Words low, Words high, std::integer_sequence<int, Lanes...>) {
+  constexpr Words shift = {Lanes * Bits % 32 ...};
+  using Here = std::integer_sequence<int, place(Lanes * Bits / 32)...>;
+  Words code = pick(low, high, Here{}) >> shift;
+  if constexpr (32 % Bits != 0) {
+    using Next = std::integer_sequence<int, place(Lanes * Bits / 32 + 1)...>;
+    code |= pick(low, high, Next{}) << 1 << (31 - shift);
+  }
+  return code & ((1u << Bits) - 1);
+}
+
+// W codes of `Bits` bits from a stream that begins at a byte.
+template <int Bits>
+inline Words codes(const uint8_t* stream) {
+  constexpr int bytes = W * Bits / 8;
+  if constexpr (Bits == 8) {
+    using Bytes [[gnu::vector_size(W)]] = uint8_t;
+    Bytes codes;
+    std::memcpy(&codes, stream, sizeof codes);
+    return __builtin_convertvector(codes, Words);
+  } else {
+    Words low = repeat(first<bytes < 8 ? bytes : 8>(stream));
+    Words high = bytes > 8 ? repeat(first<(bytes > 8 ? bytes - 8 : 0)>(stream + 8)) : low;
+    return codes<Bits>(low, high, std::make_integer_sequence<int, W>{});
+  }
+}
+
+inline Floats to_floats(Words codes) {
+  return __builtin_convertvector(std::bit_cast<Ints>(codes), Floats);
+}
+
+// E2M1: a sign, two bits of exponent, one of mantissa.
+inline Floats e2m1(Words code) {
+  // As a float, the three low bits are 2^-126 times the number, the subnormal 0.5 included.
+  Words magnitude = (code & 7) << 22;
+  Floats value = std::bit_cast<Floats>(magnitude) * 0x1p126f;
+  return std::bit_cast<Floats>(std::bit_cast<Words>(value) | (code & 8) << 28);
+}
+
+// E4M3: a sign, four bits of exponent, three of mantissa; all ones are NaN, and nothing is infinite.
+inline Floats e4m3(Words code) {
+  Floats value = std::bit_cast<Floats>((code & 0x7f) << 20) * 0x1p120f;
+  Words bits = std::bit_cast<Words>(value) | (code & 0x80) << 24;
+  Words nan = std::bit_cast<Words>((code & 0x7f) == 0x7f) & 0x7fc00000u;
+  return std::bit_cast<Floats>(bits | nan);
+}
+
+inline float e4m3(uint8_t code) { return e4m3(Words{} + code)[0]; }
+
+// E8M0: a power of two. 0 stands for 2^-127, which is subnormal.
+inline float e8m0(uint8_t code) { return std::ldexp(1.0f, int{code} - 127); }
+
+// What a group multiplies its codes by, and adds.
+struct Affine {
+  float scale, bias;
+};
+
+inline float number(const void* data, Type type, int64_t index) {
+  switch (type) {
+    case Type::float32: return static_cast<const float*>(data)[index];
+    case Type::float16: return to_float(static_cast<const Float16*>(data)[index]);
+    case Type::bfloat16: return to_float(static_cast<const BFloat16*>(data)[index]);
+    case Type::uint8: return static_cast<const uint8_t*>(data)[index];
+  }
+  __builtin_unreachable();
+}
+
+// How to read one kind of matrix; `Weights` says which.
+template <Mode M, int Bits>
+struct Packed {
+  static Affine affine(const Weights& w, int64_t group) {
+    if constexpr (M == Mode::affine) {
+      return {number(w.scales, w.type, group), number(w.biases, w.type, group)};
+    } else {
+      uint8_t byte = static_cast<const uint8_t*>(w.scales)[group];
+      return {M == Mode::nvfp4 ? e4m3(byte) : e8m0(byte), 0};
+    }
+  }
+
+  static const uint8_t* row(const Weights& w, int64_t n) {
+    return static_cast<const uint8_t*>(w.data) + n * (int64_t{w.columns} * Bits / 8);
+  }
+
+  // W numbers before scale and bias.
+  static Floats raw(const uint8_t* row, int k) {
+    Words code = codes<Bits>(row + int64_t{k} * Bits / 8);
+    if constexpr (M == Mode::affine) return to_floats(code);
+    return Bits == 4 ? e2m1(code) : e4m3(code);
+  }
+};
+
+}  // namespace tinyllm::TINYLLM_TIER

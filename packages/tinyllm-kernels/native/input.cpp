@@ -1,0 +1,48 @@
+#include "input.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace tinyllm {
+namespace mx = mlx::core;
+
+Type type_of(mx::Dtype dtype) {
+  switch (dtype) {
+    case mx::float32: return Type::float32;
+    case mx::float16: return Type::float16;
+    case mx::bfloat16: return Type::bfloat16;
+    case mx::uint8: return Type::uint8;
+    default: throw std::invalid_argument("dtype: expected float32, float16, bfloat16 or uint8");
+  }
+}
+
+Input::Input(const mx::array& array)
+    : data(array.data<void>()),
+      shape(array.shape().begin(), array.shape().end()),
+      strides(array.strides().begin(), array.strides().end()),
+      size(array.size()),
+      itemsize(array.itemsize()),
+      contiguous(array.flags().row_contiguous) {}
+
+const void* Input::compact(std::unique_ptr<char[]>& copy) const {
+  if (contiguous) return data;
+  copy.reset(new char[size * itemsize]);
+  std::vector<int64_t> index(shape.size(), 0);
+  const char* from = static_cast<const char*>(data);
+  for (int64_t n = 0; n < size; ++n) {
+    std::memcpy(copy.get() + n * itemsize, from, itemsize);
+    for (int axis = static_cast<int>(shape.size()) - 1; axis >= 0; --axis) {
+      from += strides[axis] * static_cast<int64_t>(itemsize);
+      if (++index[axis] < shape[axis]) break;
+      from -= strides[axis] * shape[axis] * static_cast<int64_t>(itemsize);
+      index[axis] = 0;
+    }
+  }
+  return copy.get();
+}
+
+bool Input::has_whole_rows() const {
+  return shape.empty() || shape.back() == 1 || strides.back() == 1;
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,31 @@
+// An input of a primitive: where it lies, for a task that runs later.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "mlx/array.h"
+#include "weights.h"
+
+namespace tinyllm {
+
+// The kernels' name for a dtype. Throws std::invalid_argument for one that they do not know.
+Type type_of(mlx::core::Dtype dtype);
+
+struct Input {
+  explicit Input(const mlx::core::array& array);
+
+  // Its numbers without gaps: its own memory, or a copy that lives as long as `copy`.
+  const void* compact(std::unique_ptr<char[]>& copy) const;
+
+  // Whether numbers that are neighbors on the last axis are neighbors in memory.
+  bool has_whole_rows() const;
+
+  const void* data;
+  std::vector<int64_t> shape, strides;
+  int64_t size;
+  size_t itemsize;
+  bool contiguous;
+};
+
+}  // namespace tinyllm

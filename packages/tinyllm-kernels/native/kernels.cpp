@@ -1,0 +1,32 @@
+#include "kernels.h"
+
+#include "numbers.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+void to_floats(const void* from, Type type, float* to, int64_t count) {
+  with_type(type, [&]<typename T>(T*) {
+    const T* numbers = static_cast<const T*>(from);
+    int64_t i = 0;
+    for (; i + W <= count; i += W) store(to + i, load_as_floats(numbers + i));
+    for (; i < count; ++i) to[i] = to_float(numbers[i]);
+  });
+}
+
+extern const Kernels kernels;
+
+const Kernels kernels = {
+    .name = TINYLLM_TIER_NAME,
+    .to_floats = to_floats,
+    .group_sums = group_sums,
+    .linear_parts = linear_parts,
+    .linear_scratch = linear_scratch,
+    .linear_part = linear_part,
+    .rms_norm_rows = rms_norm_rows,
+    .rope_tokens = rope_tokens,
+    .swiglu_range = swiglu_range,
+    .attention_scratch = attention_scratch,
+    .attention_row = attention_row,
+};
+
+}  // namespace tinyllm::TINYLLM_TIER

@@ -1,0 +1,239 @@
+#include "linear.h"
+
+#include <algorithm>
+
+#include "decode.h"
+#include "half.h"
+#include "kernels.h"
+#include "numbers.h"
+#include "vectors.h"
+
+namespace tinyllm::TINYLLM_TIER {
+namespace {
+
+constexpr int kRows = 32;       // rows of w in a part, for a few rows of x
+constexpr int kAhead = 2048;    // bytes of codes that are asked of memory before they are needed
+constexpr int kPanel = 24;      // rows of w that are unpacked together
+constexpr int kDepth = 2048;    // columns that are unpacked together, at most
+constexpr int kBlockBytes = 384 << 10;  // of x, beside a panel in the second-level cache
+
+// Rows of x and of w whose products are summed in registers: MR * NR sums and MR + 1 operands.
+constexpr int MR = W == 8 ? 3 : 4;
+constexpr int NR = W == 16 ? 6 : 4;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t block_rows(const LinearTask& t) {
+  int64_t depth = std::min(t.w->columns, kDepth);
+  int64_t rows = std::max<int64_t>(kBlockBytes / (depth * int64_t{sizeof(float)}) / MR * MR, MR);
+  return std::min(rows, t.rows);
+}
+
+void put(const LinearTask& t, int64_t m, int64_t n, float value) {
+  int64_t at = m * t.w->rows + n;
+  if (t.bias) value += number(t.bias, t.type, n);
+  switch (t.type) {
+    case Type::float32: static_cast<float*>(t.y)[at] = value; break;
+    case Type::float16: static_cast<Float16*>(t.y)[at] = from_float<Float16>(value); break;
+    default: static_cast<BFloat16*>(t.y)[at] = from_float<BFloat16>(value); break;
+  }
+}
+
+// A dense matrix, read with the interface of `Packed`: groups of W numbers, scale 1.
+template <typename T>
+struct Dense {
+  using Row = const T*;
+  static constexpr bool kScaled = false;
+  static Affine affine(const Weights&, int64_t) { return {1, 0}; }
+  static Row row(const Weights& w, int64_t n) { return static_cast<Row>(w.data) + n * w.columns; }
+  static Floats raw(Row row, int k) { return load_as_floats(row + k); }
+  static float one(Row row, int k) { return to_float(row[k]); }
+};
+
+template <Mode M, int Bits>
+struct Coded : Packed<M, Bits> {
+  using Row = const uint8_t*;
+  static constexpr bool kScaled = true, kBiased = M == Mode::affine;
+  static float one(Row, int) { return 0; }  // a row of codes is whole groups: there is no rest
+  static void prefetch(Row row, int k) {
+    __builtin_prefetch(row + int64_t{k} * Bits / 8 + kAhead);
+  }
+};
+
+// One row of w times M rows of x.
+template <typename Format, int M>
+void multiply_row(const LinearTask& t, int64_t n, int64_t m0) {
+  const Weights& w = *t.w;
+  typename Format::Row row = Format::row(w, n);
+  const int whole = w.columns / W * W;
+  Floats total[M] = {};
+  float rest[M] = {};
+  if constexpr (Format::kScaled) {
+    const int64_t groups = w.columns / w.group;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int k0 = static_cast<int>(g) * w.group;
+      Format::prefetch(row, k0);
+      Floats sums[M] = {};
+      for (int k = k0; k < k0 + w.group; k += W) {
+        Floats codes = Format::raw(row, k);
+        for (int m = 0; m < M; ++m) sums[m] += codes * load(t.x + (m0 + m) * w.columns + k);
+      }
+      Affine affine = Format::affine(w, n * groups + g);
+      for (int m = 0; m < M; ++m) {
+        total[m] += sums[m] * affine.scale;
+        if constexpr (Format::kBiased) rest[m] += affine.bias * t.sums[(m0 + m) * groups + g];
+      }
+    }
+  } else {
+    for (int k = 0; k < whole; k += W) {
+      Floats numbers = Format::raw(row, k);
+      for (int m = 0; m < M; ++m) total[m] += numbers * load(t.x + (m0 + m) * w.columns + k);
+    }
+    for (int k = whole; k < w.columns; ++k) {
+      for (int m = 0; m < M; ++m) rest[m] += Format::one(row, k) * t.x[(m0 + m) * w.columns + k];
+    }
+  }
+  for (int m = 0; m < M; ++m) put(t, m0 + m, n, sum(total[m]) + rest[m]);
+}
+
+// Columns `k0` to `k1` of row n as floats.
+template <typename Format>
+void decode_row(const Weights& w, int64_t n, int k0, int k1, float* to) {
+  typename Format::Row row = Format::row(w, n);
+  if constexpr (Format::kScaled) {
+    const int64_t groups = w.columns / w.group;
+    for (int k = k0; k < k1; k += w.group) {
+      Affine affine = Format::affine(w, n * groups + k / w.group);
+      for (int i = 0; i < w.group; i += W) {
+        store(to + k - k0 + i, Format::raw(row, k + i) * affine.scale + affine.bias);
+      }
+    }
+  } else {
+    int k = k0;
+    for (; k + W <= k1; k += W) store(to + k - k0, Format::raw(row, k));
+    for (; k < k1; ++k) to[k - k0] = Format::one(row, k);
+  }
+}
+
+// Adds to `out` (stride kPanel) the products of M rows of x with N rows of the panel.
+template <int M, int N>
+void multiply_tile(const float* x, int64_t x_stride, const float* panel, int depth, float* out) {
+  Floats sums[M][N] = {};
+  int k = 0;
+  for (; k + W <= depth; k += W) {
+    Floats xs[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) xs[m] = load(x + m * x_stride + k);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      Floats ws = load(panel + n * depth + k);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) sums[m][n] += xs[m] * ws;
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int n = 0; n < N; ++n) {
+      float total = sum(sums[m][n]);
+      for (int rest = k; rest < depth; ++rest) {
+        total += x[m * x_stride + rest] * panel[n * depth + rest];
+      }
+      out[m * kPanel + n] += total;
+    }
+  }
+}
+
+template <int M>
+void multiply_rows(const float* x, int64_t x_stride, const float* panel, int rows, int depth,
+                   float* out) {
+  int n = 0;
+  for (; n + NR <= rows; n += NR) {
+    multiply_tile<M, NR>(x, x_stride, panel + n * depth, depth, out + n);
+  }
+  for (; n < rows; ++n) multiply_tile<M, 1>(x, x_stride, panel + n * depth, depth, out + n);
+}
+
+template <typename Format>
+void multiply_panel(const LinearTask& t, int64_t part, float* scratch) {
+  const Weights& w = *t.w;
+  const int64_t panels = ceil_div(w.rows, kPanel), block = block_rows(t);
+  const int64_t m0 = part / panels * block, m1 = std::min(m0 + block, t.rows);
+  const int64_t n0 = part % panels * kPanel;
+  const int rows = static_cast<int>(std::min<int64_t>(kPanel, w.rows - n0));
+  float* panel = scratch;
+  float* out = scratch + kPanel * std::min(w.columns, kDepth);
+  std::fill_n(out, (m1 - m0) * kPanel, 0.0f);
+  for (int k0 = 0; k0 < w.columns; k0 += kDepth) {
+    const int depth = std::min(kDepth, w.columns - k0);
+    for (int n = 0; n < rows; ++n) decode_row<Format>(w, n0 + n, k0, k0 + depth, panel + n * depth);
+    int64_t m = m0;
+    for (; m + MR <= m1; m += MR) {
+      multiply_rows<MR>(t.x + m * w.columns + k0, w.columns, panel, rows, depth,
+                        out + (m - m0) * kPanel);
+    }
+    for (; m < m1; ++m) {
+      multiply_rows<1>(t.x + m * w.columns + k0, w.columns, panel, rows, depth,
+                       out + (m - m0) * kPanel);
+    }
+  }
+  for (int64_t m = m0; m < m1; ++m) {
+    for (int n = 0; n < rows; ++n) put(t, m, n0 + n, out[(m - m0) * kPanel + n]);
+  }
+}
+
+template <typename Format>
+void multiply_part(const LinearTask& t, int64_t part, float* scratch) {
+  if (t.rows > kFewRows) return multiply_panel<Format>(t, part, scratch);
+  const int64_t first = part * kRows, last = std::min<int64_t>(first + kRows, t.w->rows);
+  for (int64_t n = first; n < last; ++n) {
+    switch (t.rows) {
+      case 1: multiply_row<Format, 1>(t, n, 0); break;
+      case 2: multiply_row<Format, 2>(t, n, 0); break;
+      case 3: multiply_row<Format, 3>(t, n, 0); break;
+    }
+  }
+}
+
+}  // namespace
+
+void linear_part(const LinearTask& t, int64_t part, float* scratch) {
+  switch (t.w->mode) {
+    case Mode::dense:
+      switch (t.w->type) {
+        case Type::float32: return multiply_part<Dense<float>>(t, part, scratch);
+        case Type::float16: return multiply_part<Dense<Float16>>(t, part, scratch);
+        default: return multiply_part<Dense<BFloat16>>(t, part, scratch);
+      }
+    case Mode::mxfp4: return multiply_part<Coded<Mode::mxfp4, 4>>(t, part, scratch);
+    case Mode::mxfp8: return multiply_part<Coded<Mode::mxfp8, 8>>(t, part, scratch);
+    case Mode::nvfp4: return multiply_part<Coded<Mode::nvfp4, 4>>(t, part, scratch);
+    case Mode::affine: break;
+  }
+  switch (t.w->bits) {
+    case 2: return multiply_part<Coded<Mode::affine, 2>>(t, part, scratch);
+    case 3: return multiply_part<Coded<Mode::affine, 3>>(t, part, scratch);
+    case 4: return multiply_part<Coded<Mode::affine, 4>>(t, part, scratch);
+    case 5: return multiply_part<Coded<Mode::affine, 5>>(t, part, scratch);
+    case 6: return multiply_part<Coded<Mode::affine, 6>>(t, part, scratch);
+    default: return multiply_part<Coded<Mode::affine, 8>>(t, part, scratch);
+  }
+}
+
+int64_t linear_parts(const LinearTask& t) {
+  if (t.rows <= kFewRows) return ceil_div(t.w->rows, kRows);
+  return ceil_div(t.rows, block_rows(t)) * ceil_div(t.w->rows, kPanel);
+}
+
+int64_t linear_scratch(const LinearTask& t) {
+  if (t.rows <= kFewRows) return 0;
+  return kPanel * (std::min(t.w->columns, kDepth) + block_rows(t));
+}
+
+void group_sums(const float* x, int64_t groups, int group, float* sums) {
+  for (int64_t g = 0; g < groups; ++g) {
+    Floats total = {};
+    for (int i = 0; i < group; i += W) total += load(x + g * group + i);
+    sums[g] = sum(total);
+  }
+}
+
+}  // namespace tinyllm::TINYLLM_TIER

@@ -1,0 +1,59 @@
+// Reading and writing numbers of any of the three types, one or W at a time.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "half.h"
+#include "vectors.h"
+#include "weights.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+template <typename T>
+Floats load_as_floats(const T* from) {
+  if constexpr (std::is_same_v<T, float>) {
+    return load(from);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
+    Shorts bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return std::bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
+  } else {
+    using Halves [[gnu::vector_size(2 * W)]] = Float16;
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return __builtin_convertvector(halves, Floats);
+  }
+}
+
+template <typename T>
+void store_floats(T* to, Floats v) {
+  if constexpr (std::is_same_v<T, float>) {
+    store(to, v);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
+    Words bits = std::bit_cast<Words>(v);
+    Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    Words kept = bits >> 16 | 0x40;  // of a NaN
+    Shorts shorts = __builtin_convertvector(v == v ? rounded : kept, Shorts);
+    std::memcpy(to, &shorts, sizeof shorts);
+  } else {
+    using Halves [[gnu::vector_size(2 * W)]] = Float16;
+    Halves halves = __builtin_convertvector(v, Halves);
+    std::memcpy(to, &halves, sizeof halves);
+  }
+}
+
+// Calls `work` with a null pointer of the C++ type that `type` stands for.
+template <typename Work>
+auto with_type(Type type, Work work) {
+  switch (type) {
+    case Type::float16: return work(static_cast<Float16*>(nullptr));
+    case Type::bfloat16: return work(static_cast<BFloat16*>(nullptr));
+    default: return work(static_cast<float*>(nullptr));
+  }
+}
+
+}  // namespace tinyllm::TINYLLM_TIER

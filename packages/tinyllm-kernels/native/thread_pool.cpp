@@ -1,0 +1,138 @@
+#include "thread_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace tinyllm {
+namespace {
+
+// A worker looks this often for the next task before it sleeps: about 50 microseconds, longer than
+// the gap between two projections of a layer, and nothing beside the time between two requests.
+constexpr int kSpins = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+int cores_of_affinity() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
+#endif
+  return std::max<int>(std::thread::hardware_concurrency(), 1);
+}
+
+// The quota of cgroup v2, in whole cores, or a large number where there is none.
+int cores_of_cgroup() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 20;
+  return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
+}
+
+// In a child after fork the workers are gone. The old pool is left as it is: it cannot be joined.
+std::unique_ptr<ThreadPool> pool;
+std::once_flag registered;
+std::mutex starting;
+
+}  // namespace
+
+int thread_count() {
+  if (const char* text = std::getenv("TINYLLM_NUM_THREADS"); text && *text) {
+    char* end = nullptr;
+    long count = std::strtol(text, &end, 10);
+    if (*end || count < 1 || count > 1024) {
+      throw std::invalid_argument(
+          std::string("TINYLLM_NUM_THREADS: expected a number from 1 to 1024, got ") + text);
+    }
+    return static_cast<int>(count);
+  }
+  return std::min(cores_of_affinity(), cores_of_cgroup());
+}
+
+ThreadPool& ThreadPool::shared() {
+  std::lock_guard lock(starting);
+  std::call_once(registered, [] {
+    pthread_atfork([] { starting.lock(); }, [] { starting.unlock(); },
+                   [] {
+                     starting.unlock();
+                     (void)pool.release();
+                   });
+  });
+  if (!pool) pool = std::make_unique<ThreadPool>(thread_count());
+  return *pool;
+}
+
+ThreadPool::ThreadPool(int threads) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_ = true;
+  ++round_;
+  round_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work) {
+  std::unique_lock lock(busy_, std::try_to_lock);
+  if (!lock.owns_lock() || workers_.empty() || parts < 2) {
+    for (int64_t part = 0; part < parts; ++part) work(part, 0);
+    return;
+  }
+  work_ = &work;
+  parts_ = parts;
+  next_ = 0;
+  working_ = static_cast<uint32_t>(workers_.size());
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  take_parts(0);
+  for (int spins = 0; uint32_t left = working_.load(std::memory_order_acquire);) {
+    if (++spins < kSpins) {
+      pause();
+    } else {
+      working_.wait(left);
+    }
+  }
+}
+
+void ThreadPool::serve(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spins = 0; round_.load(std::memory_order_acquire) == seen;) {
+      if (++spins < kSpins) {
+        pause();
+      } else {
+        round_.wait(seen);
+      }
+    }
+    ++seen;
+    if (stopping_) return;
+    take_parts(thread);
+    if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
+  }
+}
+
+void ThreadPool::take_parts(int thread) {
+  for (int64_t part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < parts_;) {
+    (*work_)(part, thread);
+  }
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,47 @@
+// A few threads that share out the parts of one task, and sleep between tasks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tinyllm {
+
+// How many threads this process may use: TINYLLM_NUM_THREADS if set, otherwise the cores that its
+// affinity mask and its cgroup leave it. Throws std::invalid_argument if the variable is no number.
+int thread_count();
+
+class ThreadPool {
+ public:
+  // The pool of the process, started at the first use, and anew in a child after fork.
+  static ThreadPool& shared();
+
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls `work(part, thread)` once for each part in 0..parts-1, from any of the threads, the caller
+  // among them, and returns when all are done. If another caller has the pool, this one works alone.
+  void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work);
+
+ private:
+  void serve(int thread);
+  void take_parts(int thread);
+
+  std::mutex busy_;
+  const std::function<void(int64_t, int)>* work_ = nullptr;
+  int64_t parts_ = 0;
+  std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<uint32_t> round_{0};
+  alignas(64) std::atomic<uint32_t> working_{0};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tinyllm

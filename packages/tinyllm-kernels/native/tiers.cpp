@@ -1,0 +1,35 @@
+#include "tiers.h"
+
+#include <cstdlib>
+#include <stdexcept>
+
+namespace tinyllm {
+
+std::vector<const Kernels*> tiers() {
+  std::vector<const Kernels*> found;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (wide) found.push_back(&avx512::kernels);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    found.push_back(&avx2::kernels);
+  }
+#endif
+  found.push_back(&portable::kernels);
+  return found;
+}
+
+const Kernels& chosen_tier() {
+  const char* wanted = std::getenv("TINYLLM_CPU_ISA");
+  std::vector<const Kernels*> found = tiers();
+  if (!wanted || !*wanted) return *found.front();
+  std::string names;
+  for (const Kernels* kernels : found) {
+    if (std::string(kernels->name) == wanted) return *kernels;
+    names += (names.empty() ? "" : ", ") + std::string(kernels->name);
+  }
+  throw std::invalid_argument("TINYLLM_CPU_ISA: expected one of " + names + ", got " + wanted);
+}
+
+}  // namespace tinyllm

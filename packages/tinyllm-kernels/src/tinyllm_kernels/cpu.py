@@ -1,0 +1,146 @@
+"""The OpSet of native CPU kernels.
+
+What a forward pass spends its time on is native: projections, experts, norms, rotary positions,
+attention over dense keys, the gate of the MLP. The rest of the contract (rows of the embedding,
+attention over quantized keys, softmax and silu alone, quantize) is MLX's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from types import ModuleType
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_ops import MLX, OpSet, Positions, QuantizedTensor, Weight, Yarn
+from tinyllm_ops.contract import (
+    check_attention,
+    check_expert_linear,
+    check_linear,
+    check_rms_norm,
+    check_rope,
+    check_swiglu,
+)
+from tinyllm_ops.positions import position_array, slice_start
+from tinyllm_ops.rotary_frequencies import rotary_frequencies
+
+
+def opset_of(native: ModuleType) -> OpSet:
+    """The OpSet whose kernels are those of the extension `native`."""
+
+    def linear(
+        x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
+    ) -> Float[mx.array, "*batch O"]:
+        """x w^T + bias; a quantized w stays packed, and sums are float32."""
+        check_linear(x, w, bias)
+        if x.size == 0:
+            return MLX.linear(x, w, bias)
+        return array(native.linear(x, *_parts(w), bias, *_format(w)))
+
+    def expert_linear(
+        x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
+    ) -> Float[mx.array, "N O"]:
+        """Each row times its expert's matrix, run by run of equal experts."""
+        check_expert_linear(x, w, experts)
+        if x.size == 0:
+            return MLX.expert_linear(x, w, experts)
+        return array(native.expert_linear(x, *_parts(w), experts.astype(mx.int32), *_format(w)))
+
+    def swiglu(
+        gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
+    ) -> Float[mx.array, "*shape"]:
+        """silu(gate) * up in one pass."""
+        check_swiglu(gate, up)
+        return array(native.swiglu(gate, up))
+
+    def rms_norm(
+        x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
+    ) -> Float[mx.array, "*batch D"]:
+        """Each row in two passes, the second one from the cache."""
+        check_rms_norm(x, weight, eps)
+        return array(native.rms_norm(x, weight, eps))
+
+    def rope(
+        x: Float[mx.array, "B L H D"],
+        positions: Positions = slice(None),
+        base: float = 10000.0,
+        traditional: bool = False,
+        scaling: Yarn | None = None,
+    ) -> Float[mx.array, "B L H D"]:
+        """The angles of a token are computed once for all its heads."""
+        check_rope(x, base)
+        batch, length, _, dim = x.shape
+        where = _written_out(positions, batch, length)
+        magnitude = 1.0 if scaling is None else scaling.magnitude
+        frequencies = _frequencies(dim, base, scaling)
+        return array(native.rope(x, where, frequencies, traditional, magnitude))
+
+    def attention(
+        q: Float[mx.array, "*batch H L D"],
+        k: Weight,
+        v: Weight,
+        scale: float | None = None,
+        mask: Float[mx.array, "..."] | str | None = None,
+    ) -> Float[mx.array, "*batch H L D"]:
+        """Row by row over dense keys, as they lie in the cache; those not seen are skipped."""
+        check_attention(q, k, v, mask)
+        if isinstance(k, QuantizedTensor) or isinstance(v, QuantizedTensor):
+            return MLX.attention(q, k, v, scale, mask)
+        *batch, heads, length, dim = q.shape
+        if q.size == 0 or k.size == 0:
+            return mx.zeros(q.shape, q.dtype)
+        scale = dim**-0.5 if scale is None else scale
+        added = None
+        if isinstance(mask, mx.array):
+            added = mx.broadcast_to(mask, (*batch, heads, length, k.shape[-2]))
+        added = None if added is None else _four_axes(added)
+        four = (_four_axes(x) for x in (q, k, v))
+        out = array(native.attention(*four, scale, isinstance(mask, str), added))
+        return out if out.ndim == q.ndim else out.reshape(q.shape)
+
+    return replace(
+        MLX,
+        name="cpu",
+        linear=linear,
+        expert_linear=expert_linear,
+        swiglu=swiglu,
+        rms_norm=rms_norm,
+        rope=rope,
+        attention=attention,
+    )
+
+
+def array(value: object) -> mx.array:
+    """What the extension returns, which has no types of its own."""
+    assert isinstance(value, mx.array)
+    return value
+
+
+def _four_axes(x: mx.array) -> mx.array:
+    """All leading axes as one; an array that has one is left alone, since a view may be a copy."""
+    return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
+
+
+def _parts(w: Weight) -> tuple[mx.array, mx.array | None, mx.array | None]:
+    """A weight as the extension takes it: numbers or codes, scales, biases."""
+    return (w.packed, w.scales, w.biases) if isinstance(w, QuantizedTensor) else (w, None, None)
+
+
+def _format(w: Weight) -> tuple[int, int, str]:
+    """Group size, bits and mode; a dense weight has none."""
+    return (w.group_size, w.bits, w.mode) if isinstance(w, QuantizedTensor) else (0, 0, "")
+
+
+def _written_out(positions: Positions, batch: int, length: int) -> mx.array:
+    """Positions as int32, `1 L` or `B L`; a slice becomes a constant, which costs no primitive."""
+    if isinstance(positions, slice):
+        start = slice_start(positions, length)
+        return mx.array([list(range(start, start + length))], dtype=mx.int32)
+    return position_array(positions, batch, length).astype(mx.int32)
+
+
+@functools.cache
+def _frequencies(dim: int, base: float, scaling: Yarn | None) -> mx.array:
+    """Radians a token for each pair."""
+    return mx.array(rotary_frequencies(dim, base, scaling), dtype=mx.float32)

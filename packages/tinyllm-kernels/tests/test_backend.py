@@ -1,0 +1,172 @@
+"""What there is, what there is not, and what the environment may ask for."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import mlx.core as mx
+import pytest
+from tinyllm_kernels import Backend, BackendError, available, opset
+from tinyllm_ops import MLX, REFERENCE
+
+native = pytest.mark.skipif(not available()[0].present, reason="no native backend")
+
+
+def test_the_reference_and_mlx_are_always_there() -> None:
+    assert [backend.name for backend in available()] == ["cpu", "mlx", "reference"]
+    assert opset("reference") is REFERENCE
+    assert opset("mlx") is MLX
+
+
+def test_an_unknown_backend_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="expected one of cpu, mlx, reference, got 'cuda'"):
+        opset("cuda")
+
+
+def test_a_backend_says_what_it_is_in_one_line() -> None:
+    assert str(Backend("cpu", True, "avx2, 2 threads")) == "cpu: avx2, 2 threads"
+    assert str(Backend("cpu", False, "no C++ compiler was there")) == (
+        "no cpu: no C++ compiler was there"
+    )
+
+
+def absent(name: str) -> ModuleType:
+    raise ModuleNotFoundError(name)
+
+
+def test_a_build_without_a_compiler_is_said_and_not_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib, "import_module", absent)
+    assert not available()[0].present
+    assert available()[0].detail == "the extension was not built"
+    with pytest.raises(BackendError, match="the extension was not built"):
+        opset("cpu")
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name == "no_cpu_backend.txt")
+    monkeypatch.setattr(Path, "read_text", lambda path: "no C++ compiler was there")
+    assert str(available()[0]) == "no cpu: no C++ compiler was there"
+
+
+def test_an_extension_for_another_mlx_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = ModuleType("stranger")
+
+    def rms_norm(*arguments: object) -> None:
+        raise TypeError("incompatible function arguments")
+
+    vars(stranger)["rms_norm"] = rms_norm
+    monkeypatch.setattr(importlib, "import_module", lambda name: stranger)
+    with pytest.raises(BackendError, match="built for another version of MLX: `uv sync"):
+        opset("cpu")
+
+
+@native
+def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYLLM_CPU_ISA", "portable")
+    assert available()[0].detail.startswith("portable, ")
+    monkeypatch.setenv("TINYLLM_CPU_ISA", "mmx")
+    assert not available()[0].present
+    assert "expected one of" in available()[0].detail
+    assert "got mmx" in available()[0].detail
+
+
+@native
+@pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "99999999999999999999"])
+def test_a_number_of_threads_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, count: str
+) -> None:
+    monkeypatch.setenv("TINYLLM_NUM_THREADS", count)
+    assert not available()[0].present
+    assert f"expected a number from 1 to 1024, got {count}" in available()[0].detail
+
+
+def python(code: str, **environ: str) -> str:
+    """What a fresh process prints, whose pool of threads is its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+SUM = """
+import mlx.core as mx
+from tinyllm_kernels import opset
+ops = opset("cpu")
+w = mx.ones((300, 64))
+mx.eval(w)
+def total(): return ops.linear(mx.ones((7, 64)), w).sum().item()
+"""
+
+
+@native
+@pytest.mark.parametrize("threads", ["1", "2", "3", "8"])
+def test_any_number_of_threads_gives_the_same_sums(threads: str) -> None:
+    code = SUM + "print({total() for _ in range(200)})"
+    assert python(code, TINYLLM_NUM_THREADS=threads) == f"{{{float(7 * 300 * 64)}}}\n"
+
+
+@native
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux's own")
+def test_one_core_gets_one_thread() -> None:
+    code = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from tinyllm_kernels import available
+print(available()[0].detail.split(", ")[1])
+"""
+    assert python(code, TINYLLM_NUM_THREADS="") == "1 thread\n"
+
+
+@native
+def test_a_child_after_fork_has_threads_of_its_own() -> None:
+    code = (
+        SUM
+        + """
+import os, sys, threading
+from tinyllm_kernels import available
+x = mx.ones((7, 64)); mx.eval(x, w, ops.linear(x, w))
+import importlib
+native = importlib.import_module("tinyllm_kernels._cpu")
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if native.thread_count() == 2 else 1)
+print(os.waitpid(pid, 0)[1], total())
+"""
+    )
+    assert python(code, TINYLLM_NUM_THREADS="2") == f"0 {float(7 * 300 * 64)}\n"
+
+
+@native
+def test_several_streams_at_once_do_not_wait_for_each_other_for_ever() -> None:
+    code = (
+        SUM
+        + """
+import threading
+found = []
+def work():
+    with mx.stream(mx.new_stream(mx.cpu)):
+        for _ in range(100):
+            found.append(total())
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(found), set(found))
+"""
+    )
+    expected = f"400 {{{float(7 * 300 * 64)}}}\n"
+    assert python(code, TINYLLM_NUM_THREADS="2") == expected
+
+
+@native
+def test_a_large_head_is_shared_by_the_threads() -> None:
+    ops = opset("cpu")
+    w = mx.random.normal((5000, 64))
+    x = mx.random.normal((1, 64))
+    assert mx.allclose(ops.linear(x, w), x @ w.T, atol=1e-4).item()

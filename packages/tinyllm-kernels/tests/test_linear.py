@@ -1,0 +1,131 @@
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tinyllm_kernels import opset
+from tinyllm_ops import OpSet, QuantizedTensor, quantize
+from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
+
+AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
+FLOATS = [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
+ROWS = [1, 2, 3, 4, 5, 7, 33]  # a few, a tile, tiles and a rest
+EXACT = {mx.float32: 2e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}  # the bar of issue 4
+
+
+def error(y: mx.array, expected: np.ndarray) -> float:
+    """Frobenius norm of the difference over that of what is expected."""
+    return float(np.linalg.norm(exact(y) - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("inputs", "outputs"), [(37, 11), (64, 24), (257, 51), (1, 1)])
+def test_multiplies_dense_weights(
+    ops: OpSet, dtype: mx.Dtype, rows: int, inputs: int, outputs: int
+) -> None:
+    x, w = normal((rows, inputs), dtype, seed=1), normal((outputs, inputs), dtype, seed=2)
+    bias = normal((outputs,), dtype, seed=3)
+    y = ops.linear(x, w, bias)
+    assert y.dtype == dtype
+    assert_close(y, oracle.linear(exact(x), exact(w), exact(bias)))
+
+
+@pytest.mark.parametrize(("mode", "bits", "group"), AFFINE + FLOATS)
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_multiplies_packed_weights(
+    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int, rows: int
+) -> None:
+    x = normal((rows, 384), dtype, seed=1)
+    w = quantize(normal((45, 384), dtype, seed=2), group, bits, mode)
+    y = ops.linear(x, w)
+    expected = oracle.linear(exact(x), exact(w))
+    assert y.dtype == dtype
+    assert_close(y, expected)
+    assert error(y, expected) < EXACT[dtype]
+
+
+@pytest.mark.parametrize("rows", [*ROWS, 511, 512, 513])
+def test_any_number_of_rows_gives_each_row_what_it_gets_alone(ops: OpSet, rows: int) -> None:
+    x, w = normal((rows, 64), seed=1), quantize(normal((30, 64), seed=2))
+    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
+@pytest.mark.parametrize("inputs", [2048, 4096 + 64])
+def test_a_long_row_is_multiplied_in_parts(ops: OpSet, dtype: mx.Dtype, inputs: int) -> None:
+    x, w = normal((5, inputs), dtype, seed=1), quantize(normal((27, inputs), dtype, seed=2))
+    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
+@given(
+    lead=st.lists(st.integers(0, 4), max_size=3),
+    inputs=st.integers(0, 90),
+    outputs=st.integers(0, 70),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+@settings(max_examples=60)
+def test_takes_any_shape(lead: list[int], inputs: int, outputs: int, dtype: mx.Dtype) -> None:
+    ops = opset("cpu")
+    x, w = normal((*lead, inputs), dtype, seed=1), normal((outputs, inputs), dtype, seed=2)
+    bias = normal((outputs,), dtype, seed=3)
+    assert_close(ops.linear(x, w, bias), oracle.linear(exact(x), exact(w), exact(bias)))
+
+
+def test_takes_inputs_that_do_not_lie_side_by_side(ops: OpSet, dtype: mx.Dtype) -> None:
+    wide, tall = normal((9, 200), dtype, seed=1), normal((64, 40), dtype, seed=2)
+    x, w = wide[::2, 3:131:2], tall.T[5:25]
+    bias = normal((40,), dtype, seed=3)[::2]
+    assert_close(ops.linear(x, w, bias), oracle.linear(exact(x), exact(w), exact(bias)))
+    turned = wide[:, :64].reshape(3, 3, 64).swapaxes(0, 1)
+    assert_close(ops.linear(turned, w), oracle.linear(exact(turned), exact(w)))
+
+
+def test_takes_packed_weights_out_of_a_larger_array(ops: OpSet) -> None:
+    whole = quantize(normal((64, 128), seed=1), 32, 4)
+    w = whole[8:40:3]
+    x = normal((2, 128), seed=2)
+    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
+def test_reads_scales_of_another_dtype_than_x(ops: OpSet, dtype: mx.Dtype) -> None:
+    w = quantize(normal((24, 128), mx.bfloat16, seed=1))
+    x = normal((2, 128), dtype, seed=2)
+    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("bad", [mx.inf, -mx.inf, mx.nan])
+def test_what_is_not_a_number_reaches_its_own_row_alone(ops: OpSet, rows: int, bad: float) -> None:
+    x = normal((rows, 64), seed=1)
+    x[rows - 1, 17] = bad
+    y = ops.linear(x, normal((30, 64), seed=2))
+    assert mx.isfinite(y[: rows - 1]).all().item()
+    assert not mx.isfinite(y[rows - 1]).any().item()
+
+
+def test_every_code_of_the_float_formats_is_read(ops: OpSet) -> None:
+    eye = mx.eye(256)
+    for mode, bits, group, codes in (("mxfp8", 8, 32, 256), ("mxfp4", 4, 32, 16)):
+        every = np.resize(np.arange(codes, dtype=np.uint8), 256)
+        stream = every if bits == 8 else every[::2] | every[1::2] << 4
+        packed = mx.array(np.ascontiguousarray(stream).view(np.uint32)[None])
+        w = QuantizedTensor(
+            packed, mx.full((1, 256 // group), 130, mx.uint8), None, group, bits, mode
+        )
+        got = np.array(ops.linear(eye, w))[:, 0]
+        expected = exact(w)[0]
+        finite = np.isfinite(expected)
+        if finite.all():
+            assert (got == expected).all()
+        else:  # a NaN among the codes spoils each sum of the row
+            assert np.isnan(got).all()
+
+
+@pytest.mark.parametrize("experts", [[0], [2, 2, 2], [0, 1, 2, 3, 4], [1] * 40 + [3] * 2])
+@pytest.mark.parametrize("bits", [None, 4])
+def test_experts_multiply_their_own_rows(
+    ops: OpSet, dtype: mx.Dtype, experts: list[int], bits: int | None
+) -> None:
+    x, w = normal((len(experts), 64), dtype, seed=1), normal((5, 27, 64), dtype, seed=2)
+    weight = w if bits is None else quantize(w, 32, bits)
+    y = ops.expert_linear(x, weight, mx.array(experts))
+    assert_close(y, oracle.expert_linear(exact(x), exact(weight), np.array(experts)))
