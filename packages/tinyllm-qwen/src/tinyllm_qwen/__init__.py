@@ -6,10 +6,13 @@ for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages))
 """
 
 from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.errors import CheckpointError, HubError, TemplateError
+from tinyllm_qwen.conversion_recipe import Recipe
+from tinyllm_qwen.convert import Conversion, convert
+from tinyllm_qwen.errors import CheckpointError, ConversionError, HubError, TemplateError
 from tinyllm_qwen.generate import generate
 from tinyllm_qwen.generation_config import GenerationConfig
 from tinyllm_qwen.loader import load
+from tinyllm_qwen.mlx_lm import from_mlx_lm
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.piece import Piece, Stats
 from tinyllm_qwen.sampler import Sampler
@@ -18,16 +21,21 @@ from tinyllm_qwen.tokenizer import Tokenizer
 
 __all__ = [
     "CheckpointError",
+    "Conversion",
+    "ConversionError",
     "GenerationConfig",
     "HubError",
     "Piece",
     "Qwen",
     "QwenConfig",
+    "Recipe",
     "Sampler",
     "SamplingParams",
     "Stats",
     "TemplateError",
     "Tokenizer",
+    "convert",
+    "from_mlx_lm",
     "generate",
     "load",
 ]

@@ -11,3 +11,7 @@ class HubError(RuntimeError):
 
 class TemplateError(ValueError):
     """A chat template cannot render these messages; in its own words, where it has any."""
+
+
+class ConversionError(RuntimeError):
+    """A checkpoint cannot be converted, or not written; the message says what to do next."""

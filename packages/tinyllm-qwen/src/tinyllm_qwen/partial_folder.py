@@ -1,0 +1,97 @@
+"""A folder that appears under its name when it is complete, or not at all."""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tinyllm_qwen.errors import ConversionError
+
+PREFIX = ".tinyllm-partial-"
+
+
+def check_target(target: Path) -> Path:
+    """Find the absolute path of a folder that may be made: there is nothing, or an empty folder.
+
+    Raises:
+        ConversionError: if there is something.
+    """
+    try:
+        link, place = target.expanduser().is_symlink(), target.expanduser().resolve()
+        exists = place.exists()
+        if not link and (not exists or (place.is_dir() and not any(place.iterdir()))):
+            # These cannot be replaced by a rename, or leave a shell in a folder without a name.
+            if exists and (place.is_mount() or place == Path.cwd()):
+                raise ConversionError(f"{place} is in use: name a new folder inside it")
+            return place
+    except (OSError, RuntimeError) as error:  # too long, no permission, a ~user who does not exist
+        if isinstance(error, ConversionError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConversionError(f"{str(target)[:200]!r} cannot be a folder: {reason}") from error
+    raise ConversionError(f"{target} exists already: name a new folder, or remove it first")
+
+
+def free_bytes(target: Path) -> int:
+    """The room on the disk that a folder which need not exist yet would be on."""
+    present = next(path for path in (target, *target.parents) if path.exists())
+    return shutil.disk_usage(present).free
+
+
+@contextmanager
+def partial_folder(target: Path) -> Iterator[Path]:
+    """A hidden folder beside `target` to write into.
+
+    When the block ends, all files are brought to the disk and the folder gets its name, in one
+    step. When it ends by an exception, Ctrl-C included, the folder is removed.
+
+    Args:
+        target: as `check_target` gave it.
+
+    Raises:
+        ConversionError: if the folder could not be written, or `target` came into being meanwhile.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.parent / f"{PREFIX}{secrets.token_hex(4)}"
+        try:
+            partial.mkdir()
+            yield partial
+            for file in partial.iterdir():
+                _sync(file)
+            _sync(partial)
+            partial.rename(target)
+        except BaseException:
+            try:
+                shutil.rmtree(partial, ignore_errors=True)
+            finally:  # a second Ctrl-C may have stopped the first
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        _sync(target.parent)
+    except OSError as error:
+        raise ConversionError(_explain(error, target)) from error
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync folders
+            raise
+    finally:
+        os.close(number)
+
+
+def _explain(error: OSError, target: Path) -> str:
+    """What went wrong, and what to do next."""
+    if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and target.exists():
+        return f"{target} came into being meanwhile: name another folder"
+    reason, advice = error.strerror or str(error), "name a folder that can be written"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        advice = "free some space, or name a folder on a larger disk"
+    return f"{target} could not be written ({reason}), nothing of it is left: {advice}"
