@@ -1,0 +1,1 @@
+"""What each operation of a Qwen model costs, and the whole model: `bench`."""

@@ -1,0 +1,1 @@
+"""Other programs that run the same model, where they are installed."""

@@ -1,0 +1,109 @@
+"""Bytes and operations, against numbers worked out by hand from the published shapes."""
+
+import pytest
+from tinyllm_bench.ceilings import Ceilings
+from tinyllm_bench.cost import Cost, attention_flops, causal_pairs, product_flops
+from tinyllm_bench.model_cost import decode_cost, prefill_cost
+from tinyllm_bench.shapes import published_config
+from tinyllm_bench.weight_format import WeightFormat
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.weights import expected_shapes
+
+
+def sizes(config: QwenConfig, form: WeightFormat) -> dict[str, int]:
+    return {name: form.nbytes(shape) for name, shape in expected_shapes(config).items()}
+
+
+@pytest.fixture
+def config() -> QwenConfig:
+    return QwenConfig.from_hf(published_config("qwen3-0.6b"))
+
+
+# The matrices of a block: q 2048 x 1024, k and v 1024 x 1024, o 1024 x 2048, three of 3072 x 1024.
+BLOCK = 2 * 2048 * 1024 + 2 * 1024 * 1024 + 3 * 3072 * 1024
+HEAD = 151936 * 1024
+NORMS = 28 * (2 * 1024 + 2 * 128) + 1024
+
+
+@pytest.mark.parametrize("context", [0, 1, 512])
+def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int) -> None:
+    form = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
+    cost = decode_cost(config, sizes(config, form), context, 2)
+    # Four bits a number, and of every 64 numbers two more of 16 bits.
+    matrices = (28 * BLOCK + HEAD) * 36 // 64
+    keys_and_values = 28 * 2 * 8 * 128 * 2 * context
+    assert cost.bytes == matrices + 2 * NORMS + keys_and_values
+    assert cost.flops == 2 * (28 * BLOCK + HEAD) + 28 * 4 * 16 * 128 * context
+
+
+def test_the_figures_are_those_that_others_measured_with(config: QwenConfig) -> None:
+    form = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
+    empty, long = (decode_cost(config, sizes(config, form), keys, 2) for keys in (0, 512))
+    assert round(empty.bytes / 1e6) == 335
+    assert 33e9 / empty.bytes == pytest.approx(98.4, abs=0.1)  # tokens/s at 33 GB/s
+    assert 33e9 / long.bytes == pytest.approx(83.7, abs=0.1)
+
+
+def test_a_prompt_reads_weights_once_and_computes_the_head_once(config: QwenConfig) -> None:
+    form = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    cost = prefill_cost(config, sizes(config, form), 10, 2)
+    assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS) + 28 * 2 * 8 * 128 * 2 * 10
+    pairs = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10
+    assert cost.flops == 2 * (28 * BLOCK * 10 + HEAD) + 28 * 4 * 16 * 128 * pairs
+
+
+def test_an_embedding_that_is_not_the_head_is_read_by_row() -> None:
+    hf = published_config("qwen3-0.6b") | {"tie_word_embeddings": False}
+    config = QwenConfig.from_hf(hf)
+    form = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    cost = decode_cost(config, sizes(config, form), 0, 2)
+    assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS + 1024)
+
+
+def test_of_experts_those_chosen_are_read() -> None:
+    hf = published_config("qwen3-0.6b") | {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 1,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+    config = QwenConfig.from_hf(hf)
+    form = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    attention = 2 * 2048 * 1024 + 2 * 1024 * 1024
+    expert, router, norms = 3 * 64 * 1024, 8 * 1024, 2 * 1024 + 2 * 128 + 1024
+    one = decode_cost(config, sizes(config, form), 0, 2)
+    assert one.bytes == 2 * (attention + 2 * expert + router + norms + HEAD)
+    assert one.flops == 2 * (attention + 2 * expert + router + HEAD)
+    many = prefill_cost(config, sizes(config, form), 100, 0)
+    assert many.bytes == 2 * (attention + 8 * expert + router + norms + HEAD)
+
+
+def test_a_sliding_window_bounds_what_is_seen() -> None:
+    hf = published_config("qwen2.5-0.5b") | {
+        "use_sliding_window": True,
+        "sliding_window": 16,
+        "max_window_layers": 20,
+    }
+    config = QwenConfig.from_hf(hf)
+    cost = decode_cost(config, {}, 100, 2)
+    assert cost.bytes == (20 * 100 + 4 * 16) * 2 * 2 * 64 * 2
+
+
+def test_products_and_attention_by_hand() -> None:
+    assert product_flops(2, 3, 5) == 60
+    assert causal_pairs(3, 5) == 3 + 4 + 5
+    assert attention_flops(2, 4, 10) == 320
+
+
+def test_the_limit_is_the_slower_of_reading_and_computing() -> None:
+    ceilings = Ceilings(10.0, 2.0, "", "")
+    reading, computing = Cost(20_000_000_000, 1), Cost(1, 6_000_000_000_000)
+    assert (ceilings.limit(reading), ceilings.limit(computing)) == (2.0, 3.0)
+    assert ceilings.share_of_read(reading, 4.0) == 0.5
+    assert ceilings.share_of_compute(computing, 6.0) == 0.5
+    assert (reading.gbps(4.0), computing.tflops(6.0)) == (5.0, 1.0)
+    assert ceilings.best(Ceilings(9.0, 3.0, "", "")) == Ceilings(10.0, 3.0, "", "")

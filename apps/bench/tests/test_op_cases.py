@@ -1,0 +1,160 @@
+"""Every operation of the contract is timed, with inputs that every OpSet understands alike."""
+
+import dataclasses
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_bench.op_case import OpCase
+from tinyllm_bench.op_cases import CASES, op_cases, op_race, regimes_of
+from tinyllm_bench.opsets import all_opsets, choose_opsets
+from tinyllm_bench.result import Result
+from tinyllm_bench.settings import Settings
+from tinyllm_bench.subject import Subject
+from tinyllm_ops import OpSet, QuantizedTensor, dequantize
+from tinyllm_qwen import QwenConfig
+
+SETTINGS = Settings(prompt_tokens=4, context=6, batch=2, decode_tokens=2, seconds=1e-4)
+
+
+def plain(y: object) -> np.ndarray:
+    dense = dequantize(y) if isinstance(y, QuantizedTensor) else y
+    assert isinstance(dense, mx.array)
+    return np.array(dense.astype(mx.float32))
+
+
+def test_every_field_of_the_contract_has_cases(pico: Subject) -> None:
+    fields = {field.name for field in dataclasses.fields(OpSet)} - {"name"}
+    assert set(CASES) == fields
+    found = {(case.op, case.regime.name) for case in op_cases(pico, SETTINGS)}
+    assert found >= {(op, regime) for op in fields for regime in ("decode", "batch", "prefill")}
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: Subject, op: str) -> None:
+    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=(op,))):
+        work = case.make()
+        first, *others = (plain(work.call(ops, 3)) for ops in all_opsets())
+        assert np.isfinite(first).all()
+        for other in others:
+            assert np.abs(first - other).max() <= 1e-4 * np.abs(first).max() + 1e-6
+
+
+def cost_of(subject: Subject, op: str, operand: str, regime: str) -> tuple[int, int]:
+    (case,) = (
+        case
+        for case in op_cases(subject, SETTINGS)
+        if (case.op, case.operand, case.regime.name) == (op, operand, regime)
+    )
+    cost = case.make().cost
+    return cost.bytes, cost.flops
+
+
+# pico in 4 bits of group 64 and float32: a matrix has 4 + 2 * 32 / 64 = 5 bits a number.
+@pytest.mark.parametrize(
+    ("op", "operand", "regime", "expected"),
+    [
+        (
+            "linear",
+            "down_proj 256x768",
+            "decode",
+            (768 * 4 + 256 * 768 * 5 // 8 + 256 * 4, 2 * 256 * 768),
+        ),
+        (
+            "linear",
+            "down_proj 256x768",
+            "prefill",
+            (4 * 768 * 4 + 256 * 768 * 5 // 8 + 4 * 256 * 4, 4 * 2 * 256 * 768),
+        ),
+        ("embedding", "2048x256", "batch", (2 * (256 * 5 // 8 + 256 * 4 + 4), 0)),
+        (
+            "expert_linear",  # two tokens, two experts each: four of the eight are read
+            "2 of 8x192x256",
+            "batch",
+            (4 * 4 + 4 * 256 * 4 + 4 * 192 * 256 * 5 // 8 + 4 * 192 * 4, 4 * 2 * 192 * 256),
+        ),
+        ("softmax", "4x4x4", "prefill", (2 * 4 * 4 * 4 * 4, 0)),
+        ("swiglu", "768", "decode", (3 * 768 * 4, 0)),
+        ("rms_norm", "256", "decode", (2 * 256 * 4 + 256 * 4, 0)),
+        ("rope", "4x64", "batch", (2 * 2 * 4 * 64 * 4, 0)),
+        (
+            "attention",
+            "4/2 heads of 64, 7 keys",
+            "decode",
+            (2 * 4 * 64 * 4 + 2 * 2 * 7 * 64 * 4, 4 * 4 * 64 * 7),
+        ),
+        (
+            "attention",
+            "4/2 heads of 64, 4 keys",
+            "prefill",
+            (2 * 4 * 4 * 64 * 4 + 2 * 2 * 4 * 64 * 4, 4 * 4 * 64 * (1 + 2 + 3 + 4)),
+        ),
+        ("quantize", "2x64, 4-bit", "decode", (2 * 64 * 4 + 2 * 64 * 5 // 8, 0)),
+    ],
+)
+def test_what_a_call_costs_by_hand(
+    pico: Subject, op: str, operand: str, regime: str, expected: tuple[int, int]
+) -> None:
+    assert cost_of(pico, op, operand, regime) == expected
+
+
+def test_calls_go_through_the_layers(pico: Subject) -> None:
+    (case,) = (case for case in linear(pico) if case.operand.startswith("gate_proj"))
+    work = case.make()
+    ops = all_opsets()[0]
+    first, second, again = (plain(work.call(ops, i)) for i in (0, 1, 6))  # pico has six layers
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, again)
+
+
+def linear(subject: Subject) -> list[OpCase]:
+    decode = regimes_of(SETTINGS)[:1]
+    return CASES["linear"](subject, decode)
+
+
+def test_projections_of_one_shape_are_timed_once(pico: Subject) -> None:
+    assert [case.operand for case in linear(pico)] == [
+        "q_proj 256x256",
+        "k_proj 128x256",
+        "gate_proj 768x256",
+        "down_proj 256x768",
+        "lm_head 2048x256",
+    ]
+
+
+def test_the_experts_are_the_models_own_where_it_has_some(pico: Subject) -> None:
+    settings = dataclasses.replace(SETTINGS, op=("expert_linear", "linear"))
+    hf = dict(pico.hf) | {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 1,
+        "num_experts": 4,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+    config = QwenConfig.from_hf(hf)
+    from tinyllm_bench.random_weights import random_weights
+
+    subject = Subject("moe", hf, config, random_weights(config, pico.form), pico.form)
+    operands = {case.operand for case in op_cases(subject, settings)}
+    assert "3 of 4x64x256" in operands
+    for case in op_cases(subject, settings):
+        work = case.make()
+        one, two = (plain(work.call(ops, 0)) for ops in all_opsets())
+        assert np.allclose(one, two, atol=1e-5)
+
+
+def test_a_race_has_a_row_for_each_opset(pico: Subject) -> None:
+    results: list[Result] = []
+    op_race(linear(pico)[0], all_opsets(), SETTINGS).run(results)
+    assert [row.by for row in results] == [ops.name for ops in all_opsets()]
+    assert results[0].relative == 1.0
+    ratio = results[0].samples.median / results[1].samples.median
+    assert results[1].relative == pytest.approx(ratio)
+
+
+def test_opsets_are_chosen_by_name() -> None:
+    assert [ops.name for ops in choose_opsets(["mlx"])] == ["mlx"]
+    assert choose_opsets([]) == all_opsets()

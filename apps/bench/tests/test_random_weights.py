@@ -1,0 +1,102 @@
+"""Random weights are numbers, in every format, and MLX reads the same ones."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_bench.errors import UsageError
+from tinyllm_bench.random_weights import random_floats, random_packed, random_weights
+from tinyllm_bench.shapes import published_config
+from tinyllm_bench.weight_format import WeightFormat
+from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
+from tinyllm_qwen import Qwen, QwenConfig
+from tinyllm_qwen.weights import expected_shapes
+
+FORMATS = [
+    *((bits, 64, "affine") for bits in (2, 3, 4, 5, 6, 8)),
+    (4, 32, "mxfp4"),
+    (8, 32, "mxfp8"),
+    (4, 16, "nvfp4"),
+]
+
+
+@pytest.mark.parametrize(("bits", "group_size", "mode"), FORMATS)
+def test_packed_numbers_are_small_and_spread(bits: int, group_size: int, mode: str) -> None:
+    form = WeightFormat.choose(bits, group_size, mode, "float32", gpu=False)
+    w = random_packed((64, 256), form, np.random.default_rng(0))
+    assert isinstance(w, QuantizedTensor)
+    assert w.nbytes == form.nbytes((64, 256))
+    numbers = np.array(
+        mx.dequantize(
+            w.packed, w.scales, w.biases, group_size=group_size, bits=bits, mode=mode
+        ).astype(mx.float32)
+    )
+    assert np.isfinite(numbers).all()
+    assert np.abs(numbers).max() < 0.0323
+    assert 0.003 < numbers.std() < 0.03
+    assert abs(numbers.mean()) < 0.001
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_floats_are_small_and_spread(dtype: mx.Dtype) -> None:
+    x = random_floats((64, 255), dtype, np.random.default_rng(0))
+    numbers = np.array(x.astype(mx.float32))
+    assert (x.dtype, numbers.shape) == (dtype, (64, 255))
+    assert np.abs(numbers).min() >= 2**-6
+    assert np.abs(numbers).max() < 2**-5
+    assert abs(numbers.mean()) < 0.001
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(4, "float32"), (32, "float32"), (16, "bfloat16")])
+def test_a_model_of_them_computes_the_same_numbers_with_each_opset(bits: int, dtype: str) -> None:
+    config = QwenConfig.from_hf(published_config("pico"))
+    form = WeightFormat.choose(bits, 64, "affine", dtype, gpu=False)
+    weights = random_weights(config, form)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    assert shapes == expected_shapes(config)
+    assert sum(w.nbytes for w in weights.values()) == sum(map(form.nbytes, shapes.values()))
+    tokens = mx.array([[1, 2, 3]])
+    one, two = (
+        np.array(Qwen(config, weights, ops=ops)(tokens).astype(mx.float32))
+        for ops in (REFERENCE, MLX)
+    )
+    assert np.isfinite(one).all()
+    assert np.abs(one - two).max() < (0.05 if bits == 16 else 1e-4) * np.abs(one).max()
+
+
+def test_the_dtype_follows_device_and_width() -> None:
+    chosen = {
+        (bits, gpu): WeightFormat.choose(bits, 64, "affine", "auto", gpu=gpu).dtype
+        for bits in (4, 16, 32)
+        for gpu in (False, True)
+    }
+    assert chosen == {
+        (4, False): mx.float32,
+        (4, True): mx.bfloat16,
+        (16, False): mx.bfloat16,
+        (16, True): mx.bfloat16,
+        (32, False): mx.float32,
+        (32, True): mx.float32,
+    }
+
+
+@pytest.mark.parametrize(
+    ("bits", "group_size", "mode", "dtype", "says"),
+    [
+        (7, 64, "affine", "auto", "got 7"),
+        (4, 48, "affine", "auto", "got 48"),
+        (4, 64, "mxfp4", "auto", "groups of 32"),
+        (16, 64, "affine", "float32", "16 bits beside --bits 16, got float32"),
+        (32, 64, "affine", "float16", "32 bits beside --bits 32, got float16"),
+    ],
+)
+def test_a_format_that_is_none_is_refused(
+    bits: int, group_size: int, mode: str, dtype: str, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        WeightFormat.choose(bits, group_size, mode, dtype, gpu=False)
+
+
+def test_rows_that_groups_do_not_divide_are_refused() -> None:
+    form = WeightFormat.choose(4, 128, "affine", "auto", gpu=False)
+    with pytest.raises(UsageError, match=r"--group-size: expected a divisor of 192, .* got 128"):
+        form.nbytes((8, 192))

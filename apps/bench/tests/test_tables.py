@@ -1,0 +1,93 @@
+"""Figures as people read them, in as many columns as there are."""
+
+import io
+
+import pytest
+from rich.console import Console
+from tinyllm_bench.ceilings import Ceilings
+from tinyllm_bench.cost import Cost
+from tinyllm_bench.machine import Machine
+from tinyllm_bench.report import Report
+from tinyllm_bench.result import Result
+from tinyllm_bench.samples import Samples
+from tinyllm_bench.settings import Settings
+from tinyllm_bench.tables import duration, number, percent, tables
+
+MACHINE = Machine("A CPU", 2, ("avx2",), 1, 2, "Linux x86_64", "cpu", "A CPU", "0.32", "3.11")
+
+
+@pytest.fixture
+def report() -> Report:
+    """A machine of 10 GB/s and 2 TFLOP/s."""
+    found = Report(
+        Settings(), MACHINE, "0", "pico", "4-bit", 3_000_000, Ceilings(10.0, 2.0, "r", "c")
+    )
+    cost = Cost(1_000_000_000, 500_000_000_000)
+    found.results += [
+        Result("linear", "q 2x2", "decode", 1, "reference", Samples((1.0, 1.0)), cost, 1.0),
+        Result("linear", "q 2x2", "decode", 1, "mlx", Samples((0.4, 0.5, 0.6)), cost, 2.0),
+        Result("silu", "2", "decode", 1, "mlx", Samples((9.0,), cold=True), Cost(9), None),
+        Result("model", "8 tokens", "prefill", 8, "mlx", Samples((0.25,)), cost, None),
+        Result("model", "after 8 tokens", "decode", 1, "mlx", Samples((0.5,)), cost, None),
+    ]
+    return found
+
+
+def lines(report: Report, width: int, *, brief: bool) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(tables(report, brief=brief))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_row_says_time_spread_speeds_and_shares(report: Report) -> None:
+    (row,) = (line for line in lines(report, 118, brief=False) if "500 ms" in line and "±" in line)
+    figures = ["mlx", "500", "ms", "±10%", "2.00", "20%", "1.00", "50%", "2.00"]
+    assert row.split() == figures
+
+
+def test_a_model_is_shown_in_tokens_a_second(report: Report) -> None:
+    shown = lines(report, 118, brief=False)
+    (prefill,) = (line for line in shown if line.startswith("prefill, 8 tokens"))
+    assert prefill.split()[3:7] == ["mlx", "32.0", "250", "ms"]
+    (decode,) = (line for line in shown if line.startswith("decode, after 8 tokens"))
+    assert decode.split()[4:6] == ["mlx", "2.00"]
+
+
+def test_a_cold_sample_is_marked_and_explained(report: Report) -> None:
+    shown = lines(report, 118, brief=False)
+    assert any("9.00 s*" in line for line in shown)
+    assert any(line.startswith("* one sample") for line in shown)
+
+
+def test_a_narrow_terminal_gets_shares_without_speeds(report: Report) -> None:
+    shown = lines(report, 80, brief=True)
+    assert max(map(len, shown)) <= 80
+    head = next(line for line in shown if line.startswith("operation"))
+    assert "GB/s" not in head
+    assert head.split()[-5:] == ["read", "of", "peak", "x", "ref"]
+
+
+def test_an_interrupted_report_says_so(report: Report) -> None:
+    report.interrupted = True
+    report.ceilings = None
+    shown = lines(report, 118, brief=False)
+    assert shown[-1].startswith("interrupted")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (0.00123456, "0.00123"), (0.5, "0.500"), (12.34, "12.3"), (12345.6, "12,346")],
+)
+def test_numbers_have_three_digits_that_matter(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_shares_and_times_have_the_unit_that_suits_them() -> None:
+    assert [percent(x) for x in (0.001, 0.0994, 0.42)] == ["0.1%", "9.9%", "42%"]
+    assert [duration(x) for x in (2.0, 0.0123, 4.56e-6, 1e-8)] == [
+        "2.00 s",
+        "12.3 ms",
+        "4.56 us",
+        "0.0100 us",
+    ]
