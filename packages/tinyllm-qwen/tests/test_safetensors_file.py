@@ -96,7 +96,7 @@ def test_a_git_lfs_pointer_is_recognized(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"absent\.safetensors cannot be read"):
+    with pytest.raises(CheckpointError, match=r"absent\.safetensors is missing"):
         read_header(tmp_path / "absent.safetensors")
 
 

@@ -152,7 +152,7 @@ class QwenConfig:
             qk_norm=model_type != "qwen2",
             sliding_window=SlidingWindow.from_hf(fields, layers),
             experts=Experts.from_hf(fields, layers) if model_type == "qwen3_moe" else None,
-            quantization=Quantization.from_hf(config),
+            quantization=Quantization.from_hf(config, source),
         )
 
 
@@ -161,7 +161,7 @@ def _refuse_unimplemented(fields: Fields) -> None:
     for name, neutral in _NOT_IN_USE.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:
-            raise CheckpointError(f"config.json: {name} = {show(value)} is not implemented yet")
+            raise CheckpointError(f"{fields.source}: {name} = {show(value)} is not implemented yet")
     if fields.text("model_type") != "qwen3_moe" and fields.raw("num_experts") not in (None, 0):
         raise fields.error("num_experts", "none in a model_type without experts")
 
@@ -170,13 +170,13 @@ def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
     """`head_dim`, or E / H where the config leaves it out."""
     if fields.raw("head_dim") is None and hidden_size % heads:
         raise CheckpointError(
-            f"config.json: head_dim is missing and hidden_size ({hidden_size}) is not a multiple "
-            f"of num_attention_heads ({heads})"
+            f"{fields.source}: head_dim is missing and hidden_size ({hidden_size}) is not a "
+            f"multiple of num_attention_heads ({heads})"
         )
     head_dim = fields.integer("head_dim", 2, 1 << 16, default=hidden_size // heads)
     if head_dim % 2 or head_dim == 0:
         raise CheckpointError(
-            f"config.json: head_dim: expected an even number, since RoPE turns pairs, "
+            f"{fields.source}: head_dim: expected an even number, since RoPE turns pairs, "
             f"got {head_dim}"
         )
     return head_dim

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 from tinyllm_qwen.errors import CheckpointError
 
+MAX_ITEMS = 1 << 14  # of a list in a config, whose length nothing else bounds
+
 
 class Fields:
     """Typed access to a JSON object in which null means absent.
@@ -71,6 +73,8 @@ class Fields:
         """One integer or a list of them, each in [low, high]; empty where it is absent."""
         value = self.raw(name)
         items = value if isinstance(value, list) else [] if value is None else [value]
+        if len(items) > MAX_ITEMS:
+            raise self.error(name, f"at most {MAX_ITEMS} integers")
         for item in items:
             if isinstance(item, bool) or not isinstance(item, int) or not low <= item <= high:
                 raise self.error(name, f"integers from {low} to {high}")
@@ -81,6 +85,11 @@ class Fields:
         value = self.raw(name)
         actual = "nothing" if value is None else show(value)
         return CheckpointError(f"{self.source}: {name}: expected {expected}, got {actual}")
+
+
+def label(name: str) -> str:
+    """A name out of a file, as an error message can print it: short, and without commands."""
+    return name[:80] if name.isprintable() else repr(name)[:80]
 
 
 def show(value: object) -> str:

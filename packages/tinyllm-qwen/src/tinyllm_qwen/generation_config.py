@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tinyllm_qwen.fields import Fields
 from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.plain_file import is_named
 
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -43,7 +44,7 @@ class GenerationConfig:
             CheckpointError: the file is broken, or a field has the wrong type or is out of range.
         """
         path = folder / "generation_config.json"
-        if not path.exists():
+        if not is_named(path):
             return cls()
         fields = Fields(read_json_object(path), str(path))
 

@@ -1,27 +1,43 @@
 """JSON objects out of files that nobody has checked yet."""
 
 import json
+import re
 from pathlib import Path
 
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.plain_file import read_plain_file
 
 MAX_BYTES = 100_000_000  # a config has kilobytes, a large vocabulary ten megabytes
+# Each value takes about a hundred bytes when it is decoded, and as few as two in the file.
+MAX_VALUES = 1_000_000
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parse_json_object(data: bytes, source: str) -> dict[str, object]:
+def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:
     """Decode a JSON object (RFC 8259) in which no name occurs twice.
 
     Args:
         data: UTF-8 text.
         source: what to call the data in an error.
+        max_values: refuse more, roughly counted; memory is bounded by it.
 
     Raises:
         CheckpointError: if the data is anything else.
     """
+    values = sum(map(data.count, (b",", b"[", b"{")))
+    if values > max_values:
+        raise CheckpointError(f"{source}: expected at most {max_values} values, got {values}")
     try:
         value: object = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # fails on half a pair
     except RecursionError:
         raise CheckpointError(f"{source}: the JSON is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise CheckpointError(
+            f"{source}: a text has half of a surrogate pair, which is no character: download it "
+            "again"
+        ) from None
     except ValueError as error:
         raise CheckpointError(f"{source} is not valid JSON ({error}): download it again") from error
     if not isinstance(value, dict):
@@ -37,18 +53,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     Raises:
         CheckpointError: if the file is missing, unreadable, oversized or not a JSON object.
     """
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise CheckpointError(f"{path}: expected at most {MAX_BYTES} bytes, got {size}")
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is missing: is {path.parent} the folder of a checkpoint?"
-        ) from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_json_object(data, str(path))
+    return parse_json_object(read_plain_file(path, MAX_BYTES), str(path))
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.fields import Fields, show
+from tinyllm_qwen.fields import Fields, label, show
 
 _SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
 
@@ -70,8 +70,14 @@ class Quantization:
         return self.overrides.get(path, self.default)
 
     @classmethod
-    def from_hf(cls, config: dict[str, object]) -> "Quantization | None":
+    def from_hf(
+        cls, config: dict[str, object], source: str = "config.json"
+    ) -> "Quantization | None":
         """Read `quantization` (or its twin `quantization_config`) of a config.
+
+        Args:
+            config: the decoded config.json.
+            source: what to call it in an error.
 
         Returns:
             None for a checkpoint that is not quantized.
@@ -79,30 +85,29 @@ class Quantization:
         Raises:
             CheckpointError: if it was quantized by anything but MLX, or in a way not known here.
         """
-        fields = Fields(config, "config.json")
-        source = "quantization" if fields.raw("quantization") is not None else "quantization_config"
-        table = fields.table(source)
+        fields = Fields(config, source)
+        name = "quantization" if fields.raw("quantization") is not None else "quantization_config"
+        table = fields.table(name)
         if table is None:
             return None
         method = table.get("quant_method")
         if method is not None:
             raise CheckpointError(
-                f"config.json: quantization by {show(method)} is not supported: use the original "
+                f"{source}: quantization by {show(method)} is not supported: use the original "
                 "bfloat16 repository, or one that MLX quantized (mlx-community has many)"
             )
-        default = PackedFormat.from_hf(table, f"config.json: {source}")
+        default = PackedFormat.from_hf(table, f"{source}: {name}")
         overrides: dict[str, PackedFormat | None] = {}
         for key, value in table.items():
             if key in _SETTINGS or value is None:
                 continue
             path = key.removeprefix("model.")
             if isinstance(value, dict):
-                overrides[path] = PackedFormat.from_hf(value, f"config.json: {source}.{key[:80]}")
+                overrides[path] = PackedFormat.from_hf(value, f"{source}: {name}.{label(key)}")
             elif isinstance(value, bool):
                 overrides[path] = default if value else None
             else:
                 raise CheckpointError(
-                    f"config.json: {source}.{key[:80]}: expected settings or false, "
-                    f"got {show(value)}"
+                    f"{source}: {name}.{label(key)}: expected settings or false, got {show(value)}"
                 )
         return cls(default=default, overrides=overrides)

@@ -14,6 +14,7 @@ from pathlib import Path
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.fields import show
 from tinyllm_qwen.json_object import parse_json_object
+from tinyllm_qwen.plain_file import plain_file_size, unreadable
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own reader
 MAX_AXES = 8
@@ -64,9 +65,9 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
     Raises:
         CheckpointError: if the file is truncated, or is not a safetensors file that MLX can read.
     """
+    file_size = plain_file_size(path)
     try:
         with path.open("rb") as file:
-            file_size = path.stat().st_size
             prefix = file.read(_PREFIX.size)
             if len(prefix) < _PREFIX.size:
                 raise CheckpointError(
@@ -85,12 +86,10 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
                 raise _truncated(path, _PREFIX.size + header_size, file_size)
             header = file.read(header_size)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    entries = {
-        name: _entry(path, name, value)
-        for name, value in parse_json_object(header, f"{path}: header").items()
-        if name != _METADATA
-    }
+        raise unreadable(path, error) from error
+    values = parse_json_object(header, f"{path}: header")
+    _check_metadata(path, values.pop(_METADATA, None))
+    entries = {name: _entry(path, name, value) for name, value in values.items()}
     entries = dict(sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)))
     end = 0
     for name, entry in entries.items():
@@ -106,6 +105,8 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
 
 def _entry(path: Path, name: str, value: object) -> TensorEntry:
     """Check one tensor of the header by itself."""
+    if not name.isprintable():  # errors, here and later, print it
+        raise _invalid(path, f"{show(name)}: expected a name of printable characters")
     label = name[:80]
     if not isinstance(value, dict):
         raise _invalid(path, f"{label}: expected a JSON object, got {show(value)}")
@@ -133,6 +134,14 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
             f"{show(places[1] - places[0])}",
         )
     return TensorEntry(dtype=dtype, shape=dims, start=places[0], nbytes=nbytes)
+
+
+def _check_metadata(path: Path, value: object) -> None:
+    """The format allows texts by name, and MLX itself writes null where there are none."""
+    if value is None:
+        return
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _invalid(path, f"{_METADATA}: expected texts by name, got {show(value)}")
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:

@@ -3,26 +3,40 @@
 from pathlib import Path
 
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.fields import show
+from tinyllm_qwen.fields import label, show
 from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.plain_file import is_named
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_OTHER_FORMATS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.npz", "*.h5", "*.msgpack", "*.onnx")
+MAX_SHARDS = 10_000  # the largest Qwen has 118
+_OTHER_FORMATS = (
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.gguf",
+    "*.npz",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.pkl",
+    "*.ckpt",
+)
 
 
 def find_shards(folder: Path) -> list[Path]:
     """List the files that hold a checkpoint's tensors.
 
     One file where there is one, as transformers prefers it; the shards that the index names
-    otherwise. Every shard exists and lies in the folder itself.
+    otherwise. Every shard exists and lies in the folder itself. Which tensors a shard has its own
+    header says; what the index says of that is not used.
 
     Raises:
         CheckpointError: if there is neither, or a shard is missing or named outside the folder.
     """
-    if (folder / SINGLE).is_file():
+    if is_named(folder / SINGLE):
         return [folder / SINGLE]
-    if not (folder / INDEX).is_file():
+    if not is_named(folder / INDEX):
         raise _nothing_to_load(folder)
     index = folder / INDEX
     weight_map = read_json_object(index).get("weight_map")
@@ -32,11 +46,13 @@ def find_shards(folder: Path) -> list[Path]:
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not _stays_inside(name):
             raise CheckpointError(
-                f"{index}: {tensor[:80]}: expected the name of a .safetensors file in this "
+                f"{index}: {label(tensor)}: expected the name of a .safetensors file in this "
                 f"folder, got {show(name)}"
             )
         names.add(name)
-    missing = sorted(name for name in names if not (folder / name).is_file())
+    if len(names) > MAX_SHARDS:
+        raise CheckpointError(f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}")
+    missing = sorted(name for name in names if not is_named(folder / name))
     if missing:
         listed = ", ".join(name[:80] for name in missing[:10])
         raise CheckpointError(

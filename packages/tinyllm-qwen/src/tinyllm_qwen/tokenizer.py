@@ -7,12 +7,13 @@ from pathlib import Path
 import tokenizers
 
 from tinyllm_qwen.chat_template import ChatTemplate, Message
-from tinyllm_qwen.errors import TemplateError
+from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.fields import Fields
 from tinyllm_qwen.generation_config import MAX_TOKEN_ID
 from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.plain_file import is_named
 from tinyllm_qwen.token_stream import TokenStream
-from tinyllm_qwen.tokenizer_files import read_backend, read_named_tokens
+from tinyllm_qwen.tokenizer_files import has_panicked, read_backend, read_named_tokens
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -65,7 +66,7 @@ class Tokenizer:
         ids = set() if eos is None else {eos}
         for name in ("config.json", "generation_config.json"):
             path = folder / name
-            if path.exists():
+            if is_named(path):
                 fields = Fields(read_json_object(path), str(path))
                 ids.update(fields.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
@@ -91,12 +92,23 @@ class Tokenizer:
             text: any text.
             add_special_tokens: whether to add those that tokenizer.json puts around a text; Qwen
                 has none.
+
+        Raises:
+            CheckpointError: if the pattern that cuts texts into words does not cope with this one.
         """
         try:
             text.encode()
         except UnicodeEncodeError:
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:
+            if not has_panicked(error):
+                raise
+            raise CheckpointError(
+                f"tokenizer.json: its pattern gives up on this text ({str(error)[:200]}): take the "
+                "tokenizer.json of the original model"
+            ) from None
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, unassigned ids nothing."""

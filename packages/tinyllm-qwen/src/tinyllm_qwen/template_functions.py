@@ -1,0 +1,74 @@
+"""What Hugging Face adds to jinja2 for chat templates."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from jinja2 import Environment, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.exceptions import TemplateError as JinjaError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.utils import Namespace
+
+_MAX_DATE_LAYOUT = 1000  # characters; the C library makes up to 256 of each
+
+
+class RefusalError(JinjaError):
+    """What `raise_exception` in a template raises."""
+
+
+class GenerationTag(Extension):
+    """`{% generation %}`, which marks what the assistant says: for us its body, in a scope."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Claim the tag."""
+        super().__init__(environment)
+        self.tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Parse the body up to `{% endgeneration %}`."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class SafeNamespace(Namespace):
+    """A namespace without names that Python looks up behind the sandbox's back.
+
+    It is opaque as text: what it holds can change after it was put into a list and charged.
+    """
+
+    def __init__(self, /, *args: Mapping[str, object], **attributes: object) -> None:
+        """Take the first values, as `dict` does."""
+        super().__init__()
+        for name, value in dict(*args, **attributes).items():
+            Namespace.__setitem__(self, _public(name), value)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        """Set `name`, as `{% set namespace.name = value %}` does."""
+        super().__setitem__(_public(name), value)
+
+    def __repr__(self) -> str:
+        """What a template that prints a namespace gets."""
+        return "<Namespace>"
+
+
+def functions() -> dict[str, Callable[..., object]]:
+    """The functions that a template can call, by name."""
+    return {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+
+
+def _public(name: str) -> str:
+    if name.startswith("_"):
+        raise SecurityError(f"it stores {name[:80]!r} in a namespace")
+    return name
+
+
+def _raise_exception(message: str) -> None:
+    raise RefusalError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    if len(layout) > _MAX_DATE_LAYOUT:
+        raise SecurityError("it asks for a date of thousands of characters")
+    return datetime.now().strftime(layout)
