@@ -4,7 +4,7 @@
 
 The example is the first Python or shell block of the member's README. Siblings come as wheels
 too, from the folder just built, so that a bound that a wheel should declare and does not is found
-here.
+here. A wheel must say that it is typed (`py.typed`), and carry its README as its description.
 """
 
 import os
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,9 +40,25 @@ def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None)
         sys.exit(f"failed: {' '.join(map(str, command))}")
 
 
+def inspect(wheel: Path) -> None:
+    """Stop if a wheel lacks what those who install it look for.
+
+    Raises:
+        ValueError: naming what is missing.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        described = "```" in archive.read(metadata).decode()  # every README has an example
+    if not any(name.endswith("/py.typed") for name in names):
+        raise ValueError(f"{wheel.name}: expected a file py.typed, found none of {len(names)}")
+    if not described:
+        raise ValueError(f"{wheel.name}: expected the README in its metadata, found no example")
+
+
 def check(member: Path, wheels: Path, scratch: Path) -> None:
     """Install one member and run its example in a folder that knows nothing of this one."""
-    name = "tinyllm-chat" if member.name == "chat" else member.name
+    name = f"tinyllm-{member.name}" if member.parent.name == "apps" else member.name
     place = scratch / name
     python = place / "bin" / "python"  # macOS and Linux are the platforms
     run("uv", "venv", "--quiet", "--python", sys.executable, place)
@@ -58,6 +75,8 @@ def main() -> None:
         scratch = Path(folder)
         wheels = scratch / "wheels"
         run("uv", "build", "--quiet", "--all-packages", "--wheel", "--out-dir", wheels, cwd=ROOT)
+        for wheel in wheels.glob("*.whl"):
+            inspect(wheel)
         for member in sorted([*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]):
             check(member, wheels, scratch)
 

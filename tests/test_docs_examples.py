@@ -1,0 +1,89 @@
+"""Every Python example of the documentation runs, and prints what its page says that it prints.
+
+The examples of one page share their names, from top to bottom, as a reader would type them. One
+that cannot run here (it needs a network, or a checkpoint) says so in a comment before it, which
+the rendered page does not show:
+
+    <!-- not run: it downloads 0.4 GB -->
+"""
+
+import contextlib
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md")])
+EXAMPLE = re.compile(
+    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n+)?"
+    r"```python\n(?P<code>.*?)^```\n"
+    r"(?:\s*prints\s+```text\n(?P<printed>.*?)^```$)?",
+    re.DOTALL | re.MULTILINE,
+)
+FENCE = re.compile(r"^ *(?:```+|~~~+) *(?:python|py)\w*", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One block of a page."""
+
+    code: str
+    line: int
+    printed: str | None
+    reason: str | None
+
+    def run(self, page: Path, names: dict[str, object]) -> str:
+        """Execute it among the names that the page has so far, and give what it prints."""
+        # Empty lines before it, so that a traceback counts lines as the page does.
+        program = compile("\n" * self.line + self.code, str(page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(program, names)
+        return printed.getvalue()
+
+
+def examples(text: str) -> list[Example]:
+    """The blocks of a page, in order."""
+    return [
+        Example(
+            code=found["code"],
+            line=text.count("\n", 0, found.start("code")),
+            printed=found["printed"],
+            reason=found["reason"],
+        )
+        for found in EXAMPLE.finditer(text)
+    ]
+
+
+WITH_EXAMPLES = [page for page in PAGES if examples(page.read_text(encoding="utf-8"))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name)
+def test_the_examples_of_a_page_run_and_print_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for example in examples(page.read_text(encoding="utf-8")):
+        if example.reason is None:
+            printed = example.run(page, names)
+            assert example.printed in (None, printed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_python_block_is_spelled_so_that_it_would_be_passed_over(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(FENCE.findall(text)) == len(examples(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_reason_for_not_running_stands_alone(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    marked = sum(example.reason is not None for example in examples(text))
+    assert text.count("<!-- not run:") == marked

@@ -1,0 +1,65 @@
+"""What the documentation names is there: pages in the navigation, public names, letters."""
+
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.glob("**/*.md"), *ROOT.glob("*/*/README.md")])
+DOTTED = re.compile(r"`(tinyllm_(?:ops|layers|qwen)(?:\.\w+)+)`")
+LETTER = re.compile(r"^\| ((?:`\*?\w+`(?:, )?)+) \|", re.MULTILINE)
+SHAPE = re.compile(r"\b(?:Float|Integer|Int|UInt8|UInt32|Shaped)\[[^\[\],]*mx\.array, \"([^\"]+)\"")
+
+
+def places(entry: object) -> Iterator[str]:
+    """The pages in a piece of the navigation."""
+    if isinstance(entry, str):
+        yield entry
+    elif isinstance(entry, dict):
+        for value in entry.values():
+            yield from places(value)
+    elif isinstance(entry, list):
+        for part in entry:
+            yield from places(part)
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    project = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    pages = sorted(str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md"))
+    assert sorted(places(project["nav"])) == pages
+
+
+def find(dotted: str) -> object:
+    """The module, class, function or attribute of a dotted name."""
+    package, *names = dotted.split(".")
+    found: object = importlib.import_module(package)
+    for place, part in enumerate(names):
+        # An attribute before a module: tinyllm_ops.rms_norm is a function, and a file too.
+        if hasattr(found, part):
+            found = getattr(found, part)
+        else:
+            found = importlib.import_module(".".join([package, *names[: place + 1]]))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_name_that_is_written_with_its_package_is_there(page: Path) -> None:
+    for dotted in DOTTED.findall(page.read_text(encoding="utf-8")):
+        find(dotted)
+
+
+def test_every_letter_of_a_shape_is_in_the_notation() -> None:
+    rows = LETTER.findall((DOCS / "notation.md").read_text(encoding="utf-8"))
+    known = {letter for row in rows for letter in re.findall(r"\w+", row)}
+    used = {
+        letter
+        for source in ROOT.glob("packages/*/src/**/*.py")
+        for shape in SHAPE.findall(source.read_text(encoding="utf-8"))
+        for letter in re.findall(r"(?<![\w{*.])[A-Z](?:kv)?(?!\w)", shape)
+    }
+    assert used - known == set()

@@ -1,0 +1,51 @@
+"""How many bytes the keys and values of a text take, cache by cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+from matplotlib.figure import Figure
+from tinyllm_layers import DenseCache, KVCache, QuantizedCache, RotatingCache
+from tinyllm_ops import MLX
+
+# Qwen3-0.6B; see its config.json.
+BLOCKS, HEADS, KV_HEADS, DIM = 28, 16, 8, 128
+WEIGHTS_4BIT = 335e6  # as `convert --bits 4` writes them
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+CACHES: dict[str, Callable[[], KVCache]] = {
+    "DenseCache, float16": DenseCache,
+    "QuantizedCache, 8 bits": lambda: QuantizedCache(bits=8),
+    "QuantizedCache, 4 bits": lambda: QuantizedCache(bits=4),
+    "RotatingCache, 4,096 tokens": lambda: RotatingCache(4096),
+}
+
+
+def nbytes(make: Callable[[], KVCache], length: int) -> int:
+    """Bytes that all blocks allocate for a text: those of one, which is filled, times 28."""
+    cache = make()
+    for start in range(0, length, 128):
+        kv = mx.zeros((1, KV_HEADS, min(128, length - start), DIM), mx.float16)
+        q = mx.zeros((1, HEADS, kv.shape[2], DIM), mx.float16)
+        cache.attend(q, kv, kv, 1.0, MLX)  # never evaluated: what is allocated is known before
+    return cache.nbytes * BLOCKS
+
+
+def draw(image: Path) -> str:
+    """Draw bytes over tokens, and give them as a table."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    rows = []
+    for name, make in CACHES.items():
+        sizes = [nbytes(make, length) for length in LENGTHS]
+        axes.plot(LENGTHS, [size / 1e6 for size in sizes], "o-", markersize=3, label=name)
+        cells = (f"{sizes[LENGTHS.index(length)] / 1e6:,.0f} MB" for length in (1024, 8192, 32768))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    axes.axhline(WEIGHTS_4BIT / 1e6, color="black", linewidth=1, linestyle="--")
+    axes.text(LENGTHS[0], WEIGHTS_4BIT / 1e6 * 1.1, "the weights, in 4 bits", fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="MB of keys and values")
+    axes.set_title("Caches in the shape of Qwen3-0.6B")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(image, dpi=120)
+    head = "| cache | 1,024 tokens | 8,192 | 32,768 |\n|---|---:|---:|---:|\n"
+    return head + "\n".join(rows)
