@@ -10,7 +10,11 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+#if defined(__aarch64__)
+using Float16 = __fp16;  // which GCC 12 has there, and _Float16 not yet
+#else
 using Float16 = _Float16;
+#endif
 
 inline float to_float(float x) { return x; }
 inline float to_float(Float16 x) { return static_cast<float>(x); }
