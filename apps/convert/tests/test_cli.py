@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -236,12 +237,20 @@ def test_one_line_cannot_move_the_cursor() -> None:
     assert one_line(UsageError("a:\n  b\n\x1b[2Jc")) == "a: b; \N{REPLACEMENT CHARACTER}[2Jc"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children hear Ctrl-C, also where a shell that runs the tests in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [(signal.SIGINT, 130, "convert: interrupted\n"), (signal.SIGTERM, 143, "")],
 )
 def test_ctrl_c_and_kill_leave_nothing(
-    number: signal.Signals, code: int, word: str, tmp_path: Path
+    number: signal.Signals, code: int, word: str, tmp_path: Path, interruptible: None
 ) -> None:
     # Float codes of 5 million numbers take MLX a second on a CPU.
     source = make(tmp_path / "source", vocab_size=40_000)

@@ -26,8 +26,9 @@ from tinyllm_ops.positions import position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 
+@functools.cache
 def opset_of(native: ModuleType) -> OpSet:
-    """The OpSet whose kernels are those of the extension `native`."""
+    """The OpSet whose kernels are those of the extension `native`; the same one each time."""
 
     def linear(
         x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
