@@ -20,7 +20,7 @@ def plot(log: Path, image: Path) -> None:
     plain = [place for place, line in zip(millions, lines, strict=True) if not line["quantized"]]
     if plain and plain[-1] < millions[-1]:
         axes.axvspan(plain[-1], millions[-1], alpha=0.12, color="tab:gray", label="4-bit weights")
-        axes.legend(loc="upper right")
+        axes.legend(loc="center right")
     tested = [line for line in lines if "recall" in line]
     if tested:
         places = [line["tokens"] / 1e6 for line in tested]
