@@ -20,12 +20,14 @@ import mlx.nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, quantize_model
-from tinyllm_ops import MLX, REFERENCE, OpSet
+from tinyllm_kernels import available, opset
+from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.weights import load_weights
 
 GOLDENS = Path(__file__).parents[1] / "packages/tinyllm-qwen/tests/goldens/models"
 STEPS = 64
+OPSETS = [opset(backend.name) for backend in reversed(available()) if backend.present]
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 SHAPE: dict[str, object] = {
     "vocab_size": 320,
@@ -173,7 +175,7 @@ def against_mlx_lm(family: str, form: Format) -> Iterator[Row]:
     prompt = mx.random.randint(0, 320, (1, 19))
     logits, cache = oracle(prompt), make_prompt_cache(oracle)
     expected = greedy(lambda token: oracle(token, cache=cache), prompt)
-    for ops in (REFERENCE, MLX):
+    for ops in OPSETS:
         models = {name: Qwen(read, tensors, ops=ops) for name, tensors in weights.items()}
         tokens = agreeing(ours(models["float32"], prompt), expected)
         errors = {name: error(model(prompt), logits) for name, model in models.items()}
@@ -204,7 +206,7 @@ def against_transformers(folder: Path) -> Iterator[Row]:
     expected = mx.load(str(folder / "expected.safetensors"))
     assert isinstance(expected, dict)  # a safetensors file is one
     config = QwenConfig.from_folder(folder)
-    for ops in (REFERENCE, MLX):
+    for ops in OPSETS:
         model = Qwen(config, load_weights(folder, config), ops=ops)
         errors = {"float32": error(model(expected["tokens"]), expected["logits"])}
         tokens = agreeing(ours(model, expected["tokens"][:1]), expected["greedy"].tolist())
