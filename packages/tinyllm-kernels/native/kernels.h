@@ -21,6 +21,10 @@ struct Kernels {
 
   // For a few rows of x: its sums over each group of w.
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
+  // Whether a few rows of x are multiplied in integers, and x as those: see integer_rows.h.
+  bool (*linear_takes_planes)(const Weights&, Type);
+  void (*linear_planes)(const float* x, int64_t count, const Weights&, int8_t* planes,
+                        float* scales);
   int64_t (*linear_parts)(const LinearTask&);
   int64_t (*linear_scratch)(const LinearTask&);  // floats that each thread needs
   void (*linear_part)(const LinearTask&, int64_t part, float* scratch);
@@ -37,6 +41,8 @@ struct Kernels {
 namespace TINYLLM_TIER {
 void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
+bool linear_takes_planes(const Weights&, Type);
+void linear_planes(const float* x, int64_t count, const Weights&, int8_t* planes, float* scales);
 int64_t linear_parts(const LinearTask&);
 int64_t linear_scratch(const LinearTask&);
 void linear_part(const LinearTask&, int64_t part, float* scratch);

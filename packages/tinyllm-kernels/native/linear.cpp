@@ -4,8 +4,10 @@
 
 #include "decode.h"
 #include "half.h"
+#include "integer_rows.h"
 #include "kernels.h"
 #include "numbers.h"
+#include "put.h"
 #include "vectors.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -27,16 +29,6 @@ int64_t block_rows(const LinearTask& t) {
   int64_t depth = std::min(t.w->columns, kDepth);
   int64_t rows = std::max<int64_t>(kBlockBytes / (depth * int64_t{sizeof(float)}) / MR * MR, MR);
   return std::min(rows, t.rows);
-}
-
-void put(const LinearTask& t, int64_t m, int64_t n, float value) {
-  int64_t at = m * t.w->rows + n;
-  if (t.bias) value += number(t.bias, t.type, n);
-  switch (t.type) {
-    case Type::float32: static_cast<float*>(t.y)[at] = value; break;
-    case Type::float16: static_cast<Float16*>(t.y)[at] = from_float<Float16>(value); break;
-    default: static_cast<BFloat16*>(t.y)[at] = from_float<BFloat16>(value); break;
-  }
 }
 
 // A dense matrix, read with the interface of `Packed`: groups of W numbers, scale 1.
@@ -180,6 +172,20 @@ void multiply_panel(const LinearTask& t, int64_t part, float* scratch) {
   }
 }
 
+#if defined(__AVX512VNNI__)
+template <int Bits>
+void multiply_part_in_integers(const LinearTask& t, int64_t part) {
+  const int64_t first = part * kRows, last = std::min<int64_t>(first + kRows, t.w->rows);
+  for (int64_t n = first; n < last; ++n) {
+    switch (t.rows) {
+      case 1: multiply_row_in_integers<Bits, 1>(t, n); break;
+      case 2: multiply_row_in_integers<Bits, 2>(t, n); break;
+      case 3: multiply_row_in_integers<Bits, 3>(t, n); break;
+    }
+  }
+}
+#endif
+
 template <typename Format>
 void multiply_part(const LinearTask& t, int64_t part, float* scratch) {
   if (t.rows > kFewRows) return multiply_panel<Format>(t, part, scratch);
@@ -195,7 +201,28 @@ void multiply_part(const LinearTask& t, int64_t part, float* scratch) {
 
 }  // namespace
 
+bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
+#if defined(__AVX512VNNI__)
+  return multiplies_in_integers(w, type);
+#else
+  return false;
+#endif
+}
+
+void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] int64_t count,
+                   [[maybe_unused]] const Weights& w, [[maybe_unused]] int8_t* planes,
+                   [[maybe_unused]] float* scales) {
+#if defined(__AVX512VNNI__)
+  (w.bits == 4 ? to_planes<4> : to_planes<8>)(x, count, w.group, planes, scales);
+#endif
+}
+
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
+#if defined(__AVX512VNNI__)
+  if (t.planes) {
+    return (t.w->bits == 4 ? multiply_part_in_integers<4> : multiply_part_in_integers<8>)(t, part);
+  }
+#endif
   switch (t.w->mode) {
     case Mode::dense:
       switch (t.w->type) {

@@ -15,13 +15,17 @@ namespace tinyllm {
 inline constexpr int kFewRows = 3;
 
 struct LinearTask {
-  const float* x;     // M K
-  const float* sums;  // M K/group, of x over each group of w; used for a few rows alone
-  int64_t rows;       // M
-  const Weights* w;   // N K
-  const void* bias;   // N of `type`, or null
-  void* y;            // M N of `type`
-  Type type;
+  const float* x = nullptr;  // M K
+  int64_t rows = 0;          // M
+  // For a few rows of x alone: its sums over each group of w, M K/group; and, where the kernels
+  // want it, x in integers (see integer_rows.h), M K 2, with a scale for each group.
+  const float* sums = nullptr;
+  const int8_t* planes = nullptr;
+  const float* plane_scales = nullptr;
+  const Weights* w = nullptr;  // N K
+  const void* bias = nullptr;  // N of `type`, or null
+  void* y = nullptr;           // M N of `type`
+  Type type{};
 };
 
 }  // namespace tinyllm

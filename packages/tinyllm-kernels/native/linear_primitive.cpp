@@ -84,6 +84,15 @@ void multiply(const Kernels& kernels, LinearTask task) {
     kernels.group_sums(task.x, groups, w.group, sums.get());
     task.sums = sums.get();
   }
+  std::unique_ptr<int8_t[]> planes;
+  std::unique_ptr<float[]> plane_scales;
+  if (task.rows <= kFewRows && kernels.linear_takes_planes(w, task.type)) {
+    const int64_t count = task.rows * w.columns;
+    planes.reset(new int8_t[2 * count]);
+    plane_scales.reset(new float[count / w.group]);
+    kernels.linear_planes(task.x, count, w, planes.get(), plane_scales.get());
+    task.planes = planes.get(), task.plane_scales = plane_scales.get();
+  }
   ThreadPool& pool = ThreadPool::shared();
   const int64_t needed = kernels.linear_scratch(task);
   std::vector<std::unique_ptr<float[]>> scratch(pool.threads());
@@ -108,7 +117,8 @@ class Linear : public CpuPrimitive {
       parts.place(w, 0, copies);
       const float* rows = as_floats(kernels, x.compact(x_copy), type, x.size, floats);
       const void* added = bias.empty() ? nullptr : bias[0].compact(bias_copy);
-      multiply(kernels, {rows, nullptr, x.size / w.columns, &w, added, y, type});
+      multiply(kernels, {.x = rows, .rows = x.size / w.columns, .w = &w, .bias = added, .y = y,
+                         .type = type});
     });
   }
 
@@ -135,8 +145,9 @@ class ExpertLinear : public CpuPrimitive {
       for (int64_t first = 0, last; first < experts.size; first = last) {
         for (last = first + 1; last < experts.size && chosen[last] == chosen[first];) ++last;
         parts.place(w, chosen[first], copies);
-        multiply(kernels, {rows + first * w.columns, nullptr, last - first, &w, nullptr,
-                           y + first * w.rows * static_cast<int64_t>(itemsize), type});
+        multiply(kernels, {.x = rows + first * w.columns, .rows = last - first, .w = &w,
+                           .y = y + first * w.rows * static_cast<int64_t>(itemsize),
+                           .type = type});
       }
     });
   }

@@ -11,6 +11,7 @@ std::vector<const Kernels*> tiers() {
   __builtin_cpu_init();
   bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (wide && __builtin_cpu_supports("avx512vnni")) found.push_back(&avx512vnni::kernels);
   if (wide) found.push_back(&avx512::kernels);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     found.push_back(&avx2::kernels);

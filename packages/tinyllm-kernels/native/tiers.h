@@ -17,6 +17,9 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace avx512vnni {
+extern const Kernels kernels;
+}
 
 // Those that this machine can run, the fastest first; "portable" is always the last.
 std::vector<const Kernels*> tiers();

@@ -32,10 +32,17 @@ inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
 inline Floats splat(float x) { return Floats{} + x; }
 
+template <int Shift, int... Lanes>
+inline Floats rotated(Floats v, std::integer_sequence<int, Lanes...>) {
+  return __builtin_shufflevector(v, v, (Lanes + Shift) % W...);
+}
+
+// The sum of all lanes, by halves: as many steps as W has bits.
+template <int Half = W / 2>
 inline float sum(Floats v) {
-  float total = 0;
-  for (int i = 0; i < W; ++i) total += v[i];
-  return total;
+  v += rotated<Half>(v, std::make_integer_sequence<int, W>{});
+  if constexpr (Half > 1) return sum<Half / 2>(v);
+  return v[0];
 }
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }

@@ -102,7 +102,15 @@ void check_linear(const Kernels& kernels, Type type, int bits, int group, int ro
   std::vector<float> floats(size_t(rows) * K), sums(size_t(rows) * K / group);
   kernels.to_floats(x.bytes.data(), type, floats.data(), floats.size());
   kernels.group_sums(floats.data(), sums.size(), group, sums.data());
-  LinearTask task{floats.data(), sums.data(), rows, &matrix.w, nullptr, y.bytes.data(), type};
+  LinearTask task{.x = floats.data(), .rows = rows, .sums = sums.data(), .w = &matrix.w,
+                  .y = y.bytes.data(), .type = type};
+  std::vector<int8_t> planes(2 * floats.size());
+  std::vector<float> plane_scales(sums.size());
+  if (rows <= kFewRows && kernels.linear_takes_planes(matrix.w, type)) {
+    kernels.linear_planes(floats.data(), floats.size(), matrix.w, planes.data(),
+                          plane_scales.data());
+    task.planes = planes.data(), task.plane_scales = plane_scales.data();
+  }
   std::vector<float> scratch(kernels.linear_scratch(task));
   for (int64_t part = 0; part < kernels.linear_parts(task); ++part) {
     kernels.linear_part(task, part, scratch.data());
