@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import OpSet
+from tinyllm_ops import AttentionBlock, OpSet
 
 from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.token_buffer import TokenBuffer
@@ -42,6 +42,18 @@ class DenseCache(KVCache):
         # A single query is the last token and sees everything: it needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
         return ops.attention(q, self._keys.filled, self._values.filled, scale, mask)
+
+    def attention_block(
+        self, x: Float[mx.array, "B L E"], block: AttentionBlock, ops: OpSet
+    ) -> Float[mx.array, "B L E"]:
+        """Lend the ops the arrays, to write the new tokens into."""
+        batch, length, _ = x.shape
+        new = (batch, block.num_kv_heads, length, block.head_dim)
+        keys, values = (buffer.room_for(new, x.dtype) for buffer in (self._keys, self._values))
+        y, keys, values = ops.attention_block(x, block, keys, values, self.offset)
+        self._keys.keep(keys, length)
+        self._values.keep(values, length)
+        return y
 
     def can_trim(self, length: int) -> bool:
         """Any prefix can be gone back to."""

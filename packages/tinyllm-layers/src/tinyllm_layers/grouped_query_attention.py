@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import REFERENCE, OpSet, Weight
+from tinyllm_ops import REFERENCE, AttentionBlock, Norm, OpSet, Projection, Weight
 from tinyllm_ops.contract import require_shape
 
 from tinyllm_layers.kv_cache import KVCache
@@ -75,17 +75,28 @@ class GroupedQueryAttention:
 
     def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
         """Let L new tokens see themselves and everything in the cache."""
-        positions = cache.positions(x.shape[1])
-
-        def heads(w: Weight, bias: mx.array | None, norm: RMSNorm | None) -> mx.array:
-            split = mx.unflatten(self.ops.linear(x, w, bias), -1, (-1, self.head_dim))
-            return split if norm is None else norm(split)
-
-        q = self.rope(heads(self.wq, self.biases.q, self.q_norm), positions)
-        k = self.rope(heads(self.wk, self.biases.k, self.k_norm), positions)
-        v = heads(self.wv, self.biases.v, None)
-
-        q, k, v = (part.swapaxes(1, 2) for part in (q, k, v))  # B H L D
-        out = cache.attend(q, k, v, self.head_dim**-0.5, self.ops)
+        positions, block = cache.positions(x.shape[1]), self.block(None)
+        self.rope.check(positions, x.shape[1])
+        q, k, v = self.ops.attention_inputs(x, block, positions)
+        out = cache.attend(q, k, v, block.scale, self.ops)
         joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
         return self.ops.linear(joined, self.wo, self.biases.o)
+
+    def block(self, norm: RMSNorm | None) -> AttentionBlock:
+        """These weights as a value for the coarse ops, with the norm before them, if any."""
+        return AttentionBlock(
+            norm=_norm(norm),
+            q=Projection(self.wq, self.biases.q),
+            k=Projection(self.wk, self.biases.k),
+            v=Projection(self.wv, self.biases.v),
+            o=Projection(self.wo, self.biases.o),
+            head_dim=self.head_dim,
+            rotary=self.rope.rotary,
+            q_norm=_norm(self.q_norm),
+            k_norm=_norm(self.k_norm),
+        )
+
+
+def _norm(layer: RMSNorm | None) -> Norm | None:
+    """What the layer holds."""
+    return None if layer is None else Norm(layer.weight, layer.eps)

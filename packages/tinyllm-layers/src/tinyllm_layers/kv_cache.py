@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import OpSet, Positions
+from tinyllm_ops import AttentionBlock, OpSet, Positions
 
 
 @runtime_checkable
@@ -47,6 +47,16 @@ class KVCache(Protocol):
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend from q to every token that it may see, itself included."""
         ...
+
+    def attention_block(
+        self, x: Float[mx.array, "B L E"], block: AttentionBlock, ops: OpSet
+    ) -> Float[mx.array, "B L E"]:
+        """Pass L new tokens through the attention half of a block, and keep their keys and values.
+
+        Here by way of `attend`; a cache whose layout the ops know hands it to them as a whole.
+        """
+        q, k, v = ops.attention_inputs(x, block, self.positions(x.shape[1]))
+        return ops.attention_output(x, self.attend(q, k, v, block.scale, ops), block)
 
     def can_trim(self, length: int) -> bool:
         """Whether the cache can go back to its first `length` tokens."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import REFERENCE, OpSet, Weight
+from tinyllm_ops import REFERENCE, MlpBlock, Norm, OpSet, Weight
 from tinyllm_ops.contract import require_shape
+
+from tinyllm_layers.rms_norm import RMSNorm
 
 
 class MLP:
@@ -39,3 +41,7 @@ class MLP:
         ops = self.ops
         gated = ops.swiglu(ops.linear(x, self.w_gate), ops.linear(x, self.w_up))
         return ops.linear(gated, self.w_down)
+
+    def block(self, norm: RMSNorm) -> MlpBlock:
+        """These weights as a value for the coarse ops, with the norm before them."""
+        return MlpBlock(Norm(norm.weight, norm.eps), self.w_gate, self.w_up, self.w_down)

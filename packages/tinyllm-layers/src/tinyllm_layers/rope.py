@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import REFERENCE, OpSet, Positions, Yarn
+from tinyllm_ops import REFERENCE, OpSet, Positions, Rotary, Yarn
 from tinyllm_ops.positions import slice_start
 
 
@@ -54,14 +54,27 @@ class RoPE:
         if x.shape[-1] != self.dims:
             raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")
         positions = slice(0, x.shape[1]) if offset is None else offset
+        self.check(positions, x.shape[1])
+        return self.ops.rope(x, positions, self.base, self.traditional, self.scaling)
+
+    @property
+    def rotary(self) -> Rotary:
+        """The settings, as ops take them."""
+        return Rotary(self.base, self.traditional, self.scaling)
+
+    def check(self, positions: Positions, length: int) -> None:
+        """Refuse slices that do not cover `length` positions of the text.
+
+        Raises:
+            ValueError: naming what was expected.
+        """
         for row in _slices(positions):
-            start = slice_start(row, x.shape[1])
-            if start + x.shape[1] > self.seq_len:
+            start = slice_start(row, length)
+            if start + length > self.seq_len:
                 raise ValueError(
                     f"offset: expected positions below {self.seq_len}, "
-                    f"got {start}..{start + x.shape[1] - 1}"
+                    f"got {start}..{start + length - 1}"
                 )
-        return self.ops.rope(x, positions, self.base, self.traditional, self.scaling)
 
 
 def _slices(positions: Positions) -> Sequence[slice]:

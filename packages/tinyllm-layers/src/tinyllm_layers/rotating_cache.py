@@ -117,8 +117,8 @@ class RotatingCache(KVCache):
         """Give the new tokens that outlive their own chunk a slot each."""
         start, end = self._offset, self._offset + k.shape[2]
         capacity = min(self.max_size, -(-end // STEP) * STEP)
-        self._keys = with_room(self._keys, k, capacity)
-        self._values = with_room(self._values, v, capacity)
+        self._keys = with_room(self._keys, k.shape, k.dtype, capacity)
+        self._values = with_room(self._values, v.shape, v.dtype, capacity)
         for first, stop in self._runs(start, end):
             slot = self._slot(first)
             slots, chosen = slice(slot, slot + stop - first), slice(first - start, stop - start)

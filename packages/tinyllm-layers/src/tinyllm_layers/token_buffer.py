@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 from jaxtyping import Shaped
-from tinyllm_ops.contract import require_dtype, require_shape
 
 STEP = 256
 
@@ -30,9 +31,26 @@ class TokenBuffer:
             ValueError: if they differ in shape or dtype from those that are there.
         """
         end = self.length + x.shape[-2]
-        self._room = with_room(self._room, x, -(-end // STEP) * STEP)
-        self._room[..., self.length : end, :] = x
-        self.length = end
+        room = self.room_for(x.shape, x.dtype)
+        room[..., self.length : end, :] = x
+        self.keep(room, x.shape[-2])
+
+    def room_for(
+        self, new: Sequence[int], dtype: mx.Dtype
+    ) -> Shaped[mx.array, "*lead capacity width"]:
+        """Give the array, with room for tokens of the shape `new` after those that it holds.
+
+        Raises:
+            ValueError: if shape or dtype differ from those of the tokens that are there.
+        """
+        end = self.length + new[-2]
+        self._room = with_room(self._room, new, dtype, -(-end // STEP) * STEP)
+        return self._room
+
+    def keep(self, room: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
+        """Hold, instead of the array that was given, one with `count` more tokens."""
+        self._room = room
+        self.length += count
 
     @property
     def filled(self) -> Shaped[mx.array, "*lead tokens width"]:
@@ -59,19 +77,24 @@ class TokenBuffer:
 
 def with_room(
     room: Shaped[mx.array, "*lead held width"] | None,
-    x: Shaped[mx.array, "*lead new width"],
+    new: Sequence[int],
+    dtype: mx.Dtype,
     capacity: int,
 ) -> Shaped[mx.array, "*lead capacity width"]:
-    """Grow `room` so that it holds `capacity` tokens like those in x, unless it does already.
+    """Grow `room` so that it holds `capacity` tokens like `new` ones, unless it does already.
 
     Raises:
-        ValueError: if x has tokens of another shape or dtype: a slice update would broadcast and
+        ValueError: if new tokens have another shape or dtype: a slice update would broadcast and
             cast them in silence.
     """
+    *lead, _, width = new
     if room is None:
-        return mx.zeros((*x.shape[:-2], capacity, x.shape[-1]), x.dtype)
-    require_shape("x", x, (*room.shape[:-2], x.shape[-2], room.shape[-1]))
-    require_dtype("x", x, room.dtype)
+        return mx.zeros((*lead, capacity, width), dtype)
+    if (*lead, width) != (*room.shape[:-2], room.shape[-1]):
+        expected = (*room.shape[:-2], new[-2], room.shape[-1])
+        raise ValueError(f"x: expected shape {expected}, got {tuple(new)}")
+    if dtype != room.dtype:
+        raise ValueError(f"x: expected dtype {room.dtype}, got {dtype}")
     missing = capacity - room.shape[-2]
     if missing <= 0:
         return room

@@ -27,8 +27,14 @@ class TransformerBlock:
         self.mlp = mlp
         self.attention_norm = attention_norm
         self.mlp_norm = mlp_norm
+        self._attention_block = attention.block(attention_norm)
+        self._mlp_block = None if isinstance(mlp, MoE) else mlp.block(mlp_norm)
 
     def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
         """Pass L tokens through the block, whose keys and values `cache` holds."""
-        h = x + self.attention(self.attention_norm(x), cache)
-        return h + self.mlp(self.mlp_norm(h))
+        ops = self.attention.ops
+        self.attention.rope.check(cache.positions(x.shape[1]), x.shape[1])
+        h = cache.attention_block(x, self._attention_block, ops)
+        if self._mlp_block is None:
+            return h + self.mlp(self.mlp_norm(h))
+        return ops.mlp_block(h, self._mlp_block)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
+from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.contract import Weight
+from tinyllm_ops.mlp_block import MlpBlock
+from tinyllm_ops.norm import Norm
 from tinyllm_ops.positions import Positions
+from tinyllm_ops.projection import Projection
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.rotary_frequencies import Yarn
 
@@ -134,6 +139,10 @@ class OpSet:
 
     Two OpSets give the same numbers up to the rounding of the dtype, and refuse the same
     arguments with the same words (`tinyllm_ops.contract`).
+
+    The fields are the fine ops. The methods are the coarse ones, the halves of a transformer block:
+    here they are compositions of the fields, to be read; a backend for which many small steps are
+    too slow may compute each as a whole.
     """
 
     name: str
@@ -147,3 +156,84 @@ class OpSet:
     rope: Rope
     attention: Attention
     quantize: Quantize
+
+    def prepare(self, weights: Iterable[Weight]) -> None:
+        """Get ready for weights that a model will be computed with, once it holds them all.
+
+        There is nothing to do here; a backend may care where in memory they lie.
+        """
+
+    def mlp_block(
+        self, x: Float[mx.array, "*batch E"], block: MlpBlock
+    ) -> Float[mx.array, "*batch E"]:
+        """x + down(silu(gate n) * (up n)), n = norm(x)."""
+        normal = self._normalized(x, block.norm)
+        gated = self.swiglu(self.linear(normal, block.gate), self.linear(normal, block.up))
+        return x + self.linear(gated, block.down)
+
+    def attention_block(
+        self,
+        x: Float[mx.array, "B L E"],
+        block: AttentionBlock,
+        keys: Float[mx.array, "B Hkv capacity D"],
+        values: Float[mx.array, "B Hkv capacity D"],
+        offset: int,
+    ) -> tuple[
+        Float[mx.array, "B L E"],
+        Float[mx.array, "B Hkv capacity D"],
+        Float[mx.array, "B Hkv capacity D"],
+    ]:
+        """The attention half over dense keys and values: norm, q k v, RoPE, attention, residual.
+
+        Args:
+            x: L new tokens of each row.
+            block: weights and settings.
+            keys: those of the `offset` tokens before, with room for L more. They are written in
+                place if nobody else holds the array when the graph is computed.
+            values: like keys.
+            offset: tokens seen before: the position of the first new one.
+
+        Returns:
+            What leaves the block, keys and values with the new tokens.
+        """
+        end = offset + x.shape[1]
+        q, k, v = self.attention_inputs(x, block, slice(offset, end))
+        keys[..., offset:end, :] = k
+        values[..., offset:end, :] = v
+        # A single query is the last token and sees everything: it needs no mask.
+        mask = "causal" if x.shape[1] > 1 else None
+        heads = self.attention(q, keys[..., :end, :], values[..., :end, :], block.scale, mask)
+        return self.attention_output(x, heads, block), keys, values
+
+    def attention_inputs(
+        self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
+    ) -> tuple[
+        Float[mx.array, "B H L D"], Float[mx.array, "B Hkv L D"], Float[mx.array, "B Hkv L D"]
+    ]:
+        """What attention is asked and given: queries, keys and values of the new tokens."""
+        x = x if block.norm is None else self._normalized(x, block.norm)
+
+        def heads(projection: Projection, norm: Norm | None) -> mx.array:
+            split = mx.unflatten(
+                self.linear(x, projection.weight, projection.bias), -1, (-1, block.head_dim)
+            )
+            return split if norm is None else self._normalized(split, norm)  # B L heads D
+
+        rotary = block.rotary
+        q, k = (
+            self.rope(each, positions, rotary.base, rotary.traditional, rotary.scaling)
+            for each in (heads(block.q, block.q_norm), heads(block.k, block.k_norm))
+        )
+        v = heads(block.v, None)
+        return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
+
+    def attention_output(
+        self, x: Float[mx.array, "B L E"], heads: Float[mx.array, "B H L D"], block: AttentionBlock
+    ) -> Float[mx.array, "B L E"]:
+        """x + o(heads side by side)."""
+        joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
+        return x + self.linear(joined, block.o.weight, block.o.bias)
+
+    def _normalized(self, x: mx.array, norm: Norm) -> mx.array:
+        """RMSNorm with the weight and eps of a block."""
+        return self.rms_norm(x, norm.weight, norm.eps)

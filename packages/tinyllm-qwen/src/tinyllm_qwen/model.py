@@ -54,6 +54,7 @@ class Qwen:
         self.blocks = [_block(config, weights, i, ops) for i in range(config.num_hidden_layers)]
         self.norm = _norm(weights, "norm.weight", config.hidden_size, config, ops)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
+        ops.prepare(self.weights())
 
     def __call__(
         self,
