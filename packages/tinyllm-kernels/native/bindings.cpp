@@ -1,8 +1,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <tuple>
+
+#include "huge_pages.h"
 #include "primitives.h"
 #include "thread_pool.h"
 #include "tiers.h"
@@ -15,9 +20,25 @@ namespace {
 
 using Part = std::optional<array>;
 
-tinyllm::WeightArrays weight(const array& w, const Part& scales, const Part& biases, int group_size,
-                             int bits, const std::string& mode) {
-  return {w, scales, biases, group_size, bits, mode};
+// As Python hands them over.
+using Weight = std::tuple<array, Part, Part, int, int, std::string>;
+using Projection = std::tuple<Weight, Part>;
+using Norm = std::tuple<Part, float>;
+using Rotary = std::tuple<array, bool, float>;
+
+tinyllm::WeightArrays weight(const Weight& w) {
+  const auto& [numbers, scales, biases, group_size, bits, mode] = w;
+  return {numbers, scales, biases, group_size, bits, mode};
+}
+
+tinyllm::ProjectionArrays projection(const Projection& p) {
+  return {weight(std::get<0>(p)), std::get<1>(p)};
+}
+
+tinyllm::NormArrays norm(const Norm& n) { return {std::get<0>(n), std::get<1>(n)}; }
+
+tinyllm::RotaryArrays rotary(const Rotary& r) {
+  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
 }
 
 }  // namespace
@@ -25,27 +46,54 @@ tinyllm::WeightArrays weight(const array& w, const Part& scales, const Part& bia
 NB_MODULE(_cpu, m) {
   m.def(
       "linear",
-      [](const array& x, const array& w, const Part& scales, const Part& biases, const Part& bias,
-         int group_size, int bits, const std::string& mode) {
-        return tinyllm::linear(x, weight(w, scales, biases, group_size, bits, mode), bias);
+      [](const array& x, const Weight& w, const Part& bias, const Part& residual) {
+        return tinyllm::linear(x, weight(w), bias, residual);
       },
-      "x"_a, "w"_a, "scales"_a.none(), "biases"_a.none(), "bias"_a.none(), "group_size"_a,
-      "bits"_a, "mode"_a);
+      "x"_a, "w"_a, "bias"_a.none(), "residual"_a.none() = nb::none());
   m.def(
       "expert_linear",
-      [](const array& x, const array& w, const Part& scales, const Part& biases,
-         const array& experts, int group_size, int bits, const std::string& mode) {
-        return tinyllm::expert_linear(x, weight(w, scales, biases, group_size, bits, mode),
-                                      experts);
+      [](const array& x, const Weight& w, const array& experts) {
+        return tinyllm::expert_linear(x, weight(w), experts);
       },
-      "x"_a, "w"_a, "scales"_a.none(), "biases"_a.none(), "experts"_a, "group_size"_a, "bits"_a,
-      "mode"_a);
+      "x"_a, "w"_a, "experts"_a);
+  m.def(
+      "embedding",
+      [](const array& ids, const Weight& w, mlx::core::Dtype dtype) {
+        return tinyllm::embedding(ids, weight(w), dtype);
+      },
+      "ids"_a, "w"_a, "dtype"_a);
+  nb::class_<tinyllm::MlpWeights>(m, "MlpWeights")
+      .def(
+          "__init__",
+          [](tinyllm::MlpWeights* self, const Norm& n, const Weight& gate, const Weight& up,
+             const Weight& down) {
+            new (self) tinyllm::MlpWeights(norm(n), weight(gate), weight(up), weight(down));
+          },
+          "norm"_a, "gate"_a, "up"_a, "down"_a);
+  m.def("mlp_block", &tinyllm::mlp_block, "x"_a, "block"_a);
+  nb::class_<tinyllm::AttentionWeights>(m, "AttentionWeights")
+      .def(
+          "__init__",
+          [](tinyllm::AttentionWeights* self, const Norm& n, const Projection& q,
+             const Projection& k, const Projection& v, const Projection& o, int head_dim,
+             const Rotary& r, const Norm& q_norm, const Norm& k_norm) {
+            new (self) tinyllm::AttentionWeights(norm(n), projection(q), projection(k),
+                                                 projection(v), projection(o), head_dim, rotary(r),
+                                                 norm(q_norm), norm(k_norm));
+          },
+          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rotary"_a, "q_norm"_a, "k_norm"_a);
+  m.def("attention_inputs", &tinyllm::attention_inputs, "x"_a, "block"_a, "positions"_a);
+  m.def("attention_block", &tinyllm::attention_block, "x"_a, "block"_a, "keys"_a, "values"_a,
+        "offset"_a);
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
         "magnitude"_a);
   m.def("attention", &tinyllm::attention, "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a,
         "mask"_a.none());
+  m.def(
+      "use_huge_pages",
+      [](const array& x) { tinyllm::use_huge_pages(x.data<void>(), x.nbytes()); }, "x"_a);
   m.def("tiers", [] {
     std::vector<std::string> names;
     for (const tinyllm::Kernels* kernels : tinyllm::tiers()) names.emplace_back(kernels->name);

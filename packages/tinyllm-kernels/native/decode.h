@@ -11,6 +11,8 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
+inline constexpr int kAhead = 2048;  // bytes of codes that are asked for before they are needed
+
 // The first `Bytes` bytes of a stream, little end first.
 template <int Bytes>
 inline uint64_t first(const uint8_t* stream) {

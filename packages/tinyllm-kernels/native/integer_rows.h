@@ -32,101 +32,146 @@ inline bool multiplies_in_integers(const Weights& w, Type type) {
          w.columns % kChunk<4> == 0;
 }
 
+template <int First, int... Lanes>
+inline Ints every_other(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
+  return __builtin_shufflevector(a, b, First + 2 * Lanes...);
+}
+
+inline void store_bytes(int8_t* to, Ints v) {
+  using Bytes [[gnu::vector_size(W)]] = int8_t;
+  const Bytes bytes = __builtin_convertvector(v, Bytes);
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
 // The planes of x in the order in which codes lie in a chunk: of 4 bits the even codes of 64 bytes
 // and then the odd ones; first all of the high plane, then the low one.
 template <int Bits>
 void to_planes(const float* x, int64_t count, int group, int8_t* planes, float* scales) {
-  constexpr int chunk = kChunk<Bits>, planes_of_codes = 8 / Bits;
-  for (int64_t g = 0; g < count / group; ++g) {
-    float largest = 0;
-    for (int i = 0; i < group; ++i) largest = std::max(largest, std::fabs(x[g * group + i]));
+  constexpr int chunk = kChunk<Bits>;
+  constexpr auto lanes = std::make_integer_sequence<int, W>{};
+  for (int64_t g = 0; g < count / group; ++g, x += group) {
+    Floats sizes = {};
+    for (int i = 0; i < group; i += W) sizes = max(load(x + i), max(-load(x + i), sizes));
+    const float largest = largest_lane(sizes);
     scales[g] = largest / 16256;
     const float inverse = largest > 0 ? 16256 / largest : 0;
-    for (int i = 0; i < group; ++i) {
-      const int64_t k = g * group + i;
+    for (int i = 0; i < group; i += 2 * W) {
       // 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
-      const int whole = std::bit_cast<int>(x[k] * inverse + 12582912.0f) - 0x4b400000;
-      const int high = (whole + 64) >> 7;
-      int8_t* to = planes + k / chunk * 2 * chunk;
-      const int64_t at = k % planes_of_codes * 64 + k % chunk / planes_of_codes;
-      to[at] = static_cast<int8_t>(high);
-      to[chunk + at] = static_cast<int8_t>(whole - 128 * high);
+      const Ints a = std::bit_cast<Ints>(load(x + i) * inverse + 12582912.0f) - 0x4b400000;
+      const Ints b = std::bit_cast<Ints>(load(x + i + W) * inverse + 12582912.0f) - 0x4b400000;
+      const int64_t k = g * group + i, in_chunk = k % chunk;
+      int8_t* first = planes + (k - in_chunk) * 2 + in_chunk / (8 / Bits);
+      int8_t* second = first + (Bits == 4 ? 64 : W);
+      const Ints firsts = Bits == 4 ? every_other<0>(a, b, lanes) : a;
+      const Ints seconds = Bits == 4 ? every_other<1>(a, b, lanes) : b;
+      for (const auto& [to, whole] : {std::pair{first, firsts}, std::pair{second, seconds}}) {
+        const Ints high = (whole + 64) >> 7;
+        store_bytes(to, high);
+        store_bytes(to + chunk, whole - (high << 7));
+      }
     }
   }
 }
 
-// 64 bytes of codes times their numbers of x: 16 sums, each over the codes of four bytes.
+// 64 bytes of codes, as the operands that their planes of x are multiplied with.
 template <int Bits>
-inline Floats integer_sums(__m512i codes, const int8_t* planes) {
-  const auto plane = [&](int i) { return _mm512_loadu_si512(planes + 64 * i); };
-  __m512i sums = _mm512_setzero_si512();
-  if constexpr (Bits == 4) {
-    const __m512i low_bits = _mm512_set1_epi8(15);
-    const __m512i even = _mm512_and_si512(codes, low_bits);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
-    sums = _mm512_dpbusd_epi32(sums, even, plane(0));
-    sums = _mm512_slli_epi32(_mm512_dpbusd_epi32(sums, odd, plane(1)), 7);
-    sums = _mm512_dpbusd_epi32(sums, even, plane(2));
-    sums = _mm512_dpbusd_epi32(sums, odd, plane(3));
+struct Chunk {
+  explicit Chunk(const uint8_t* from) {
+    __m512i codes = _mm512_loadu_si512(from);
+    asm("" : "+v"(codes));  // to be loaded once: GCC would load it for each of its two uses
+    if constexpr (Bits == 4) {
+      const __m512i low_bits = _mm512_set1_epi8(15);
+      parts[0] = _mm512_and_si512(codes, low_bits);
+      parts[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
+    } else {
+      parts[0] = codes;
+    }
+  }
+
+  // Times their numbers of x: 16 sums, each over the codes of four bytes.
+  Floats sums(const int8_t* planes) const {
+    __m512i sums = _mm512_setzero_si512();
+    for (int plane = 0; plane < 2; ++plane) {
+      if (plane == 1) sums = _mm512_slli_epi32(sums, 7);
+      for (int i = 0; i < 8 / Bits; ++i, planes += 64) {
+        sums = _mm512_dpbusd_epi32(sums, parts[i], _mm512_loadu_si512(planes));
+      }
+    }
+    return std::bit_cast<Floats>(_mm512_cvtepi32_ps(sums));
+  }
+
+  __m512i parts[8 / Bits];
+};
+
+// Up to 16 scales or biases from `at` on; zero where `which` has no bit.
+template <typename T>
+inline Floats some(const void* data, int64_t at, __mmask16 which) {
+  const T* from = static_cast<const T*>(data) + at;
+  if constexpr (std::is_same_v<T, float>) {
+    return std::bit_cast<Floats>(_mm512_maskz_loadu_ps(which, from));
   } else {
-    sums = _mm512_slli_epi32(_mm512_dpbusd_epi32(sums, codes, plane(0)), 7);
-    sums = _mm512_dpbusd_epi32(sums, codes, plane(1));
+    const __m256i halves = _mm256_maskz_loadu_epi16(which, from);
+    if constexpr (std::is_same_v<T, Float16>) {
+      return std::bit_cast<Floats>(_mm512_cvtph_ps(halves));
+    } else {
+      return std::bit_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    }
   }
-  return std::bit_cast<Floats>(_mm512_cvtepi32_ps(sums));
 }
 
-// Up to four numbers from `at` on.
-inline __m128 four_numbers(const void* data, Type type, int64_t at, __mmask8 which) {
-  if (type == Type::float32) {
-    return _mm_maskz_loadu_ps(which, static_cast<const float*>(data) + at);
+// Chunks whose scales are looked up together: with groups of 32 they are 16, a vector.
+inline constexpr int kChunks = 4;
+
+// Which scale of its block each lane of each chunk has.
+template <int Bits>
+struct Owners {
+  explicit Owners(int group) {
+    for (int c = 0; c < kChunks; ++c) {
+      alignas(64) int owner[W];
+      for (int lane = 0; lane < W; ++lane) owner[lane] = (c * W + lane) * kChunk<Bits> / W / group;
+      of[c] = _mm512_load_si512(owner);
+    }
   }
-  const __m128i halves = _mm_maskz_loadu_epi16(which, static_cast<const uint16_t*>(data) + at);
-  if (type == Type::float16) return _mm_cvtph_ps(halves);
-  return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(halves), 16));
-}
 
-// The biases of a row's groups, each times the sum of x over its group.
-inline float bias_sum(const Weights& w, int64_t first, const float* sums, int64_t groups) {
-  return with_type(w.type, [&]<typename T>(T*) {
-    const T* biases = static_cast<const T*>(w.biases) + first;
-    Floats total = {};
-    int64_t g = 0;
-    for (; g + W <= groups; g += W) total += load_as_floats(biases + g) * load(sums + g);
-    float rest = sum(total);
-    for (; g < groups; ++g) rest += to_float(biases[g]) * sums[g];
-    return rest;
-  });
-}
+  __m512i of[kChunks];
+};
 
-template <int Bits, int M>
-void multiply_row_in_integers(const LinearTask& t, int64_t n) {
+// Rows `first` to `last` of w times M rows of x. Every sum is the same whatever M is.
+template <int Bits, typename T, int M>
+void multiply_in_integers(const LinearTask& t, int64_t first, int64_t last) {
   const Weights& w = *t.w;
   constexpr int chunk = kChunk<Bits>;
-  const uint8_t* row = static_cast<const uint8_t*>(w.data) + n * (int64_t{w.columns} * Bits / 8);
-  const int64_t groups = w.columns / w.group;
-  // A chunk has one scale, or two or four, each for as many lanes of its sums.
-  const int in_chunk = w.group < chunk ? chunk / w.group : 1;
-  const __mmask8 which = static_cast<__mmask8>((1 << in_chunk) - 1);
-  alignas(64) int owner[W];
-  for (int lane = 0; lane < W; ++lane) owner[lane] = lane * in_chunk / W;
-  const __m512i owners = _mm512_load_si512(owner);
-
-  Floats total[M] = {};
-  for (int c = 0; c < w.columns / chunk; ++c) {
-    __builtin_prefetch(row + 64 * c + 2048);
-    const __m512i codes = _mm512_loadu_si512(row + 64 * c);
-    const int64_t g = int64_t{c} * chunk / w.group;
-    const __m128 scales = four_numbers(w.scales, w.type, n * groups + g, which);
-    for (int m = 0; m < M; ++m) {
-      const __m128 both = _mm_mul_ps(
-          scales, _mm_maskz_loadu_ps(which, t.plane_scales + m * groups + g));
-      const __m512 lanes = _mm512_permutexvar_ps(owners, _mm512_castps128_ps512(both));
-      total[m] += integer_sums<Bits>(codes, t.planes + (int64_t{m} * w.columns + c * chunk) * 2) *
-                  std::bit_cast<Floats>(lanes);
+  const Owners<Bits> owners(w.group);
+  const int64_t row_bytes = int64_t{w.columns} * Bits / 8, groups = w.columns / w.group;
+  for (int64_t n = first; n < last; ++n) {
+    const uint8_t* row = static_cast<const uint8_t*>(w.data) + n * row_bytes;
+    Floats total[M] = {};
+    for (int c = 0; c < w.columns / chunk; c += kChunks) {
+      const int chunks = std::min(kChunks, w.columns / chunk - c);
+      const int64_t g = int64_t{c} * chunk / w.group;
+      const __mmask16 which = static_cast<__mmask16>((1 << chunks * chunk / w.group) - 1);
+      const Floats of_w = some<T>(w.scales, n * groups + g, which);
+      const Floats biases = some<T>(w.biases, n * groups + g, which);
+      Floats scales[M];
+      for (int m = 0; m < M; ++m) {
+        scales[m] = of_w * some<float>(t.plane_scales, m * groups + g, which);
+        total[m] += biases * some<float>(t.sums, m * groups + g, which);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kChunks; ++j) {
+        if (j == chunks) break;
+        __builtin_prefetch(row + 64 * (c + j) + kAhead);
+        const Chunk<Bits> codes(row + 64 * (c + j));
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          const int8_t* planes = t.planes + (int64_t{m} * w.columns + (c + j) * chunk) * 2;
+          const __m512 lanes =
+              _mm512_permutexvar_ps(owners.of[j], std::bit_cast<__m512>(scales[m]));
+          total[m] += codes.sums(planes) * std::bit_cast<Floats>(lanes);
+        }
+      }
     }
-  }
-  for (int m = 0; m < M; ++m) {
-    put(t, m, n, sum(total[m]) + bias_sum(w, n * groups, t.sums + m * groups, groups));
+    for (int m = 0; m < M; ++m) put(t, m, n, sum(total[m]));
   }
 }
 

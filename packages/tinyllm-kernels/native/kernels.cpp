@@ -21,14 +21,18 @@ const Kernels kernels = {
     .group_sums = group_sums,
     .linear_takes_planes = linear_takes_planes,
     .linear_planes = linear_planes,
+    .linear_part_rows = linear_part_rows,
     .linear_parts = linear_parts,
+    .linear_range = linear_range,
     .linear_scratch = linear_scratch,
     .linear_part = linear_part,
+    .linear_rows = linear_rows,
     .rms_norm_rows = rms_norm_rows,
     .rope_tokens = rope_tokens,
     .swiglu_range = swiglu_range,
     .attention_scratch = attention_scratch,
-    .attention_row = attention_row,
+    .attention_part = attention_part,
+    .attention_merge = attention_merge,
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

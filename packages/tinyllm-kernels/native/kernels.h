@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "attention.h"
+#include "attention_plan.h"
 #include "linear.h"
 #include "rms_norm.h"
 #include "rope.h"
@@ -25,16 +25,25 @@ struct Kernels {
   bool (*linear_takes_planes)(const Weights&, Type);
   void (*linear_planes)(const float* x, int64_t count, const Weights&, int8_t* planes,
                         float* scales);
+  int64_t (*linear_part_rows)(const LinearTask&, int threads);  // what `part_rows` should be
   int64_t (*linear_parts)(const LinearTask&);
+  LinearRange (*linear_range)(const LinearTask&, int64_t part);
   int64_t (*linear_scratch)(const LinearTask&);  // floats that each thread needs
   void (*linear_part)(const LinearTask&, int64_t part, float* scratch);
+  // Rows ids[first..last] of w, as numbers of `type` from row `first` of y on. A row that w has
+  // not is the last one, as MLX has it.
+  void (*linear_rows)(const Weights&, const int32_t* ids, int64_t first, int64_t last, void* y,
+                      Type type);
 
   void (*rms_norm_rows)(const RmsNormTask&, int64_t first, int64_t last);
   void (*rope_tokens)(const RopeTask&, int64_t first, int64_t last);
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
 
   int64_t (*attention_scratch)(const AttentionTask&);  // floats that each thread needs
-  void (*attention_row)(const AttentionTask&, int64_t row, float* scratch);
+  // Parts of an `AttentionPlan`, which leave what is not final in `partials`; then its merges.
+  void (*attention_part)(const AttentionTask&, const AttentionPart&, float* partials,
+                         float* scratch);
+  void (*attention_merge)(const AttentionTask&, const AttentionMerge&, float* partials);
 };
 
 #ifdef TINYLLM_TIER
@@ -43,14 +52,19 @@ void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
 bool linear_takes_planes(const Weights&, Type);
 void linear_planes(const float* x, int64_t count, const Weights&, int8_t* planes, float* scales);
+int64_t linear_part_rows(const LinearTask&, int threads);
 int64_t linear_parts(const LinearTask&);
+LinearRange linear_range(const LinearTask&, int64_t part);
 int64_t linear_scratch(const LinearTask&);
 void linear_part(const LinearTask&, int64_t part, float* scratch);
+void linear_rows(const Weights&, const int32_t* ids, int64_t first, int64_t last, void* y,
+                 Type type);
 void rms_norm_rows(const RmsNormTask&, int64_t first, int64_t last);
 void rope_tokens(const RopeTask&, int64_t first, int64_t last);
 void swiglu_range(const SwigluTask&, int64_t first, int64_t last);
 int64_t attention_scratch(const AttentionTask&);
-void attention_row(const AttentionTask&, int64_t row, float* scratch);
+void attention_part(const AttentionTask&, const AttentionPart&, float* partials, float* scratch);
+void attention_merge(const AttentionTask&, const AttentionMerge&, float* partials);
 }  // namespace TINYLLM_TIER
 #endif
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "aligned.h"
 #include "decode.h"
 #include "half.h"
 #include "integer_rows.h"
@@ -13,8 +14,7 @@
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-constexpr int kRows = 32;       // rows of w in a part, for a few rows of x
-constexpr int kAhead = 2048;    // bytes of codes that are asked of memory before they are needed
+constexpr int kPartsAThread = 4;  // for a few rows of x
 constexpr int kPanel = 24;      // rows of w that are unpacked together
 constexpr int kDepth = 2048;    // columns that are unpacked together, at most
 constexpr int kBlockBytes = 384 << 10;  // of x, beside a panel in the second-level cache
@@ -147,10 +147,8 @@ void multiply_rows(const float* x, int64_t x_stride, const float* panel, int row
 template <typename Format>
 void multiply_panel(const LinearTask& t, int64_t part, float* scratch) {
   const Weights& w = *t.w;
-  const int64_t panels = ceil_div(w.rows, kPanel), block = block_rows(t);
-  const int64_t m0 = part / panels * block, m1 = std::min(m0 + block, t.rows);
-  const int64_t n0 = part % panels * kPanel;
-  const int rows = static_cast<int>(std::min<int64_t>(kPanel, w.rows - n0));
+  const auto [m0, m1, n0, n1] = linear_range(t, part);
+  const int rows = static_cast<int>(n1 - n0);
   float* panel = scratch;
   float* out = scratch + kPanel * std::min(w.columns, kDepth);
   std::fill_n(out, (m1 - m0) * kPanel, 0.0f);
@@ -175,27 +173,54 @@ void multiply_panel(const LinearTask& t, int64_t part, float* scratch) {
 #if defined(__AVX512VNNI__)
 template <int Bits>
 void multiply_part_in_integers(const LinearTask& t, int64_t part) {
-  const int64_t first = part * kRows, last = std::min<int64_t>(first + kRows, t.w->rows);
-  for (int64_t n = first; n < last; ++n) {
+  const LinearRange range = linear_range(t, part);
+  const int64_t first = range.first_row, last = range.last_row;
+  with_type(t.w->type, [&]<typename T>(T*) {
     switch (t.rows) {
-      case 1: multiply_row_in_integers<Bits, 1>(t, n); break;
-      case 2: multiply_row_in_integers<Bits, 2>(t, n); break;
-      case 3: multiply_row_in_integers<Bits, 3>(t, n); break;
+      case 1: return multiply_in_integers<Bits, T, 1>(t, first, last);
+      case 2: return multiply_in_integers<Bits, T, 2>(t, first, last);
+      case 3: return multiply_in_integers<Bits, T, 3>(t, first, last);
+      case 4: return multiply_in_integers<Bits, T, 4>(t, first, last);
+      case 5: return multiply_in_integers<Bits, T, 5>(t, first, last);
+      case 6: return multiply_in_integers<Bits, T, 6>(t, first, last);
+      case 7: return multiply_in_integers<Bits, T, 7>(t, first, last);
+      case 8: return multiply_in_integers<Bits, T, 8>(t, first, last);
     }
-  }
+  });
 }
 #endif
 
 template <typename Format>
 void multiply_part(const LinearTask& t, int64_t part, float* scratch) {
-  if (t.rows > kFewRows) return multiply_panel<Format>(t, part, scratch);
-  const int64_t first = part * kRows, last = std::min<int64_t>(first + kRows, t.w->rows);
-  for (int64_t n = first; n < last; ++n) {
+  if (!is_few(t)) return multiply_panel<Format>(t, part, scratch);
+  const LinearRange range = linear_range(t, part);
+  for (int64_t n = range.first_row; n < range.last_row; ++n) {
     switch (t.rows) {
       case 1: multiply_row<Format, 1>(t, n, 0); break;
       case 2: multiply_row<Format, 2>(t, n, 0); break;
       case 3: multiply_row<Format, 3>(t, n, 0); break;
     }
+  }
+}
+
+// Calls `work` with the format of a matrix.
+template <typename Work>
+void with_format(const Weights& w, Work work) {
+  switch (w.mode) {
+    case Mode::dense:
+      return with_type(w.type, [&]<typename T>(T*) { work.template operator()<Dense<T>>(); });
+    case Mode::mxfp4: return work.template operator()<Coded<Mode::mxfp4, 4>>();
+    case Mode::mxfp8: return work.template operator()<Coded<Mode::mxfp8, 8>>();
+    case Mode::nvfp4: return work.template operator()<Coded<Mode::nvfp4, 4>>();
+    case Mode::affine: break;
+  }
+  switch (w.bits) {
+    case 2: return work.template operator()<Coded<Mode::affine, 2>>();
+    case 3: return work.template operator()<Coded<Mode::affine, 3>>();
+    case 4: return work.template operator()<Coded<Mode::affine, 4>>();
+    case 5: return work.template operator()<Coded<Mode::affine, 5>>();
+    case 6: return work.template operator()<Coded<Mode::affine, 6>>();
+    default: return work.template operator()<Coded<Mode::affine, 8>>();
   }
 }
 
@@ -223,35 +248,45 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     return (t.w->bits == 4 ? multiply_part_in_integers<4> : multiply_part_in_integers<8>)(t, part);
   }
 #endif
-  switch (t.w->mode) {
-    case Mode::dense:
-      switch (t.w->type) {
-        case Type::float32: return multiply_part<Dense<float>>(t, part, scratch);
-        case Type::float16: return multiply_part<Dense<Float16>>(t, part, scratch);
-        default: return multiply_part<Dense<BFloat16>>(t, part, scratch);
+  with_format(*t.w, [&]<typename Format>() { multiply_part<Format>(t, part, scratch); });
+}
+
+void linear_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,
+                 Type type) {
+  const Aligned<float> row = aligned<float>(w.columns);
+  with_format(w, [&]<typename Format>() {
+    with_type(type, [&]<typename T>(T*) {
+      for (int64_t n = first; n < last; ++n) {
+        const uint32_t id = std::min<uint32_t>(ids[n], w.rows - 1);
+        decode_row<Format>(w, id, 0, w.columns, row.get());
+        T* to = static_cast<T*>(y) + n * w.columns;
+        for (int k = 0; k < w.columns; ++k) to[k] = from_float<T>(row[k]);
       }
-    case Mode::mxfp4: return multiply_part<Coded<Mode::mxfp4, 4>>(t, part, scratch);
-    case Mode::mxfp8: return multiply_part<Coded<Mode::mxfp8, 8>>(t, part, scratch);
-    case Mode::nvfp4: return multiply_part<Coded<Mode::nvfp4, 4>>(t, part, scratch);
-    case Mode::affine: break;
-  }
-  switch (t.w->bits) {
-    case 2: return multiply_part<Coded<Mode::affine, 2>>(t, part, scratch);
-    case 3: return multiply_part<Coded<Mode::affine, 3>>(t, part, scratch);
-    case 4: return multiply_part<Coded<Mode::affine, 4>>(t, part, scratch);
-    case 5: return multiply_part<Coded<Mode::affine, 5>>(t, part, scratch);
-    case 6: return multiply_part<Coded<Mode::affine, 6>>(t, part, scratch);
-    default: return multiply_part<Coded<Mode::affine, 8>>(t, part, scratch);
-  }
+    });
+  });
+}
+
+// A few parts a thread: one that is held up leaves its last ones to the others, and yet each is
+// long enough for memory to be read in one go.
+int64_t linear_part_rows(const LinearTask& t, int threads) {
+  if (!is_few(t)) return kPanel;
+  return ceil_div(ceil_div(t.w->rows, kPartsAThread * threads), W) * W;
 }
 
 int64_t linear_parts(const LinearTask& t) {
-  if (t.rows <= kFewRows) return ceil_div(t.w->rows, kRows);
-  return ceil_div(t.rows, block_rows(t)) * ceil_div(t.w->rows, kPanel);
+  const int64_t panels = ceil_div(t.w->rows, t.part_rows);
+  return is_few(t) ? panels : panels * ceil_div(t.rows, block_rows(t));
+}
+
+LinearRange linear_range(const LinearTask& t, int64_t part) {
+  const int64_t panels = ceil_div(t.w->rows, t.part_rows);
+  const int64_t block = is_few(t) ? t.rows : block_rows(t);
+  const int64_t token = part / panels * block, row = part % panels * t.part_rows;
+  return {token, std::min(token + block, t.rows), row, std::min<int64_t>(row + t.part_rows, t.w->rows)};
 }
 
 int64_t linear_scratch(const LinearTask& t) {
-  if (t.rows <= kFewRows) return 0;
+  if (is_few(t)) return 0;
   return kPanel * (std::min(t.w->columns, kDepth) + block_rows(t));
 }
 

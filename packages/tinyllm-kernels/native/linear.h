@@ -11,8 +11,8 @@
 
 namespace tinyllm {
 
-// Rows of x that are multiplied while w is unpacked, at most.
-inline constexpr int kFewRows = 3;
+// Rows of x that are multiplied while w is unpacked, at most; in integers unpacking costs less.
+inline constexpr int kFewRows = 3, kFewRowsInIntegers = 8;
 
 struct LinearTask {
   const float* x = nullptr;  // M K
@@ -22,10 +22,20 @@ struct LinearTask {
   const float* sums = nullptr;
   const int8_t* planes = nullptr;
   const float* plane_scales = nullptr;
-  const Weights* w = nullptr;  // N K
-  const void* bias = nullptr;  // N of `type`, or null
-  void* y = nullptr;           // M N of `type`
+  const Weights* w = nullptr;      // N K
+  const void* bias = nullptr;      // N of `type`, or null
+  const void* residual = nullptr;  // M N of `type`, added to the product, or null
+  void* y = nullptr;               // M N of `type`
   Type type{};
+  int64_t part_rows = 0;  // rows of w in a part
+};
+
+// Whether w is read once for all rows of x.
+inline bool is_few(const LinearTask& t) { return t.planes || t.rows <= kFewRows; }
+
+// The numbers of y that a part computes: those of some tokens (rows of x) and some rows of w.
+struct LinearRange {
+  int64_t first_token, last_token, first_row, last_row;
 };
 
 }  // namespace tinyllm

@@ -5,11 +5,38 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 #include "half.h"
 #include "vectors.h"
 #include "weights.h"
 
 namespace tinyllm::TINYLLM_TIER {
+
+// GCC 12 converts vectors of Float16 lane by lane, even where one instruction does it.
+using Halves [[gnu::vector_size(2 * W)]] = Float16;
+
+inline Floats to_floats(Halves halves) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(_mm512_cvtph_ps(std::bit_cast<__m256i>(halves)));
+#elif defined(__F16C__)
+  return std::bit_cast<Floats>(_mm256_cvtph_ps(std::bit_cast<__m128i>(halves)));
+#else
+  return __builtin_convertvector(halves, Floats);
+#endif
+}
+
+inline Halves to_halves(Floats v) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Halves>(_mm512_cvtps_ph(std::bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+  return std::bit_cast<Halves>(_mm256_cvtps_ph(std::bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
+#else
+  return __builtin_convertvector(v, Halves);
+#endif
+}
 
 template <typename T>
 Floats load_as_floats(const T* from) {
@@ -21,10 +48,9 @@ Floats load_as_floats(const T* from) {
     std::memcpy(&bits, from, sizeof bits);
     return std::bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
   } else {
-    using Halves [[gnu::vector_size(2 * W)]] = Float16;
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
-    return __builtin_convertvector(halves, Floats);
+    return to_floats(halves);
   }
 }
 
@@ -40,8 +66,7 @@ void store_floats(T* to, Floats v) {
     Shorts shorts = __builtin_convertvector(v == v ? rounded : kept, Shorts);
     std::memcpy(to, &shorts, sizeof shorts);
   } else {
-    using Halves [[gnu::vector_size(2 * W)]] = Float16;
-    Halves halves = __builtin_convertvector(v, Halves);
+    Halves halves = to_halves(v);
     std::memcpy(to, &halves, sizeof halves);
   }
 }

@@ -1,4 +1,4 @@
-// What all primitives share: one output, allocated when it is wanted, and no way on a GPU.
+// What all primitives share: outputs that are allocated when they are wanted, no way on a GPU.
 #pragma once
 
 #include <stdexcept>
@@ -13,27 +13,50 @@
 
 namespace tinyllm {
 
+[[noreturn]] inline void refuse_gpu() {
+  throw std::runtime_error("tinyllm_kernels: the cpu backend cannot run on a GPU stream");
+}
+
+// Memory for the numbers of `out`.
+inline char* allocate(mlx::core::array& out) {
+  out.set_data(mlx::core::allocator::malloc(out.nbytes()));
+  return out.data<char>();
+}
+
 class CpuPrimitive : public mlx::core::UnaryPrimitive {
  public:
   CpuPrimitive() : UnaryPrimitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
 
-  void eval_gpu(const std::vector<mlx::core::array>&, mlx::core::array&) override {
-    throw std::runtime_error("tinyllm_kernels: the cpu backend cannot run on a GPU stream");
-  }
+  void eval_gpu(const std::vector<mlx::core::array>&, mlx::core::array&) override { refuse_gpu(); }
 
  protected:
-  // Memory for the numbers of `out`.
-  static char* allocate(mlx::core::array& out) {
-    out.set_data(mlx::core::allocator::malloc(out.nbytes()));
-    return out.data<char>();
-  }
-
   // Hands `task` to the stream's thread, where the inputs will be ready.
   template <typename Task>
   void dispatch(mlx::core::array& out, Task task) {
     if (out.size() == 0) return;
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     encoder.set_output_array(out);
+    encoder.dispatch(std::move(task));
+  }
+
+  const Kernels& kernels_ = chosen_tier();
+};
+
+// The same for several outputs.
+class CpuPrimitives : public mlx::core::Primitive {
+ public:
+  CpuPrimitives() : Primitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
+
+  void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override {
+    refuse_gpu();
+  }
+
+ protected:
+  template <typename Task>
+  void dispatch(std::vector<mlx::core::array>& outputs, Task task) {
+    if (outputs[0].size() == 0) return;
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    for (mlx::core::array& out : outputs) encoder.set_output_array(out);
     encoder.dispatch(std::move(task));
   }
 

@@ -2,11 +2,13 @@
 // (tinyllm_ops.OpSet), which Python has checked.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mlx/array.h"
+#include "weights.h"
 
 namespace tinyllm {
 
@@ -18,9 +20,10 @@ struct WeightArrays {
   std::string mode;
 };
 
-// x `*batch K` times w `N K`, plus bias `N`.
+// x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`.
 mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,
-                        const std::optional<mlx::core::array>& bias);
+                        const std::optional<mlx::core::array>& bias,
+                        const std::optional<mlx::core::array>& residual);
 
 // Each row of x `R K` times the matrix of its own expert in w `X N K`; experts `R` of int32 ascend.
 mlx::core::array expert_linear(const mlx::core::array& x, const WeightArrays& w,
@@ -38,5 +41,67 @@ mlx::core::array rope(const mlx::core::array& x, const mlx::core::array& positio
 mlx::core::array attention(const mlx::core::array& q, const mlx::core::array& k,
                            const mlx::core::array& v, float scale, bool causal,
                            const std::optional<mlx::core::array>& mask);
+
+struct NormArrays {
+  std::optional<mlx::core::array> weight;  // or nothing is normalized
+  float eps;
+};
+
+struct ProjectionArrays {
+  WeightArrays weight;
+  std::optional<mlx::core::array> bias;
+};
+
+// tinyllm_ops.MlpBlock, told once and used for every token.
+struct MlpWeights {
+  MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
+             const WeightArrays& down);
+
+  Weights gate, up, down;
+  float eps;
+  std::vector<mlx::core::array> arrays;
+};
+
+// x + down(silu(gate n) * (up n)) for n = norm(x), x `*batch E`.
+mlx::core::array mlp_block(const mlx::core::array& x, std::shared_ptr<MlpWeights> block);
+
+// What RoPE turns by: frequencies `D/2` of float32, in radians a token.
+struct RotaryArrays {
+  mlx::core::array frequencies;
+  bool traditional;
+  float magnitude;
+};
+
+// tinyllm_ops.AttentionBlock, told once and used for every token.
+struct AttentionWeights {
+  AttentionWeights(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
+                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
+                   const RotaryArrays& rotary, const NormArrays& q_norm, const NormArrays& k_norm);
+
+  int heads() const { return q.rows / dim; }
+  int kv_heads() const { return k.rows / dim; }
+
+  Weights q, k, v, o;
+  int dim;
+  bool traditional;
+  float magnitude, eps[3];
+  bool normed[3], biased[4];
+  std::vector<mlx::core::array> arrays;
+};
+
+// Queries `B H L D`, keys and values `B Hkv L D` of x `B L E` at positions `1 L` or `B L` of int32.
+std::vector<mlx::core::array> attention_inputs(const mlx::core::array& x,
+                                               std::shared_ptr<AttentionWeights> block,
+                                               const mlx::core::array& positions);
+
+// What leaves the block, and keys and values `B Hkv capacity D` with those of x from `offset` on.
+std::vector<mlx::core::array> attention_block(const mlx::core::array& x,
+                                              std::shared_ptr<AttentionWeights> block,
+                                              const mlx::core::array& keys,
+                                              const mlx::core::array& values, int offset);
+
+// Rows `ids` (int32, of any shape) of the table w `V E`, in the type `dtype`.
+mlx::core::array embedding(const mlx::core::array& ids, const WeightArrays& w,
+                           mlx::core::Dtype dtype);
 
 }  // namespace tinyllm

@@ -52,7 +52,8 @@ void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
       for (int64_t head = 0; head < t.heads; ++head) {
         const T* x = static_cast<const T*>(t.x) + row * t.strides[0] + token * t.strides[1] +
                      head * t.strides[2];
-        T* y = static_cast<T*>(t.y) + (n * t.heads + head) * t.dim;
+        T* y = static_cast<T*>(t.y) + row * t.y_strides[0] + token * t.y_strides[1] +
+               head * t.y_strides[2];
         (t.traditional ? turn_neighbors<T> : turn<T>)(x, y, cosines.data(), sines.data(), half);
       }
     }

@@ -10,7 +10,8 @@ namespace tinyllm {
 struct RopeTask {
   const void* x;             // B L H D, rows of D at any distance
   int64_t strides[3];        // of B, L and H, in numbers
-  void* y;                   // B L H D, without gaps
+  void* y;                   // B L H D, too; it may be x
+  int64_t y_strides[3];
   const int32_t* positions;  // 1 L or B L
   const float* frequencies;  // D/2, in radians a token
   int64_t length, heads, dim;

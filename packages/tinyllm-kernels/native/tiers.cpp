@@ -5,7 +5,9 @@
 
 namespace tinyllm {
 
-std::vector<const Kernels*> tiers() {
+namespace {
+
+std::vector<const Kernels*> supported() {
   std::vector<const Kernels*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -21,12 +23,18 @@ std::vector<const Kernels*> tiers() {
   return found;
 }
 
+}  // namespace
+
+const std::vector<const Kernels*>& tiers() {
+  static const std::vector<const Kernels*> found = supported();
+  return found;
+}
+
 const Kernels& chosen_tier() {
   const char* wanted = std::getenv("TINYLLM_CPU_ISA");
-  std::vector<const Kernels*> found = tiers();
-  if (!wanted || !*wanted) return *found.front();
+  if (!wanted || !*wanted) return *tiers().front();
   std::string names;
-  for (const Kernels* kernels : found) {
+  for (const Kernels* kernels : tiers()) {
     if (std::string(kernels->name) == wanted) return *kernels;
     names += (names.empty() ? "" : ", ") + std::string(kernels->name);
   }

@@ -22,7 +22,7 @@ extern const Kernels kernels;
 }
 
 // Those that this machine can run, the fastest first; "portable" is always the last.
-std::vector<const Kernels*> tiers();
+const std::vector<const Kernels*>& tiers();
 
 // The first of them, or the one that TINYLLM_CPU_ISA names. Throws std::invalid_argument if that is
 // none of them.

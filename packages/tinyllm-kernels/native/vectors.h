@@ -47,10 +47,17 @@ inline float sum(Floats v) {
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
-// e^x to one or two units in the last place, for x from -87 to 88; below that zero.
+template <int Half = W / 2>
+inline float largest_lane(Floats v) {
+  v = max(v, rotated<Half>(v, std::make_integer_sequence<int, W>{}));
+  if constexpr (Half > 1) return largest_lane<Half / 2>(v);
+  return v[0];
+}
+
+// e^x to one or two units in the last place, for x from -87 to 88; below that zero. NaN stays NaN.
 inline Floats exp(Floats x) {
   Floats low = splat(-87.0f);
-  Floats bounded = max(x, low);
+  Floats bounded = x < low ? low : x;
   // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with few bits.
   Floats n = bounded * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
   Floats whole = n - 12582912.0f;

@@ -7,6 +7,8 @@ namespace tinyllm {
 
 enum class Type : uint8_t { float32, float16, bfloat16, uint8 };
 
+inline int64_t size_of(Type type) { return type == Type::float32 ? 4 : type == Type::uint8 ? 1 : 2; }
+
 enum class Mode : uint8_t { dense, affine, mxfp4, mxfp8, nvfp4 };
 
 struct Weights {

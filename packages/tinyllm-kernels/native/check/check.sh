@@ -17,14 +17,15 @@ build() {
   shift
   for tier in "${tiers[@]}"; do
     IFS=, read -r -a parts <<< "$tier"
-    for kernel in attention kernels linear rms_norm rope swiglu; do
+    for kernel in attention attention_decode kernels linear rms_norm rope swiglu; do
       objects+=("$scratch/$output-${parts[0]}-$kernel.o")
       "$compiler" "${common[@]}" "$@" -DTINYLLM_TIER="${parts[0]}" \
         -DTINYLLM_TIER_NAME="\"${parts[0]}\"" "${parts[@]:1}" \
         -c "$kernel.cpp" -o "${objects[-1]}"
     done
   done
-  "$compiler" "${common[@]}" "$@" check/check.cpp tiers.cpp "${objects[@]}" -o "$scratch/$output"
+  "$compiler" "${common[@]}" "$@" check/attention.cpp check/check.cpp attention_plan.cpp product.cpp \
+    run_attention.cpp thread_pool.cpp tiers.cpp "${objects[@]}" -o "$scratch/$output" -pthread
 }
 
 case $(uname -m) in

@@ -1,14 +1,13 @@
 """The OpSet of native CPU kernels.
 
 What a forward pass spends its time on is native: projections, experts, norms, rotary positions,
-attention over dense keys, the gate of the MLP. The rest of the contract (rows of the embedding,
-attention over quantized keys, softmax and silu alone, quantize) is MLX's own.
+attention over dense keys, the gate of the MLP, and whole halves of a block (`CpuOpSet`). The rest
+of the contract (attention over quantized keys, softmax and silu alone, quantize) is MLX's own.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from types import ModuleType
 
 import mlx.core as mx
@@ -16,14 +15,18 @@ from jaxtyping import Float, Integer
 from tinyllm_ops import MLX, OpSet, Positions, QuantizedTensor, Weight, Yarn
 from tinyllm_ops.contract import (
     check_attention,
+    check_embedding,
     check_expert_linear,
     check_linear,
     check_rms_norm,
     check_rope,
     check_swiglu,
 )
-from tinyllm_ops.positions import position_array, slice_start
-from tinyllm_ops.rotary_frequencies import rotary_frequencies
+from tinyllm_ops.embedding import embedding_dtype
+
+from tinyllm_kernels.arguments import array, frequencies, magnitude, weight
+from tinyllm_kernels.arguments import positions as written_out
+from tinyllm_kernels.cpu_opset import CpuOpSet
 
 
 @functools.cache
@@ -37,7 +40,7 @@ def opset_of(native: ModuleType) -> OpSet:
         check_linear(x, w, bias)
         if x.size == 0:
             return MLX.linear(x, w, bias)
-        return array(native.linear(x, *_parts(w), bias, *_format(w)))
+        return array(native.linear(x, weight(w), bias))
 
     def expert_linear(
         x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
@@ -46,7 +49,15 @@ def opset_of(native: ModuleType) -> OpSet:
         check_expert_linear(x, w, experts)
         if x.size == 0:
             return MLX.expert_linear(x, w, experts)
-        return array(native.expert_linear(x, *_parts(w), experts.astype(mx.int32), *_format(w)))
+        return array(native.expert_linear(x, weight(w), experts.astype(mx.int32)))
+
+    def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
+        """w[ids]; only the rows asked for are read back."""
+        check_embedding(ids, w)
+        if ids.size == 0:
+            return MLX.embedding(ids, w)
+        dtype = embedding_dtype(w) if isinstance(w, QuantizedTensor) else w.dtype
+        return array(native.embedding(ids.astype(mx.int32), weight(w), dtype))
 
     def swiglu(
         gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
@@ -72,10 +83,9 @@ def opset_of(native: ModuleType) -> OpSet:
         """The angles of a token are computed once for all its heads."""
         check_rope(x, base)
         batch, length, _, dim = x.shape
-        where = _written_out(positions, batch, length)
-        magnitude = 1.0 if scaling is None else scaling.magnitude
-        frequencies = _frequencies(dim, base, scaling)
-        return array(native.rope(x, where, frequencies, traditional, magnitude))
+        where = written_out(positions, batch, length)
+        turns = frequencies(dim, base, scaling)
+        return array(native.rope(x, where, turns, traditional, magnitude(scaling)))
 
     def attention(
         q: Float[mx.array, "*batch H L D"],
@@ -100,48 +110,22 @@ def opset_of(native: ModuleType) -> OpSet:
         out = array(native.attention(*four, scale, isinstance(mask, str), added))
         return out if out.ndim == q.ndim else out.reshape(q.shape)
 
-    return replace(
-        MLX,
+    return CpuOpSet(
         name="cpu",
+        native=native,
         linear=linear,
         expert_linear=expert_linear,
         swiglu=swiglu,
         rms_norm=rms_norm,
         rope=rope,
         attention=attention,
+        embedding=embedding,
+        softmax=MLX.softmax,
+        silu=MLX.silu,
+        quantize=MLX.quantize,
     )
-
-
-def array(value: object) -> mx.array:
-    """What the extension returns, which has no types of its own."""
-    assert isinstance(value, mx.array)
-    return value
 
 
 def _four_axes(x: mx.array) -> mx.array:
     """All leading axes as one; an array that has one is left alone, since a view may be a copy."""
     return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
-
-
-def _parts(w: Weight) -> tuple[mx.array, mx.array | None, mx.array | None]:
-    """A weight as the extension takes it: numbers or codes, scales, biases."""
-    return (w.packed, w.scales, w.biases) if isinstance(w, QuantizedTensor) else (w, None, None)
-
-
-def _format(w: Weight) -> tuple[int, int, str]:
-    """Group size, bits and mode; a dense weight has none."""
-    return (w.group_size, w.bits, w.mode) if isinstance(w, QuantizedTensor) else (0, 0, "")
-
-
-def _written_out(positions: Positions, batch: int, length: int) -> mx.array:
-    """Positions as int32, `1 L` or `B L`; a slice becomes a constant, which costs no primitive."""
-    if isinstance(positions, slice):
-        start = slice_start(positions, length)
-        return mx.array([list(range(start, start + length))], dtype=mx.int32)
-    return position_array(positions, batch, length).astype(mx.int32)
-
-
-@functools.cache
-def _frequencies(dim: int, base: float, scaling: Yarn | None) -> mx.array:
-    """Radians a token for each pair."""
-    return mx.array(rotary_frequencies(dim, base, scaling), dtype=mx.float32)

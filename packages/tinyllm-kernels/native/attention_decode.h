@@ -1,0 +1,11 @@
+// Attention of a few rows of queries: memory is what limits, and each key and value is read once.
+#pragma once
+
+#include "attention_plan.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+int64_t decode_scratch(const AttentionTask&);
+void decode_part(const AttentionTask&, const AttentionPart&, float* partials, float* scratch);
+
+}  // namespace tinyllm::TINYLLM_TIER

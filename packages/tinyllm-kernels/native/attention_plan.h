@@ -1,0 +1,58 @@
+// How attention is cut into parts: by request, group of heads, queries and, where the queries are
+// few, keys.
+//
+// What is cut where depends on a request alone, never on those beside it or on the threads: so its
+// result is the same to the last bit wherever it is computed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention.h"
+
+namespace tinyllm {
+
+// Rows of queries that are computed together.
+inline constexpr int64_t kBlockRows = 8;
+
+// Keys in a part: some 10 microseconds of memory, so that threads end together.
+inline constexpr int64_t kSpan = 256;
+
+// Some rows of a request, all of one group of heads.
+struct QueryBlock {
+  int64_t request, kv_head, first, rows;
+};
+
+// A block's look at some of the keys. The result is final, or one of several partial ones.
+struct AttentionPart {
+  QueryBlock block;
+  int64_t first, last;  // keys
+  int64_t partial;      // where the partial result begins, in floats; -1 if the result is final
+};
+
+// A block whose partial results, one after the other, become final.
+struct AttentionMerge {
+  QueryBlock block;
+  int64_t partial, count;
+};
+
+struct AttentionPlan {
+  explicit AttentionPlan(const AttentionTask&);
+
+  std::vector<AttentionPart> parts;    // in any order
+  std::vector<AttentionMerge> merges;  // then these, in any order
+  int64_t partials = 0;                // floats
+};
+
+// A partial result: for each row the sums of weighted values, the largest score, and the sum of the
+// weights, which are relative to that score.
+struct Partial {
+  Partial(float* data, int64_t rows, int64_t width)
+      : sums(data), tops(data + rows * width), totals(tops + rows) {}
+
+  static int64_t size(int64_t rows, int64_t width) { return rows * (width + 2); }
+
+  float *sums, *tops, *totals;
+};
+
+}  // namespace tinyllm

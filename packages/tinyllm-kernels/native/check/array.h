@@ -1,0 +1,69 @@
+// Random numbers of a type, and what is computed from them against float64.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "../half.h"
+#include "../tiers.h"
+
+namespace tinyllm::check {
+
+inline std::mt19937 generator(0);
+inline int failures = 0;
+
+inline double normal() { return std::normal_distribution<double>()(generator); }
+
+// Numbers of one type, in an allocation of exactly their size.
+struct Array {
+  Array(Type type, size_t size) : type(type), bytes(size * (type == Type::float32 ? 4 : 2)) {}
+
+  double at(size_t i) const {
+    const void* data = bytes.data();
+    switch (type) {
+      case Type::float32: return static_cast<const float*>(data)[i];
+      case Type::float16: return to_float(static_cast<const Float16*>(data)[i]);
+      default: return to_float(static_cast<const BFloat16*>(data)[i]);
+    }
+  }
+
+  void set(size_t i, double value) {
+    void* data = bytes.data();
+    float x = static_cast<float>(value);
+    switch (type) {
+      case Type::float32: static_cast<float*>(data)[i] = x; break;
+      case Type::float16: static_cast<Float16*>(data)[i] = from_float<Float16>(x); break;
+      default: static_cast<BFloat16*>(data)[i] = from_float<BFloat16>(x); break;
+    }
+  }
+
+  static Array random(Type type, size_t size) {
+    Array array(type, size);
+    for (size_t i = 0; i < size; ++i) array.set(i, normal());
+    return array;
+  }
+
+  Type type;
+  std::vector<char> bytes;
+};
+
+// The bars of the contract, relative to the largest number that is expected.
+inline double tolerance(Type type) {
+  return type == Type::float32 ? 1e-5 : type == Type::float16 ? 2e-3 : 1.6e-2;
+}
+
+inline void compare(const Kernels& kernels, const char* what, const Array& actual,
+             const std::vector<double>& expected) {
+  double size = 0, error = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    size = std::max(size, std::fabs(expected[i]));
+    error = std::max(error, std::fabs(actual.at(i) - expected[i]));
+  }
+  if (error <= tolerance(actual.type) * size) return;
+  std::printf("%s %s: error %g over %g\n", kernels.name, what, error, tolerance(actual.type) * size);
+  ++failures;
+}
+
+}  // namespace tinyllm::check

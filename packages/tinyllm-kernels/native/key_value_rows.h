@@ -1,0 +1,129 @@
+// Rows of keys or values: where they lie, and how they are read, a vector at a time.
+#pragma once
+
+#include <algorithm>
+
+#include "attention.h"
+#include "decode.h"
+#include "numbers.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// Rows that are looked up together, and, where they must be, unpacked together.
+inline constexpr int64_t kTile = 64;
+
+// Where some neighboring rows lie.
+struct Places {
+  // From key `first` on, of one head of one request.
+  Places(const AttentionTask& t, const KeyValues& kv, int64_t request, int64_t head, int64_t first,
+         int64_t count) {
+    for (int64_t n = 0; n < count;) {
+      const int64_t key = first + n;
+      const int64_t page = t.block_table ? t.block_table[request * t.blocks + key / t.page] : request;
+      const int64_t slot = t.block_table ? key % t.page : key;
+      const int64_t run = t.block_table ? std::min(count - n, t.page - slot) : count;
+      for (int64_t i = 0; i < run; ++i, ++n) {
+        codes[n] = kv.codes.at(page, head, slot + i);
+        if (kv.scales.data) scales[n] = kv.scales.at(page, head, slot + i);
+        if (kv.biases.data) biases[n] = kv.biases.at(page, head, slot + i);
+      }
+    }
+  }
+
+  // Rows of floats, one after the other.
+  Places(const float* rows, int64_t width, int64_t count) {
+    for (int64_t n = 0; n < count; ++n) codes[n] = reinterpret_cast<const char*>(rows + n * width);
+  }
+
+  const char *codes[kTile], *scales[kTile], *biases[kTile];
+};
+
+template <typename T>
+struct DenseRows {
+  static constexpr bool kScaled = false;
+  static Floats raw(const char* row, int64_t d) {
+    return load_as_floats(reinterpret_cast<const T*>(row) + d);
+  }
+  static Affine affine(const KeyValues&, const Places&, int64_t, int64_t) { return {1, 0}; }
+};
+
+template <Mode M, int Bits>
+struct CodedRows {
+  static constexpr bool kScaled = true;
+  static Floats raw(const char* row, int64_t d) {
+    return Packed<M, Bits>::raw(reinterpret_cast<const uint8_t*>(row), static_cast<int>(d));
+  }
+  // What group `group` of row n multiplies its codes by, and adds.
+  static Affine affine(const KeyValues& kv, const Places& at, int64_t n, int64_t group) {
+    Weights w{};
+    w.scales = at.scales[n], w.biases = at.biases[n], w.type = kv.type;
+    return Packed<M, Bits>::affine(w, group);
+  }
+};
+
+// W numbers of a row from feature `d` on.
+template <typename Rows>
+Floats numbers(const char* row, int64_t d, Affine affine) {
+  Floats raw = Rows::raw(row, d);
+  return Rows::kScaled ? raw * affine.scale + affine.bias : raw;
+}
+
+// Rows as floats, `width` apart, with zeros after the last feature.
+template <typename Rows>
+void unpack_as(const KeyValues& kv, const Places& at, int64_t count, int64_t dim, int64_t width,
+               float* to) {
+  for (int64_t n = 0; n < count; ++n, to += width) {
+    int64_t d = 0;
+    Affine affine{};
+    for (; d + W <= dim; d += W) {
+      if (Rows::kScaled && d % kv.group == 0) affine = Rows::affine(kv, at, n, d / kv.group);
+      store(to + d, numbers<Rows>(at.codes[n], d, affine));
+    }
+    std::fill(to + d, to + width, 0.0f);
+    if constexpr (!Rows::kScaled) {
+      for (; d < dim; ++d) to[d] = number(at.codes[n], kv.type, d);
+    }
+  }
+}
+
+// Calls `work` with the way to read rows of a kind.
+template <typename Work>
+void with_rows(const KeyValues& kv, Work work) {
+  switch (kv.mode) {
+    case Mode::dense:
+      return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>()); });
+    case Mode::mxfp4: return work(CodedRows<Mode::mxfp4, 4>());
+    case Mode::mxfp8: return work(CodedRows<Mode::mxfp8, 8>());
+    case Mode::nvfp4: return work(CodedRows<Mode::nvfp4, 4>());
+    case Mode::affine: break;
+  }
+  switch (kv.bits) {
+    case 2: return work(CodedRows<Mode::affine, 2>());
+    case 3: return work(CodedRows<Mode::affine, 3>());
+    case 4: return work(CodedRows<Mode::affine, 4>());
+    case 5: return work(CodedRows<Mode::affine, 5>());
+    case 6: return work(CodedRows<Mode::affine, 6>());
+    default: return work(CodedRows<Mode::affine, 8>());
+  }
+}
+
+inline void unpack(const KeyValues& kv, const Places& at, int64_t count, int64_t dim, int64_t width,
+                   float* to) {
+  with_rows(kv, [&](auto rows) { unpack_as<decltype(rows)>(kv, at, count, dim, width, to); });
+}
+
+// Calls `work` with the places of rows and the way to read them where they lie, if that is a fast
+// one; other rows are unpacked into `scratch` first.
+template <typename Work>
+void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const Places& at, int64_t count,
+                    float* scratch, Work work) {
+  if (kv.mode == Mode::dense && t.dim % W == 0) {
+    return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>(), at); });
+  }
+  if (kv.mode == Mode::affine && kv.bits == 8) return work(CodedRows<Mode::affine, 8>(), at);
+  if (kv.mode == Mode::affine && kv.bits == 4) return work(CodedRows<Mode::affine, 4>(), at);
+  unpack(kv, at, count, t.dim, t.width(), scratch);
+  work(DenseRows<float>(), Places(scratch, t.width(), count));
+}
+
+}  // namespace tinyllm::TINYLLM_TIER

@@ -1,0 +1,93 @@
+#include "product.h"
+
+#include <algorithm>
+
+#include "scratch.h"
+
+namespace tinyllm {
+namespace {
+
+LinearTask task_of(const Kernels& kernels, Operand& x, const Product& product) {
+  LinearTask task{.rows = x.rows(), .w = product.w, .bias = product.bias,
+                  .residual = product.residual, .y = product.y, .type = x.type()};
+  x.fill(task);
+  task.part_rows = kernels.linear_part_rows(task, ThreadPool::shared().threads());
+  return task;
+}
+
+}  // namespace
+
+void Operand::fill(LinearTask& task) {
+  task.x = floats();
+  const Weights& w = *task.w;
+  const bool in_integers = rows_ <= kFewRowsInIntegers && kernels_.linear_takes_planes(w, type_);
+  if (w.mode != Mode::affine || !(in_integers || rows_ <= kFewRows)) return;
+  const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
+  task.sums = forms.sums.get();
+  task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
+}
+
+const float* Operand::floats() {
+  if (type_ == Type::float32) return static_cast<const float*>(x_);
+  if (floats_) return floats_.get();
+  const int64_t count = rows_ * columns_;
+  floats_ = aligned<float>(count);
+  constexpr int64_t kChunk = 1 << 16;
+  ThreadPool::shared().run((count + kChunk - 1) / kChunk, [&](int64_t part, int) {
+    const int64_t at = part * kChunk;
+    kernels_.to_floats(static_cast<const char*>(x_) + at * 2, type_, floats_.get() + at,
+                       std::min(kChunk, count - at));
+  });
+  return floats_.get();
+}
+
+const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
+  for (const Grouped& forms : grouped_) {
+    if (forms.group == w.group && forms.bits == bits) return forms;
+  }
+  const int64_t groups = rows_ * (columns_ / w.group);
+  Grouped forms{w.group, bits, aligned<float>(groups), nullptr, nullptr};
+  kernels_.group_sums(floats(), groups, w.group, forms.sums.get());
+  if (bits) {
+    forms.planes = aligned<int8_t>(2 * rows_ * columns_);
+    forms.scales = aligned<float>(groups);
+    kernels_.linear_planes(floats(), rows_ * columns_, w, forms.planes.get(), forms.scales.get());
+  }
+  return grouped_.emplace_back(std::move(forms));
+}
+
+void multiply(const Kernels& kernels, Operand& x, std::initializer_list<Product> products) {
+  std::vector<LinearTask> tasks;
+  std::vector<int64_t> ends;  // parts of the tasks so far
+  int64_t floats = 0;
+  for (const Product& product : products) {
+    tasks.push_back(task_of(kernels, x, product));
+    floats = std::max(floats, kernels.linear_scratch(tasks.back()));
+    ends.push_back((ends.empty() ? 0 : ends.back()) + kernels.linear_parts(tasks.back()));
+  }
+  Scratch scratch(floats);
+  ThreadPool::shared().run(ends.back(), [&](int64_t part, int thread) {
+    size_t i = 0;
+    while (part >= ends[i]) ++i;
+    kernels.linear_part(tasks[i], i ? part - ends[i - 1] : part, scratch[thread]);
+  });
+}
+
+void multiply_gated(const Kernels& kernels, Operand& x, const Weights& gate, const Weights& up,
+                    void* up_room, void* y) {
+  LinearTask gated = task_of(kernels, x, {&gate, nullptr, nullptr, y});
+  LinearTask upped = task_of(kernels, x, {&up, nullptr, nullptr, up_room});
+  upped.part_rows = gated.part_rows;  // part by part the same numbers of both
+  Scratch scratch(std::max(kernels.linear_scratch(gated), kernels.linear_scratch(upped)));
+  ThreadPool::shared().run(kernels.linear_parts(gated), [&](int64_t part, int thread) {
+    kernels.linear_part(gated, part, scratch[thread]);
+    kernels.linear_part(upped, part, scratch[thread]);
+    const LinearRange range = kernels.linear_range(gated, part);
+    const SwigluTask task{y, up_room, y, x.type()};
+    for (int64_t m = range.first_token; m < range.last_token; ++m) {
+      kernels.swiglu_range(task, m * gate.rows + range.first_row, m * gate.rows + range.last_row);
+    }
+  });
+}
+
+}  // namespace tinyllm

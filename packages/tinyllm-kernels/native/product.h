@@ -1,0 +1,59 @@
+// Products of the same rows of x with several matrices: one task for all threads.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "aligned.h"
+#include "kernels.h"
+
+namespace tinyllm {
+
+// Rows of x, in the forms in which products want them. Each form is made when it is first asked for.
+class Operand {
+ public:
+  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns)
+      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns) {}
+
+  int64_t rows() const { return rows_; }
+  int columns() const { return columns_; }
+  Type type() const { return type_; }
+
+  // Gives `task` the rows, as they are multiplied with its matrix.
+  void fill(LinearTask& task);
+
+ private:
+  struct Grouped {
+    int group, bits;
+    Aligned<float> sums, scales;
+    Aligned<int8_t> planes;
+  };
+
+  const float* floats();
+  // Sums over the groups of w and, for codes of so many bits, planes.
+  const Grouped& grouped(const Weights& w, int bits);
+
+  const Kernels& kernels_;
+  const void* x_;
+  Type type_;
+  int64_t rows_;
+  int columns_;
+  Aligned<float> floats_;
+  std::vector<Grouped> grouped_;
+};
+
+struct Product {
+  const Weights* w;
+  const void* bias;      // added to each row, or null
+  const void* residual;  // added number by number, or null
+  void* y;
+};
+
+// y = x w^T + bias + residual for each product.
+void multiply(const Kernels& kernels, Operand& x, std::initializer_list<Product> products);
+
+// y = silu(x gate^T) * (x up^T), M F; `up_room` has room for as much.
+void multiply_gated(const Kernels& kernels, Operand& x, const Weights& gate, const Weights& up,
+                    void* up_room, void* y);
+
+}  // namespace tinyllm

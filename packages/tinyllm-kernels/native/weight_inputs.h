@@ -1,0 +1,53 @@
+// Weights among the inputs of a primitive.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "input.h"
+#include "primitives.h"
+
+namespace tinyllm {
+
+// Copies of inputs that did not lie in memory as a kernel wants them, for as long as a task runs.
+using Copies = std::vector<std::unique_ptr<char[]>>;
+
+// Everything about a weight of so many columns but where it lies.
+Weights describe(const WeightArrays& w, int columns);
+
+// Adds the parts of a weight, or an array that may be missing, to the inputs of a primitive.
+void append(std::vector<mlx::core::array>& inputs, const WeightArrays& w);
+void append(std::vector<mlx::core::array>& inputs, const std::optional<mlx::core::array>& array);
+
+// The parts of one weight.
+class WeightInput {
+ public:
+  // Takes as many of the inputs, from `at` on, as the weight has parts.
+  WeightInput(const Weights& w, const std::vector<mlx::core::array>& inputs, size_t& at);
+
+  // The weight as it lies in memory; of a stack of matrices the one of `expert`.
+  Weights placed(Copies& copies, int64_t expert = 0) const;
+
+ private:
+  Weights w_;
+  std::vector<Input> parts_;
+};
+
+// An input that may be missing.
+class OptionalInput {
+ public:
+  OptionalInput(bool present, const std::vector<mlx::core::array>& inputs, size_t& at) {
+    if (present) input_.emplace(inputs[at++]);
+  }
+
+  const void* placed(Copies& copies) const;
+
+ private:
+  std::optional<Input> input_;
+};
+
+// The numbers of an input without gaps.
+const void* placed(const Input& input, Copies& copies);
+
+}  // namespace tinyllm

@@ -1,0 +1,113 @@
+"""The halves of a transformer block, each as one primitive.
+
+A primitive of MLX costs some microseconds on its way to the stream's thread, and the threads of a
+machine have to be brought together for each product: a token of small steps is slow for what lies
+between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from weakref import WeakKeyDictionary
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import AttentionBlock, MlpBlock, OpSet, Positions, QuantizedTensor, Weight
+from tinyllm_ops.contract import check_linear, check_rms_norm
+
+from tinyllm_kernels import arguments
+
+
+@dataclass(frozen=True)
+class CpuOpSet(OpSet):
+    """An OpSet whose coarse ops are native as well.
+
+    Attributes:
+        native: the extension.
+    """
+
+    native: ModuleType
+    # What the extension was told of a block, for as long as somebody holds the block.
+    _told: WeakKeyDictionary[AttentionBlock | MlpBlock, object] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+
+    def prepare(self, weights: Iterable[Weight]) -> None:
+        """Compute what is still to be computed of them, and move it into large pages."""
+        for weight in weights:
+            parts = weight.arrays if isinstance(weight, QuantizedTensor) else (weight,)
+            mx.eval(*parts)
+            for part in parts:
+                self.native.use_huge_pages(part)
+
+    def mlp_block(
+        self, x: Float[mx.array, "*batch E"], block: MlpBlock
+    ) -> Float[mx.array, "*batch E"]:
+        """Two passes over the weights: gate with up and their product, then down."""
+        check_rms_norm(x, block.norm.weight, block.norm.eps)
+        check_linear(x, block.gate, None)
+        if x.size == 0:
+            return super().mlp_block(x, block)
+        told = self._told.get(block)
+        if told is None:
+            told = self._told[block] = arguments.mlp_weights(self.native, block)
+        return arguments.array(self.native.mlp_block(x, told))
+
+    def attention_block(
+        self,
+        x: Float[mx.array, "B L E"],
+        block: AttentionBlock,
+        keys: Float[mx.array, "B Hkv capacity D"],
+        values: Float[mx.array, "B Hkv capacity D"],
+        offset: int,
+    ) -> tuple[
+        Float[mx.array, "B L E"],
+        Float[mx.array, "B Hkv capacity D"],
+        Float[mx.array, "B Hkv capacity D"],
+    ]:
+        """From norm to residual; the new keys and values are written where they are read."""
+        _check(x, block)
+        if x.size == 0:
+            return super().attention_block(x, block, keys, values, offset)
+        made = self.native.attention_block(x, self._attention(block), keys, values, offset)
+        y, keys, values = arguments.arrays(made)
+        return y, keys, values
+
+    def attention_inputs(
+        self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
+    ) -> tuple[
+        Float[mx.array, "B H L D"], Float[mx.array, "B Hkv L D"], Float[mx.array, "B Hkv L D"]
+    ]:
+        """Queries, keys and values in one pass over the weights."""
+        _check(x, block)
+        if x.size == 0:
+            return super().attention_inputs(x, block, positions)
+        where = arguments.positions(positions, *x.shape[:2])
+        q, k, v = arguments.arrays(self.native.attention_inputs(x, self._attention(block), where))
+        return q, k, v
+
+    def attention_output(
+        self, x: Float[mx.array, "B L E"], heads: Float[mx.array, "B H L D"], block: AttentionBlock
+    ) -> Float[mx.array, "B L E"]:
+        """The residual is added where the product is."""
+        if x.size == 0:
+            return super().attention_output(x, heads, block)
+        joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
+        weight = arguments.weight(block.o.weight)
+        return arguments.array(self.native.linear(joined, weight, block.o.bias, x))
+
+    def _attention(self, block: AttentionBlock) -> object:
+        """What the extension was told of the block."""
+        told = self._told.get(block)
+        if told is None:
+            told = self._told[block] = arguments.attention_weights(self.native, block)
+        return told
+
+
+def _check(x: mx.array, block: AttentionBlock) -> None:
+    """The input fits the first weights that it meets; the layers have seen to the rest."""
+    if block.norm is not None:
+        check_rms_norm(x, block.norm.weight, block.norm.eps)
+    check_linear(x, block.q.weight, block.q.bias)
