@@ -213,6 +213,7 @@ def test_kv_bits_makes_the_cache_small(talk: Talk, random: str, bits: int) -> No
 def test_every_op_set_gives_the_same_answer_and_says_which_it_is(
     talk: Talk, random: str, ops: str
 ) -> None:
+    # An install without a compiler is supported, and a test below says what chat does there.
     if ops == "cpu" and not available()[0].present:
         pytest.skip(available()[0].detail)
     made = talk(random, max_tokens=12, ops=ops, dtype="float32")
@@ -230,7 +231,7 @@ def test_the_native_kernels_are_chosen_where_they_are(talk: Talk, random: str) -
 def test_without_native_kernels_mlx_computes_in_float32_and_a_note_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not on_cpu():
+    if not on_cpu():  # there the native kernels are not the first choice, nor missed
         pytest.skip("a GPU computes with MLX anyway")
 
     def absent(name: str) -> OpSet:

@@ -12,6 +12,7 @@ import pytest
 from tinyllm_kernels import Backend, BackendError, available, opset
 from tinyllm_ops import MLX, REFERENCE
 
+# An install without a compiler is supported: MLX and the reference compute there.
 native = pytest.mark.skipif(not available()[0].present, reason="no native backend")
 
 
@@ -113,6 +114,7 @@ def test_any_number_of_threads_gives_the_same_sums(threads: str) -> None:
 
 
 @native
+# macOS has no call that binds a process to a core.
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux's own")
 def test_one_core_gets_one_thread() -> None:
     code = """

@@ -294,6 +294,7 @@ print(peak() - before)
 """
 
 
+# The peak is read from /proc, which other systems lack; what loading keeps is the same there.
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM of /proc is Linux's")
 @pytest.mark.parametrize(("dtype", "growth"), [("bfloat16", 1), ("float32", 2)])
 def test_loading_takes_the_memory_of_the_result_and_one_batch(
