@@ -11,9 +11,8 @@ from types import ModuleType
 import pytest
 
 # Relative to the largest logit. In float32 the bar of issue 2; in the half formats activations are
-# rounded some ten times a layer, to 11 and 8 bits, and so are the scales of packed weights, which
-# codes of up to 255 multiply.
-LOGITS = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
+# rounded some ten times a layer, to 11 and 8 bits. Weights are rounded on both sides alike.
+LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2}
 TOOL = Path(__file__).parents[1] / "tools" / "parity.py"
 
 

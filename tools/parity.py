@@ -10,6 +10,7 @@ tools/goldens/qwen.py).
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -126,7 +127,10 @@ def errors_by_position(actual: mx.array, expected: mx.array) -> mx.array:
 
 
 def error(actual: mx.array, expected: mx.array) -> float:
-    """The worst position in float32, the middle one in the half formats."""
+    """The worst position in float32, the middle one in the half formats.
+
+    Random weights leave positions that magnify whatever rounding comes before them, in mlx-lm too.
+    """
     errors = mx.sort(errors_by_position(actual, expected))
     return float(errors[-1] if actual.dtype == mx.float32 else errors[errors.size // 2])
 
@@ -153,9 +157,10 @@ def agreeing(a: list[int], b: list[int]) -> int:
 
 
 def against_mlx_lm(family: str, form: Format) -> Iterator[Row]:
-    """Random weights in both; packed ones against mlx-lm's own reading of them in float32."""
+    """Random weights in both, rounded alike to each dtype; mlx-lm computes in float32."""
     mx.random.seed(7)
     theirs, config = random_model(FAMILIES[family])
+    prompt = mx.random.randint(0, 320, (1, 19))
     if form.bits is not None:
         with redirect_stdout(sys.stderr):  # where its progress belongs
             theirs, config = quantize_model(
@@ -168,18 +173,17 @@ def against_mlx_lm(family: str, form: Format) -> Iterator[Row]:
         weights = {
             name: load_weights(Path(folder), read, dtype=dtype) for name, dtype in DTYPES.items()
         }
-    oracle = theirs if form.bits is None else in_float32(dequantize_model(theirs))
-    prompt = mx.random.randint(0, 320, (1, 19))
-    cache = make_prompt_cache(oracle)
-    expected = greedy(lambda token: oracle(token, cache=cache), prompt)
-    choices = watch_routers(oracle)
-    logits = oracle(prompt)
+    oracles = {name: rounded(theirs, dtype) for name, dtype in DTYPES.items()}
+    cache = make_prompt_cache(oracles["float32"])
+    expected = greedy(lambda token: oracles["float32"](token, cache=cache), prompt)
+    choices = {name: watch_routers(oracle) for name, oracle in oracles.items()}
+    logits = {name: oracle(prompt) for name, oracle in oracles.items()}
     for ops in OPSETS:
         tokens = agreeing(ours(Qwen(read, weights["float32"], ops=ops), prompt), expected)
         errors = {}
         for name, tensors in weights.items():
-            steady = ops if name == "float32" else hold_experts(ops, choices)
-            errors[name] = error(Qwen(read, tensors, ops=steady)(prompt), logits)
+            steady = ops if name == "float32" else hold_experts(ops, choices[name])
+            errors[name] = error(Qwen(read, tensors, ops=steady)(prompt), logits[name])
         yield Row(f"{family}, {form}", "mlx-lm", ops, errors, tokens)
 
 
@@ -196,9 +200,17 @@ def random_model(config: dict[str, object]) -> tuple[mlx.nn.Module, dict[str, ob
     return model, config
 
 
-def in_float32(model: mlx.nn.Module) -> mlx.nn.Module:
-    """The model with all its weights in float32: the float formats are read back as bfloat16."""
+def rounded(model: mlx.nn.Module, dtype: mx.Dtype) -> mlx.nn.Module:
+    """What a checkpoint of `dtype` says, unpacked, in float32: a copy of the model.
+
+    To round weights is to choose others, and no error of those who compute with them. It would
+    outweigh all others: codes of 8 bits multiply what a rounded scale is off by with up to 255.
+    """
+    model = deepcopy(model)
+    model.set_dtype(dtype)
     model.set_dtype(mx.float32)
+    model = dequantize_model(model)
+    model.set_dtype(mx.float32)  # bfloat16 is what the float formats are read back as, exactly
     return model
 
 
