@@ -90,14 +90,12 @@ void time_attention(const Shape& s, Type type, int bits) {
   const auto since = [](auto from) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
   };
-  do {
+  for (int64_t layer = 0; since(start) < 1; layer = (layer + 1) % layers) {
     const auto run = std::chrono::steady_clock::now();
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      task.k = keys[layer], task.v = values[layer];
-      run_attention(kernels, task);
-    }
-    best = std::min(best, since(run) / static_cast<double>(layers));
-  } while (since(start) < 1);
+    task.k = keys[layer], task.v = values[layer];
+    run_attention(kernels, task);
+    best = std::min(best, since(run));
+  }
   const double scores = static_cast<double>(s.length) * (2 * s.keys - s.length + 1) / 2 * s.heads;
   std::printf("%2ld/%2ld heads of %3ld, L %4ld, S %5ld, %s %d bits: %8.1f us, %5.1f GB/s, %6.1f GFLOP/s\n",
               s.heads, s.kv_heads, s.dim, s.length, s.keys,

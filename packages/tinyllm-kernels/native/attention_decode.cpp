@@ -18,10 +18,12 @@ constexpr int kVectors = 4;                  // of features whose sums stay in r
 template <typename Rows, int R, int N>
 void score_keys(const KeyValues& kv, const Places& at, int64_t j, int64_t dim, const float* q,
                 int64_t width, float* scores) {
-  Floats sums[R][kKeys] = {};
+  static_assert(N == kKeys || N == 1);
+  Floats sums[R][N] = {};
   const int64_t step = Rows::kScaled ? kv.group : dim;
   for (int64_t d0 = 0; d0 < dim; d0 += step) {
     Affine affine[N];
+#pragma GCC unroll 4
     for (int n = 0; n < N; ++n) affine[n] = Rows::affine(kv, at, j + n, d0 / step);
     for (int64_t d = d0; d < d0 + step; d += W) {
       Floats keys[N];
@@ -35,10 +37,14 @@ void score_keys(const KeyValues& kv, const Places& at, int64_t j, int64_t dim, c
       }
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    float found[kKeys];
-    store_sums(sums[r][0], sums[r][1], sums[r][2], sums[r][3], found);
-    std::copy_n(found, N, scores + r * kSpan + j);
+    float* to = scores + r * kSpan + j;
+    if constexpr (N == kKeys) {
+      store_sums(sums[r][0], sums[r][1], sums[r][2], sums[r][3], to);
+    } else {
+      to[0] = sum(sums[r][0]);
+    }
   }
 }
 
@@ -55,8 +61,8 @@ void by_rows(int64_t rows, Work work) {
 
 // Adds to the sums of R rows their weighted values, for N vectors of features from `d` on.
 template <typename Rows, int R, int N>
-void mix_values(const KeyValues& kv, const Places& at, int64_t first, int64_t last, int64_t d,
-                const float* weights, float* sums, int64_t width) {
+void mix_values(const KeyValues& kv, const Places& at, int64_t first, int64_t last, int64_t dim,
+                int64_t d, const float* weights, float* sums, int64_t width) {
   Floats found[R][N];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -64,6 +70,7 @@ void mix_values(const KeyValues& kv, const Places& at, int64_t first, int64_t la
     for (int n = 0; n < N; ++n) found[r][n] = load(sums + r * width + d + n * W);
   }
   for (int64_t j = first; j < last; ++j) {
+    if (d == 0) touch<Rows>(at, j, j + 1, dim);
     Affine affine{};
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
@@ -88,9 +95,11 @@ void mix_rows(const KeyValues& kv, const Places& at, int64_t first, int64_t last
               const float* weights, float* sums, int64_t width) {
   int64_t d = 0;
   for (; d + kVectors * W <= dim; d += kVectors * W) {
-    mix_values<Rows, R, kVectors>(kv, at, first, last, d, weights, sums, width);
+    mix_values<Rows, R, kVectors>(kv, at, first, last, dim, d, weights, sums, width);
   }
-  for (; d < dim; d += W) mix_values<Rows, R, 1>(kv, at, first, last, d, weights, sums, width);
+  for (; d < dim; d += W) {
+    mix_values<Rows, R, 1>(kv, at, first, last, dim, d, weights, sums, width);
+  }
 }
 
 // A part on its way: the keys that its rows see, in the order of its rows.
@@ -135,6 +144,7 @@ void score(const Work& w) {
       float* scores = w.scores + row * kSpan + first;
       int64_t j = 0;
       for (; j + kKeys <= count; j += kKeys) {
+        if (row == 0) touch<Rows>(at, j, j + kKeys, w.dim());
         score_keys<Rows, R, kKeys>(w.t.k, at, j, w.dim(), q, width, scores);
       }
       for (; j < count; ++j) score_keys<Rows, R, 1>(w.t.k, at, j, w.dim(), q, width, scores);

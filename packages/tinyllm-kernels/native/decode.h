@@ -60,10 +60,9 @@ template <int Bits>
 inline Words codes(const uint8_t* stream) {
   constexpr int bytes = W * Bits / 8;
   if constexpr (Bits == 8) {
-    using Bytes [[gnu::vector_size(W)]] = uint8_t;
     Bytes codes;
     std::memcpy(&codes, stream, sizeof codes);
-    return __builtin_convertvector(codes, Words);
+    return widen(codes);
   } else {
     Words low = repeat(first<bytes < 8 ? bytes : 8>(stream));
     Words high = bytes > 8 ? repeat(first<(bytes > 8 ? bytes - 8 : 0)>(stream + 8)) : low;

@@ -41,6 +41,7 @@ struct Places {
 template <typename T>
 struct DenseRows {
   static constexpr bool kScaled = false;
+  static constexpr int kBits = 8 * sizeof(T);
   static Floats raw(const char* row, int64_t d) {
     return load_as_floats(reinterpret_cast<const T*>(row) + d);
   }
@@ -50,6 +51,7 @@ struct DenseRows {
 template <Mode M, int Bits>
 struct CodedRows {
   static constexpr bool kScaled = true;
+  static constexpr int kBits = Bits;
   static Floats raw(const char* row, int64_t d) {
     return Packed<M, Bits>::raw(reinterpret_cast<const uint8_t*>(row), static_cast<int>(d));
   }
@@ -82,6 +84,18 @@ void unpack_as(const KeyValues& kv, const Places& at, int64_t count, int64_t dim
     std::fill(to + d, to + width, 0.0f);
     if constexpr (!Rows::kScaled) {
       for (; d < dim; ++d) to[d] = number(at.codes[n], kv.type, d);
+    }
+  }
+}
+
+// Reads something of each cache line of some rows, one after the other: what memory is good at, and
+// what its prefetchers see through. Several rows side by side come at half the speed.
+template <typename Rows>
+void touch(const Places& at, int64_t first, int64_t last, int64_t dim) {
+  constexpr int64_t kLine = 64;
+  for (int64_t n = first; n < last; ++n) {
+    for (int64_t byte = 0; byte < dim * Rows::kBits / 8; byte += kLine) {
+      static_cast<void>(*static_cast<const volatile char*>(at.codes[n] + byte));
     }
   }
 }

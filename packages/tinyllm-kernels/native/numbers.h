@@ -43,10 +43,9 @@ Floats load_as_floats(const T* from) {
   if constexpr (std::is_same_v<T, float>) {
     return load(from);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
-    using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
     Shorts bits;
     std::memcpy(&bits, from, sizeof bits);
-    return std::bit_cast<Floats>(__builtin_convertvector(bits, Words) << 16);
+    return std::bit_cast<Floats>(widen(bits) << 16);
   } else {
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
@@ -59,7 +58,6 @@ void store_floats(T* to, Floats v) {
   if constexpr (std::is_same_v<T, float>) {
     store(to, v);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
-    using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
     Words bits = std::bit_cast<Words>(v);
     Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     Words kept = bits >> 16 | 0x40;  // of a NaN

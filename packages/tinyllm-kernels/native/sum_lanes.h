@@ -45,7 +45,9 @@ inline void store_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
   constexpr std::make_integer_sequence<int, W> lanes;
   Floats v = four::quarters(four::halves(a, b, lanes), four::halves(c, d, lanes), lanes);
   v = four::within<W / 8>(v, lanes);
-  for (int i = 0; i < 4; ++i) to[i] = v[i * W / 4];
+  using Four [[gnu::vector_size(16)]] = float;
+  Four sums = __builtin_shufflevector(v, v, 0, W / 4, W / 2, W / 4 * 3);
+  std::memcpy(to, &sums, sizeof sums);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

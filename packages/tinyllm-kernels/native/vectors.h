@@ -9,6 +9,10 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace tinyllm::TINYLLM_TIER {
 
 // Eight at least, so that W codes of any width fill whole bytes; SSE2 and NEON take two registers.
@@ -21,6 +25,8 @@ inline constexpr int W = 8;
 using Floats [[gnu::vector_size(4 * W)]] = float;
 using Ints [[gnu::vector_size(4 * W)]] = int32_t;
 using Words [[gnu::vector_size(4 * W)]] = uint32_t;
+using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
+using Bytes [[gnu::vector_size(W)]] = uint8_t;
 
 inline Floats load(const float* from) {
   Floats v;
@@ -74,6 +80,23 @@ inline Floats exp(Floats x) {
   Floats power = std::bit_cast<Floats>((exponent + 127) << 23);
   Floats zero{};
   return x < low ? zero : p * power;
+}
+
+// Wider lanes. GCC 12 gets there by halves or quarters, even where one instruction does it.
+inline Words widen(Shorts v) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Words>(_mm512_cvtepu16_epi32(std::bit_cast<__m256i>(v)));
+#else
+  return __builtin_convertvector(v, Words);
+#endif
+}
+
+inline Words widen(Bytes v) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Words>(_mm512_cvtepu8_epi32(std::bit_cast<__m128i>(v)));
+#else
+  return __builtin_convertvector(v, Words);
+#endif
 }
 
 // The lanes of `a` and then `b`, 2 W of them, that the indices name.
