@@ -136,9 +136,9 @@ struct Owners {
   __m512i of[kChunks];
 };
 
-// Rows `first` to `last` of w times M rows of x. Every sum is the same whatever M is.
+// Rows `first` to `last` of w times M rows of x from `token` on. Every sum is the same whatever M is.
 template <int Bits, typename T, int M>
-void multiply_in_integers(const LinearTask& t, int64_t first, int64_t last) {
+void multiply_in_integers(const LinearTask& t, int64_t token, int64_t first, int64_t last) {
   const Weights& w = *t.w;
   constexpr int chunk = kChunk<Bits>;
   const Owners<Bits> owners(w.group);
@@ -154,8 +154,8 @@ void multiply_in_integers(const LinearTask& t, int64_t first, int64_t last) {
       const Floats biases = some<T>(w.biases, n * groups + g, which);
       Floats scales[M];
       for (int m = 0; m < M; ++m) {
-        scales[m] = of_w * some<float>(t.plane_scales, m * groups + g, which);
-        total[m] += biases * some<float>(t.sums, m * groups + g, which);
+        scales[m] = of_w * some<float>(t.plane_scales, (token + m) * groups + g, which);
+        total[m] += biases * some<float>(t.sums, (token + m) * groups + g, which);
       }
 #pragma GCC unroll 4
       for (int j = 0; j < kChunks; ++j) {
@@ -164,14 +164,14 @@ void multiply_in_integers(const LinearTask& t, int64_t first, int64_t last) {
         const Chunk<Bits> codes(row + 64 * (c + j));
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-          const int8_t* planes = t.planes + (int64_t{m} * w.columns + (c + j) * chunk) * 2;
+          const int8_t* planes = t.planes + ((token + m) * w.columns + (c + j) * chunk) * 2;
           const __m512 lanes =
               _mm512_permutexvar_ps(owners.of[j], std::bit_cast<__m512>(scales[m]));
           total[m] += codes.sums(planes) * std::bit_cast<Floats>(lanes);
         }
       }
     }
-    for (int m = 0; m < M; ++m) put(t, m, n, sum(total[m]));
+    for (int m = 0; m < M; ++m) put(t, token + m, n, sum(total[m]));
   }
 }
 

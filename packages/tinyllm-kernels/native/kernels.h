@@ -25,7 +25,13 @@ struct Kernels {
   bool (*linear_takes_planes)(const Weights&, Type);
   void (*linear_planes)(const float* x, int64_t count, const Weights&, int8_t* planes,
                         float* scales);
-  int64_t (*linear_part_rows)(const LinearTask&, int threads);  // what `part_rows` should be
+  // Whether many rows of x are multiplied in pairs of bfloat16, and x as those: see
+  // bfloat16_tiles.h. Tiles are of 32 rows; those of `first` to `last` are packed.
+  bool (*linear_takes_tiles)(Type);
+  void (*linear_tiles)(const void* x, int64_t rows, int columns, int64_t first, int64_t last,
+                       uint32_t* tiles);
+  // Cuts a task into parts: what `part_rows` and `part_tokens` should be.
+  void (*linear_plan)(LinearTask&, int threads);
   int64_t (*linear_parts)(const LinearTask&);
   LinearRange (*linear_range)(const LinearTask&, int64_t part);
   int64_t (*linear_scratch)(const LinearTask&);  // floats that each thread needs
@@ -52,7 +58,10 @@ void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
 bool linear_takes_planes(const Weights&, Type);
 void linear_planes(const float* x, int64_t count, const Weights&, int8_t* planes, float* scales);
-int64_t linear_part_rows(const LinearTask&, int threads);
+bool linear_takes_tiles(Type);
+void linear_tiles(const void* x, int64_t rows, int columns, int64_t first, int64_t last,
+                  uint32_t* tiles);
+void linear_plan(LinearTask&, int threads);
 int64_t linear_parts(const LinearTask&);
 LinearRange linear_range(const LinearTask&, int64_t part);
 int64_t linear_scratch(const LinearTask&);

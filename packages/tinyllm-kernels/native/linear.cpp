@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "aligned.h"
+#include "bfloat16_tiles.h"
 #include "decode.h"
 #include "half.h"
 #include "integer_rows.h"
@@ -15,6 +16,7 @@ namespace tinyllm::TINYLLM_TIER {
 namespace {
 
 constexpr int kPartsAThread = 4;  // for a few rows of x
+constexpr int kTilePanel = 48;  // rows of w that are unpacked to bfloat16 together
 constexpr int kPanel = 24;      // rows of w that are unpacked together
 constexpr int kDepth = 2048;    // columns that are unpacked together, at most
 constexpr int kBlockBytes = 384 << 10;  // of x, beside a panel in the second-level cache
@@ -174,24 +176,58 @@ void multiply_panel(const LinearTask& t, int64_t part, float* scratch) {
 template <int Bits>
 void multiply_part_in_integers(const LinearTask& t, int64_t part) {
   const LinearRange range = linear_range(t, part);
-  const int64_t first = range.first_row, last = range.last_row;
   with_type(t.w->type, [&]<typename T>(T*) {
-    switch (t.rows) {
-      case 1: return multiply_in_integers<Bits, T, 1>(t, first, last);
-      case 2: return multiply_in_integers<Bits, T, 2>(t, first, last);
-      case 3: return multiply_in_integers<Bits, T, 3>(t, first, last);
-      case 4: return multiply_in_integers<Bits, T, 4>(t, first, last);
-      case 5: return multiply_in_integers<Bits, T, 5>(t, first, last);
-      case 6: return multiply_in_integers<Bits, T, 6>(t, first, last);
-      case 7: return multiply_in_integers<Bits, T, 7>(t, first, last);
-      case 8: return multiply_in_integers<Bits, T, 8>(t, first, last);
+    // Some rows at a time, which are still near when the next tokens want them.
+    for (int64_t first = range.first_row; first < range.last_row; first += W) {
+      const int64_t last = std::min(first + W, range.last_row);
+      for (int64_t m = 0; m < t.rows; m += 8) {
+        switch (std::min<int64_t>(t.rows - m, 8)) {
+          case 1: multiply_in_integers<Bits, T, 1>(t, m, first, last); break;
+          case 2: multiply_in_integers<Bits, T, 2>(t, m, first, last); break;
+          case 3: multiply_in_integers<Bits, T, 3>(t, m, first, last); break;
+          case 4: multiply_in_integers<Bits, T, 4>(t, m, first, last); break;
+          case 5: multiply_in_integers<Bits, T, 5>(t, m, first, last); break;
+          case 6: multiply_in_integers<Bits, T, 6>(t, m, first, last); break;
+          case 7: multiply_in_integers<Bits, T, 7>(t, m, first, last); break;
+          case 8: multiply_in_integers<Bits, T, 8>(t, m, first, last); break;
+        }
+      }
     }
   });
 }
 #endif
 
+#if defined(__AVX512BF16__)
+template <typename Format>
+void multiply_part_in_tiles(const LinearTask& t, int64_t part, float* scratch) {
+  const Weights& w = *t.w;
+  const LinearRange range = linear_range(t, part);
+  if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
+    if (w.columns % 2 == 0) {
+      const uint16_t* rows = static_cast<const uint16_t*>(w.data) + range.first_row * w.columns;
+      return multiply_tiles(t, range, rows, w.columns, scratch);
+    }
+  }
+  const int64_t stride = 2 * pairs_of(w.columns);
+  uint16_t* panel = reinterpret_cast<uint16_t*>(scratch);
+  float* row = scratch + kTilePanel * stride / 2;
+  row[w.columns] = 0;  // the other half of the last pair, where columns are odd
+  for (int64_t n = range.first_row; n < range.last_row; ++n) {
+    decode_row<Format>(w, n, 0, w.columns, row);
+    BFloat16* to = reinterpret_cast<BFloat16*>(panel + (n - range.first_row) * stride);
+    int64_t k = 0;
+    for (; k + W <= stride; k += W) store_floats(to + k, load(row + k));
+    for (; k < stride; ++k) to[k] = from_float<BFloat16>(row[k]);
+  }
+  multiply_tiles(t, range, panel, stride, row + w.columns + W);
+}
+#endif
+
 template <typename Format>
 void multiply_part(const LinearTask& t, int64_t part, float* scratch) {
+#if defined(__AVX512BF16__)
+  if (t.tiles) return multiply_part_in_tiles<Format>(t, part, scratch);
+#endif
   if (!is_few(t)) return multiply_panel<Format>(t, part, scratch);
   const LinearRange range = linear_range(t, part);
   for (int64_t n = range.first_row; n < range.last_row; ++n) {
@@ -234,6 +270,22 @@ bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Typ
 #endif
 }
 
+bool linear_takes_tiles([[maybe_unused]] Type type) {
+#if defined(__AVX512BF16__)
+  return type == Type::bfloat16;
+#else
+  return false;
+#endif
+}
+
+void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
+                  [[maybe_unused]] int columns, [[maybe_unused]] int64_t first,
+                  [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* tiles) {
+#if defined(__AVX512BF16__)
+  pack_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
+#endif
+}
+
 void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] int64_t count,
                    [[maybe_unused]] const Weights& w, [[maybe_unused]] int8_t* planes,
                    [[maybe_unused]] float* scales) {
@@ -266,27 +318,39 @@ void linear_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t la
   });
 }
 
-// A few parts a thread: one that is held up leaves its last ones to the others, and yet each is
-// long enough for memory to be read in one go.
-int64_t linear_part_rows(const LinearTask& t, int threads) {
-  if (!is_few(t)) return kPanel;
-  return ceil_div(ceil_div(t.w->rows, kPartsAThread * threads), W) * W;
+// Of a few rows of x a few parts a thread: one that is held up leaves its last ones to the others,
+// and yet each is long enough for memory to be read in one go. Of many rows the parts are panels, and
+// where there are too few of these, blocks of x as well.
+void linear_plan(LinearTask& t, int threads) {
+  const int64_t wanted = int64_t{kPartsAThread} * threads;
+  if (is_few(t)) {
+    t.part_rows = ceil_div(ceil_div(t.w->rows, wanted), W) * W;
+    t.part_tokens = t.rows;
+  } else if (t.tiles) {
+    t.part_rows = kTilePanel;
+    const int64_t blocks = ceil_div(wanted, ceil_div(t.w->rows, kTilePanel));
+    const int64_t tiles = ceil_div(t.rows, kTileTokens);
+    t.part_tokens = std::max<int64_t>(ceil_div(tiles, blocks), 1) * kTileTokens;
+  } else {
+    t.part_rows = kPanel;
+    t.part_tokens = block_rows(t);
+  }
 }
 
 int64_t linear_parts(const LinearTask& t) {
-  const int64_t panels = ceil_div(t.w->rows, t.part_rows);
-  return is_few(t) ? panels : panels * ceil_div(t.rows, block_rows(t));
+  return ceil_div(t.w->rows, t.part_rows) * ceil_div(t.rows, t.part_tokens);
 }
 
 LinearRange linear_range(const LinearTask& t, int64_t part) {
   const int64_t panels = ceil_div(t.w->rows, t.part_rows);
-  const int64_t block = is_few(t) ? t.rows : block_rows(t);
-  const int64_t token = part / panels * block, row = part % panels * t.part_rows;
-  return {token, std::min(token + block, t.rows), row, std::min<int64_t>(row + t.part_rows, t.w->rows)};
+  const int64_t token = part / panels * t.part_tokens, row = part % panels * t.part_rows;
+  return {token, std::min(token + t.part_tokens, t.rows), row,
+          std::min<int64_t>(row + t.part_rows, t.w->rows)};
 }
 
 int64_t linear_scratch(const LinearTask& t) {
   if (is_few(t)) return 0;
+  if (t.tiles) return kTilePanel * (pairs_of(t.w->columns) + kTileTokens + 1) + t.w->columns + W;
   return kPanel * (std::min(t.w->columns, kDepth) + block_rows(t));
 }
 

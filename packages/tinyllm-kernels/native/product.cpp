@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "in_chunks.h"
 #include "scratch.h"
 
 namespace tinyllm {
@@ -11,20 +12,34 @@ LinearTask task_of(const Kernels& kernels, Operand& x, const Product& product) {
   LinearTask task{.rows = x.rows(), .w = product.w, .bias = product.bias,
                   .residual = product.residual, .y = product.y, .type = x.type()};
   x.fill(task);
-  task.part_rows = kernels.linear_part_rows(task, ThreadPool::shared().threads());
+  kernels.linear_plan(task, ThreadPool::shared().threads());
   return task;
 }
 
 }  // namespace
 
 void Operand::fill(LinearTask& task) {
-  task.x = floats();
   const Weights& w = *task.w;
   const bool in_integers = rows_ <= kFewRowsInIntegers && kernels_.linear_takes_planes(w, type_);
-  if (w.mode != Mode::affine || !(in_integers || rows_ <= kFewRows)) return;
-  const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
-  task.sums = forms.sums.get();
-  task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
+  if (in_integers || (rows_ <= kFewRows && w.mode == Mode::affine)) {
+    const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
+    task.sums = forms.sums.get();
+    task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
+  } else if (rows_ > kFewRows && kernels_.linear_takes_tiles(type_)) {
+    task.tiles = tiles();
+    return;
+  }
+  task.x = floats();
+}
+
+const uint32_t* Operand::tiles() {
+  if (tiles_) return tiles_.get();
+  const int64_t count = (rows_ + 31) / 32, pairs = (columns_ + 1) / 2;
+  tiles_ = aligned<uint32_t>(count * 32 * pairs);
+  in_chunks(count, 32 * columns_, [&](int64_t first, int64_t last) {
+    kernels_.linear_tiles(x_, rows_, columns_, first, last, tiles_.get());
+  });
+  return tiles_.get();
 }
 
 const float* Operand::floats() {
@@ -77,7 +92,14 @@ void multiply_gated(const Kernels& kernels, Operand& x, const Weights& gate, con
                     void* up_room, void* y) {
   LinearTask gated = task_of(kernels, x, {&gate, nullptr, nullptr, y});
   LinearTask upped = task_of(kernels, x, {&up, nullptr, nullptr, up_room});
-  upped.part_rows = gated.part_rows;  // part by part the same numbers of both
+  if (gated.part_rows != upped.part_rows || gated.part_tokens != upped.part_tokens) {
+    // Two formats that are cut differently: one after the other.
+    multiply(kernels, x, {{&gate, nullptr, nullptr, y}, {&up, nullptr, nullptr, up_room}});
+    const SwigluTask task{y, up_room, y, x.type()};
+    return in_chunks(x.rows() * gate.rows, 1, [&](int64_t first, int64_t last) {
+      kernels.swiglu_range(task, first, last);
+    });
+  }
   Scratch scratch(std::max(kernels.linear_scratch(gated), kernels.linear_scratch(upped)));
   ThreadPool::shared().run(kernels.linear_parts(gated), [&](int64_t part, int thread) {
     kernels.linear_part(gated, part, scratch[thread]);

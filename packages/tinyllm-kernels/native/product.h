@@ -30,6 +30,7 @@ class Operand {
   };
 
   const float* floats();
+  const uint32_t* tiles();
   // Sums over the groups of w and, for codes of so many bits, planes.
   const Grouped& grouped(const Weights& w, int bits);
 
@@ -39,6 +40,7 @@ class Operand {
   int64_t rows_;
   int columns_;
   Aligned<float> floats_;
+  Aligned<uint32_t> tiles_;
   std::vector<Grouped> grouped_;
 };
 

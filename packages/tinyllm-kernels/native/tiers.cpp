@@ -13,7 +13,12 @@ std::vector<const Kernels*> supported() {
   __builtin_cpu_init();
   bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (wide && __builtin_cpu_supports("avx512vnni")) found.push_back(&avx512vnni::kernels);
+  bool integers = wide && __builtin_cpu_supports("avx512vnni");
+  // AMD multiplies bfloat16 at twice the rate of floats; Intel at half, so that it stays out there.
+  if (integers && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd")) {
+    found.push_back(&avx512bf16::kernels);
+  }
+  if (integers) found.push_back(&avx512vnni::kernels);
   if (wide) found.push_back(&avx512::kernels);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     found.push_back(&avx2::kernels);

@@ -20,6 +20,9 @@ extern const Kernels kernels;
 namespace avx512vnni {
 extern const Kernels kernels;
 }
+namespace avx512bf16 {
+extern const Kernels kernels;
+}
 
 // Those that this machine can run, the fastest first; "portable" is always the last.
 const std::vector<const Kernels*>& tiers();

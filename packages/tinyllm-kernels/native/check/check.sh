@@ -31,6 +31,7 @@ build() {
 case $(uname -m) in
   x86_64)
     build "${CXX:-g++}" native portable avx2,-mavx2,-mfma,-mf16c \
+      avx512bf16,-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mavx512vnni,-mavx512bf16,-mfma,-mf16c \
       avx512vnni,-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mavx512vnni,-mfma,-mf16c \
       avx512,-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mfma,-mf16c \
       -- -fsanitize=address,undefined -fno-sanitize-recover=all
