@@ -15,7 +15,7 @@
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-constexpr int kPartsAThread = 4;  // for a few rows of x
+constexpr int kPartsAThread = 16;  // at least, for a few rows of x
 constexpr int kTilePanel = 48;  // rows of w that are unpacked to bfloat16 together
 constexpr int kPanel = 24;      // rows of w that are unpacked together
 constexpr int kDepth = 2048;    // columns that are unpacked together, at most
@@ -318,9 +318,8 @@ void linear_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t la
   });
 }
 
-// Of a few rows of x a few parts a thread: one that is held up leaves its last ones to the others,
-// and yet each is long enough for memory to be read in one go. Of many rows the parts are panels, and
-// where there are too few of these, blocks of x as well.
+// Of a few rows of x small parts: one that is held up leaves its last ones to the others. Of many
+// rows the parts are panels, and where there are too few of these, blocks of x as well.
 void linear_plan(LinearTask& t, int threads) {
   const int64_t wanted = int64_t{kPartsAThread} * threads;
   if (is_few(t)) {

@@ -79,7 +79,7 @@ ThreadPool& ThreadPool::shared() {
   return *pool;
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : runs_(threads) {
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
 }
 
@@ -97,8 +97,11 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
     return;
   }
   work_ = &work;
-  parts_ = parts;
-  next_ = 0;
+  const int64_t count = threads();
+  for (int64_t i = 0; i < count; ++i) {
+    runs_[i].next = parts * i / count;
+    runs_[i].end = parts * (i + 1) / count;
+  }
   working_ = static_cast<uint32_t>(workers_.size());
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
@@ -130,8 +133,12 @@ void ThreadPool::serve(int thread) {
 }
 
 void ThreadPool::take_parts(int thread) {
-  for (int64_t part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < parts_;) {
-    (*work_)(part, thread);
+  const int count = threads();
+  for (int i = 0; i < count; ++i) {
+    Run& run = runs_[(thread + i) % count];
+    for (int64_t part; (part = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;) {
+      (*work_)(part, thread);
+    }
   }
 }
 

@@ -28,6 +28,8 @@ class ThreadPool {
 
   // Calls `work(part, thread)` once for each part in 0..parts-1, from any of the threads, the caller
   // among them, and returns when all are done. If another caller has the pool, this one works alone.
+  // Each thread begins with a run of neighboring parts of its own, so that it reads memory from one
+  // end to the other, and helps out with the runs of others after that.
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work);
 
  private:
@@ -36,8 +38,13 @@ class ThreadPool {
 
   std::mutex busy_;
   const std::function<void(int64_t, int)>* work_ = nullptr;
-  int64_t parts_ = 0;
-  std::atomic<int64_t> next_{0};
+
+  // What is left of a thread's own parts; on a cache line of its own.
+  struct alignas(64) Run {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Run> runs_;
   alignas(64) std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<uint32_t> working_{0};
   std::atomic<bool> stopping_{false};
