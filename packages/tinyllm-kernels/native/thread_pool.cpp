@@ -17,9 +17,9 @@
 namespace tinyllm {
 namespace {
 
-// A worker looks this often for the next task before it sleeps: about 50 microseconds, longer than
-// the gap between two projections of a layer, and nothing beside the time between two requests.
-constexpr int kSpins = 2000;
+// A worker looks this often for the next task before it sleeps: some 100 microseconds, longer than
+// the gap between two layers, and nothing beside the time between two requests.
+constexpr int kSpins = 8000;
 
 void pause() {
 #if defined(__x86_64__)
@@ -35,6 +35,14 @@ int cores_of_affinity() {
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
 #endif
   return std::max<int>(std::thread::hardware_concurrency(), 1);
+}
+
+int current_core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
 }
 
 // The quota of cgroup v2, in whole cores, or a large number where there is none.
@@ -98,6 +106,7 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
   }
   work_ = &work;
   const int64_t count = threads();
+  part_from_caller();
   for (int64_t i = 0; i < count; ++i) {
     runs_[i].next = parts * i / count;
     runs_[i].end = parts * (i + 1) / count;
@@ -118,6 +127,7 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
 void ThreadPool::serve(int thread) {
   uint32_t seen = 0;
   for (;;) {
+    runs_[thread].core.store(current_core(), std::memory_order_relaxed);
     for (int spins = 0; round_.load(std::memory_order_acquire) == seen;) {
       if (++spins < kSpins) {
         pause();
@@ -130,6 +140,27 @@ void ThreadPool::serve(int thread) {
     take_parts(thread);
     if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
   }
+}
+
+// Sends a worker away that was last seen on the caller's core: it waits for that core now, and the
+// system takes milliseconds to notice that another one is idle, which is many products. Where a
+// worker may run is left as it was.
+void ThreadPool::part_from_caller() {
+#if defined(__linux__)
+  const int core = current_core();
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (core < 0 || runs_[i + 1].core.load(std::memory_order_relaxed) != core) continue;
+    const pthread_t worker = workers_[i].native_handle();
+    cpu_set_t allowed;
+    if (pthread_getaffinity_np(worker, sizeof allowed, &allowed) != 0) continue;
+    cpu_set_t others = allowed;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) == 0) continue;
+    pthread_setaffinity_np(worker, sizeof others, &others);
+    pthread_setaffinity_np(worker, sizeof allowed, &allowed);
+    runs_[i + 1].core.store(-1, std::memory_order_relaxed);
+  }
+#endif
 }
 
 void ThreadPool::take_parts(int thread) {

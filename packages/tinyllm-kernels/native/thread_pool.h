@@ -35,14 +35,17 @@ class ThreadPool {
  private:
   void serve(int thread);
   void take_parts(int thread);
+  void part_from_caller();
 
   std::mutex busy_;
   const std::function<void(int64_t, int)>* work_ = nullptr;
 
-  // What is left of a thread's own parts; on a cache line of its own.
+  // What is left of a thread's own parts, and the core on which it was last seen; on a cache line of
+  // its own.
   struct alignas(64) Run {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
+    std::atomic<int> core{-1};
   };
   std::vector<Run> runs_;
   alignas(64) std::atomic<uint32_t> round_{0};
