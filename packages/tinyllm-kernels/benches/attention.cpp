@@ -64,7 +64,8 @@ KeyValues make_rows(const Shape& s, Type type, int bits, std::vector<std::vector
 
 void time_attention(const Shape& s, Type type, int bits) {
   // Layers enough that their keys and values do not stay in a cache.
-  const int64_t bytes = 2 * s.kv_heads * s.keys * s.dim * (bits ? bits : type == Type::float32 ? 32 : 16) / 8;
+  const int64_t number = bits ? bits : type == Type::float32 ? 32 : 16;
+  const int64_t bytes = 2 * s.kv_heads * s.keys * s.dim * number / 8;
   const int64_t layers = s.length > 8 ? 1 : std::max<int64_t>(1, (192 << 20) / bytes);
   std::vector<std::vector<char>> memory;
   memory.reserve(6 * layers + 2);
@@ -97,10 +98,11 @@ void time_attention(const Shape& s, Type type, int bits) {
     best = std::min(best, since(run));
   }
   const double scores = static_cast<double>(s.length) * (2 * s.keys - s.length + 1) / 2 * s.heads;
-  std::printf("%2ld/%2ld heads of %3ld, L %4ld, S %5ld, %s %d bits: %8.1f us, %5.1f GB/s, %6.1f GFLOP/s\n",
-              s.heads, s.kv_heads, s.dim, s.length, s.keys,
-              type == Type::float32 ? "f32" : type == Type::float16 ? "f16" : "bf16", bits,
-              best * 1e6, bytes / best / 1e9, scores * s.dim * 4 / best / 1e9);
+  std::printf("%2ld/%2ld heads of %3ld, L %4ld, S %5ld, %4s, %d bits:", s.heads, s.kv_heads, s.dim,
+              s.length, s.keys,
+              type == Type::float32 ? "f32" : type == Type::float16 ? "f16" : "bf16", bits);
+  std::printf(" %8.1f us, %5.1f GB/s, %6.1f GFLOP/s\n", best * 1e6, bytes / best / 1e9,
+              scores * s.dim * 4 / best / 1e9);
 }
 
 }  // namespace

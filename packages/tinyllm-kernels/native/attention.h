@@ -47,16 +47,16 @@ struct AttentionTask {
   const int32_t* block_table = nullptr;
   int64_t blocks = 0, page = 0;
   float scale = 1;
-  bool causal = false;           // key j is seen by query i where j <= i + S - L,
-  int64_t window = 0;            // and, unless this is 0, only by the `window` queries from there on
+  bool causal = false;           // key j is seen by query i where j <= i + S - L;
+  int64_t window = 0;            // unless this is 0, of those only the last `window` are
   const void* mask = nullptr;    // added to the scores, or null
   int64_t mask_strides[4] = {};  // of request, head, query and key; 0 where it is broadcast
   Type mask_type = Type::float32;
 
   int64_t group() const { return heads / kv_heads; }
 
-  // D, rounded up to whole vectors of any instruction set.
-  int64_t width() const { return (dim + 15) / 16 * 16; }
+  // D, rounded up to whole vectors of any instruction set, of pairs too.
+  int64_t width() const { return (dim + 31) / 32 * 32; }
 };
 
 // One request of a task.

@@ -129,7 +129,7 @@ struct Work {
     for (int64_t j = 0; j < count(); j += kTile) {
       const int64_t rows = std::min(kTile, count() - j);
       const Places at(t, kv, part.block.request, part.block.kv_head, part.first + j, rows);
-      with_fast_rows(t, kv, at, rows, tile, [&](auto how, const Places& there) {
+      with_fast_rows(t, kv, at, rows, W, tile, [&](auto how, const Places& there) {
         each(how, there, j, rows);
       });
     }
@@ -190,26 +190,17 @@ void mix(const Work& w, Partial& found) {
 }  // namespace
 
 int64_t decode_scratch(const AttentionTask& t) {
-  return kTile * t.width() + kBlockRows * (t.width() + kSpan) +
-         Partial::size(kBlockRows, t.width());
+  return kTile * t.width() + kDecodeRows * (t.width() + kSpan);
 }
 
-void decode_part(const AttentionTask& t, const AttentionPart& part, float* partials,
+void decode_part(const AttentionTask& t, const AttentionPart& part, Partial& found,
                  float* scratch) {
-  const int64_t width = t.width(), rows = part.block.rows;
-  float* q = scratch + kTile * width;
-  float* scores = q + kBlockRows * width;
-  const bool whole = part.partial < 0;
-  Partial found(whole ? scores + kBlockRows * kSpan : partials + part.partial, rows, width);
-  const Work work{t, part, scratch, q, scores};
-  load_queries(t, part.block, q);
+  float* q = scratch + kTile * t.width();
+  const Work work{t, part, scratch, q, q + kDecodeRows * t.width()};
+  load_queries(t, part.block, t.scale, q);
   score(work);
   weigh(work, found);
   mix(work, found);
-  if (!whole) return;
-  for (int64_t n = 0; n < rows; ++n) {
-    store_row(t, part.block, n, found.sums + n * width, found.totals[n]);
-  }
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -6,6 +6,6 @@
 namespace tinyllm::TINYLLM_TIER {
 
 int64_t decode_scratch(const AttentionTask&);
-void decode_part(const AttentionTask&, const AttentionPart&, float* partials, float* scratch);
+void decode_part(const AttentionTask&, const AttentionPart&, Partial& found, float* scratch);
 
 }  // namespace tinyllm::TINYLLM_TIER

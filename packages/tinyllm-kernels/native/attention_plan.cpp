@@ -6,20 +6,20 @@ namespace tinyllm {
 namespace {
 
 // One block of queries: a part for each span of keys that it sees.
-void add_block(const AttentionTask& t, const Request& request, const QueryBlock& block,
-               AttentionPlan& plan) {
+void add_block(const AttentionTask& t, const QueryBlock& block, int64_t span, AttentionPlan& plan) {
+  const Request request(t, block.request);
   const int64_t group = t.group();
   const int64_t first = Seen(t, request, block.first / group).first;
   const int64_t last = Seen(t, request, (block.first + block.rows - 1) / group).last;
-  const int64_t from = first / kSpan, count = (last + kSpan - 1) / kSpan - from;
+  const int64_t from = first / span, count = (last + span - 1) / span - from;
   if (count <= 1) {
     plan.parts.push_back({block, first, last, -1});
     return;
   }
   plan.merges.push_back({block, plan.partials, count});
   for (int64_t n = 0; n < count; ++n) {
-    plan.parts.push_back({block, std::max(first, (from + n) * kSpan),
-                          std::min(last, (from + n + 1) * kSpan), plan.partials});
+    plan.parts.push_back({block, std::max(first, (from + n) * span),
+                          std::min(last, (from + n + 1) * span), plan.partials});
     plan.partials += Partial::size(block.rows, t.width());
   }
 }
@@ -30,12 +30,20 @@ AttentionPlan::AttentionPlan(const AttentionTask& t) {
   for (int64_t index = 0; index < t.requests; ++index) {
     const Request request(t, index);
     const int64_t rows = request.queries * t.group();
+    const int64_t most = rows <= kDecodeRows ? kDecodeRows : kPrefillRows;
+    const int64_t span = rows <= kDecodeRows    ? kSpan
+                         : rows <= kPrefillRows ? kPrefillSpan
+                                                : std::max<int64_t>(request.keys, 1);
     for (int64_t head = 0; head < t.kv_heads; ++head) {
-      for (int64_t first = 0; first < rows; first += kBlockRows) {
-        add_block(t, request, {index, head, first, std::min(kBlockRows, rows - first)}, *this);
+      for (int64_t first = 0; first < rows; first += most) {
+        add_block(t, {index, head, first, std::min(most, rows - first)}, span, *this);
       }
     }
   }
+  // The longest first, so that no thread is left alone with one at the end.
+  std::stable_sort(parts.begin(), parts.end(), [](const AttentionPart& a, const AttentionPart& b) {
+    return a.block.rows * (a.last - a.first) > b.block.rows * (b.last - b.first);
+  });
 }
 
 }  // namespace tinyllm

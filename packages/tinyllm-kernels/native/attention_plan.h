@@ -12,11 +12,14 @@
 
 namespace tinyllm {
 
-// Rows of queries that are computed together.
-inline constexpr int64_t kBlockRows = 8;
+// A request of so few rows waits for memory: `attention_decode.h`. More of them are computed in
+// blocks: `attention_prefill.h`.
+inline constexpr int64_t kDecodeRows = 8;
+inline constexpr int64_t kPrefillRows = 192;
 
-// Keys in a part: some 10 microseconds of memory, so that threads end together.
+// Keys in a part, if the rows are few or make one block: some 10 microseconds, or 100.
 inline constexpr int64_t kSpan = 256;
+inline constexpr int64_t kPrefillSpan = 2048;
 
 // Some rows of a request, all of one group of heads.
 struct QueryBlock {
@@ -45,12 +48,15 @@ struct AttentionPlan {
 };
 
 // A partial result: for each row the sums of weighted values, the largest score, and the sum of the
-// weights, which are relative to that score.
+// weights, which are relative to that score. There is room for whole tiles of rows.
 struct Partial {
   Partial(float* data, int64_t rows, int64_t width)
-      : sums(data), tops(data + rows * width), totals(tops + rows) {}
+      : sums(data), tops(data + padded(rows) * width), totals(tops + padded(rows)) {}
 
-  static int64_t size(int64_t rows, int64_t width) { return rows * (width + 2); }
+  static int64_t padded(int64_t rows) { return (rows + 5) / 6 * 6; }
+  static int64_t size(int64_t rows, int64_t width) {
+    return (padded(rows) * (width + 2) + 15) / 16 * 16;  // whole cache lines
+  }
 
   float *sums, *tops, *totals;
 };

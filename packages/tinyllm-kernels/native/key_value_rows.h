@@ -19,9 +19,12 @@ struct Places {
          int64_t count) {
     for (int64_t n = 0; n < count;) {
       const int64_t key = first + n;
-      const int64_t page = t.block_table ? t.block_table[request * t.blocks + key / t.page] : request;
-      const int64_t slot = t.block_table ? key % t.page : key;
-      const int64_t run = t.block_table ? std::min(count - n, t.page - slot) : count;
+      int64_t page = request, slot = key, run = count;
+      if (t.block_table) {
+        page = t.block_table[request * t.blocks + key / t.page];
+        slot = key % t.page;
+        run = std::min(count - n, t.page - slot);
+      }
       for (int64_t i = 0; i < run; ++i, ++n) {
         codes[n] = kv.codes.at(page, head, slot + i);
         if (kv.scales.data) scales[n] = kv.scales.at(page, head, slot + i);
@@ -126,12 +129,12 @@ inline void unpack(const KeyValues& kv, const Places& at, int64_t count, int64_t
   with_rows(kv, [&](auto rows) { unpack_as<decltype(rows)>(kv, at, count, dim, width, to); });
 }
 
-// Calls `work` with the places of rows and the way to read them where they lie, if that is a fast
-// one; other rows are unpacked into `scratch` first.
+// Calls `work` with the places of rows and the way to read them where they lie, `step` numbers at a
+// time, if that is a fast one; other rows are unpacked into `scratch` first.
 template <typename Work>
 void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const Places& at, int64_t count,
-                    float* scratch, Work work) {
-  if (kv.mode == Mode::dense && t.dim % W == 0) {
+                    int64_t step, float* scratch, Work work) {
+  if (kv.mode == Mode::dense && t.dim % step == 0) {
     return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>(), at); });
   }
   if (kv.mode == Mode::affine && kv.bits == 8) return work(CodedRows<Mode::affine, 8>(), at);

@@ -30,9 +30,11 @@ inline Floats to_floats(Halves halves) {
 
 inline Halves to_halves(Floats v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Halves>(_mm512_cvtps_ph(std::bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+  return std::bit_cast<Halves>(
+      _mm512_cvtps_ph(std::bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
-  return std::bit_cast<Halves>(_mm256_cvtps_ph(std::bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
+  return std::bit_cast<Halves>(
+      _mm256_cvtps_ph(std::bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
 #else
   return __builtin_convertvector(v, Halves);
 #endif
@@ -53,15 +55,20 @@ Floats load_as_floats(const T* from) {
   }
 }
 
+// Each number rounded to bfloat16, in the lower half of its lane.
+inline Words bfloat16_bits(Floats v) {
+  Words bits = std::bit_cast<Words>(v);
+  Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  Words kept = bits >> 16 | 0x40;  // of a NaN
+  return v == v ? rounded : kept;
+}
+
 template <typename T>
 void store_floats(T* to, Floats v) {
   if constexpr (std::is_same_v<T, float>) {
     store(to, v);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
-    Words bits = std::bit_cast<Words>(v);
-    Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    Words kept = bits >> 16 | 0x40;  // of a NaN
-    Shorts shorts = __builtin_convertvector(v == v ? rounded : kept, Shorts);
+    Shorts shorts = __builtin_convertvector(bfloat16_bits(v), Shorts);
     std::memcpy(to, &shorts, sizeof shorts);
   } else {
     Halves halves = to_halves(v);

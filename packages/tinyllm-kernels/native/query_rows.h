@@ -20,15 +20,15 @@ inline int64_t place(const AttentionTask& t, const QueryBlock& block, int64_t n,
   return start + (block.kv_head * group + row % group) * strides[1] + row / group * strides[2];
 }
 
-// The queries of a block as floats, scaled, with zeros after the last feature.
-inline void load_queries(const AttentionTask& t, const QueryBlock& block, float* to) {
+// The queries of a block times `scale` as floats, with zeros after the last feature.
+inline void load_queries(const AttentionTask& t, const QueryBlock& block, float scale, float* to) {
   const int64_t width = t.width();
   with_type(t.type, [&]<typename T>(T*) {
     for (int64_t n = 0; n < block.rows; ++n, to += width) {
       const T* from = static_cast<const T*>(t.q) + place(t, block, n, t.q_strides);
       int64_t d = 0;
-      for (; d + W <= t.dim; d += W) store(to + d, load_as_floats(from + d) * t.scale);
-      for (; d < t.dim; ++d) to[d] = to_float(from[d]) * t.scale;
+      for (; d + W <= t.dim; d += W) store(to + d, load_as_floats(from + d) * scale);
+      for (; d < t.dim; ++d) to[d] = to_float(from[d]) * scale;
       std::fill(to + d, to + width, 0.0f);
     }
   });

@@ -1,8 +1,11 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tinyllm_kernels import opset
 from tinyllm_ops import OpSet, quantize
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 
 # B, H, Hkv, L, S, D
 SHAPES = [
@@ -12,6 +15,12 @@ SHAPES = [
     (1, 14, 2, 33, 33, 64),
     (3, 40, 8, 2, 130, 16),
     (1, 2, 1, 4, 7, 5),
+    (1, 3, 3, 3, 257, 80),  # few queries, a key more than a part has
+    (2, 7, 1, 1, 513, 64),
+    (1, 4, 2, 127, 127, 96),  # blocks of queries, and of keys
+    (1, 2, 2, 129, 513, 48),
+    (1, 7, 1, 33, 513, 128),
+    (1, 1, 1, 513, 129, 16),  # queries before every key
 ]
 
 
@@ -31,6 +40,23 @@ def test_attends(ops: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], mask: str 
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
 
 
+@given(
+    length=st.integers(1, 33),
+    keys=st.integers(1, 33),
+    heads=st.sampled_from([(1, 1), (4, 2), (7, 1), (6, 6)]),
+    dim=st.sampled_from([1, 5, 48, 64, 80, 96, 128]),
+    mask=st.sampled_from([None, "causal"]),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+@settings(max_examples=100)
+def test_takes_any_lengths(
+    length: int, keys: int, heads: tuple[int, int], dim: int, mask: str | None, dtype: mx.Dtype
+) -> None:
+    q, k, v = qkv((1, *heads, length, keys, dim), dtype)
+    y = opset("cpu").attention(q, k, v, None, mask)
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
+
+
 @pytest.mark.parametrize("mask_shape", [(5, 9), (1, 9), (2, 1, 5, 9), (6, 5, 1), (2, 6, 5, 9)])
 @pytest.mark.parametrize("mask_dtype", [mx.float32, mx.bfloat16])
 def test_adds_a_mask_of_any_shape(
@@ -40,6 +66,22 @@ def test_adds_a_mask_of_any_shape(
     mask = normal(mask_shape, mask_dtype, seed=4)
     y = ops.attention(q, k, v, 0.3, mask)
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), 0.3, exact(mask)))
+
+
+@pytest.mark.parametrize("lengths", [(1, 300), (40, 170)])
+def test_a_window_is_a_mask(ops: OpSet, dtype: mx.Dtype, lengths: tuple[int, int]) -> None:
+    length, keys = lengths
+    q, k, v = qkv((1, 4, 2, length, keys, 64), dtype)
+    behind = np.arange(length)[:, None] + keys - length - np.arange(keys)
+    mask = np.where((behind >= 0) & (behind < 21), 0.0, -np.inf)
+    y = ops.attention(q, k, v, None, mx.array(mask.astype(np.float32)))
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
+
+
+def test_keys_of_a_ring_may_stand_in_any_order(ops: OpSet, dtype: mx.Dtype) -> None:
+    q, k, v = qkv((1, 4, 2, 1, 300, 64), dtype)
+    y = ops.attention(q, mx.roll(k, 77, axis=2), mx.roll(v, 77, axis=2))
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v)))
 
 
 def test_a_row_that_sees_nothing_is_zero(ops: OpSet, dtype: mx.Dtype) -> None:
@@ -76,11 +118,38 @@ def test_scores_far_apart_do_not_overflow(ops: OpSet, dtype: mx.Dtype) -> None:
     assert_close(y, oracle.attention(exact(q * 40), exact(k * 40), exact(v)))
 
 
-def test_nan_reaches_the_queries_that_see_it(ops: OpSet) -> None:
-    q, k, v = qkv((1, 1, 1, 4, 4, 16), mx.float32)
-    k[0, 0, 2, 5] = mx.nan
-    seen = mx.isnan(ops.attention(q, k, v, None, "causal")).all(-1)
-    assert seen[0, 0].tolist() == [False, False, True, True]
+@pytest.mark.parametrize("length", [4, 70])
+@pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
+@pytest.mark.parametrize("which", ["k", "v"])
+def test_what_is_not_a_number_reaches_the_queries_that_see_it(
+    ops: OpSet, dtype: mx.Dtype, length: int, bad: float, which: str
+) -> None:
+    q, k, v = qkv((1, 2, 1, length, length, 16), dtype)
+    q = mx.abs(q)  # so that an infinite key gets an infinite score of its own sign
+    at = length // 2
+    if which == "k":
+        k[0, 0, at, 5] = bad
+    else:
+        v[0, 0, at, 5] = bad
+    y = exact(ops.attention(q, k, v, None, "causal"))
+    before = oracle.attention(*(exact(x[:, :, :at]) for x in (q, k, v)), None, "causal")
+    assert_close(mx.array(y[:, :, :at]).astype(dtype), before)
+    if which == "v":
+        assert (np.isnan(y[:, :, at:, 5]) if np.isnan(bad) else y[:, :, at:, 5] == bad).all()
+        assert np.isfinite(y[:, :, at:, :5]).all()
+    elif bad == -mx.inf:  # a score that nothing comes of
+        assert np.isfinite(y).all()
+    else:
+        assert np.isnan(y[:, :, at:]).all()
+
+
+@pytest.mark.parametrize("length", [1, 20])
+def test_a_row_of_a_batch_is_what_it_is_alone(ops: OpSet, dtype: mx.Dtype, length: int) -> None:
+    q, k, v = qkv((3, 6, 2, length, 600, 64), dtype)
+    together = ops.attention(q, k, v, None, "causal")
+    for row in range(3):
+        alone = ops.attention(q[row], k[row], v[row], None, "causal")
+        assert mx.array_equal(together[row], alone).item()
 
 
 def test_no_keys_give_zeros(ops: OpSet, dtype: mx.Dtype) -> None:

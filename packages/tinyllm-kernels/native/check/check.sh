@@ -17,7 +17,7 @@ build() {
   shift
   for tier in "${tiers[@]}"; do
     IFS=, read -r -a parts <<< "$tier"
-    for kernel in attention attention_decode kernels linear rms_norm rope swiglu; do
+    for kernel in attention attention_decode attention_prefill kernels linear rms_norm rope swiglu; do
       objects+=("$scratch/$output-${parts[0]}-$kernel.o")
       "$compiler" "${common[@]}" "$@" -DTINYLLM_TIER="${parts[0]}" \
         -DTINYLLM_TIER_NAME="\"${parts[0]}\"" "${parts[@]:1}" \
