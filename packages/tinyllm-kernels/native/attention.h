@@ -39,13 +39,14 @@ struct AttentionTask {
   Type type = Type::float32;  // of q and y
   int64_t requests = 0, heads = 0, kv_heads = 0, dim = 0;
   int64_t length = 0, keys = 0;  // of each request
-  // Where requests differ: the queries of request r stand one after the other, from query_starts[r]
+  // Where keys are in pages: the queries of request r stand one after the other, from query_starts[r]
   // to query_starts[r + 1]; it has context_lengths[r] keys, of which the first `page` are in page
   // block_table[r * blocks], the next in the page that is named after it, and so on.
   const int32_t* query_starts = nullptr;
   const int32_t* context_lengths = nullptr;
   const int32_t* block_table = nullptr;
   int64_t blocks = 0, page = 0;
+  int64_t tokens = 0, pages = 0;  // T and P
   float scale = 1;
   bool causal = false;           // key j is seen by query i where j <= i + S - L;
   int64_t window = 0;            // unless this is 0, of those only the last `window` are
@@ -59,14 +60,17 @@ struct AttentionTask {
   int64_t width() const { return (dim + 31) / 32 * 32; }
 };
 
-// One request of a task.
+// One request of a task. What is read from arrays nobody has checked: it is kept within bounds.
 struct Request {
-  Request(const AttentionTask& t, int64_t index)
-      : index(index),
-        queries(t.query_starts ? t.query_starts[index + 1] - t.query_starts[index] : t.length),
-        keys(t.context_lengths ? t.context_lengths[index] : t.keys) {}
+  Request(const AttentionTask& t, int64_t index) : queries(t.length), keys(t.keys) {
+    if (!t.block_table) return;
+    first = std::clamp<int64_t>(t.query_starts[index], 0, t.tokens);
+    queries = std::clamp<int64_t>(t.query_starts[index + 1], first, t.tokens) - first;
+    keys = std::clamp<int64_t>(t.context_lengths[index], 0, t.blocks * t.page);
+  }
 
-  int64_t index, queries, keys;
+  int64_t first = 0;  // row of q, where those of all requests stand one after the other
+  int64_t queries, keys;
 };
 
 // The keys that a query sees: from the first to before the last.

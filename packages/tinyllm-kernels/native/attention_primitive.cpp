@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "input.h"
@@ -11,47 +12,89 @@ namespace {
 
 namespace mx = mlx::core;
 
-// The strides of all axes but the last, which must have no gaps: those of a copy, if it has.
-const void* place(const Input& x, int64_t (&strides)[3], std::unique_ptr<char[]>& copy) {
-  std::copy_n(x.strides.begin(), 3, strides);
-  if (x.has_whole_rows()) return x.data;
-  strides[2] = x.shape[3], strides[1] = strides[2] * x.shape[2];
-  strides[0] = strides[1] * x.shape[1];
-  return x.compact(copy);
+// Inputs one after the other, and the copies that had to be made of them.
+class Operands {
+ public:
+  explicit Operands(const std::vector<Input>& inputs) : inputs_(inputs) {}
+
+  const Input& next() { return inputs_[next_++]; }
+  bool more() const { return next_ < inputs_.size(); }
+
+  // The next one's numbers, and its strides but the last, which must have no gaps.
+  const char* rows(std::vector<int64_t>& strides) {
+    const Input& x = next();
+    strides = x.strides;
+    strides.pop_back();
+    if (x.has_whole_rows()) return static_cast<const char*>(x.data);
+    int64_t stride = x.shape.back();
+    for (size_t axis = strides.size(); axis-- > 0; stride *= x.shape[axis]) strides[axis] = stride;
+    return static_cast<const char*>(compact(x));
+  }
+
+  const void* compact(const Input& x) { return x.compact(copies_.emplace_back()); }
+
+  KeyValues::Part part() {
+    const int64_t itemsize = static_cast<int64_t>(inputs_[next_].itemsize);
+    KeyValues::Part part;
+    std::vector<int64_t> strides;
+    part.data = rows(strides);
+    for (int axis = 0; axis < 3; ++axis) part.strides[axis] = strides[axis] * itemsize;
+    return part;
+  }
+
+  void place(KeyValues& kv) {
+    kv.codes = part();
+    if (kv.mode != Mode::dense) kv.scales = part();
+    if (kv.mode == Mode::affine) kv.biases = part();
+  }
+
+ private:
+  const std::vector<Input>& inputs_;
+  size_t next_ = 0;
+  std::vector<std::unique_ptr<char[]>> copies_;
+};
+
+// Everything about keys or values but where they lie.
+KeyValues describe(const WeightArrays& w) {
+  KeyValues kv;
+  kv.mode = mode_of(w.mode);
+  kv.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
+  kv.bits = w.bits, kv.group = w.group_size;
+  return kv;
 }
 
-KeyValues::Part place(const Input& x, std::unique_ptr<char[]>& copy) {
-  KeyValues::Part part;
-  part.data = static_cast<const char*>(place(x, part.strides, copy));
-  for (int64_t& stride : part.strides) stride *= static_cast<int64_t>(x.itemsize);
-  return part;
+std::vector<mx::array> arrays(const mx::array& q, const WeightArrays& k, const WeightArrays& v) {
+  std::vector<mx::array> found = {q};
+  for (const WeightArrays* w : {&k, &v}) {
+    found.push_back(w->w);
+    if (w->scales) found.push_back(*w->scales);
+    if (w->biases) found.push_back(*w->biases);
+  }
+  return found;
 }
 
 class Attention : public CpuPrimitive {
  public:
-  Attention(float scale, bool causal) : scale_(scale), causal_(causal) {}
+  explicit Attention(const AttentionTask& task) : task_(task) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    std::vector<Input> operands(inputs.begin(), inputs.end());
-    AttentionTask task;
-    task.type = task.k.type = task.v.type = type_of(out.dtype());
-    task.scale = scale_;
-    task.causal = causal_;
-    if (inputs.size() > 3) task.mask_type = type_of(inputs[3].dtype());
-    dispatch(out, [&kernels = kernels_, operands, task, y = allocate(out)]() mutable {
-      std::unique_ptr<char[]> copies[3];
-      const std::vector<int64_t>& shape = operands[0].shape;  // B H L D
-      task.q = place(operands[0], task.q_strides, copies[0]);
-      task.k.codes = place(operands[1], copies[1]);
-      task.v.codes = place(operands[2], copies[2]);
-      task.y = y;
+    dispatch(out, [&kernels = kernels_, inputs = std::vector<Input>(inputs.begin(), inputs.end()),
+                   task = task_, y = allocate(out)]() mutable {
+      Operands operands(inputs);
+      std::vector<int64_t> strides;
+      task.q = operands.rows(strides);
+      std::copy_n(strides.begin(), 3, task.q_strides);
+      operands.place(task.k), operands.place(task.v);
+      const std::vector<int64_t>& shape = inputs[0].shape;  // B H L D
       task.requests = shape[0], task.heads = shape[1], task.length = shape[2], task.dim = shape[3];
+      task.kv_heads = inputs[1].shape[1], task.keys = inputs[1].shape[2];
+      task.y = y;
       task.y_strides[2] = task.dim, task.y_strides[1] = task.length * task.dim;
       task.y_strides[0] = task.heads * task.y_strides[1];
-      task.kv_heads = operands[1].shape[1], task.keys = operands[1].shape[2];
-      if (operands.size() > 3) {
-        task.mask = operands[3].data;
-        std::copy_n(operands[3].strides.begin(), 4, task.mask_strides);
+      if (operands.more()) {
+        const Input& mask = operands.next();
+        task.mask = mask.data;
+        std::copy_n(mask.strides.begin(), 4, task.mask_strides);
       }
       run_attention(kernels, task);
     });
@@ -60,17 +103,75 @@ class Attention : public CpuPrimitive {
   const char* name() const override { return "tinyllm::Attention"; }
 
  private:
-  float scale_;
-  bool causal_;
+  AttentionTask task_;
 };
+
+class PagedAttention : public CpuPrimitive {
+ public:
+  explicit PagedAttention(const AttentionTask& task) : task_(task) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    dispatch(out, [&kernels = kernels_, inputs = std::vector<Input>(inputs.begin(), inputs.end()),
+                   task = task_, y = allocate(out), bytes = out.nbytes()]() mutable {
+      Operands operands(inputs);
+      std::vector<int64_t> strides;
+      task.q = operands.rows(strides);
+      task.q_strides[1] = strides[1], task.q_strides[2] = strides[0];
+      operands.place(task.k), operands.place(task.v);
+      const std::vector<int64_t>& shape = inputs[0].shape;  // T H D
+      task.heads = shape[1], task.dim = shape[2];
+      task.tokens = shape[0], task.pages = inputs[1].shape[0];
+      task.kv_heads = inputs[1].shape[1], task.page = inputs[1].shape[2];
+      task.y = y;
+      task.y_strides[1] = task.dim, task.y_strides[2] = task.heads * task.dim;
+      const Input& table = operands.next();
+      task.requests = table.shape[0], task.blocks = table.shape[1];
+      task.block_table = static_cast<const int32_t*>(operands.compact(table));
+      task.query_starts = static_cast<const int32_t*>(operands.compact(operands.next()));
+      task.context_lengths = static_cast<const int32_t*>(operands.compact(operands.next()));
+      std::memset(y, 0, bytes);  // tokens that belong to no request
+      run_attention(kernels, task);
+    });
+  }
+
+  const char* name() const override { return "tinyllm::PagedAttention"; }
+
+ private:
+  AttentionTask task_;
+};
+
+// What does not depend on where anything lies.
+AttentionTask describe(const mx::array& q, const WeightArrays& k, const WeightArrays& v,
+                       float scale, bool causal) {
+  AttentionTask task;
+  task.type = type_of(q.dtype());
+  task.k = describe(k), task.v = describe(v);
+  task.scale = scale;
+  task.causal = causal;
+  return task;
+}
 
 }  // namespace
 
-mx::array attention(const mx::array& q, const mx::array& k, const mx::array& v, float scale,
+mx::array attention(const mx::array& q, const WeightArrays& k, const WeightArrays& v, float scale,
                     bool causal, const std::optional<mx::array>& mask) {
-  std::vector<mx::array> inputs = {q, k, v};
-  if (mask) inputs.push_back(*mask);
-  return mx::array(q.shape(), q.dtype(), std::make_shared<Attention>(scale, causal),
+  AttentionTask task = describe(q, k, v, scale, causal);
+  std::vector<mx::array> inputs = arrays(q, k, v);
+  if (mask) {
+    task.mask_type = type_of(mask->dtype());
+    inputs.push_back(*mask);
+  }
+  return mx::array(q.shape(), q.dtype(), std::make_shared<Attention>(task), std::move(inputs));
+}
+
+mx::array paged_attention(const mx::array& q, const WeightArrays& k, const WeightArrays& v,
+                          const mx::array& block_table, const mx::array& query_starts,
+                          const mx::array& context_lengths, float scale, int window) {
+  AttentionTask task = describe(q, k, v, scale, true);
+  task.window = window;
+  std::vector<mx::array> inputs = arrays(q, k, v);
+  inputs.insert(inputs.end(), {block_table, query_starts, context_lengths});
+  return mx::array(q.shape(), q.dtype(), std::make_shared<PagedAttention>(task),
                    std::move(inputs));
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using Part = std::optional<array>;
 
-// As Python hands them over.
+// As Python hands them over; keys and values as weights.
 using Weight = std::tuple<array, Part, Part, int, int, std::string>;
 using Projection = std::tuple<Weight, Part>;
 using Norm = std::tuple<Part, float>;
@@ -89,8 +89,22 @@ NB_MODULE(_cpu, m) {
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
         "magnitude"_a);
-  m.def("attention", &tinyllm::attention, "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a,
-        "mask"_a.none());
+  m.def(
+      "attention",
+      [](const array& q, const Weight& k, const Weight& v, float scale, bool causal,
+         const Part& mask) {
+        return tinyllm::attention(q, weight(k), weight(v), scale, causal, mask);
+      },
+      "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a, "mask"_a.none());
+  m.def(
+      "paged_attention",
+      [](const array& q, const Weight& k, const Weight& v, const array& block_table,
+         const array& query_starts, const array& context_lengths, float scale, int window) {
+        return tinyllm::paged_attention(q, weight(k), weight(v), block_table, query_starts,
+                                        context_lengths, scale, window);
+      },
+      "q"_a, "k"_a, "v"_a, "block_table"_a, "query_starts"_a, "context_lengths"_a, "scale"_a,
+      "window"_a);
   m.def(
       "use_huge_pages",
       [](const array& x) { tinyllm::use_huge_pages(x.data<void>(), x.nbytes()); }, "x"_a);

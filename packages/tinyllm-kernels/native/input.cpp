@@ -16,6 +16,15 @@ Type type_of(mx::Dtype dtype) {
   }
 }
 
+Mode mode_of(const std::string& mode) {
+  if (mode.empty()) return Mode::dense;
+  if (mode == "affine") return Mode::affine;
+  if (mode == "mxfp4") return Mode::mxfp4;
+  if (mode == "mxfp8") return Mode::mxfp8;
+  if (mode == "nvfp4") return Mode::nvfp4;
+  throw std::invalid_argument("mode: expected affine, mxfp4, mxfp8 or nvfp4, got " + mode);
+}
+
 Input::Input(const mx::array& array)
     : data(array.data<void>()),
       shape(array.shape().begin(), array.shape().end()),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "mlx/array.h"
@@ -11,6 +12,10 @@ namespace tinyllm {
 
 // The kernels' name for a dtype. Throws std::invalid_argument for one that they do not know.
 Type type_of(mlx::core::Dtype dtype);
+
+// The kernels' name for a mode of MLX, which is empty where numbers are dense. Throws
+// std::invalid_argument for one that they do not know.
+Mode mode_of(const std::string& mode);
 
 struct Input {
   explicit Input(const mlx::core::array& array);

@@ -22,6 +22,7 @@ struct Places {
       int64_t page = request, slot = key, run = count;
       if (t.block_table) {
         page = t.block_table[request * t.blocks + key / t.page];
+        page = std::clamp<int64_t>(page, 0, t.pages - 1);
         slot = key % t.page;
         run = std::min(count - n, t.page - slot);
       }

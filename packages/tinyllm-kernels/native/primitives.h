@@ -38,9 +38,15 @@ mlx::core::array rope(const mlx::core::array& x, const mlx::core::array& positio
                       const mlx::core::array& frequencies, bool traditional, float magnitude);
 
 // q `B H L D`, k and v `B Hkv S D`; mask additive, of any shape that was broadcast to `B H L S`.
-mlx::core::array attention(const mlx::core::array& q, const mlx::core::array& k,
-                           const mlx::core::array& v, float scale, bool causal,
-                           const std::optional<mlx::core::array>& mask);
+mlx::core::array attention(const mlx::core::array& q, const WeightArrays& k, const WeightArrays& v,
+                           float scale, bool causal, const std::optional<mlx::core::array>& mask);
+
+// q `T H D`, k and v `P Hkv page D`; block_table `R blocks`, query_starts `R+1` and context_lengths
+// `R` of int32; a window of 0 is none.
+mlx::core::array paged_attention(const mlx::core::array& q, const WeightArrays& k,
+                                 const WeightArrays& v, const mlx::core::array& block_table,
+                                 const mlx::core::array& query_starts,
+                                 const mlx::core::array& context_lengths, float scale, int window);
 
 struct NormArrays {
   std::optional<mlx::core::array> weight;  // or nothing is normalized

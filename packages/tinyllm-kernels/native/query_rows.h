@@ -15,9 +15,8 @@ namespace tinyllm::TINYLLM_TIER {
 inline int64_t place(const AttentionTask& t, const QueryBlock& block, int64_t n,
                      const int64_t (&strides)[3]) {
   const int64_t row = block.first + n, group = t.group();
-  const int64_t start = t.query_starts ? t.query_starts[block.request] * strides[2]
-                                       : block.request * strides[0];
-  return start + (block.kv_head * group + row % group) * strides[1] + row / group * strides[2];
+  const Request request(t, block.request);
+  return block.request * strides[0] + request.first * strides[2] + (block.kv_head * group + row % group) * strides[1] + row / group * strides[2];
 }
 
 // The queries of a block times `scale` as floats, with zeros after the last feature.

@@ -1,22 +1,7 @@
 #include "weight_inputs.h"
 
-#include <stdexcept>
-
 namespace tinyllm {
-namespace {
-
 namespace mx = mlx::core;
-
-Mode mode_of(const WeightArrays& w) {
-  if (!w.scales) return Mode::dense;
-  if (w.mode == "affine") return Mode::affine;
-  if (w.mode == "mxfp4") return Mode::mxfp4;
-  if (w.mode == "mxfp8") return Mode::mxfp8;
-  if (w.mode == "nvfp4") return Mode::nvfp4;
-  throw std::invalid_argument("mode: expected affine, mxfp4, mxfp8 or nvfp4, got " + w.mode);
-}
-
-}  // namespace
 
 Weights describe(const WeightArrays& w, int columns) {
   Weights found{};
@@ -24,7 +9,7 @@ Weights describe(const WeightArrays& w, int columns) {
   found.columns = columns;
   found.bits = w.bits;
   found.group = w.group_size;
-  found.mode = mode_of(w);
+  found.mode = mode_of(w.mode);
   found.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
   return found;
 }

@@ -113,6 +113,24 @@ def test_any_number_of_threads_gives_the_same_sums(threads: str) -> None:
     assert python(code, TINYLLM_NUM_THREADS=threads) == f"{{{float(7 * 300 * 64)}}}\n"
 
 
+ATTENTION = """
+import hashlib
+import mlx.core as mx
+import numpy as np
+from tinyllm_kernels import opset
+x = [mx.random.normal((2, 4, 900, 64), key=mx.random.key(n)) for n in range(3)]
+for length in (1, 4, 90):
+    y = opset("cpu").attention(x[0][:, :, :length], *x[1:], None, "causal")
+    print(hashlib.sha256(np.array(y)).hexdigest())
+"""
+
+
+@native
+def test_any_number_of_threads_attends_to_the_same_bits() -> None:
+    alone, *others = (python(ATTENTION, TINYLLM_NUM_THREADS=threads) for threads in "125")
+    assert others == [alone, alone]
+
+
 @native
 # macOS has no call that binds a process to a core.
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux's own")

@@ -25,6 +25,7 @@ def test_each_op_refuses_numbers_that_are_not_floating(
 ) -> None:
     x = mx.ones((1, 1, 2, 4)).astype(bad)
     w = mx.ones((4, 4)).astype(bad)
+    ids = mx.zeros((1,), mx.int32)
     calls = [
         lambda: ops.linear(x, w),
         lambda: ops.embedding(mx.array([0]), w),
@@ -34,6 +35,7 @@ def test_each_op_refuses_numbers_that_are_not_floating(
         lambda: ops.rms_norm(x, x[0, 0, 0]),
         lambda: ops.rope(x),
         lambda: ops.attention(x, x, x),
+        lambda: ops.paged_attention(x[0], x, x, ids[None], ids, ids[:0]),
         lambda: ops.quantize(w),
         lambda: tinyllm_ops.sigmoid(x),
         lambda: tinyllm_ops.scaled_dot_product_attention_simple(x, x, x),

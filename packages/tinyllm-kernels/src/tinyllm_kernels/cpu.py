@@ -1,8 +1,8 @@
 """The OpSet of native CPU kernels.
 
 What a forward pass spends its time on is native: projections, experts, norms, rotary positions,
-attention over dense keys, the gate of the MLP, and whole halves of a block (`CpuOpSet`). The rest
-of the contract (attention over quantized keys, softmax and silu alone, quantize) is MLX's own.
+attention, the gate of the MLP, rows of the embedding, and whole halves of a block (`CpuOpSet`). The
+rest of the contract (softmax and silu alone, quantize) is MLX's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import MLX, OpSet, Positions, QuantizedTensor, Weight, Yarn
 from tinyllm_ops.contract import (
-    check_attention,
     check_embedding,
     check_expert_linear,
     check_linear,
@@ -26,6 +25,7 @@ from tinyllm_ops.embedding import embedding_dtype
 
 from tinyllm_kernels.arguments import array, frequencies, magnitude, weight
 from tinyllm_kernels.arguments import positions as written_out
+from tinyllm_kernels.cpu_attention import attention_of, paged_attention_of
 from tinyllm_kernels.cpu_opset import CpuOpSet
 
 
@@ -87,29 +87,6 @@ def opset_of(native: ModuleType) -> OpSet:
         turns = frequencies(dim, base, scaling)
         return array(native.rope(x, where, turns, traditional, magnitude(scaling)))
 
-    def attention(
-        q: Float[mx.array, "*batch H L D"],
-        k: Weight,
-        v: Weight,
-        scale: float | None = None,
-        mask: Float[mx.array, "..."] | str | None = None,
-    ) -> Float[mx.array, "*batch H L D"]:
-        """Row by row over dense keys, as they lie in the cache; those not seen are skipped."""
-        check_attention(q, k, v, mask)
-        if isinstance(k, QuantizedTensor) or isinstance(v, QuantizedTensor):
-            return MLX.attention(q, k, v, scale, mask)
-        *batch, heads, length, dim = q.shape
-        if q.size == 0 or k.size == 0:
-            return mx.zeros(q.shape, q.dtype)
-        scale = dim**-0.5 if scale is None else scale
-        added = None
-        if isinstance(mask, mx.array):
-            added = mx.broadcast_to(mask, (*batch, heads, length, k.shape[-2]))
-        added = None if added is None else _four_axes(added)
-        four = (_four_axes(x) for x in (q, k, v))
-        out = array(native.attention(*four, scale, isinstance(mask, str), added))
-        return out if out.ndim == q.ndim else out.reshape(q.shape)
-
     return CpuOpSet(
         name="cpu",
         native=native,
@@ -118,14 +95,10 @@ def opset_of(native: ModuleType) -> OpSet:
         swiglu=swiglu,
         rms_norm=rms_norm,
         rope=rope,
-        attention=attention,
+        attention=attention_of(native),
+        paged_attention=paged_attention_of(native),
         embedding=embedding,
         softmax=MLX.softmax,
         silu=MLX.silu,
         quantize=MLX.quantize,
     )
-
-
-def _four_axes(x: mx.array) -> mx.array:
-    """All leading axes as one; an array that has one is left alone, since a view may be a copy."""
-    return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])

@@ -17,6 +17,7 @@ from tinyllm_ops.mlp_block import MlpBlock
 from tinyllm_ops.mlx_fast import MLX
 from tinyllm_ops.norm import Norm
 from tinyllm_ops.opset import OpSet
+from tinyllm_ops.paged_attention import paged_attention
 from tinyllm_ops.positions import Positions
 from tinyllm_ops.projection import Projection
 from tinyllm_ops.quantization import dequantize, quantize
@@ -47,6 +48,7 @@ __all__ = [
     "embedding",
     "expert_linear",
     "linear",
+    "paged_attention",
     "quantize",
     "rms_norm",
     "rope",

@@ -152,6 +152,41 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
     check_mask(mask, (*batch, heads, length, keys))
 
 
+def check_paged_attention(
+    q: mx.array,
+    k: Weight,
+    v: Weight,
+    block_table: mx.array,
+    query_starts: mx.array,
+    context_lengths: mx.array,
+    window: int | None,
+) -> None:
+    """q `T H D`, k and v `P Hkv page D`, H a multiple of Hkv; what says where is int32."""
+    require_floating("q", q)
+    require_rank("q", q, "T H D")
+    require_rank("k", k, "P Hkv page D")
+    _, heads, dim = q.shape
+    require_shape("k", k, (*k.shape[:-1], dim))
+    require_shape("v", v, k.shape)
+    kv_heads, page = k.shape[1:3]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"q: expected a multiple of {kv_heads} key/value heads, got {heads} heads")
+    if page == 0:
+        raise ValueError("k: expected pages of one token or more, got 0")
+    for name, x in (("k", k), ("v", v)):
+        if isinstance(x, mx.array):
+            require_dtype(name, x, q.dtype)
+    require_rank("block_table", block_table, "R blocks")
+    requests = block_table.shape[0]
+    require_shape("query_starts", query_starts, (requests + 1,))
+    require_shape("context_lengths", context_lengths, (requests,))
+    where = (block_table, query_starts, context_lengths)
+    for name, x in zip(("block_table", "query_starts", "context_lengths"), where, strict=True):
+        require_dtype(name, x, mx.int32)
+    if window is not None and window < 1:
+        raise ValueError(f"window: expected one key or more, or None, got {window}")
+
+
 def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
     """None, "causal", or an additive floating mask that broadcasts to the shape of the scores."""
     if isinstance(mask, str):

@@ -7,7 +7,7 @@ zeros, an empty input an empty output, and quantized products accumulate in floa
 from __future__ import annotations
 
 import mlx.core as mx
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int32, Integer
 
 from tinyllm_ops.causal_mask import causal_mask
 from tinyllm_ops.contract import (
@@ -16,6 +16,7 @@ from tinyllm_ops.contract import (
     check_embedding,
     check_expert_linear,
     check_linear,
+    check_paged_attention,
     check_quantize,
     check_rms_norm,
     check_rope,
@@ -26,6 +27,7 @@ from tinyllm_ops.contract import (
 from tinyllm_ops.embedding import embedding_dtype
 from tinyllm_ops.expert_linear import expert_linear as reference_expert_linear
 from tinyllm_ops.opset import OpSet
+from tinyllm_ops.paged_attention import by_request
 from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
 from tinyllm_ops.quantization import quantize as reference_quantize
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
@@ -193,6 +195,22 @@ def attention(
     return _product(softmax(scores), v, transpose=False).reshape(q.shape).astype(q.dtype)
 
 
+def paged_attention(
+    q: Float[mx.array, "T H D"],
+    k: Weight,
+    v: Weight,
+    block_table: Int32[mx.array, "R blocks"],
+    query_starts: Int32[mx.array, "R+1"],
+    context_lengths: Int32[mx.array, "R"],
+    scale: float | None = None,
+    window: int | None = None,
+) -> Float[mx.array, "T H D"]:
+    """`attention` for one request after the other: MLX has no operation of its own."""
+    check_paged_attention(q, k, v, block_table, query_starts, context_lengths, window)
+    where = (block_table, query_starts, context_lengths)
+    return by_request(attention, q, k, v, *where, scale, window)
+
+
 def quantize(
     w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
 ) -> QuantizedTensor:
@@ -271,5 +289,6 @@ MLX = OpSet(
     rms_norm=rms_norm,
     rope=rope,
     attention=attention,
+    paged_attention=paged_attention,
     quantize=quantize,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int32, Integer
 
 from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.contract import Weight
@@ -123,6 +123,25 @@ class Attention(Protocol):
 
 
 @runtime_checkable
+class PagedAttention(Protocol):
+    """What `paged_attention` is to a cache that many requests share."""
+
+    def __call__(
+        self,
+        q: Float[mx.array, "T H D"],
+        k: Weight,
+        v: Weight,
+        block_table: Int32[mx.array, "R blocks"],
+        query_starts: Int32[mx.array, "R+1"],
+        context_lengths: Int32[mx.array, "R"],
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Float[mx.array, "T H D"]:
+        """See `tinyllm_ops.paged_attention`."""
+        ...
+
+
+@runtime_checkable
 class Quantize(Protocol):
     """What `quantize` is to a cache."""
 
@@ -155,6 +174,7 @@ class OpSet:
     rms_norm: RmsNorm
     rope: Rope
     attention: Attention
+    paged_attention: PagedAttention
     quantize: Quantize
 
     def prepare(self, weights: Iterable[Weight]) -> None:

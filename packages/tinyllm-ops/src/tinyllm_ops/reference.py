@@ -5,6 +5,7 @@ from tinyllm_ops.embedding import embedding
 from tinyllm_ops.expert_linear import expert_linear
 from tinyllm_ops.linear import linear
 from tinyllm_ops.opset import OpSet
+from tinyllm_ops.paged_attention import paged_attention
 from tinyllm_ops.quantization import quantize
 from tinyllm_ops.rms_norm import rms_norm
 from tinyllm_ops.rope import rope
@@ -22,5 +23,6 @@ REFERENCE = OpSet(
     rms_norm=rms_norm,
     rope=rope,
     attention=scaled_dot_product_attention_grouped,
+    paged_attention=paged_attention,
     quantize=quantize,
 )

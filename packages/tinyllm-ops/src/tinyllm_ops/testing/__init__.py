@@ -10,15 +10,18 @@ from tinyllm_ops.testing import oracle
 from tinyllm_ops.testing.arrays import exact, normal, rounded
 from tinyllm_ops.testing.devices import DEVICES
 from tinyllm_ops.testing.opsets import OPSETS
+from tinyllm_ops.testing.page_table import PageTable, page_table
 from tinyllm_ops.testing.tolerance import TOLERANCE, assert_close
 
 __all__ = [
     "DEVICES",
     "OPSETS",
     "TOLERANCE",
+    "PageTable",
     "assert_close",
     "exact",
     "normal",
     "oracle",
+    "page_table",
     "rounded",
 ]

@@ -153,6 +153,31 @@ def attention(
     return attention_simple(q, k, v, scale, added)
 
 
+def paged_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    block_table: Ids,
+    query_starts: Ids,
+    context_lengths: Ids,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Array:
+    """One token of one request at a time: the keys it sees are looked up one by one."""
+    out = np.zeros_like(q)
+    page = k.shape[2]
+    for r, context in enumerate(context_lengths):
+        first, end = query_starts[r : r + 2]
+        for t in range(first, end):
+            last = context - (end - t)
+            oldest = 0 if window is None else max(0, last - window + 1)
+            seen = [(block_table[r, j // page], j % page) for j in range(oldest, last + 1)]
+            if seen:
+                keys, values = (np.stack([x[p, :, slot] for p, slot in seen], 1) for x in (k, v))
+                out[t] = attention(q[t][:, None], keys, values, scale)[:, 0]
+    return out
+
+
 def pack(codes: NDArray[np.integer], bits: int) -> Words:
     """Each row as one integer, code i shifted up by i bits, its bytes little end first."""
     rows = codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])

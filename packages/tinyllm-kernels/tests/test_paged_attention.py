@@ -1,0 +1,138 @@
+"""Pages, read in place: prompts and decoded tokens of many requests in one call."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tinyllm_kernels import opset
+from tinyllm_ops import OpSet, Weight, quantize
+from tinyllm_ops.testing import (
+    TOLERANCE,
+    PageTable,
+    assert_close,
+    exact,
+    normal,
+    oracle,
+    page_table,
+)
+
+# Queries and keys: decoding far into a text, several tokens at once, prompts, chunks of them,
+# nothing to do.
+REQUESTS = [(1, 700), (1, 1), (4, 130), (70, 70), (33, 290), (0, 9), (1, 256), (1, 257)]
+
+
+def inputs(
+    table: PageTable, page: int, dtype: mx.Dtype, heads: tuple[int, int] = (4, 2), dim: int = 64
+) -> tuple[mx.array, mx.array, mx.array]:
+    tokens = int(table.query_starts[-1].item())
+    q = normal((tokens, heads[0], dim), dtype, seed=1)
+    k, v = (normal((table.pages, heads[1], page, dim), dtype, seed=seed) for seed in (2, 3))
+    return q, k, v
+
+
+def expected(
+    q: mx.array, k: Weight, v: Weight, table: PageTable, window: int | None = None
+) -> np.ndarray:
+    where = (np.array(x) for x in table.arrays)
+    return oracle.paged_attention(exact(q), exact(k), exact(v), *where, None, window)
+
+
+@pytest.mark.parametrize("page", [1, 16, 48])
+@pytest.mark.parametrize("window", [None, 1, 40, 300])
+def test_each_request_sees_its_own_keys(
+    ops: OpSet, dtype: mx.Dtype, page: int, window: int | None
+) -> None:
+    table = page_table(REQUESTS, page, seed=0)
+    q, k, v = inputs(table, page, dtype)
+    y = ops.paged_attention(q, k, v, *table.arrays, window=window)
+    assert (y.shape, y.dtype) == (q.shape, dtype)
+    assert_close(y, expected(q, k, v, table, window))
+
+
+@given(
+    requests=st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 40)).map(lambda x: (x[0], x[0] + x[1])),
+        max_size=6,
+    ),
+    page=st.integers(1, 20),
+    heads=st.sampled_from([(1, 1), (14, 2), (6, 6)]),
+    dim=st.sampled_from([5, 32, 80, 128]),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+@settings(max_examples=60)
+def test_takes_any_requests(
+    requests: list[tuple[int, int]],
+    page: int,
+    heads: tuple[int, int],
+    dim: int,
+    dtype: mx.Dtype,
+) -> None:
+    table = page_table(requests, page, seed=1)
+    q, k, v = inputs(table, page, dtype, heads, dim)
+    assert_close(opset("cpu").paged_attention(q, k, v, *table.arrays), expected(q, k, v, table))
+
+
+@pytest.mark.parametrize(("mode", "bits"), [("affine", 8), ("affine", 4), ("mxfp8", 8)])
+def test_pages_may_be_packed(ops: OpSet, dtype: mx.Dtype, mode: str, bits: int) -> None:
+    table = page_table(REQUESTS, 16, seed=2)
+    q, *dense = inputs(table, 16, dtype)
+    k, v = (quantize(x, 32, bits, mode) for x in dense)
+    assert_close(ops.paged_attention(q, k, v, *table.arrays), expected(q, k, v, table))
+
+
+def test_a_request_is_the_same_alone_and_in_any_batch(ops: OpSet, dtype: mx.Dtype) -> None:
+    table = page_table(REQUESTS, 16, seed=3)
+    q, k, v = inputs(table, 16, dtype)
+    together = ops.paged_attention(q, k, v, *table.arrays)
+    starts = np.array(table.query_starts)
+    for r in range(len(REQUESTS)):
+        mine = slice(int(starts[r]), int(starts[r + 1]))
+        where = (
+            table.block_table[r : r + 1],
+            mx.array([0, REQUESTS[r][0]], mx.int32),
+            table.context_lengths[r : r + 1],
+        )
+        assert mx.array_equal(ops.paged_attention(q[mine], k, v, *where), together[mine]).item()
+
+
+def test_pages_give_what_a_dense_cache_gives(ops: OpSet, dtype: mx.Dtype) -> None:
+    for length, keys in ((1, 400), (50, 400)):
+        table = page_table([(length, keys)], 16, seed=4)
+        q, k, v = inputs(table, 16, dtype)
+        rows = [x[table.block_table[0, :25]].swapaxes(0, 1).reshape(2, 400, 64) for x in (k, v)]
+        dense = ops.attention(q.swapaxes(0, 1), *rows, None, "causal").swapaxes(0, 1)
+        assert mx.array_equal(ops.paged_attention(q, k, v, *table.arrays), dense).item()
+
+
+def test_requests_may_share_pages_and_tokens_may_be_nobodys(ops: OpSet) -> None:
+    table = PageTable(
+        mx.array([[2, 0, -1], [2, 1, 99]], mx.int32),
+        mx.array([1, 3, 4], mx.int32),  # token 0 and those from 4 on belong to no request
+        mx.array([7, 8], mx.int32),
+        3,
+    )
+    q, k, v = (normal(shape, seed=1) for shape in ((6, 4, 32), (3, 2, 4, 32), (3, 2, 4, 32)))
+    y = ops.paged_attention(q, k, v, *table.arrays)
+    assert_close(y, expected(q, k, v, table))
+    assert not mx.concatenate([y[:1], y[4:]]).any().item()
+
+
+def test_views_are_read_where_they_lie(ops: OpSet, dtype: mx.Dtype) -> None:
+    table = page_table([(1, 30), (20, 41)], 8, seed=5)
+    q, k, v = inputs(table, 8, dtype, dim=128)
+    halves = [x[..., 64:] for x in (q, k, v)]
+    y = ops.paged_attention(*halves, *table.arrays)
+    assert_close(y, expected(*halves, table))
+    thin = [x[..., ::2] for x in (q, k, v)]
+    assert_close(ops.paged_attention(*thin, *table.arrays), expected(*thin, table))
+
+
+def test_what_is_past_the_end_of_a_request_is_not_looked_at(ops: OpSet) -> None:
+    table = page_table([(1, 13), (20, 21)], 8, seed=6)
+    q, k, v = inputs(table, 8, mx.float32)
+    pages = np.array(table.block_table)
+    for x in (k, v):
+        x[int(pages[0, 1]), :, 5:] = mx.nan
+        x[int(pages[1, 2]), :, 5:] = mx.nan
+    assert mx.isfinite(ops.paged_attention(q, k, v, *table.arrays)).all().item()
