@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float, Int32
@@ -63,8 +64,7 @@ def by_request(
     window: int | None,
 ) -> mx.array:
     """`attend` for one request after the other, over a copy of its keys and values."""
-    starts = [int(start) for start in query_starts.tolist()]
-    contexts = [int(length) for length in context_lengths.tolist()]
+    starts, contexts = (cast(list[int], x.tolist()) for x in (query_starts, context_lengths))
     page = k.shape[-2]
     rows = [mx.zeros_like(q[: starts[0]])]
     for request, context in enumerate(contexts):
