@@ -1,0 +1,12 @@
+// What the text of every kernel begins with.
+#pragma once
+#include "mlx_utils.h"
+
+// Metal's int8_t is char, which to C++ is a third type beside signed and unsigned char.
+#define int8_t char
+
+// To the host there is one address space; address_spaces.py has clang look at them.
+#define device
+#define thread
+#define threadgroup
+#define kernel

@@ -1,0 +1,37 @@
+// Runs one launch of the kernel that it is linked with: `kernel <>launch >reports`.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "buffer.h"
+#include "fiber.h"
+#include "launch.h"
+#include "report.h"
+#include "schedule.h"
+#include "signals.h"
+#include "threadgroup.h"
+
+using namespace metalhost;
+
+int main() {
+  read_launch();
+  map_stacks(launch.group_size[0] * launch.group_size[1] * launch.group_size[2]);
+  map_buffers();
+  catch_signals();
+
+  uint32_t groups = 1;
+  for (int k = 0; k < 3; ++k) {
+    groups *= (launch.grid[k] + launch.group_size[k] - 1) / launch.group_size[k];
+  }
+  uint32_t* order = static_cast<uint32_t*>(malloc((groups + 1) * sizeof(uint32_t)));
+  if (!order) {
+    perror("ordering the groups");
+    return 2;
+  }
+  Schedule schedule(launch.seed);
+  schedule.order_groups(order, groups);
+  for (uint32_t i = 0; i < groups; ++i) run_group(order[i], schedule);
+
+  if (launch.flags & CHECKED) report_unwritten();
+  write_outputs();
+  finish(true);
+}

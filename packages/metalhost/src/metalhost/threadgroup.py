@@ -1,0 +1,145 @@
+"""Threadgroup variables: one for all threads of a group, where a host compiler has one for each.
+
+threadgroup float tile[N], sum;
+
+becomes references to memory that the runtime keeps for the group, on the same line:
+
+typedef float tile_t[N]; threadgroup tile_t& tile = metal::threadgroup_variable<tile_t>(0, "tile");
+typedef float sum_t; threadgroup sum_t& sum = metal::threadgroup_variable<sum_t>(1, "sum");
+
+A declaration that was overlooked would become a variable of each thread, and the kernel would be
+wrong without a word. So every `threadgroup` in the text is either known to be harmless (it
+qualifies what a pointer or a reference points to), or translated, or refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metalhost.problem import Problem
+from metalhost.tokens import Token
+
+_OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
+_ENDS_SPECIFIERS = frozenset(";=[,(){}:") | {">"}
+
+
+@dataclass
+class ThreadgroupTranslation:
+    """Translates the declarations of one text.
+
+    Attributes:
+        part: the name of the text, for problems.
+        in_body: whether it is the kernel's body, the one place for such variables.
+        problems: what was refused.
+    """
+
+    part: str
+    in_body: bool
+    problems: list[Problem] = field(default_factory=list)
+    _declared: int = 0
+
+    def apply(self, tokens: list[Token]) -> list[Token]:
+        """The tokens with all declarations translated."""
+        done: list[Token] = []
+        before = "{"  # the last token that counts
+        at = 0
+        while at < len(tokens):
+            token = tokens[at]
+            if token.kind == "directive" and "threadgroup" in _words(token.text):
+                self._refuse(token, "'threadgroup' in a preprocessor directive")
+            if token.text == "threadgroup" and token.kind == "word":
+                end = self._declaration_end(tokens, at, before)
+                if end is not None:
+                    done.append(self._translate(tokens[at:end]))
+                    at, before = end, ";"
+                    continue
+            done.append(token)
+            before = token.text if token.counts else before
+            at += 1
+        return done
+
+    def _declaration_end(self, tokens: list[Token], at: int, before: str) -> int | None:
+        """The index after a declaration's semicolon; None if the word is harmless, or refused."""
+        ending = _after_specifiers(tokens, at + 1)
+        if ending in ("*", "&", "&&"):
+            return None
+        if (before == "<" and ending in (">", ",")) or (before == "," and ending == ">"):
+            return None  # a template argument
+        if before not in ("{", "}", ";") or ending not in (";", "=", "[", ","):
+            self._refuse(tokens[at], "this use of 'threadgroup' is not understood")
+            return None
+        if not self.in_body:
+            self._refuse(tokens[at], "threadgroup variables may be declared in the body alone")
+            return None
+        depth = 0
+        for end in range(at, len(tokens)):
+            text = tokens[end].text
+            depth += (text in _OPEN) - (text in _CLOSE)
+            if text == ";" and depth == 0:
+                return end + 1
+        self._refuse(tokens[at], "this declaration has no end")
+        return None
+
+    def _translate(self, tokens: list[Token]) -> Token:
+        """A declaration, from `threadgroup` to the semicolon, as one token of as many lines."""
+        if any(token.kind == "directive" for token in tokens):
+            self._refuse(tokens[0], "a preprocessor directive within a threadgroup declaration")
+        words = [token.text for token in tokens[1:-1] if token.counts]
+        first, *others = _split(words)
+        name = next((i for i, text in enumerate(first) if text in "[="), len(first)) - 1
+        specifiers, declarators = first[:name], [first[name:], *others]
+        parts = [self._reference(tokens[0], specifiers, declarator) for declarator in declarators]
+        lines = "\n" * sum(token.text.count("\n") for token in tokens)
+        return Token("symbol", " ".join(parts) + lines, tokens[0].line)
+
+    def _reference(self, at: Token, specifiers: list[str], declarator: list[str]) -> str:
+        """One variable. What it is initialised with is dropped: no GPU would do it once."""
+        if "=" in declarator:
+            declarator = declarator[: declarator.index("=")]
+        name, *dimensions = declarator or [""]
+        array = not dimensions or (dimensions[0] == "[" and dimensions[-1] == "]")
+        if not specifiers or not name.isidentifier() or not array:
+            self._refuse(at, "this threadgroup declaration is not understood")
+        number = self._declared
+        self._declared += 1
+        alias = f"metalhost_type_{number}"
+        return (
+            f"typedef {' '.join(specifiers)} {alias}{' '.join(dimensions)}; "
+            f"threadgroup {alias}& {name} = "
+            f'metal::threadgroup_variable<{alias}>({number}, "{name}");'
+        )
+
+    def _refuse(self, token: Token, message: str) -> None:
+        self.problems.append(Problem(self.part, token.line, message))
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() or c == "_" else " " for c in text).split()
+
+
+def _after_specifiers(tokens: list[Token], start: int) -> str:
+    """The first token that is no part of a type's name; what stands between < and > is skipped."""
+    depth = 0
+    for token in tokens[start:]:
+        if not token.counts:
+            continue
+        if depth == 0 and (token.text in _ENDS_SPECIFIERS or token.text in ("*", "&", "&&")):
+            return token.text
+        depth += (token.text in "<([") - (token.text in ">)]")
+    return ""
+
+
+def _split(words: list[str]) -> list[list[str]]:
+    """The declarators of a declaration, of which the first has the specifiers before it."""
+    parts: list[list[str]] = [[]]
+    depth = 0
+    dimensions = False  # in an array's bounds < is smaller, not the begin of template arguments
+    for text in words:
+        if text == "," and depth == 0:
+            parts.append([])
+            continue
+        dimensions = dimensions or text in "[="
+        brackets = ("([{", ")]}") if dimensions or len(parts) > 1 else ("([{<", ")]}>")
+        depth += (text in brackets[0]) - (text in brackets[1])
+        parts[-1].append(text)
+    return parts

@@ -1,0 +1,64 @@
+"""What the tests share: a build cache of their own, and kernels of one line."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+from metalhost import CompilerError, Settings, compiler, metal_kernel, using
+from numpy.typing import NDArray
+
+Evaluate = Callable[..., NDArray[np.generic]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METALHOST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def host() -> None:
+    """There is a compiler: what runs no kernel needs none."""
+    try:
+        compiler()
+    except CompilerError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def evaluate(host: None) -> Evaluate:
+    """Computes expressions of a thread's number `i`, one column each, in a checked kernel."""
+
+    def run(
+        expressions: Sequence[str],
+        dtype: object = np.float32,
+        *,
+        threads: int = 32,
+        setup: str = "",
+        header: str = "",
+        settings: Settings | None = None,
+        **inputs: NDArray[np.generic],
+    ) -> NDArray[np.generic]:
+        columns = len(expressions)
+        lines = [
+            "const uint i = thread_position_in_grid.x;",
+            setup,
+            *(
+                f"y[i * {columns} + {k}] = {expression};"
+                for k, expression in enumerate(expressions)
+            ),
+        ]
+        kernel = metal_kernel("evaluate", list(inputs), ["y"], "\n".join(lines), header)
+        with using(settings or Settings()):
+            (y,) = kernel(
+                inputs=list(inputs.values()),
+                output_shapes=[(threads, columns)],
+                output_dtypes=[dtype],
+                grid=(threads, 1, 1),
+                threadgroup=(min(threads, 1024), 1, 1),
+            )
+        assert isinstance(y, np.ndarray)
+        return y
+
+    return run
