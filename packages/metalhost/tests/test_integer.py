@@ -22,7 +22,10 @@ def test_functions_of_integers(kind: str, evaluate: Evaluate) -> None:
     bits = dtype.itemsize * 8
     info = np.iinfo(dtype)
     low, high = int(info.min), int(info.max)
-    wrap = lambda n: (n - low) % 2**bits + low  # noqa: E731
+
+    def wrap(n: int) -> int:
+        return (n - low) % 2**bits + low
+
     x = np.array([wrap(v) for v in VALUES] + [low, high, 0, 1], dtype)
     y = np.roll(x, 3)
     pairs = [(int(a), int(b)) for a, b in zip(x, y, strict=True)]

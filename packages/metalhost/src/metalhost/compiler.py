@@ -26,7 +26,8 @@ _COMMON = (
     "-fno-rtti",
     "-fsigned-char",  # also on AArch64
     "-fno-strict-aliasing",  # kernels cast pointers
-    "-fno-stack-protector",  # a fiber's stack has a guard page
+    "-fno-stack-protector",
+    "-fstack-clash-protection",  # so that no frame steps over the guard pages of a stack
     "-fno-omit-frame-pointer",  # reports follow the frames
     "-mno-omit-leaf-frame-pointer",
     "-ffp-contract=off",  # the same numbers on every machine

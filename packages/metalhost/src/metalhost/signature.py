@@ -123,7 +123,7 @@ def _function_name(
 ) -> str:
     parts = [f"custom_kernel_{name}"]
     if arguments:
-        parts.append(re.sub(r", |[<>]", "_", arguments)[:-1])
+        parts.append(re.sub(r", |[-<>]", "_", arguments)[:-1])
     for _, value in inputs:
         size = "" if value.data.size >= SMALL else "c"
         parts.append(value.type.metal + ("s" if value.data.ndim == 0 else size))

@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     | (?P<directive> ^[ \t]*\#(?:[^\n\\]|\\.|\\\n)* )
     | (?P<word> [A-Za-z_]\w* )
     | (?P<number> (?:0[xX][\da-fA-F.]+(?:[pP][+-]?\d+)? | \.?\d[\d.]*(?:[eE][+-]?\d+)?)\w* )
-    | (?P<space> \s+ )
+    | (?P<space> \n | [^\S\n]+ )
     | (?P<symbol> :: | -> | \+\+ | -- | <<= | >>= | [-+*/%&|^=!<>]= | && | \|\| | << | . )
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,

@@ -1,0 +1,103 @@
+"""Programs are built once, by whoever comes first."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from metalhost import build_cache, metal_kernel
+from metalhost.build_cache import KEPT_DAYS, cached
+
+CALL = """
+import numpy as np, metalhost
+kernel = metalhost.metal_kernel("one", [], ["y"], "y[thread_position_in_grid.x] = 7;")
+sizes = dict(grid=(1, 1, 1), threadgroup=(1, 1, 1))
+print(kernel(inputs=[], output_shapes=[(1,)], output_dtypes=[np.float32], **sizes)[0][0])
+"""
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("METALHOST_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("METALHOST_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert build_cache.folder() == tmp_path / "metalhost"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert build_cache.folder() == tmp_path / ".cache" / "metalhost"
+
+
+def test_a_file_is_made_once(empty: Path) -> None:
+    made = []
+
+    def make(scratch: Path) -> Path:
+        made.append(scratch)
+        (scratch / "file").write_text("text")
+        return scratch / "file"
+
+    assert cached("name", make).read_text() == "text"
+    assert cached("name", make) == empty / "name"
+    assert len(made) == 1
+    assert list(empty.iterdir()) == [empty / "name"]
+
+
+def test_a_failure_leaves_nothing(empty: Path) -> None:
+    def fail(scratch: Path) -> Path:
+        (scratch / "half").write_text("half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        cached("name", fail)
+    assert list(empty.iterdir()) == []
+
+
+def test_what_is_old_is_forgotten(empty: Path) -> None:
+    past = time.time() - (KEPT_DAYS + 1) * 86400
+    (empty / "making-dead").mkdir()
+    for name in ("old", "used", "making-dead/program"):
+        (empty / name).write_text("")
+        os.utime(empty / name, (past, past))
+    os.utime(empty / "making-dead", (past, past))
+    cached("used", lambda scratch: scratch)
+    (empty / "new").write_text("")
+    cached(
+        "another", lambda scratch: ((scratch / "new").write_text("") and scratch) or scratch / "new"
+    )
+    assert {path.name for path in empty.iterdir()} == {"used", "new", "another"}
+
+
+def test_keys_tell_apart_what_is_made_of_different_parts() -> None:
+    keys = {build_cache.key(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",), ("ab", "d"))}
+    assert len(keys) == 4
+
+
+def test_processes_may_build_the_same_at_once(empty: Path, host: None) -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", CALL], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [process.communicate(timeout=120)[0] for process in started] == ["7.0\n"] * 3
+    assert not list(empty.glob("making-*"))
+
+
+def test_a_kernel_is_built_once_for_each_mode_and_type(empty: Path, host: None) -> None:
+    kernel = metal_kernel("copy", ["x"], ["y"], "y[thread_position_in_grid.x] = x;")
+    counts = []
+    for dtype, mode in [("f4", "fast"), ("f4", "fast"), ("f4", "check"), ("i4", "check")]:
+        kernel(
+            inputs=[np.ones((), dtype)],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            mode=mode,
+        )
+        counts.append(len([path for path in empty.iterdir() if not path.suffix]))
+    assert counts == [1, 1, 2, 3]

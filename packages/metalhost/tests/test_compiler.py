@@ -1,0 +1,80 @@
+"""The compiler: found, missing, too old, and what it says of a kernel."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from metalhost import CompilerError, KernelTextError, Settings, compiler, metal_kernel, using
+
+CALL = {
+    "inputs": [],
+    "output_shapes": [(1,)],
+    "output_dtypes": [np.float32],
+    "grid": (1, 1, 1),
+    "threadgroup": (1, 1, 1),
+}
+TEXT_ALONE = Settings(lint=False, address_spaces=False)
+
+
+def test_the_one_that_is_used_says_what_it_is(host: None) -> None:
+    found = compiler()
+    assert found.name in ("g++", "clang")
+    assert found.version in str(found)
+
+
+def test_a_missing_one_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, host: None) -> None:
+    monkeypatch.setenv("METALHOST_CXX", "no-such-compiler")
+    kernel = metal_kernel("one", [], ["y"], "y[thread_position_in_grid.x] = 1;")
+    with pytest.raises(
+        CompilerError, match=r"METALHOST_CXX=no-such-compiler.*apt-get install g\+\+"
+    ):
+        kernel(**CALL)
+
+
+def test_one_that_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: None) -> None:
+    old = tmp_path / "old-g++"
+    old.write_text("#!/bin/sh\necho 11.4.0\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("METALHOST_CXX", str(old))
+    with pytest.raises(CompilerError, match=r"expected g\+\+ 12 or later, got 11.4.0"):
+        compiler()
+
+
+def test_another_system_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setenv("METALHOST_CXX", f"other-{os.getpid()}")
+    with pytest.raises(CompilerError, match="expected Linux on x86_64 or aarch64"):
+        compiler()
+
+
+REFUSED = {
+    "float a = b;": (1, "b"),
+    "int a = 0;\ny[a] = max(y[0], 0);": (2, "max"),
+    "int a = 0;\nfloat3 v = float3(1, 2);\ny[a] = v.x;": (2, "wrong number of components"),
+    "\n\ny[0] = erf(1.0);": (3, "erf"),
+    "bfloat b = 1.0;": (1, "bfloat"),
+    "y[0] = min(thread_position_in_grid.x, 3);": (1, "min"),
+    "y[0] = as_type<float>(half(1));": (1, "sizes differ"),
+}
+
+
+@pytest.mark.parametrize("source", REFUSED)
+def test_errors_are_those_of_the_kernels_lines(source: str, host: None) -> None:
+    line, word = REFUSED[source]
+    kernel = metal_kernel("wrong", [], ["y"], source)
+    with using(TEXT_ALONE), pytest.raises(KernelTextError) as caught:
+        kernel(**CALL)
+    problem = caught.value.problems[0]
+    assert (problem.part, problem.line) == ("source", line), problem
+    assert word in str(caught.value)
+    assert source.split("\n")[line - 1] in str(caught.value)
+
+
+def test_errors_of_the_header_and_of_macros(host: None) -> None:
+    header = "#define TWICE(v) (v.xx + missing)\ninline float f() {\n  return nothing;\n}\n"
+    kernel = metal_kernel("wrong", [], ["y"], "y[0] = f() + TWICE(float2(1)).x;", header)
+    with using(TEXT_ALONE), pytest.raises(KernelTextError) as caught:
+        kernel(**CALL)
+    assert ("header", 3) in {(problem.part, problem.line) for problem in caught.value.problems}
+    assert "missing" in str(caught.value)

@@ -1,0 +1,62 @@
+"""The fixtures that the package brings to the tests of a project."""
+
+import functools
+
+import metalhost
+import mlx.core as mx
+import pytest
+from metalhost.settings import current
+
+pytestmark = pytest.mark.skipif(
+    mx.metal.is_available(), reason="on a Mac the fixtures leave MLX alone"
+)
+
+SEEN: list[metalhost.Settings | None] = []
+
+
+@functools.cache
+def wrapper() -> object:
+    """A project's own, which keeps its kernel object."""
+    source = "uint i = thread_position_in_grid.x; y[i] = T(2) * x[i];"
+    return mx.fast.metal_kernel("twice", ["x"], ["y"], source)
+
+
+def twice(x: mx.array) -> mx.array:
+    kernel = wrapper()
+    assert callable(kernel)
+    (y,) = kernel(
+        inputs=[x],
+        template=[("T", x.dtype)],
+        grid=(x.size, 1, 1),
+        threadgroup=(64, 1, 1),
+        output_shapes=[x.shape],
+        output_dtypes=[x.dtype],
+    )
+    return y
+
+
+def test_a_wrapper_runs_unchanged(metal_host: None) -> None:
+    assert mx.fast.metal_kernel is metalhost.metal_kernel
+    x = mx.arange(100).astype(mx.bfloat16)
+    assert mx.array_equal(twice(x), 2 * x)
+
+
+def test_a_wrapper_runs_by_every_setting(metal_sweep: metalhost.Settings | None) -> None:
+    SEEN.append(metal_sweep)
+    assert current() == metal_sweep
+    x = mx.arange(100).astype(mx.float16).reshape(10, 10)
+    assert mx.array_equal(twice(x), 2 * x)
+
+
+def test_afterwards_everything_is_as_before() -> None:
+    assert tuple(SEEN) == metalhost.SWEEP
+    assert mx.fast.metal_kernel is not metalhost.metal_kernel
+    assert current() == metalhost.Settings()
+
+
+def test_without_a_compiler_tests_are_skipped_and_say_why(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("METALHOST_CXX", "no-such-compiler")
+    with pytest.raises(pytest.skip.Exception, match="no-such-compiler"):
+        request.getfixturevalue("metal_host")
