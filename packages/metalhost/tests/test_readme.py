@@ -1,0 +1,18 @@
+"""The README's example finds what the README says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_example_prints_what_it_says(host: None) -> None:
+    text = README.read_text(encoding="utf-8")
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    output = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0]
+    ran = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == output
