@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from metalhost import metal_kernel
+from metalhost import KernelTextError, metal_kernel
 from metalhost.arrays import Input
 from metalhost.element_type import element_type
 from metalhost.signature import signature
@@ -158,3 +158,20 @@ def test_verbose_prints_it(capsys: pytest.CaptureFixture[str], host: None) -> No
         capsys.readouterr().out.strip()
         == mlx_text({"name": "k", **spec}, {**call, "output_shapes": [(32,)]}).strip()
     )
+
+
+def test_where_mlx_breaks_its_own_signature_the_kernel_is_refused(host: None) -> None:
+    spec: dict[str, Any] = {
+        "name": "k",
+        "input_names": ["x"],
+        "output_names": ["y", "z"],
+        "source": "y[0] = x_shape[0];\nz[0] = 1;",
+    }
+    call: dict[str, Any] = {
+        "inputs": [zeros(3, 6)],
+        "output_dtypes": [mx.float32, mx.float32],
+        "output_shapes": [(1,), (1,)],
+    }
+    assert mlx_text(spec, call).count(") {") == 2  # if this fails, MLX has put it right
+    with pytest.raises(KernelTextError, match="MLX needs an attribute"):
+        metal_kernel(**spec)(**call, grid=(1, 1, 1), threadgroup=(1, 1, 1))

@@ -33,7 +33,8 @@ def buffers(
 def _input(parameter: Parameter, offset_views: bool) -> Buffer:
     assert parameter.data is not None
     data = parameter.data.bytes()
-    misalignment = parameter.type.storage.itemsize * (offset_views and parameter.is_array)
+    may_be_a_slice = parameter.is_argument and not parameter.is_reference
+    misalignment = parameter.type.storage.itemsize * (offset_views and may_be_a_slice)
     return Buffer(parameter.name, len(data), data, misalignment=misalignment)
 
 

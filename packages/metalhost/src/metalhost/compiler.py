@@ -75,6 +75,7 @@ class Compiler:
         # A half is rounded after each operation, as in Metal.
         if self.target.startswith("x86_64"):
             gcc = self.name == "g++"
+            flags += () if gcc else ("-Xclang",)
             flags += ("-fexcess-precision=16" if gcc else "-ffloat16-excess-precision=none",)
         return flags
 

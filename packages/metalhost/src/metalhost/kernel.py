@@ -19,7 +19,7 @@ from metalhost.lint import lint
 from metalhost.problem import KernelTextError, Problem
 from metalhost.program import program
 from metalhost.settings import Mode, Settings, chosen
-from metalhost.signature import Signature, Template, signature
+from metalhost.signature import Signature, Template, signature, signature_problems
 
 MAX_BUFFERS = 31  # that Metal binds to a kernel
 
@@ -97,7 +97,7 @@ class MetalKernel:
         text = KernelText.of(self.name, self.header, self.source, around)
         if verbose:
             sys.stdout.write(f"{text.metal()}\n")
-        self._refuse(text, settings)
+        self._refuse(around, text, settings)
         counts = [math.prod(shape) for shape in output_shapes]
         memory = buffers(around, counts, init_value, settings.offset_views)
         built = program(text, settings.mode)
@@ -124,7 +124,8 @@ class MetalKernel:
         """
         around = self._signature(inputs, output_dtypes, template)
         text = KernelText.of(self.name, self.header, self.source, around)
-        return [*lint(self.header, self.source), *address_spaces.problems(text)]
+        found = [*lint(self.header, self.source), *signature_problems(around)]
+        return found + address_spaces.problems(text)
 
     def _signature(
         self,
@@ -150,9 +151,11 @@ class MetalKernel:
             raise ValueError(f"buffers: expected {MAX_BUFFERS} at most, got {count}")
         return around
 
-    def _refuse(self, text: KernelText, settings: Settings) -> None:
+    def _refuse(self, around: Signature, text: KernelText, settings: Settings) -> None:
         """Raise an error for what is wrong with the text before it is compiled."""
-        found = list(lint(self.header, self.source)) if settings.lint else []
+        found = signature_problems(around)
+        if settings.lint:
+            found += lint(self.header, self.source)
         if not found and settings.address_spaces and settings.mode == "check":
             found = address_spaces.problems(text)
         if found:

@@ -16,6 +16,7 @@ import numpy as np
 from metalhost.arrays import Input
 from metalhost.attributes import ATTRIBUTES, Attribute
 from metalhost.element_type import TYPES, ElementType, element_type
+from metalhost.problem import Problem
 
 SMALL = 8  # elements; arrays of fewer are constants
 
@@ -33,7 +34,7 @@ class Parameter:
         pointee: what the host has behind the pointer.
         is_reference: whether the kernel takes it by reference.
         data: of an input or its shape, strides or number of axes; None for an output.
-        is_array: whether it is an argument with axes, which may be a slice of a larger one.
+        is_argument: whether it is an input or output itself.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Parameter:
     pointee: str
     is_reference: bool
     data: Input | None
-    is_array: bool = False
+    is_argument: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,16 @@ def signature(
     )
 
 
+def signature_problems(around: Signature) -> list[Problem]:
+    """Where MLX 0.32 would write a signature that no compiler takes: it closes it too early."""
+    outputs = sum(parameter.data is None for parameter in around.parameters)
+    described = any(p.data is not None and not p.is_argument for p in around.parameters)
+    if around.attributes or outputs < 2 or not described:
+        return []
+    message = "MLX needs an attribute, such as thread_position_in_grid, in a kernel with several"
+    return [Problem("source", 1, f"{message} outputs and the shape, strides or ndim of an input")]
+
+
 def _template(template: Template) -> tuple[list[str], list[str]]:
     parameters, values = [], []
     for name, value in template:
@@ -134,7 +145,7 @@ def _function_name(
 def _of_input(name: str, value: Input, source: str) -> list[Parameter]:
     space = "constant" if value.data.size < SMALL else "device"
     scalar = value.data.ndim == 0
-    parameters = [_read_only(name, space, value, value.type.metal, is_array=not scalar)]
+    parameters = [_read_only(name, space, value, value.type.metal, is_argument=True)]
     if scalar:
         return parameters
     described = (
@@ -149,13 +160,15 @@ def _of_input(name: str, value: Input, source: str) -> list[Parameter]:
 
 
 def _read_only(
-    name: str, space: str, value: Input, written: str, is_array: bool = False
+    name: str, space: str, value: Input, written: str, is_argument: bool = False
 ) -> Parameter:
     reference = value.data.ndim == 0
     declaration = f"const {space} {written}{'&' if reference else '*'} {name}"
-    return Parameter(name, value.type, declaration, f"const {written}", reference, value, is_array)
+    return Parameter(
+        name, value.type, declaration, f"const {written}", reference, value, is_argument
+    )
 
 
 def _of_output(name: str, kind: ElementType, atomic: bool) -> Parameter:
     pointee = f"atomic<{kind.metal}>" if atomic else kind.metal
-    return Parameter(name, kind, f"device {pointee}* {name}", pointee, False, None)
+    return Parameter(name, kind, f"device {pointee}* {name}", pointee, False, None, True)

@@ -20,7 +20,8 @@ from metalhost.problem import Problem
 from metalhost.tokens import Token
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
-_ENDS_SPECIFIERS = frozenset(";=[,(){}:") | {">"}
+_ENDS_SPECIFIERS = frozenset(";=[,(){}:>") | {"*", "&", "&&"}
+_ENDS_NAME = frozenset("[=")
 
 
 @dataclass
@@ -86,7 +87,7 @@ class ThreadgroupTranslation:
             self._refuse(tokens[0], "a preprocessor directive within a threadgroup declaration")
         words = [token.text for token in tokens[1:-1] if token.counts]
         first, *others = _split(words)
-        name = next((i for i, text in enumerate(first) if text in "[="), len(first)) - 1
+        name = next((i for i, text in enumerate(first) if text in _ENDS_NAME), len(first)) - 1
         specifiers, declarators = first[:name], [first[name:], *others]
         parts = [self._reference(tokens[0], specifiers, declarator) for declarator in declarators]
         lines = "\n" * sum(token.text.count("\n") for token in tokens)
@@ -123,9 +124,9 @@ def _after_specifiers(tokens: list[Token], start: int) -> str:
     for token in tokens[start:]:
         if not token.counts:
             continue
-        if depth == 0 and (token.text in _ENDS_SPECIFIERS or token.text in ("*", "&", "&&")):
+        if depth == 0 and token.text in _ENDS_SPECIFIERS:
             return token.text
-        depth += (token.text in "<([") - (token.text in ">)]")
+        depth += (token.text == "<") - (token.text == ">")
     return ""
 
 
@@ -138,7 +139,7 @@ def _split(words: list[str]) -> list[list[str]]:
         if text == "," and depth == 0:
             parts.append([])
             continue
-        dimensions = dimensions or text in "[="
+        dimensions = dimensions or text in _ENDS_NAME
         brackets = ("([{", ")]}") if dimensions or len(parts) > 1 else ("([{<", ")]}>")
         depth += (text in brackets[0]) - (text in brackets[1])
         parts[-1].append(text)
