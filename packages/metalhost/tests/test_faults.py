@@ -162,8 +162,10 @@ PLANTED = [
     Planted("endless loop", K.TIMEOUT, "while (x[i] >= 0) y[i] = 1;  // here", fast=True),
     Planted("too many local variables", K.STACK_OVERFLOW,
             "y[i] = large(x, i);",
-            header="float large(const device float* p, uint i) {  // here\n  float t[200000];\n"
-            "  for (int k = 0; k < 200000; ++k) t[k] = p[k % 64];\n  return t[i * 100];\n}",
+            header="__attribute__((noinline))\n"
+            "float large(const device float* p, uint i) {  // here\n"
+            "  float t[200000];\n  for (int k = 0; k < 200000; ++k) t[k] = p[k % 64];\n"
+            "  return t[i * 100];\n}",
             fast=True),
 ]  # fmt: skip
 

@@ -72,6 +72,8 @@ class Compiler:
             # clang's "bounds" has a second half that traps instead of reporting.
             bounds = "bounds" if self.name == "g++" else "array-bounds"
             flags += (f"-fsanitize={bounds},{_UNDEFINED}",)
+            if self.name == "clang":  # which sees no need to tell of `y += x` that y is read
+                flags += ("-mllvm", "-tsan-instrument-read-before-write")
         # A half is rounded after each operation, as in Metal.
         if self.target.startswith("x86_64"):
             gcc = self.name == "g++"
