@@ -1,0 +1,128 @@
+"""The race detector against its definition, on random programs.
+
+The detector keeps one access of each kind, and how far all of them are spread. The oracle keeps all
+accesses and compares every pair. They must agree on whether there is a race, for any program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pytest
+from metalhost import FaultKind, KernelFaultError, Settings, metal_kernel, using
+from numpy.typing import NDArray
+
+THREADS, STEPS = 96, 6
+NOTHING, READ, WRITE, ATOMIC = range(4)
+NONE, SIMDGROUP, THREADGROUP, OTHER_MEMORY = range(4)
+# Every thread goes through the steps: in each it may touch the cell, then all may meet.
+SOURCE = """
+    const uint t = thread_index_in_threadgroup, n = threads_per_threadgroup.x;
+    const uint i = thread_position_in_grid.x;
+    CELL
+    int sum = 0;
+    for (int s = 0; s < STEPS; ++s) {
+      const int what = what_to_do[s * threads_per_grid.x + i];
+      if (what == 1) sum += *cell;
+      if (what == 2) *cell = s;
+      if (what == 3)
+        atomic_fetch_add_explicit(reinterpret_cast<SPACE atomic_int*>(cell), 1,
+                                  memory_order_relaxed);
+      if (between[s] == 1) simdgroup_barrier(mem_flags::MINE);
+      if (between[s] == 2) threadgroup_barrier(mem_flags::MINE);
+      if (between[s] == 3) threadgroup_barrier(mem_flags::OTHER);
+    }
+    y[i] = sum;
+"""
+OF_GROUP = {
+    "CELL": "threadgroup int value; threadgroup int* cell = &value; if (t == 0) *cell = 0; "
+    "threadgroup_barrier(mem_flags::mem_threadgroup);",
+    "SPACE": "threadgroup",
+    "MINE": "mem_threadgroup",
+    "OTHER": "mem_device",
+}
+OF_DEVICE = {
+    "CELL": "device int* cell = z;",
+    "SPACE": "device",
+    "MINE": "mem_device",
+    "OTHER": "mem_threadgroup",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """One access of the oracle's list."""
+
+    kind: int
+    group: int
+    thread: int
+    epoch: int
+    simd_epoch: int
+
+    def races_with(self, other: Access) -> bool:
+        harmless = {self.kind, other.kind} in ({READ}, {ATOMIC})
+        if harmless or (self.group, self.thread) == (other.group, other.thread):
+            return False
+        if self.group != other.group:
+            return True
+        if self.epoch != other.epoch:
+            return False
+        same_simdgroup = self.thread // 32 == other.thread // 32
+        return not same_simdgroup or self.simd_epoch == other.simd_epoch
+
+
+def program(rng: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What each thread does in each step, and what is between the steps."""
+    what = np.zeros((STEPS, THREADS), np.int32)
+    for step in range(STEPS):
+        for _ in range(rng.choice(3, p=[0.45, 0.4, 0.15])):
+            what[step, rng.choice([0, 1, 33, 64, 95])] = rng.choice([READ, READ, WRITE, ATOMIC])
+    return what, rng.choice(4, STEPS, p=[0.15, 0.3, 0.45, 0.1]).astype(np.int32)
+
+
+def has_race(what: NDArray[np.int32], between: NDArray[np.int32], group_size: int) -> bool:
+    accesses, epoch, simd_epoch = [], 0, 0
+    for step in range(STEPS):
+        for i in np.flatnonzero(what[step]):
+            group, thread = divmod(int(i), group_size)
+            accesses.append(Access(int(what[step, i]), group, thread, epoch, simd_epoch))
+        epoch += between[step] == THREADGROUP
+        simd_epoch += between[step] == SIMDGROUP
+    return any(one.races_with(other) for one, other in combinations(accesses, 2))
+
+
+@pytest.mark.parametrize("group_size", [96, 64])
+@pytest.mark.parametrize("where", [OF_GROUP, OF_DEVICE], ids=["threadgroup", "device"])
+def test_detector_and_definition_agree(where: dict[str, str], group_size: int, host: None) -> None:
+    source = SOURCE.replace("STEPS", str(STEPS))
+    for word, replacement in where.items():
+        source = source.replace(word, replacement)
+    kernel = metal_kernel("random", ["what_to_do", "between"], ["y", "z"], source)
+    rng = np.random.default_rng(7)
+    verdicts = []
+    for number in range(60):
+        what, between = program(rng)
+        if where is OF_GROUP and group_size < THREADS:
+            what[:, group_size:] = NOTHING  # the cell of the second group is another one
+        expected = has_race(what, between, group_size)
+        found: frozenset[FaultKind] = frozenset()
+        try:
+            with using(Settings(seed=number % 3)):
+                kernel(
+                    inputs=[what, between],
+                    output_shapes=[(THREADS,), (1,)],
+                    output_dtypes=[np.int32, np.int32],
+                    grid=(THREADS, 1, 1),
+                    threadgroup=(group_size, 1, 1),
+                    init_value=0,
+                )
+        except KernelFaultError as error:
+            found = error.kinds
+        assert found == ({FaultKind.RACE} if expected else set()), (
+            what[:, [0, 1, 33, 64, 95]],
+            between,
+        )
+        verdicts.append(expected)
+    assert 10 < sum(verdicts) < 50  # neither answer alone would do
