@@ -143,10 +143,10 @@ def launch(
 
 def _run(program: Path, file: int, limit: float) -> tuple[bool, list[Finding]]:
     """Whether the program came to its end, and what it found."""
-    # Another machine's program runs under an emulator, if METALHOST_EMULATOR names one.
-    command = [*shlex.split(os.environ.get("METALHOST_EMULATOR", "")), str(program)]
     try:
-        ran = subprocess.run(command, stdin=file, capture_output=True, timeout=limit, check=False)
+        ran = subprocess.run(
+            emulated(program), stdin=file, capture_output=True, timeout=limit, check=False
+        )
     except subprocess.TimeoutExpired:
         return False, [Finding("timeout", f"killed after {limit:g} s")]
     records = ran.stdout.decode(errors="replace").splitlines()
@@ -155,6 +155,11 @@ def _run(program: Path, file: int, limit: float) -> tuple[bool, list[Finding]]:
     if not done and not findings:
         findings.append(Finding("crash", _ending(ran.returncode, ran.stderr)))
     return done, findings
+
+
+def emulated(program: Path) -> list[str]:
+    """A command; METALHOST_EMULATOR names what runs another machine's program."""
+    return [*shlex.split(os.environ.get("METALHOST_EMULATOR", "")), str(program)]
 
 
 def _ending(status: int, said: bytes) -> str:
