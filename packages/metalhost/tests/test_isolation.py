@@ -88,6 +88,11 @@ def test_records_are_read_as_the_runtime_writes_them() -> None:
     )
 
 
+@pytest.mark.parametrize("record", ["", "race", "race\t<source>\tx\t\t\t1\t", "odd\t\t0\t\t\t1\t"])
+def test_a_record_that_the_kernel_has_damaged_is_none(record: str) -> None:
+    assert Finding.parse(record) is None
+
+
 def test_nothing_is_left_on_disk(host: None, tmp_path: Path) -> None:
     script = """
 import numpy as np, metalhost

@@ -55,6 +55,12 @@ def _find(wanted: str) -> str | None:
     return None
 
 
+@functools.cache
+def _version(path: str) -> str:
+    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return told.stdout
+
+
 def _said(path: str, unit: str) -> str:
     """The messages of a clang about a translation unit; none if it has no objections."""
     done = subprocess.run(
@@ -85,6 +91,6 @@ def problems(text: KernelText) -> list[Problem]:
         return said
 
     headers = "".join(path.read_text() for path in sorted(_HEADERS.iterdir()))
-    key = build_cache.key(path, " ".join(_FLAGS), headers, unit)
+    key = build_cache.key(path, _version(path), " ".join(_FLAGS), headers, unit)
     said = build_cache.cached(f"{key}.txt", make).read_text(encoding="utf-8")
     return [text.located(problem) for problem in compiler_errors.problems(said)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metalhost import symbols
-from metalhost.fault import Fault, FaultKind, Place
+from metalhost.fault import Fault, Place
 from metalhost.kernel_text import KernelText
 from metalhost.launch import Finding
 
@@ -31,7 +31,7 @@ def _fault(finding: Finding, chain: list[Place], other: list[Place], text: Kerne
         chain = [_place(finding.part, finding.line, text)]
     elsewhere = str(other[0]) if other else "a place that is not known"
     return Fault(
-        kind=FaultKind(finding.kind),
+        kind=finding.kind,
         message=finding.message.replace("{other}", elsewhere)
         .replace("<source>", "source")
         .replace("<header>", "header"),

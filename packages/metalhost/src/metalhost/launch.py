@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from metalhost.fault import FaultKind
 from metalhost.settings import Settings
 
 _HEADER = struct.Struct("<3I3IQ4I")
@@ -57,7 +58,7 @@ class Finding:
     """A report of the program, with addresses for places.
 
     Attributes:
-        kind: one of `FaultKind`.
+        kind: what sort of fault.
         message: in which {other} stands for the other place.
         part: of the kernel's text, if known.
         line: of the part; 0 if not known.
@@ -66,7 +67,7 @@ class Finding:
         count: how often.
     """
 
-    kind: str
+    kind: FaultKind
     message: str
     part: str = ""
     line: int = 0
@@ -75,12 +76,15 @@ class Finding:
     count: int = 1
 
     @classmethod
-    def parse(cls, record: str) -> Finding:
-        """From a line of the program's output."""
-        kind, part, line, addresses, other, count, message = record.split("\t", 6)
-        return cls(
-            kind, message, part.strip("<>"), int(line), _hex(addresses), _hex(other), int(count)
-        )
+    def parse(cls, record: str) -> Finding | None:
+        """From a line of the program's output; None if the kernel has damaged it."""
+        fields = record.split("\t", 6)
+        try:
+            kind, part, line, addresses, other, count, message = fields
+            chains = _hex(addresses), _hex(other)
+            return cls(FaultKind(kind), message, part.strip("<>"), int(line), *chains, int(count))
+        except ValueError:
+            return None
 
 
 def _hex(addresses: str) -> tuple[int, ...]:
@@ -148,12 +152,13 @@ def _run(program: Path, file: int, limit: float) -> tuple[bool, list[Finding]]:
             emulated(program), stdin=file, capture_output=True, timeout=limit, check=False
         )
     except subprocess.TimeoutExpired:
-        return False, [Finding("timeout", f"killed after {limit:g} s")]
+        return False, [Finding(FaultKind.TIMEOUT, f"killed after {limit:g} s")]
     records = ran.stdout.decode(errors="replace").splitlines()
     done = records[-1:] == ["done"]
-    findings = [Finding.parse(record) for record in (records[:-1] if done else records)]
+    parsed = map(Finding.parse, records[:-1] if done else records)
+    findings = [finding for finding in parsed if finding is not None]
     if not done and not findings:
-        findings.append(Finding("crash", _ending(ran.returncode, ran.stderr)))
+        findings.append(Finding(FaultKind.CRASH, _ending(ran.returncode, ran.stderr)))
     return done, findings
 
 
