@@ -60,14 +60,30 @@ def test_all_of_them(settings: Settings, host: None) -> None:
         return np.broadcast_to(np.asarray(values), position.shape)
 
     triples = [
-        position, within, of, actual, everywhere(group), everywhere(size), everywhere(size),
-        everywhere(-(-size // group)), everywhere([0, 0, 0]),
-    ]  # fmt: skip
+        position,
+        within,
+        of,
+        actual,
+        everywhere(group),
+        everywhere(size),
+        everywhere(size),
+        everywhere(-(-size // group)),
+        everywhere([0, 0, 0]),
+    ]
     one = np.ones_like(index)
     singles = [
-        index, index % 32, index // 32, simdgroups, 4 * one, index % 4, index // 4, simdgroups * 8,
-        32 * one, 32 * one, 32 * one,
-    ]  # fmt: skip
+        index,
+        index % 32,
+        index // 32,
+        simdgroups,
+        4 * one,
+        index % 4,
+        index // 4,
+        simdgroups * 8,
+        32 * one,
+        32 * one,
+        32 * one,
+    ]
     expected = np.concatenate([*triples, np.stack(singles, axis=-1)], axis=-1)
     np.testing.assert_array_equal(y, expected)
 
@@ -93,9 +109,11 @@ def test_a_group_is_no_larger_than_the_grid(host: None) -> None:
         ((4096, 1, 1), (1025, 1, 1), "threadgroup: expected 1024 threads at most, got 1025"),
     ],
 )
-def test_sizes_that_are_refused(grid: tuple[int, int, int], group: tuple[int, int, int],
-                                message: str) -> None:  # fmt: skip
+def test_sizes_that_are_refused(
+    grid: tuple[int, int, int], group: tuple[int, int, int], message: str
+) -> None:
     kernel = metal_kernel("sizes", [], ["y"], "y[thread_position_in_grid.x] = 0;")
     with pytest.raises(ValueError, match=message):
-        kernel(inputs=[], output_shapes=[(1,)], output_dtypes=[np.int32], grid=grid,
-               threadgroup=group)  # fmt: skip
+        kernel(
+            inputs=[], output_shapes=[(1,)], output_dtypes=[np.int32], grid=grid, threadgroup=group
+        )

@@ -101,73 +101,136 @@ PLANTED = [
         "simdgroup_float8x8 m;\nsimdgroup_load(m, x, 9);  // here\nsimdgroup_store(m, y, 8);",
         group=32,
     ),
-    Planted("write to an input", K.WRITE_TO_INPUT,
-            "*const_cast<device float*>(x + i) = 1;  // here\ny[i] = 0;", fast=True),
-    Planted("index behind a local array", K.UNDEFINED,
-            "float t[4] = {0, 1, 2, 3};\ny[i] = t[i % 5] + x[i];  // here"),
+    Planted(
+        "write to an input",
+        K.WRITE_TO_INPUT,
+        "*const_cast<device float*>(x + i) = 1;  // here\ny[i] = 0;",
+        fast=True,
+    ),
+    Planted(
+        "index behind a local array",
+        K.UNDEFINED,
+        "float t[4] = {0, 1, 2, 3};\ny[i] = t[i % 5] + x[i];  // here",
+    ),
     # Races.
     exchange(""),
     exchange("", "j ^ 1"),
     exchange("simdgroup_barrier(mem_flags::mem_threadgroup);", "j ^ 32"),
     exchange("threadgroup_barrier(mem_flags::mem_device);", "j ^ 32"),
     exchange("simdgroup_barrier(mem_flags::mem_none);", "j ^ 1"),
-    Planted("written again before all have read", K.RACE,
-            f"threadgroup float t[64];\nt[j] = x[i];\n{BARRIER}\nfloat v = t[63 - j];\n"
-            f"t[j] = v;  // here\n{BARRIER}\ny[i] = t[j];"),
-    Planted("two threads write the same place", K.RACE,
-            f"threadgroup float t[2];\nt[j % 2] = x[i];  // here\n{BARRIER}\ny[i] = t[0];"),
-    Planted("broadcast without a barrier", K.RACE,
-            "threadgroup float s;\nif (j == 0) s = x[0];\ny[i] = s;  // here"),
-    Planted("exchange through an output", K.RACE,
-            f"y[i] = x[i];\n{BARRIER}\nfloat v = y[i ^ 32];  // here\n"
-            "threadgroup_barrier(mem_flags::mem_device);\ny[i] = v;"),
-    Planted("two groups write the same place", K.RACE, "y[j] = x[i];  // here\ny[i] = x[i];",
-            group=32),
-    Planted("one group reads what another writes", K.RACE,
-            "y[i] = x[i];\nif (i == 32) y[i] += y[0];  // here", group=32),
+    Planted(
+        "written again before all have read",
+        K.RACE,
+        f"threadgroup float t[64];\nt[j] = x[i];\n{BARRIER}\nfloat v = t[63 - j];\n"
+        f"t[j] = v;  // here\n{BARRIER}\ny[i] = t[j];",
+    ),
+    Planted(
+        "two threads write the same place",
+        K.RACE,
+        f"threadgroup float t[2];\nt[j % 2] = x[i];  // here\n{BARRIER}\ny[i] = t[0];",
+    ),
+    Planted(
+        "broadcast without a barrier",
+        K.RACE,
+        "threadgroup float s;\nif (j == 0) s = x[0];\ny[i] = s;  // here",
+    ),
+    Planted(
+        "exchange through an output",
+        K.RACE,
+        f"y[i] = x[i];\n{BARRIER}\nfloat v = y[i ^ 32];  // here\n"
+        "threadgroup_barrier(mem_flags::mem_device);\ny[i] = v;",
+    ),
+    Planted(
+        "two groups write the same place", K.RACE, "y[j] = x[i];  // here\ny[i] = x[i];", group=32
+    ),
+    Planted(
+        "one group reads what another writes",
+        K.RACE,
+        "y[i] = x[i];\nif (i == 32) y[i] += y[0];  // here",
+        group=32,
+    ),
     # Memory that nobody has written.
-    Planted("read of a threadgroup variable", K.UNINITIALISED,
-            f"threadgroup float t[64];\nif (j < 60) t[j] = x[i];\n{BARRIER}\n"
-            "y[i] = t[63 - j];  // here"),
+    Planted(
+        "read of a threadgroup variable",
+        K.UNINITIALISED,
+        f"threadgroup float t[64];\nif (j < 60) t[j] = x[i];\n{BARRIER}\n"
+        "y[i] = t[63 - j];  // here",
+    ),
     Planted("read of an output", K.UNINITIALISED, "y[i] += x[i];  // here"),
     Planted("output left out", K.UNWRITTEN_OUTPUT, "if (i < 60) y[i] = x[i];  // here"),
     # Divergence.
-    Planted("barrier in a branch", K.DIVERGENCE, f"if (sg == 0) {BARRIER}  // here\ny[i] = x[i];",
-            fast=True),
-    Planted("two different barriers", K.DIVERGENCE,
-            f"if (sg == 0)\n{BARRIER}  // here\nelse\n{BARRIER}\ny[i] = x[i];", fast=True),
-    Planted("return before a barrier", K.DIVERGENCE,
-            f"y[i] = 0;\nif (j >= 40) return;\n{BARRIER}  // here\ny[i] = x[i];", fast=True),
-    Planted("barrier against simd operation", K.DIVERGENCE,
-            f"float s = 0;\nif (j % 2) s = simd_sum(x[i]);\nelse {BARRIER}  // here\ny[i] = s;",
-            fast=True),
-    Planted("simd operations of one simdgroup at two places", K.DIVERGENCE,
-            "float s = 0;\nif (j % 2 == 0)\ns = simd_sum(x[i]);  // here\nelse\n"
-            "s = simd_max(x[i]);\ny[i] = s;", fast=True),
-    Planted("simd operation after others have returned", K.INACTIVE_LANE,
-            "y[i] = 0;\nif (j >= 40) return;\ny[i] = simd_sum(x[i]);  // here", fast=True),
-    Planted("shuffle from a lane that has returned", K.INACTIVE_LANE,
-            "y[i] = 0;\nif (j % 32 >= 20) return;\ny[i] = simd_shuffle(x[i], 25);  // here",
-            settings=Settings(allow_divergence=True), fast=True),
+    Planted(
+        "barrier in a branch",
+        K.DIVERGENCE,
+        f"if (sg == 0) {BARRIER}  // here\ny[i] = x[i];",
+        fast=True,
+    ),
+    Planted(
+        "two different barriers",
+        K.DIVERGENCE,
+        f"if (sg == 0)\n{BARRIER}  // here\nelse\n{BARRIER}\ny[i] = x[i];",
+        fast=True,
+    ),
+    Planted(
+        "return before a barrier",
+        K.DIVERGENCE,
+        f"y[i] = 0;\nif (j >= 40) return;\n{BARRIER}  // here\ny[i] = x[i];",
+        fast=True,
+    ),
+    Planted(
+        "barrier against simd operation",
+        K.DIVERGENCE,
+        f"float s = 0;\nif (j % 2) s = simd_sum(x[i]);\nelse {BARRIER}  // here\ny[i] = s;",
+        fast=True,
+    ),
+    Planted(
+        "simd operations of one simdgroup at two places",
+        K.DIVERGENCE,
+        "float s = 0;\nif (j % 2 == 0)\ns = simd_sum(x[i]);  // here\nelse\n"
+        "s = simd_max(x[i]);\ny[i] = s;",
+        fast=True,
+    ),
+    Planted(
+        "simd operation after others have returned",
+        K.INACTIVE_LANE,
+        "y[i] = 0;\nif (j >= 40) return;\ny[i] = simd_sum(x[i]);  // here",
+        fast=True,
+    ),
+    Planted(
+        "shuffle from a lane that has returned",
+        K.INACTIVE_LANE,
+        "y[i] = 0;\nif (j % 32 >= 20) return;\ny[i] = simd_shuffle(x[i], 25);  // here",
+        settings=Settings(allow_divergence=True),
+        fast=True,
+    ),
     # Undefined behaviour.
     Planted("signed overflow", K.UNDEFINED, "int k = int(i) + 2147483600;  // here\ny[i] = k;"),
     Planted("shift by too much", K.UNDEFINED, "y[i] = x[i] + (1 << (i + 1));  // here"),
     Planted("division by zero", K.UNDEFINED, "y[i] = 64 / (int(i) - 5);  // here"),
-    Planted("misaligned load", K.UNDEFINED,
-            "auto v = reinterpret_cast<const device float4*>(x + 1);\ny[i] = v[i / 8].x;  // here"),
+    Planted(
+        "misaligned load",
+        K.UNDEFINED,
+        "auto v = reinterpret_cast<const device float4*>(x + 1);\ny[i] = v[i / 8].x;  // here",
+    ),
     # Limits.
-    Planted("too much threadgroup memory", K.THREADGROUP_LIMIT,
-            f"threadgroup float t[9000];  // here\nt[j] = x[i];\n{BARRIER}\ny[i] = t[j];",
-            fast=True),
+    Planted(
+        "too much threadgroup memory",
+        K.THREADGROUP_LIMIT,
+        f"threadgroup float t[9000];  // here\nt[j] = x[i];\n{BARRIER}\ny[i] = t[j];",
+        fast=True,
+    ),
     Planted("endless loop", K.TIMEOUT, "while (x[i] >= 0) y[i] = 1;  // here", fast=True),
-    Planted("too many local variables", K.STACK_OVERFLOW,
-            "y[i] = large(x, i);",
-            header="__attribute__((noinline))\n"
-            "float large(const device float* p, uint i) {  // here\n"
-            "  float t[200000];\n  for (int k = 0; k < 200000; ++k) t[k] = p[k % 64];\n"
-            "  return t[i * 100];\n}",
-            fast=True),
-]  # fmt: skip
+    Planted(
+        "too many local variables",
+        K.STACK_OVERFLOW,
+        "y[i] = large(x, i);",
+        header="__attribute__((noinline))\n"
+        "float large(const device float* p, uint i) {  // here\n"
+        "  float t[200000];\n  for (int k = 0; k < 200000; ++k) t[k] = p[k % 64];\n"
+        "  return t[i * 100];\n}",
+        fast=True,
+    ),
+]
 
 
 def expected_place(planted: Planted) -> tuple[str, int]:
@@ -197,24 +260,44 @@ def test_fast_finds_it_at_its_line(planted: Planted, host: None) -> None:
 
 
 CLEAN = [
-    Planted("exchange over a barrier", K.RACE,
-            f"threadgroup float t[64];\nt[j] = x[i];\n{BARRIER}\ny[i] = t[63 - j];"),
-    Planted("exchange within a simdgroup", K.RACE,
-            "threadgroup float t[64];\nt[j] = x[i];\n"
-            "simdgroup_barrier(mem_flags::mem_threadgroup);\ny[i] = t[j ^ 1];"),
-    Planted("exchange through an output", K.RACE,
-            "y[i] = x[i];\nthreadgroup_barrier(mem_flags::mem_device);\nfloat v = y[i ^ 32];\n"
-            "threadgroup_barrier(mem_flags::mem_device);\ny[i] = v;"),
-    Planted("many readers, then a writer behind a barrier", K.RACE,
-            f"threadgroup float s;\nif (j == 0) s = x[0];\n{BARRIER}\nfloat v = s;\n{BARRIER}\n"
-            "if (j == 1) s = v;\ny[i] = v;"),
-    Planted("whole simdgroups that leave early", K.DIVERGENCE,
-            "y[i] = 0;\nif (sg == 1) return;\ny[i] = simd_sum(x[i]);"),
-    Planted("an output that had a value", K.UNINITIALISED, "if (i < 60) y[i] += x[i];",
-            init_value=1.0),
-    Planted("a variable that each group has for itself", K.RACE,
-            f"threadgroup float t[32];\nt[j] = x[i];\n{BARRIER}\ny[i] = t[31 - j];", group=32),
-]  # fmt: skip
+    Planted(
+        "exchange over a barrier",
+        K.RACE,
+        f"threadgroup float t[64];\nt[j] = x[i];\n{BARRIER}\ny[i] = t[63 - j];",
+    ),
+    Planted(
+        "exchange within a simdgroup",
+        K.RACE,
+        "threadgroup float t[64];\nt[j] = x[i];\n"
+        "simdgroup_barrier(mem_flags::mem_threadgroup);\ny[i] = t[j ^ 1];",
+    ),
+    Planted(
+        "exchange through an output",
+        K.RACE,
+        "y[i] = x[i];\nthreadgroup_barrier(mem_flags::mem_device);\nfloat v = y[i ^ 32];\n"
+        "threadgroup_barrier(mem_flags::mem_device);\ny[i] = v;",
+    ),
+    Planted(
+        "many readers, then a writer behind a barrier",
+        K.RACE,
+        f"threadgroup float s;\nif (j == 0) s = x[0];\n{BARRIER}\nfloat v = s;\n{BARRIER}\n"
+        "if (j == 1) s = v;\ny[i] = v;",
+    ),
+    Planted(
+        "whole simdgroups that leave early",
+        K.DIVERGENCE,
+        "y[i] = 0;\nif (sg == 1) return;\ny[i] = simd_sum(x[i]);",
+    ),
+    Planted(
+        "an output that had a value", K.UNINITIALISED, "if (i < 60) y[i] += x[i];", init_value=1.0
+    ),
+    Planted(
+        "a variable that each group has for itself",
+        K.RACE,
+        f"threadgroup float t[32];\nt[j] = x[i];\n{BARRIER}\ny[i] = t[31 - j];",
+        group=32,
+    ),
+]
 
 
 @pytest.mark.parametrize("planted", CLEAN, ids=lambda planted: planted.name)

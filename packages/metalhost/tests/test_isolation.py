@@ -55,8 +55,9 @@ def test_a_kernel_that_writes_over_the_runtime(host: None) -> None:
 
 
 def test_several_threads_may_run_kernels_at_once(host: None) -> None:
-    kernel = metal_kernel("add", ["x", "n"], ["y"],
-                          "uint i = thread_position_in_grid.x; y[i] = x[i] + n;")  # fmt: skip
+    kernel = metal_kernel(
+        "add", ["x", "n"], ["y"], "uint i = thread_position_in_grid.x; y[i] = x[i] + n;"
+    )
 
     def call(n: int) -> bool:
         (y,) = kernel(
@@ -101,7 +102,8 @@ sizes = dict(grid=(1, 1, 1), threadgroup=(1, 1, 1))
 print(kernel(inputs=[], output_shapes=[(1,)], output_dtypes=[np.float32], **sizes)[0][0])
 """
     environ = os.environ | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          env=environ, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environ, check=True
+    )
     assert done.stdout == "1.0\n"
     assert list(tmp_path.iterdir()) == []

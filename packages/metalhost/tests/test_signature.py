@@ -120,14 +120,24 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "inputs": [
                 zeros(16, dtype=dtype)
                 for dtype in (
-                    mx.bool_, mx.int8, mx.int16, mx.int32, mx.int64, mx.uint8, mx.uint16,
-                    mx.uint32, mx.uint64, mx.float16, mx.bfloat16, mx.float32,
+                    mx.bool_,
+                    mx.int8,
+                    mx.int16,
+                    mx.int32,
+                    mx.int64,
+                    mx.uint8,
+                    mx.uint16,
+                    mx.uint32,
+                    mx.uint64,
+                    mx.float16,
+                    mx.bfloat16,
+                    mx.float32,
                 )
             ],
             "output_dtypes": [mx.bool_],
         },
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -44,21 +44,28 @@ def declared(number: int, name: str, kind: str, dimensions: str = "") -> str:
 TRANSLATED = {
     "threadgroup float t[8];": declared(0, "t", "float", "[ 8 ]"),
     "threadgroup unsigned int n;": declared(0, "n", "unsigned int"),
-    "threadgroup metal::vec<T, 4> v[N * 2];":
-        declared(0, "v", "metal :: vec < T , 4 >", "[ N * 2 ]"),
-    "threadgroup T a[B * (D + pad)], b[2][N], c;": " ".join([
-        declared(0, "a", "T", "[ B * ( D + pad ) ]"),
-        declared(1, "b", "T", "[ 2 ] [ N ]"),
-        declared(2, "c", "T"),
-    ]),
+    "threadgroup metal::vec<T, 4> v[N * 2];": declared(
+        0, "v", "metal :: vec < T , 4 >", "[ N * 2 ]"
+    ),
+    "threadgroup T a[B * (D + pad)], b[2][N], c;": " ".join(
+        [
+            declared(0, "a", "T", "[ B * ( D + pad ) ]"),
+            declared(1, "b", "T", "[ 2 ] [ N ]"),
+            declared(2, "c", "T"),
+        ]
+    ),
     "threadgroup float t[N < 4 ? 4 : N];": declared(0, "t", "float", "[ N < 4 ? 4 : N ]"),
     "threadgroup float t[A == B ? 1 : 2];": declared(0, "t", "float", "[ A == B ? 1 : 2 ]"),
-    "threadgroup float t[2] = {0, 1}, u = 3;": " ".join([
-        declared(0, "t", "float", "[ 2 ]"), declared(1, "u", "float"),
-    ]),
-    "threadgroup atomic_int n; { threadgroup int n; }":
-        f"{declared(0, 'n', 'atomic_int')} {{ {declared(1, 'n', 'int')} }}",
-}  # fmt: skip
+    "threadgroup float t[2] = {0, 1}, u = 3;": " ".join(
+        [
+            declared(0, "t", "float", "[ 2 ]"),
+            declared(1, "u", "float"),
+        ]
+    ),
+    "threadgroup atomic_int n; { threadgroup int n; }": (
+        f"{declared(0, 'n', 'atomic_int')} {{ {declared(1, 'n', 'int')} }}"
+    ),
+}
 
 
 @pytest.mark.parametrize("text", TRANSLATED)

@@ -11,10 +11,28 @@ RUN, CHECKED = NATIVE / "msl", NATIVE / "address_spaces"
 TESTS = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 # What the headers have for themselves.
 INTERNAL = {
-    "atomic_read", "atomic_replace", "simdgroup_offset", "lane_of", "position_of", "append", "fold",
-    "from", "own", "active", "first", "zero", "one", "ones", "low", "high", "decode", "encode",
-    "operator", "threadgroup_variable", "make",
-}  # fmt: skip
+    "atomic_read",
+    "atomic_replace",
+    "simdgroup_offset",
+    "lane_of",
+    "position_of",
+    "append",
+    "fold",
+    "from",
+    "own",
+    "active",
+    "first",
+    "zero",
+    "one",
+    "ones",
+    "low",
+    "high",
+    "decode",
+    "encode",
+    "operator",
+    "threadgroup_variable",
+    "make",
+}
 
 
 def names(folder: Path) -> set[str]:
