@@ -12,6 +12,8 @@
 
 #include "linear.h"
 #include "numbers.h"
+#include "put.h"
+#include "transpose.h"
 #include "vectors.h"
 
 #if defined(__AVX512BF16__)
@@ -87,36 +89,46 @@ void multiply_panel_pairs(const uint32_t* tile, const uint16_t* w, int64_t strid
   }
 }
 
-// The sums of a panel for one token, with bias and residual, to y.
-inline void put_token(const LinearTask& t, int64_t m, int64_t n0, int64_t rows, const float* sums,
-                      float* row) {
-  for (int64_t n = 0; n < rows; ++n) row[n] = sums[n * kTileTokens + m % kTileTokens];
-  const int64_t at = m * t.w->rows + n0;
-  const auto add = [&](const void* numbers, int64_t from) {
-    if (!numbers) return;
-    for (int64_t n = 0; n < rows; ++n) {
-      row[n] += to_float(static_cast<const BFloat16*>(numbers)[from + n]);
-    }
-  };
-  add(t.bias, n0);
-  add(t.residual, at);
-  BFloat16* y = static_cast<BFloat16*>(t.y) + at;
+// Sums of W rows of w from n0 on for W tokens from m on, turned to where they belong in y.
+inline void put_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n0,
+                       const float* sums) {
+  Words square[W];
+  for (int n = 0; n < W; ++n) square[n] = std::bit_cast<Words>(load(sums + n * kTileTokens));
+  transpose(square);
+  const BFloat16* bias = static_cast<const BFloat16*>(t.bias);
+  const Floats added = bias ? load_as_floats(bias + n0) : Floats{};
+  for (int i = 0; i < tokens; ++i) {
+    const int64_t at = (m + i) * t.w->rows + n0;
+    Floats row = std::bit_cast<Floats>(square[i]) + added;
+    if (t.residual) row += load_as_floats(static_cast<const BFloat16*>(t.residual) + at);
+    store_floats(static_cast<BFloat16*>(t.y) + at, row);
+  }
+}
+
+// The sums of a panel for some tokens of a tile, with bias and residual, to y.
+inline void put_tile(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, int64_t rows,
+                     const float* sums) {
   int64_t n = 0;
-  for (; n + W <= rows; n += W) store_floats(y + n, load(row + n));
-  for (; n < rows; ++n) y[n] = from_float<BFloat16>(row[n]);
+  for (; n + W <= rows; n += W) {
+    for (int64_t m = m0; m < m1; m += W) {
+      put_square(t, m, std::min<int64_t>(m1 - m, W), n0 + n, sums + n * kTileTokens + (m - m0));
+    }
+  }
+  for (; n < rows; ++n) {
+    for (int64_t m = m0; m < m1; ++m) put(t, m, n0 + n, sums[n * kTileTokens + (m - m0)]);
+  }
 }
 
 // A part: rows of w, as numbers of `stride` from one to the next, times its tokens.
 inline void multiply_tiles(const LinearTask& t, const LinearRange& range, const uint16_t* panel,
                            int64_t stride, float* scratch) {
   const int64_t rows = range.last_row - range.first_row, pairs = pairs_of(t.w->columns);
-  float* row = scratch + rows * kTileTokens;
   for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
     const uint32_t* tile = t.tiles + m / kTileTokens * pairs * kTileTokens;
     const int64_t end = std::min<int64_t>(m + kTileTokens, range.last_token);
     (end - m > W ? multiply_panel_pairs<2> : multiply_panel_pairs<1>)(tile, panel, stride, rows,
                                                                       pairs, scratch);
-    for (int64_t i = m; i < end; ++i) put_token(t, i, range.first_row, rows, scratch, row);
+    put_tile(t, m, end, range.first_row, rows, scratch);
   }
 }
 

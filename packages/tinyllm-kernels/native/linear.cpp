@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kPartsAThread = 16;  // at least, for a few rows of x
 constexpr int kTilePanel = 48;  // rows of w that are unpacked to bfloat16 together
+constexpr int kApart = 32;      // numbers between its rows: rows of 2 KB would share a cache set
 constexpr int kPanel = 24;      // rows of w that are unpacked together
 constexpr int kDepth = 2048;    // columns that are unpacked together, at most
 constexpr int kBlockBytes = 384 << 10;  // of x, beside a panel in the second-level cache
@@ -208,7 +209,7 @@ void multiply_part_in_tiles(const LinearTask& t, int64_t part, float* scratch) {
       return multiply_tiles(t, range, rows, w.columns, scratch);
     }
   }
-  const int64_t stride = 2 * pairs_of(w.columns);
+  const int64_t stride = 2 * pairs_of(w.columns) + kApart;
   uint16_t* panel = reinterpret_cast<uint16_t*>(scratch);
   float* row = scratch + kTilePanel * stride / 2;
   row[w.columns] = 0;  // the other half of the last pair, where columns are odd
@@ -216,8 +217,8 @@ void multiply_part_in_tiles(const LinearTask& t, int64_t part, float* scratch) {
     decode_row<Format>(w, n, 0, w.columns, row);
     BFloat16* to = reinterpret_cast<BFloat16*>(panel + (n - range.first_row) * stride);
     int64_t k = 0;
-    for (; k + W <= stride; k += W) store_floats(to + k, load(row + k));
-    for (; k < stride; ++k) to[k] = from_float<BFloat16>(row[k]);
+    for (; k + W <= w.columns; k += W) store_floats(to + k, load(row + k));
+    for (; k <= w.columns; ++k) to[k] = from_float<BFloat16>(row[k]);
   }
   multiply_tiles(t, range, panel, stride, row + w.columns + W);
 }
@@ -349,7 +350,7 @@ LinearRange linear_range(const LinearTask& t, int64_t part) {
 
 int64_t linear_scratch(const LinearTask& t) {
   if (is_few(t)) return 0;
-  if (t.tiles) return kTilePanel * (pairs_of(t.w->columns) + kTileTokens + 1) + t.w->columns + W;
+  if (t.tiles) return kTilePanel * (pairs_of(t.w->columns) + kApart / 2 + kTileTokens) + t.w->columns + W;
   return kPanel * (std::min(t.w->columns, kDepth) + block_rows(t));
 }
 
