@@ -103,6 +103,8 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--op silu --only model", "--op: times operations"),
         ("--op silu --peers", "--peers: compares whole models"),
         ("--only ops --peers", "--peers: compares whole models"),
+        ("--peers --peer vllm", "--peer: expected one of mlx-lm, llama.cpp, got vllm"),
+        ("--peer mlx-lm", "--peer: chooses among those of --peers"),
         ("--nonsense", "No such option: --nonsense"),
     ],
 )

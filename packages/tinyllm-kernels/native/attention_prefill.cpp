@@ -213,7 +213,10 @@ int64_t prefill_scratch(const AttentionTask& t) { return Block<float>::scratch(t
 void prefill_part(const AttentionTask& t, const AttentionPart& part, Partial& found,
                   float* scratch) {
 #if defined(__AVX512BF16__)
-  if (t.type == Type::bfloat16) return prefill<Pair>(t, part, found, scratch);
+  // Not where keys are packed: to round them to bfloat16 would shift large scores too far.
+  if (t.type == Type::bfloat16 && t.k.mode == Mode::dense) {
+    return prefill<Pair>(t, part, found, scratch);
+  }
 #endif
   prefill<float>(t, part, found, scratch);
 }

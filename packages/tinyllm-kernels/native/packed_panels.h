@@ -30,7 +30,7 @@ Words elements(const KeyValues& kv, const Places& at, int64_t n, int64_t d) {
     Words pairs;
     std::memcpy(&pairs, at.codes[n] + d * sizeof(Pair), sizeof pairs);
     return pairs;
-  } else {
+  } else {  // rows that were unpacked because they end within a vector
     return to_pairs(vector(2 * d), vector(2 * d + W));
 #endif
   }
@@ -69,7 +69,9 @@ void pack_values(const KeyValues& kv, const Places& at, int64_t first, int64_t c
       } else {
         const auto half = [&](int64_t i) {
           if (i >= count) return Words{};
-          return bfloat16_bits(std::bit_cast<Floats>(elements<float, Rows>(kv, at, i, d)));
+          Words bits = elements<float, Rows>(kv, at, i, d);
+          if (std::is_same_v<Rows, DenseRows<BFloat16>>) return bits >> 16;  // nothing to round
+          return bfloat16_bits(std::bit_cast<Floats>(bits));
         };
         store_words(to, half(n) | half(n + 1) << 16);
 #endif

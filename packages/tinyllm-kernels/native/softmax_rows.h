@@ -17,14 +17,21 @@ inline Floats load_rest(const float* scores, int64_t count) {
   return v;
 }
 
+// The largest lane, by halves.
+template <int Half = W / 2>
+inline float highest_lane(Floats v) {
+  v = max(rotated<Half>(v, std::make_integer_sequence<int, W>{}), v);
+  if constexpr (Half > 1) return highest_lane<Half / 2>(v);
+  return v[0];
+}
+
 // The largest score, from `top` on; what is no number is passed over.
 inline float highest(const float* scores, int64_t count, float top) {
   Floats tops = splat(top);
   int64_t j = 0;
   for (; j + W <= count; j += W) tops = max(load(scores + j), tops);
   if (j < count) tops = max(load_rest(scores + j, count - j), tops);
-  for (int i = 0; i < W; ++i) top = tops[i] > top ? tops[i] : top;
-  return top;
+  return highest_lane(tops);
 }
 
 // What weights are relative to: the largest score, or, where none is seen, any number.

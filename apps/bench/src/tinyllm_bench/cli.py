@@ -100,6 +100,10 @@ def bench(
     peers: Annotated[
         bool, typer.Option("--peers", help="Measure mlx-lm and llama.cpp, where installed.")
     ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this peer, mlx-lm or llama.cpp; may be repeated."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of tables.")
     ] = False,
@@ -131,6 +135,7 @@ def bench(
         batch=batch,
         seconds=seconds,
         peers=peers,
+        peer=tuple(peer or ()),
         as_json=as_json,
         plot=plot,
     )

@@ -15,6 +15,7 @@ from tinyllm_bench.settings import Settings
 from tinyllm_bench.subject import Subject
 from tinyllm_bench.vector_cases import (
     attention_cases,
+    paged_attention_cases,
     quantize_cases,
     rms_norm_cases,
     rope_cases,
@@ -34,6 +35,7 @@ CASES: Mapping[str, Callable[[Subject, Sequence[Regime]], list[OpCase]]] = {
     "rms_norm": rms_norm_cases,
     "rope": rope_cases,
     "attention": attention_cases,
+    "paged_attention": paged_attention_cases,
     "quantize": quantize_cases,
 }
 

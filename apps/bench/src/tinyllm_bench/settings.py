@@ -7,6 +7,7 @@ from pathlib import Path
 from tinyllm_bench.errors import UsageError
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+PEERS = ("mlx-lm", "llama.cpp")
 PARTS = ("ops", "model")
 IMAGES = (".png", ".svg", ".pdf")
 
@@ -31,6 +32,7 @@ class Settings:
         batch: rows of the batch that operations are timed with, beside one and a prompt.
         seconds: of each operation, size and OpSet; a whole model gets ten times as many.
         peers: whether other programs are measured too.
+        peer: only these of them.
         as_json: whether the report is one JSON document.
         plot: the image to write.
 
@@ -53,6 +55,7 @@ class Settings:
     batch: int = 8
     seconds: float = 0.5
     peers: bool = False
+    peer: tuple[str, ...] = ()
     as_json: bool = False
     plot: Path | None = None
 
@@ -75,6 +78,10 @@ class Settings:
             raise UsageError("--op: times operations, which --only model leaves out")
         if self.peers and not self.times_model:
             raise UsageError("--peers: compares whole models, which --op and --only ops leave out")
+        for name in self.peer:
+            _one_of("--peer", name, PEERS)
+        if self.peer and not self.peers:
+            raise UsageError("--peer: chooses among those of --peers, which is missing")
         if self.model is not None:
             for option, value in (
                 ("--bits", self.bits),

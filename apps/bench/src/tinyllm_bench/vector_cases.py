@@ -10,6 +10,7 @@ from tinyllm_bench.op_case import OpCase, Regime, Work, activations, nbytes
 from tinyllm_bench.subject import Subject
 
 _CACHE_BITS = 4
+_PAGE = 16
 
 
 def softmax_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]:
@@ -120,6 +121,39 @@ def attention_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]
         return f"{heads}/{kv_heads} heads of {head_dim}, {regime.keys} keys"
 
     return _cases("attention", size, regimes, work)
+
+
+def paged_attention_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]:
+    """The same over pages, each text with pages of its own."""
+    config, page = subject.config, _PAGE
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head_dim = config.head_dim
+
+    def work(regime: Regime) -> Work:
+        rows, length, keys, dtype = regime.rows, regime.length, regime.keys, subject.form.dtype
+        blocks = -(-keys // page)
+        q = activations(regime.tokens, heads, head_dim, dtype=dtype)
+        caches = [
+            [activations(rows * blocks, kv_heads, page, head_dim, dtype=dtype) for _ in range(2)]
+            for _ in range(config.num_hidden_layers)
+        ]
+        table = mx.arange(rows * blocks, dtype=mx.int32).reshape(rows, blocks)
+        starts = mx.arange(0, regime.tokens + 1, length, dtype=mx.int32)
+        contexts = mx.full((rows,), keys, mx.int32)
+        mx.eval(table, starts, contexts)
+
+        def call(ops: OpSet, i: int) -> mx.array:
+            k, v = caches[i % len(caches)]
+            return ops.paged_attention(q, k, v, table, starts, contexts)
+
+        pairs = rows * causal_pairs(length, keys)
+        read = 2 * rows * kv_heads * keys * head_dim * dtype.size
+        return Work(call, Cost(2 * nbytes(q) + read, attention_flops(heads, head_dim, pairs)))
+
+    def size(regime: Regime) -> str:
+        return f"{heads}/{kv_heads} heads of {head_dim}, {regime.keys} keys in pages of {page}"
+
+    return _cases("paged_attention", size, regimes, work)
 
 
 def quantize_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]:

@@ -1,10 +1,13 @@
 #include "attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "../run_attention.h"
 #include "array.h"
+#include "matrix.h"
 
 namespace tinyllm::check {
 namespace {
@@ -13,21 +16,63 @@ struct Shape {
   int64_t heads, kv_heads, length, keys, dim;
 };
 
-// Dense keys and values of one request, and what comes of them.
-struct Case {
-  Case(const Shape& s, Type type)
-      : shape(s),
-        q(Array::random(type, s.heads * s.length * s.dim)),
-        k(Array::random(type, s.kv_heads * s.keys * s.dim)),
-        v(Array::random(type, s.kv_heads * s.keys * s.dim)),
-        y(type, s.heads * s.length * s.dim) {
-    task.q = q.bytes.data(), task.y = y.bytes.data();
-    task.k.codes.data = k.bytes.data(), task.v.codes.data = v.bytes.data();
-    const int64_t row = s.dim * (type == Type::float32 ? 4 : 2);
-    for (KeyValues* kv : {&task.k, &task.v}) {
-      kv->type = type;
-      kv->codes.strides[1] = s.keys * row, kv->codes.strides[2] = row;
+// Rows of keys or of values: dense, or packed in so many bits.
+struct Rows {
+  Rows(int64_t rows, int64_t dim, Type type, int bits)
+      : bits(bits),
+        dense(bits ? Array(type, 0) : Array::random(type, rows * dim)),
+        packed(bits ? rows : 0, dim, bits ? bits : 8, 32, type) {
+    kv.type = type;
+    if (bits) {
+      kv.mode = Mode::affine, kv.bits = bits, kv.group = 32;
+      kv.codes.data = reinterpret_cast<const char*>(packed.codes.data());
+      kv.scales.data = packed.scales.bytes.data();
+      kv.biases.data = packed.biases.bytes.data();
+    } else {
+      kv.codes.data = dense.bytes.data();
     }
+  }
+
+  // Pages of so many tokens of so many heads.
+  void lay_out(int64_t heads, int64_t tokens, int64_t dim) {
+    const int64_t number = kv.type == Type::float32 ? 4 : 2;
+    const int64_t group = dim / 32 * number;
+    stride(kv.codes, bits ? dim * bits / 8 : dim * number, heads, tokens);
+    stride(kv.scales, group, heads, tokens);
+    stride(kv.biases, group, heads, tokens);
+  }
+
+  static void stride(KeyValues::Part& part, int64_t row, int64_t heads, int64_t tokens) {
+    part.strides[2] = row, part.strides[1] = tokens * row;
+    part.strides[0] = heads * tokens * row;
+  }
+
+  double at(int64_t row, int64_t d, int64_t dim) const {
+    return bits ? packed.at(row, d) : dense.at(row * dim + d);
+  }
+
+  int bits;
+  Array dense;
+  Matrix packed;
+  KeyValues kv;
+};
+
+// One request, and, where keys are in pages, another one that has nothing to ask.
+struct Case {
+  Case(const Shape& s, Type type, int bits, int64_t page)
+      : shape(s),
+        page(page ? page : s.keys),
+        pages((s.keys + this->page - 1) / this->page),
+        table(2 * pages, -1),
+        q(Array::random(type, s.heads * s.length * s.dim)),
+        y(type, s.heads * s.length * s.dim),
+        k(pages * s.kv_heads * this->page, s.dim, type, bits),
+        v(pages * s.kv_heads * this->page, s.dim, type, bits) {
+    for (Rows* rows : {&k, &v}) rows->lay_out(s.kv_heads, this->page, s.dim);
+    std::iota(table.begin(), table.begin() + pages, 0);
+    std::shuffle(table.begin(), table.begin() + pages, generator);
+    task.q = q.bytes.data(), task.y = y.bytes.data();
+    task.k = k.kv, task.v = v.kv;
     task.q_strides[1] = task.y_strides[1] = s.length * s.dim;
     task.q_strides[2] = task.y_strides[2] = s.dim;
     task.type = type;
@@ -35,37 +80,56 @@ struct Case {
     task.length = s.length, task.keys = s.keys, task.dim = s.dim;
     task.scale = 1 / std::sqrt(static_cast<float>(s.dim));
     task.causal = true;
+    if (page == 0) return;
+    starts = {0, static_cast<int32_t>(s.length), static_cast<int32_t>(s.length)};
+    lengths = {static_cast<int32_t>(s.keys), 1};
+    task.requests = 2;
+    task.query_starts = starts.data(), task.context_lengths = lengths.data();
+    task.block_table = table.data();
+    task.blocks = task.pages = pages, task.page = page, task.tokens = s.length;
+  }
+
+  int64_t row(int64_t head, int64_t key) const {
+    const int64_t where = task.block_table ? table[key / page] : key / page;
+    return (where * shape.kv_heads + head) * page + key % page;
   }
 
   // softmax(q k^T scale) v over the keys that each query sees.
   std::vector<double> expected() const {
-    std::vector<double> result(y.bytes.size() ? shape.heads * shape.length * shape.dim : 0);
+    std::vector<double> result(shape.heads * shape.length * shape.dim);
     for (int64_t h = 0; h < shape.heads; ++h) {
-      const int64_t head = h / task.group() * shape.keys;
       for (int64_t l = 0; l < shape.length; ++l) {
-        const int64_t last = l + shape.keys - shape.length + 1, row = h * shape.length + l;
+        const int64_t last = l + shape.keys - shape.length + 1;
         const int64_t first = task.window ? std::max<int64_t>(0, last - task.window) : 0;
-        std::vector<double> weights(shape.keys);
-        double total = 0;
-        for (int64_t j = first; j < last; ++j) {
-          double score = 0;
-          for (int64_t d = 0; d < shape.dim; ++d) {
-            score += q.at(row * shape.dim + d) * k.at((head + j) * shape.dim + d);
-          }
-          total += weights[j] = std::exp(score * task.scale);
-        }
-        for (int64_t j = first; j < last; ++j) {
-          for (int64_t d = 0; d < shape.dim; ++d) {
-            result[row * shape.dim + d] += weights[j] / total * v.at((head + j) * shape.dim + d);
-          }
-        }
+        attend(h / task.group(), first, last, (h * shape.length + l) * shape.dim, result);
       }
     }
     return result;
   }
 
+  // One query over the keys from `first` to `last`.
+  void attend(int64_t head, int64_t first, int64_t last, int64_t at,
+              std::vector<double>& result) const {
+    double total = 0;
+    for (int64_t j = first; j < last; ++j) {
+      double score = 0;
+      for (int64_t d = 0; d < shape.dim; ++d) {
+        score += q.at(at + d) * k.at(row(head, j), d, shape.dim);
+      }
+      const double weight = std::exp(score * task.scale);
+      total += weight;
+      for (int64_t d = 0; d < shape.dim; ++d) {
+        result[at + d] += weight * v.at(row(head, j), d, shape.dim);
+      }
+    }
+    for (int64_t d = 0; d < shape.dim && total > 0; ++d) result[at + d] /= total;
+  }
+
   Shape shape;
-  Array q, k, v, y;
+  int64_t page, pages;
+  std::vector<int32_t> table, starts, lengths;
+  Array q, y;
+  Rows k, v;
   AttentionTask task;
 };
 
@@ -73,12 +137,20 @@ struct Case {
 
 void check_attention(const Kernels& kernels, Type type) {
   for (int64_t dim : {5, 16, 64, 80}) {
-    for (const Shape& shape : {Shape{4, 2, 3, 11, dim}, {6, 1, 1, 600, dim}, {3, 3, 40, 70, dim}}) {
+    for (const Shape& shape : {Shape{4, 2, 3, 11, dim},
+                               {6, 1, 1, 600, dim},
+                               {3, 3, 40, 70, dim},
+                               {2, 1, 20, 300, dim}}) {
       for (int64_t window : {0, 7}) {
-        Case example(shape, type);
-        example.task.window = window;
-        run_attention(kernels, example.task);
-        compare(kernels, "attention", example.y, example.expected());
+        for (int64_t page : {0, 6}) {
+          for (int bits : {0, 3, 4, 8}) {
+            if (bits && dim % 32) continue;
+            Case example(shape, type, bits, page);
+            example.task.window = window;
+            run_attention(kernels, example.task);
+            compare(kernels, "attention", example.y, example.expected());
+          }
+        }
       }
     }
   }

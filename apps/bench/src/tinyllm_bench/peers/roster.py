@@ -14,7 +14,7 @@ from tinyllm_bench.subject import Subject
 def find_peers(
     subject: Subject, settings: Settings, prompt: Sequence[int], folder: Path
 ) -> tuple[list[Runner], list[str]]:
-    """Load each peer that can be had.
+    """Load each peer that is asked for and can be had.
 
     Args:
         subject: the model.
@@ -26,12 +26,16 @@ def find_peers(
         The peers, and for each of the others why it is not among them.
     """
     context = settings.keys_before
-    makers: list[Callable[[], Runner]] = [
-        lambda: MlxLmRunner(subject, prompt, context),
-        lambda: LlamaCppRunner(subject, prompt, context, settings.decode_tokens, folder),
-    ]
+    makers: dict[str, Callable[[], Runner]] = {
+        "mlx-lm": lambda: MlxLmRunner(subject, prompt, context),
+        "llama.cpp": lambda: LlamaCppRunner(
+            subject, prompt, context, settings.decode_tokens, folder
+        ),
+    }
     runners, notices = [], []
-    for make in makers:
+    for name, make in makers.items():
+        if settings.peer and name not in settings.peer:
+            continue
         try:
             runners.append(make())
         except BenchError as error:
