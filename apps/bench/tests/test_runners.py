@@ -208,6 +208,8 @@ def test_absent_peers_are_notices_and_the_rest_is_measured(
     monkeypatch.setattr(roster, "LlamaCppRunner", absent)
     runners, notices = roster.find_peers(pico, Settings(prompt_tokens=4), PROMPT, tmp_path)
     assert ([runner.name for runner in runners], notices) == (["mlx"], ["--peers: nowhere"])
+    chosen = Settings(peers=True, peer=("llama.cpp",))
+    assert roster.find_peers(pico, chosen, PROMPT, tmp_path) == ([], ["--peers: nowhere"])
 
 
 def test_other_widths_have_no_kin_in_llama_cpp(
