@@ -1,10 +1,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <tuple>
 
 #include "huge_pages.h"
@@ -41,6 +41,13 @@ tinyllm::RotaryArrays rotary(const Rotary& r) {
   return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
 }
 
+// What Python holds of a block. Primitives share the weights and not this object: the stream's thread
+// lets go of them when a task is done, and must not wait for the interpreter to do so.
+template <typename Weights>
+struct Told {
+  std::shared_ptr<Weights> weights;
+};
+
 }  // namespace
 
 NB_MODULE(_cpu, m) {
@@ -62,29 +69,45 @@ NB_MODULE(_cpu, m) {
         return tinyllm::embedding(ids, weight(w), dtype);
       },
       "ids"_a, "w"_a, "dtype"_a);
-  nb::class_<tinyllm::MlpWeights>(m, "MlpWeights")
+  nb::class_<Told<tinyllm::MlpWeights>>(m, "MlpWeights")
       .def(
           "__init__",
-          [](tinyllm::MlpWeights* self, const Norm& n, const Weight& gate, const Weight& up,
+          [](Told<tinyllm::MlpWeights>* self, const Norm& n, const Weight& gate, const Weight& up,
              const Weight& down) {
-            new (self) tinyllm::MlpWeights(norm(n), weight(gate), weight(up), weight(down));
+            new (self) Told<tinyllm::MlpWeights>{std::make_shared<tinyllm::MlpWeights>(
+                norm(n), weight(gate), weight(up), weight(down))};
           },
           "norm"_a, "gate"_a, "up"_a, "down"_a);
-  m.def("mlp_block", &tinyllm::mlp_block, "x"_a, "block"_a);
-  nb::class_<tinyllm::AttentionWeights>(m, "AttentionWeights")
+  m.def(
+      "mlp_block",
+      [](const array& x, const Told<tinyllm::MlpWeights>& block) {
+        return tinyllm::mlp_block(x, block.weights);
+      },
+      "x"_a, "block"_a);
+  nb::class_<Told<tinyllm::AttentionWeights>>(m, "AttentionWeights")
       .def(
           "__init__",
-          [](tinyllm::AttentionWeights* self, const Norm& n, const Projection& q,
+          [](Told<tinyllm::AttentionWeights>* self, const Norm& n, const Projection& q,
              const Projection& k, const Projection& v, const Projection& o, int head_dim,
              const Rotary& r, const Norm& q_norm, const Norm& k_norm) {
-            new (self) tinyllm::AttentionWeights(norm(n), projection(q), projection(k),
-                                                 projection(v), projection(o), head_dim, rotary(r),
-                                                 norm(q_norm), norm(k_norm));
+            new (self) Told<tinyllm::AttentionWeights>{std::make_shared<tinyllm::AttentionWeights>(
+                norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
+                rotary(r), norm(q_norm), norm(k_norm))};
           },
           "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rotary"_a, "q_norm"_a, "k_norm"_a);
-  m.def("attention_inputs", &tinyllm::attention_inputs, "x"_a, "block"_a, "positions"_a);
-  m.def("attention_block", &tinyllm::attention_block, "x"_a, "block"_a, "keys"_a, "values"_a,
-        "offset"_a);
+  m.def(
+      "attention_inputs",
+      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& positions) {
+        return tinyllm::attention_inputs(x, block.weights, positions);
+      },
+      "x"_a, "block"_a, "positions"_a);
+  m.def(
+      "attention_block",
+      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& keys,
+         const array& values, int offset) {
+        return tinyllm::attention_block(x, block.weights, keys, values, offset);
+      },
+      "x"_a, "block"_a, "keys"_a, "values"_a, "offset"_a);
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -54,8 +53,9 @@ int cores_of_cgroup() {
   return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
 }
 
-// In a child after fork the workers are gone. The old pool is left as it is: it cannot be joined.
-std::unique_ptr<ThreadPool> pool;
+// Never deleted: at the end of the process MLX's stream may still be in the middle of a task. In a
+// child after fork the workers are gone, and the old pool is left as it is: it cannot be joined.
+ThreadPool* pool = nullptr;
 std::once_flag registered;
 std::mutex starting;
 
@@ -80,22 +80,15 @@ ThreadPool& ThreadPool::shared() {
     pthread_atfork([] { starting.lock(); }, [] { starting.unlock(); },
                    [] {
                      starting.unlock();
-                     (void)pool.release();
+                     pool = nullptr;
                    });
   });
-  if (!pool) pool = std::make_unique<ThreadPool>(thread_count());
+  if (!pool) pool = new ThreadPool(thread_count());
   return *pool;
 }
 
 ThreadPool::ThreadPool(int threads) : runs_(threads) {
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
-}
-
-ThreadPool::~ThreadPool() {
-  stopping_ = true;
-  ++round_;
-  round_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work) {
@@ -136,7 +129,6 @@ void ThreadPool::serve(int thread) {
       }
     }
     ++seen;
-    if (stopping_) return;
     take_parts(thread);
     if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
   }

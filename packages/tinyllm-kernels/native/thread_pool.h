@@ -19,8 +19,6 @@ class ThreadPool {
   // The pool of the process, started at the first use, and anew in a child after fork.
   static ThreadPool& shared();
 
-  explicit ThreadPool(int threads);
-  ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -33,6 +31,7 @@ class ThreadPool {
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work);
 
  private:
+  explicit ThreadPool(int threads);
   void serve(int thread);
   void take_parts(int thread);
   void part_from_caller();
@@ -50,7 +49,6 @@ class ThreadPool {
   std::vector<Run> runs_;
   alignas(64) std::atomic<uint32_t> round_{0};
   alignas(64) std::atomic<uint32_t> working_{0};
-  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
 
