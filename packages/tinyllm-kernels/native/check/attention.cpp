@@ -78,7 +78,8 @@ struct Case {
     task.type = type;
     task.requests = 1, task.heads = s.heads, task.kv_heads = s.kv_heads;
     task.length = s.length, task.keys = s.keys, task.dim = s.dim;
-    task.scale = 1 / std::sqrt(static_cast<float>(s.dim));
+    // Codes are large: unscaled, scores of thousands would be compared that floats cannot tell apart.
+    task.scale = 1 / (std::sqrt(static_cast<float>(s.dim)) * static_cast<float>(1 << bits));
     task.causal = true;
     if (page == 0) return;
     starts = {0, static_cast<int32_t>(s.length), static_cast<int32_t>(s.length)};
