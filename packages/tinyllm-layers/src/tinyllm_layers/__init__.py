@@ -4,6 +4,7 @@ from tinyllm_layers.dense_cache import DenseCache
 from tinyllm_layers.embedding import Embedding
 from tinyllm_layers.grouped_query_attention import Biases, GroupedQueryAttention
 from tinyllm_layers.kv_cache import KVCache
+from tinyllm_layers.layer_cache import LayerCache
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
 from tinyllm_layers.quantized_cache import QuantizedCache
@@ -20,6 +21,7 @@ __all__ = [
     "Embedding",
     "GroupedQueryAttention",
     "KVCache",
+    "LayerCache",
     "MoE",
     "QuantizedCache",
     "RMSNorm",

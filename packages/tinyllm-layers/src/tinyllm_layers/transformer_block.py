@@ -6,7 +6,7 @@ import mlx.core as mx
 from jaxtyping import Float
 
 from tinyllm_layers.grouped_query_attention import GroupedQueryAttention
-from tinyllm_layers.kv_cache import KVCache
+from tinyllm_layers.layer_cache import LayerCache
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
 from tinyllm_layers.rms_norm import RMSNorm
@@ -30,7 +30,7 @@ class TransformerBlock:
         self._attention_block = attention.block(attention_norm)
         self._mlp_block = None if isinstance(mlp, MoE) else mlp.block(mlp_norm)
 
-    def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
+    def __call__(self, x: Float[mx.array, "B L E"], cache: LayerCache) -> Float[mx.array, "B L E"]:
         """Pass L tokens through the block, whose keys and values `cache` holds."""
         ops = self.attention.ops
         self.attention.rope.check(cache.positions(x.shape[1]), x.shape[1])

@@ -6,12 +6,12 @@ from collections.abc import Callable, Generator, Sequence
 import mlx.core as mx
 from tinyllm_layers import KVCache
 
+from tinyllm_qwen.answer_text import AnswerText
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.piece import FinishReason, Piece, Stats
+from tinyllm_qwen.piece import Piece, Stats
 from tinyllm_qwen.sample import Sample
 from tinyllm_qwen.sampler import Sampler
 from tinyllm_qwen.sampling import SamplingParams
-from tinyllm_qwen.stop import StopStrings
 from tinyllm_qwen.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512
@@ -70,7 +70,7 @@ def generate(
         if number < 1:
             raise ValueError(f"{name}: expected at least 1, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size)
-    text = _Text(tokenizer, stop)
+    text = AnswerText(tokenizer, stop)
     limit = min(max_tokens, context - len(tokens))
 
     def pieces() -> Generator[Piece, None, None]:
@@ -103,32 +103,6 @@ def generate(
             _forget(cache, len(tokens) + max(given - 1, 0))
 
     return pieces()
-
-
-class _Text:
-    """The text side of a generation: bytes to characters, and where it stops."""
-
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._end_tokens = tokenizer.eos_token_ids
-        self._stream = tokenizer.stream()
-        self._stops = StopStrings(stop)
-
-    def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
-        """The text that the token makes certain, and why the text ends here if it does.
-
-        `ended` says that no further token will come.
-        """
-        if token in self._end_tokens:
-            return self._rest(), "stop"
-        shown, met = self._stops.push(self._stream.push(token))
-        if met:
-            return shown, "stop"
-        return (shown + self._rest(), "length") if ended else (shown, None)
-
-    def _rest(self) -> str:
-        """What was held back."""
-        shown, met = self._stops.push(self._stream.finish())
-        return shown if met else shown + self._stops.flush()
 
 
 def _cached(cache: Sequence[KVCache], model: Qwen) -> int:

@@ -11,6 +11,7 @@ from tinyllm_layers import (
     Embedding,
     GroupedQueryAttention,
     KVCache,
+    LayerCache,
     MoE,
     QuantizedCache,
     RMSNorm,
@@ -59,7 +60,7 @@ class Qwen:
     def __call__(
         self,
         tokens: Integer[mx.array, "B L"],
-        cache: Sequence[KVCache] | None = None,
+        cache: Sequence[LayerCache] | None = None,
         *,
         last_only: bool = False,
     ) -> Float[mx.array, "B out V"]:
@@ -74,14 +75,32 @@ class Qwen:
         Raises:
             ValueError: if there are not as many caches as blocks.
         """
-        cache = self.make_cache() if cache is None else cache
+        h = self.hidden(tokens, self.make_cache() if cache is None else cache)
+        return self.head(h[:, -1:] if last_only else h)
+
+    def hidden(
+        self, tokens: Integer[mx.array, "B L"], cache: Sequence[LayerCache]
+    ) -> Float[mx.array, "B L E"]:
+        """Pass tokens through all blocks; what leaves the last one, not yet normalized.
+
+        Args:
+            tokens: ids of L new tokens of each row; where they stand is the caches' to say.
+            cache: one for each block; they take in the new tokens.
+
+        Raises:
+            ValueError: if there are not as many caches as blocks.
+        """
         if len(cache) != len(self.blocks):
             raise ValueError(f"cache: expected {len(self.blocks)}, one a block, got {len(cache)}")
         # The scales of float formats are bytes, which leave the dtype of the rows open.
         h = self.embed_tokens(tokens).astype(self.dtype)
         for block, block_cache in zip(self.blocks, cache, strict=True):
             h = block(h, block_cache)
-        h = self.norm(h[:, -1:] if last_only else h)
+        return h
+
+    def head(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
+        """Score every possible next token, from what left the last block."""
+        h = self.norm(h)
         if self.lm_head is None:
             return self.embed_tokens.as_linear(h)
         return self.ops.linear(h, self.lm_head)

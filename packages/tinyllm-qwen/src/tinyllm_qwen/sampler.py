@@ -1,5 +1,6 @@
 """From the logits of one position to the next token."""
 
+import copy
 import secrets
 
 import mlx.core as mx
@@ -81,6 +82,12 @@ class Sampler:
         token = self._choose(self._penalties(self._add_bias(logits)))
         self._penalties.record(token)
         return Sample.of(token, logits, self._params.top_logprobs)
+
+    def fork(self) -> "Sampler":
+        """A second sampler that stands where this one does, and goes its own way from here."""
+        twin = copy.copy(self)
+        twin._penalties = copy.copy(self._penalties)  # its arrays are replaced, never written
+        return twin
 
     def _add_bias(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
         if self._biases.size == 0:

@@ -1,0 +1,33 @@
+"""Many requests at once: continuous batching over pages of keys and values.
+
+engine = Engine(*load("pico"))
+handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+for output in engine.run(handle):
+    print(output.text, end="")
+"""
+
+from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError
+from tinyllm_engine.engine import Engine, EngineFullError
+from tinyllm_engine.grammar import Grammar
+from tinyllm_engine.handle import Handle
+from tinyllm_engine.output import FinishReason, Output, TokenLogprob, Usage
+from tinyllm_engine.request import Request, RequestError
+from tinyllm_engine.settings import EngineSettings
+from tinyllm_engine.stats import EngineStats
+
+__all__ = [
+    "AsyncEngine",
+    "Engine",
+    "EngineClosedError",
+    "EngineFullError",
+    "EngineSettings",
+    "EngineStats",
+    "FinishReason",
+    "Grammar",
+    "Handle",
+    "Output",
+    "Request",
+    "RequestError",
+    "TokenLogprob",
+    "Usage",
+]

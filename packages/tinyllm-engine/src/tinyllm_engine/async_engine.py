@@ -1,0 +1,239 @@
+"""The engine in a thread of its own, for servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+from tinyllm_qwen import QwenConfig, Tokenizer
+
+from tinyllm_engine.engine import Engine
+from tinyllm_engine.handle import Handle
+from tinyllm_engine.output import Output
+from tinyllm_engine.request import Request
+from tinyllm_engine.stats import EngineStats
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class EngineClosedError(RuntimeError):
+    """The engine takes no requests: it is closed, or it has failed; the message says which."""
+
+
+@dataclass(eq=False)
+class _Stream:
+    """The way of a request's tokens from the owner thread to the event loop."""
+
+    outputs: asyncio.Queue[Output | EngineClosedError] = field(default_factory=asyncio.Queue)
+    handle: Handle | None = None
+
+
+_Errand = Callable[[Engine | None], None]
+"""Something to be done between two steps; with None, to be given up: the engine is no more."""
+
+
+class AsyncEngine:
+    """An `Engine` whose tokens are awaited.
+
+    One thread loads the model, computes every step and owns all of it, since MLX's streams belong
+    to threads. Between two steps it does what was asked of it meanwhile. The event loop is never
+    kept waiting.
+    """
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            make: makes the engine, in the thread that will own it.
+        """
+        self._make = make
+        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
+        self._streams: dict[Handle, _Stream] = {}  # the owner thread's
+        self._closed: str | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._under_way = 0
+        self._engine: Engine | None = None
+        self._thread: Thread | None = None
+
+    async def start(self) -> None:
+        """Load the model; raises what loading raises."""
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        # A daemon: a process that was interrupted does not wait for a step.
+        self._thread = Thread(target=self._own, args=(ready,), name="engine", daemon=True)
+        self._thread.start()
+        await ready
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, which any thread may use."""
+        return self._made.tokenizer
+
+    @property
+    def config(self) -> QwenConfig:
+        """The model's architecture."""
+        return self._made.model.config
+
+    @property
+    def stats(self) -> EngineStats:
+        """How the engine stands: counts, read between or during steps."""
+        return self._made.stats
+
+    async def stream(self, request: Request) -> AsyncGenerator[Output, None]:
+        """Give a request's tokens as they come.
+
+        Closing the generator, or cancelling the task that waits for it, takes the request back:
+        its pages are free before the next step.
+
+        Raises:
+            RequestError: if it can never be served.
+            EngineFullError: if too many wait.
+            EngineClosedError: if the engine is closed, or fails in the middle.
+        """
+        self._refuse_if_closed()
+        stream = _Stream()
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            await self._ask(lambda engine: self._begin(engine, request, stream))
+            reason = None
+            while reason is None:
+                output = await stream.outputs.get()
+                if isinstance(output, EngineClosedError):
+                    raise output
+                reason = output.finish_reason
+                yield output
+        finally:
+            # Errands are done in their order: by then the request was taken, if it ever is.
+            self._errands.put(lambda engine: self._leave(engine, stream))
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def embed(self, tokens: Sequence[int]) -> list[float]:
+        """The text's direction in the model's space: see `Engine.embed`.
+
+        Raises:
+            RequestError: if the text is empty or too long.
+            EngineClosedError: if the engine is closed.
+        """
+        self._refuse_if_closed()
+        return await self._ask(lambda engine: engine.embed(list(tokens)))
+
+    async def drain(self) -> None:
+        """Refuse new requests, and wait until those under way have ended."""
+        self._closed = self._closed or "the server is shutting down"
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """End at once: requests under way fail, and the thread with the model ends."""
+        self._closed = self._closed or "the server is shutting down"
+        self._errands.put(None)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    @property
+    def _made(self) -> Engine:
+        if self._engine is None:
+            raise EngineClosedError("the engine was not started")
+        return self._engine
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed is not None or self._engine is None:
+            raise EngineClosedError(self._closed or "the engine was not started")
+
+    async def _ask(self, errand: Callable[[Engine], T]) -> T:
+        """Have something done between two steps, and wait for what comes of it."""
+        answer: asyncio.Future[T] = self._loop.create_future()
+
+        def run(engine: Engine | None) -> None:
+            try:
+                if engine is None:
+                    raise EngineClosedError(self._closed or "the engine has ended")
+                result = errand(engine)
+            except Exception as error:  # whatever it is, it is the asker's
+                self._loop.call_soon_threadsafe(_fail, answer, error)
+            else:
+                self._loop.call_soon_threadsafe(_resolve, answer, result)
+
+        self._errands.put(run)
+        return await answer
+
+    def _own(self, ready: asyncio.Future[None]) -> None:
+        """The owner thread: load, then errands and steps in turn."""
+        try:
+            self._engine = self._make()
+        except BaseException as error:
+            self._loop.call_soon_threadsafe(_fail, ready, error)
+            return
+        self._loop.call_soon_threadsafe(_resolve, ready, None)
+        try:
+            while self._do_errands(self._engine):
+                self._deliver(self._engine.step())
+        except Exception as error:
+            _log.exception("a step has failed")
+            self._closed = f"the engine has failed: {error}"
+        self._loop.call_soon_threadsafe(self._give_up)
+
+    def _do_errands(self, engine: Engine) -> bool:
+        """Do all that was asked, and wait for more while there is nothing to compute.
+
+        Returns:
+            Whether to go on.
+        """
+        while True:
+            try:
+                errand = self._errands.get(block=not engine.has_work)
+            except Empty:
+                return True
+            if errand is None:
+                return False
+            errand(engine)
+
+    def _deliver(self, step: list[tuple[Handle, Output]]) -> None:
+        """Hand the tokens of a step to the event loop, at one go."""
+        pairs = [(self._streams[handle], output) for handle, output in step]
+        self._loop.call_soon_threadsafe(_put, pairs)
+
+    def _begin(self, engine: Engine, request: Request, stream: _Stream) -> None:
+        stream.handle = engine.add(request)
+        self._streams[stream.handle] = stream
+
+    def _leave(self, engine: Engine | None, stream: _Stream) -> None:
+        if engine is not None and stream.handle is not None:
+            engine.cancel(stream.handle)
+            del self._streams[stream.handle]
+
+    def _give_up(self) -> None:
+        """In the event loop, once the owner thread has ended: nobody waits any longer."""
+        self._closed = self._closed or "the engine has ended"
+        for stream in self._streams.values():
+            stream.outputs.put_nowait(EngineClosedError(self._closed))
+        while not self._errands.empty():
+            errand = self._errands.get()
+            if errand is not None:
+                errand(None)
+
+
+def _put(pairs: list[tuple[_Stream, Output]]) -> None:
+    for stream, output in pairs:
+        stream.outputs.put_nowait(output)
+
+
+def _resolve(answer: asyncio.Future[T], result: T) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: asyncio.Future[T], error: BaseException) -> None:
+    if not answer.done():
+        answer.set_exception(error)

@@ -1,0 +1,288 @@
+"""Many requests, one model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import mlx.core as mx
+from tinyllm_qwen import Qwen, Tokenizer
+from tinyllm_qwen.answer_text import AnswerText
+from tinyllm_qwen.sample import Sample
+
+from tinyllm_engine.block_manager import BlockManager
+from tinyllm_engine.chooser import Chooser
+from tinyllm_engine.handle import Handle
+from tinyllm_engine.output import FinishReason, Output, TokenLogprob
+from tinyllm_engine.pace import Pace
+from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.plan import Chunk, Plan
+from tinyllm_engine.prompt_lookup import PromptLookup
+from tinyllm_engine.request import Request, RequestError
+from tinyllm_engine.runner import Runner
+from tinyllm_engine.scheduler import Scheduler
+from tinyllm_engine.sequence import Sequence as Tokens
+from tinyllm_engine.settings import EngineSettings
+from tinyllm_engine.stats import EngineStats
+
+RETRY_AFTER = 1.0
+"""Seconds until it may be worth asking an engine again that had no room."""
+
+
+class EngineFullError(RuntimeError):
+    """Too many requests wait.
+
+    Attributes:
+        retry_after: seconds after which there may be room.
+    """
+
+    def __init__(self, waiting: int, retry_after: float) -> None:
+        """Say how many wait."""
+        super().__init__(f"{waiting} requests are waiting: try again in {retry_after:.0f} s")
+        self.retry_after = retry_after
+
+
+class Engine:
+    """Continues many prompts at once, a step at a time (continuous batching, Yu et al. 2022).
+
+    Requests join and leave at any step. To be used from one thread, the one that loaded the model:
+    MLX's streams belong to threads. `AsyncEngine` gives it one of its own.
+
+    engine = Engine(*load("pico"))
+    handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+    for output in engine.run(handle):
+        print(output.text, end="")
+
+    Attributes:
+        model: the model.
+        tokenizer: its tokenizer.
+        settings: limits and choices.
+    """
+
+    def __init__(
+        self, model: Qwen, tokenizer: Tokenizer, settings: EngineSettings = EngineSettings()
+    ) -> None:
+        """Take the memory for keys and values.
+
+        Raises:
+            ValueError: if it is too little, or a setting does not suit the model.
+        """
+        self.model = model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        pool = PagePool(model, settings)
+        kept = settings.prefix_cache_bytes
+        max_kept = None if kept is None else kept // pool.page_bytes
+        self._pages = BlockManager(pool.num_pages, settings.page_size, max_kept)
+        self._scheduler = Scheduler(
+            self._pages, settings.max_running, prefix_cache=settings.prefix_cache
+        )
+        self._runner = Runner(model, pool)
+        self._pace = Pace(settings.step_seconds, settings.prefill_tokens)
+        self._lookup = PromptLookup(settings.speculation)
+        self._handles: dict[Tokens, Handle] = {}
+        self._arrivals = 0
+        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step has anything to do."""
+        return bool(self._handles)
+
+    @property
+    def stats(self) -> EngineStats:
+        """How it stands."""
+        pages = self._pages
+        return EngineStats(
+            running=len(self._scheduler.running),
+            waiting=self._scheduler.waiting,
+            pages_total=pages.num_pages,
+            pages_used=pages.num_pages - pages.available,
+            pages_kept=pages.kept,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            generated_tokens=self._generated_tokens,
+            preemptions=self._scheduler.preemptions,
+            drafted_tokens=self._lookup.drafted,
+            accepted_tokens=self._lookup.accepted,
+        )
+
+    def add(self, request: Request) -> Handle:
+        """Take a request; its tokens come from the steps after this.
+
+        Raises:
+            RequestError: if it can never be served by this engine.
+            EngineFullError: if as many requests wait as may.
+        """
+        prompt, config = list(request.prompt), self.model.config
+        self._check(prompt)
+        if self._scheduler.waiting >= self.settings.max_waiting:
+            raise EngineFullError(self._scheduler.waiting, RETRY_AFTER)
+        max_tokens = min(request.max_tokens, config.context_length - len(prompt))
+        needed = self._pages.pages_for(len(prompt) + max_tokens)
+        if needed > self._pages.num_pages:
+            raise RequestError(
+                f"max_tokens: {len(prompt)} tokens of prompt and {max_tokens} more take {needed} "
+                f"pages, the engine has {self._pages.num_pages}: ask for fewer, or give it more "
+                "memory"
+            )
+        try:
+            chooser = Chooser(request.sampling, config.vocab_size, prompt)
+            text = AnswerText(self.tokenizer, request.stop, ignore_end=request.ignore_end)
+        except ValueError as error:
+            raise RequestError(str(error)) from error
+        handle = Handle(Tokens(request, self._arrivals, prompt), chooser, text, max_tokens)
+        self._arrivals += 1
+        self._prompt_tokens += len(prompt)
+        self._handles[handle.sequence] = handle
+        self._scheduler.add(handle.sequence)
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """Take a request back; its pages are free at once. One that has ended stays as it is."""
+        if handle.finish_reason is None:
+            self._end(handle, "cancelled")
+
+    def step(self) -> list[tuple[Handle, Output]]:
+        """Compute a chunk of prompts and a token, or a few, of each request that has got so far.
+
+        Returns:
+            The tokens chosen and whose they are; several of a request in their order.
+        """
+        for sequence in self._scheduler.running:
+            if not sequence.is_prefilling:
+                self._lookup.guess(sequence, self._handles[sequence].left - 1)
+        plan = self._scheduler.plan(self._pace.tokens)
+        self._runner.copy(plan.copies)
+        self._prefill(plan)
+        return self._decode(plan.decode) if plan.decode else []
+
+    def run(self, handle: Handle) -> Iterator[Output]:
+        """Take steps until a request has ended, and give its tokens.
+
+        What others get meanwhile is lost to the caller: for several requests at once use `step`.
+        """
+        while handle.finish_reason is None:
+            yield from (output for owner, output in self.step() if owner is handle)
+
+    def embed(self, tokens: Sequence[int]) -> list[float]:
+        """The direction, of length 1, in which the model stands after a text.
+
+        The last token's state after the last norm: the pooling of Qwen3-Embedding (Zhang et al.
+        2025). Nothing else is computed meanwhile.
+
+        Raises:
+            RequestError: if the text is empty or too long.
+        """
+        self._check(tokens)
+        cache = self.model.make_cache()
+        for start in range(0, len(tokens), self.settings.prefill_tokens):
+            chunk = list(tokens[start : start + self.settings.prefill_tokens])
+            h = self.model.hidden(mx.array(chunk, dtype=mx.int32)[None], cache)
+            mx.eval(h, *(array for layer in cache for array in layer.arrays))
+        state = self.model.norm(h[0, -1]).astype(mx.float32)
+        return cast(list[float], (state / mx.linalg.norm(state)).tolist())
+
+    def _check(self, prompt: Sequence[int]) -> None:
+        config = self.model.config
+        if not prompt:
+            raise RequestError("prompt: expected at least one token, got none")
+        if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
+            raise RequestError(
+                f"prompt: expected token ids below {config.vocab_size}, "
+                f"got {min(prompt)} to {max(prompt)}"
+            )
+        if len(prompt) >= config.context_length:
+            raise RequestError(
+                f"prompt: expected fewer tokens than the model's context of "
+                f"{config.context_length}, got {len(prompt)}: shorten it"
+            )
+
+    def _prefill(self, plan: Plan) -> None:
+        if not plan.prefill:
+            return
+        started = time.perf_counter()
+        self._runner.prefill(plan.prefill)
+        tokens = sum(chunk.length for chunk in plan.prefill)
+        self._pace.observe(tokens, time.perf_counter() - started)
+        for chunk in plan.prefill:
+            self._scheduler.advance(chunk.sequence, chunk.stop)
+
+    def _decode(self, chunks: list[Chunk]) -> list[tuple[Handle, Output]]:
+        logits = self._runner.decode(chunks)
+        choosing = [chunk for chunk in chunks if chunk.chooses]
+        samples: list[list[Sample]] = []
+        wanted: list[mx.array] = []
+        row = 0
+        for chunk in choosing:
+            handle, rows = self._handles[chunk.sequence], 1 + chunk.drafts
+            samples.append(handle.chooser.choose(logits[row : row + rows]))
+            wanted += [array for sample in samples[-1] for array in _asked(handle, sample)]
+            row += rows
+        mx.eval(wanted)
+        for chunk in chunks:
+            if not chunk.chooses:
+                self._scheduler.advance(chunk.sequence, chunk.stop)
+        return [
+            (handle, output)
+            for chunk, chosen in zip(choosing, samples, strict=True)
+            for handle in [self._handles[chunk.sequence]]
+            for output in self._take(chunk, handle, chosen)
+        ]
+
+    def _take(self, chunk: Chunk, handle: Handle, chosen: list[Sample]) -> list[Output]:
+        """The tokens that hold: up to the first that is not the draft which the next assumed."""
+        sequence = chunk.sequence
+        drafts = sequence.draft[: chunk.drafts]
+        outputs: list[Output] = []
+        for sample, draft in zip(chosen, [*drafts, None], strict=True):
+            token = int(sample.token)
+            sequence.tokens.append(token)
+            outputs.append(self._output(handle, token, sample))
+            if handle.finish_reason is not None or token != draft:
+                break
+        self._generated_tokens += len(outputs)
+        self._lookup.judge(sequence, len(drafts), len(outputs) - 1)
+        handle.chooser.keep(len(outputs))
+        self._scheduler.advance(sequence, len(sequence.tokens) - 1)
+        sequence.draft.clear()
+        if handle.finish_reason is not None:
+            self._end(handle, handle.finish_reason)
+        return outputs
+
+    def _output(self, handle: Handle, token: int, sample: Sample) -> Output:
+        text, reason = handle.text.push(token, ended=handle.left == 0)
+        handle.finish_reason = reason
+        if not _reports(handle):
+            return Output(text, token, reason, handle.usage)
+        top = _top(sample)
+        return Output(text, token, reason, handle.usage, float(sample.logprob), top)
+
+    def _end(self, handle: Handle, reason: FinishReason) -> None:
+        handle.finish_reason = reason
+        self._cached_tokens += handle.usage.cached_tokens
+        self._scheduler.remove(handle.sequence)
+        self._lookup.forget(handle.sequence)
+        del self._handles[handle.sequence]
+
+
+def _reports(handle: Handle) -> bool:
+    """Whether the request wants log-probabilities."""
+    return handle.request.logprobs or handle.request.sampling.top_logprobs > 0
+
+
+def _asked(handle: Handle, sample: Sample) -> list[mx.array]:
+    """What of a sample will be looked at."""
+    if not _reports(handle):
+        return [sample.token]
+    rivals = (sample.top_tokens, sample.top_logprobs)
+    return [sample.token, sample.logprob, *(each for each in rivals if each is not None)]
+
+
+def _top(sample: Sample) -> tuple[TokenLogprob, ...]:
+    """The likeliest tokens, if they were asked for."""
+    if sample.top_tokens is None or sample.top_logprobs is None:
+        return ()
+    pairs = zip(sample.top_tokens, sample.top_logprobs, strict=True)
+    return tuple(TokenLogprob(int(token), float(logprob)) for token, logprob in pairs)

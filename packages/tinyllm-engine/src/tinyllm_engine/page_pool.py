@@ -1,0 +1,85 @@
+"""The pages of all layers, and how many there are."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import psutil
+from tinyllm_ops import QuantizedTensor, Weight
+from tinyllm_qwen import Qwen
+
+from tinyllm_engine.paged_cache import PagedCache
+from tinyllm_engine.settings import EngineSettings
+
+
+class PagePool:
+    """Memory for keys and values, taken once: a page is the same numbers of tokens in all layers.
+
+    Attributes:
+        num_pages: pages that sequences can hold.
+        page_bytes: what one of them takes in all layers.
+        caches: one for each layer.
+    """
+
+    def __init__(self, model: Qwen, settings: EngineSettings) -> None:
+        """Take the memory.
+
+        Raises:
+            ValueError: if it is too little for one page, or `kv_bits` does not suit the model.
+        """
+        config = model.config
+        self._model, self._settings = model, settings
+        self.page_bytes = config.num_hidden_layers * 2 * self._pages(1).nbytes
+        self.num_pages = self._affordable()
+        window = config.sliding_window
+        sizes = (
+            window.size if window is not None and layer in window.layers else None
+            for layer in range(config.num_hidden_layers)
+        )
+        # One more than sequences can hold: rows that must be written nowhere are written there.
+        count = self.num_pages + 1
+        self.caches = [PagedCache(self._pages(count), self._pages(count), size) for size in sizes]
+        mx.eval([array for cache in self.caches for array in cache.arrays])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(cache.nbytes for cache in self.caches)
+
+    def _pages(self, count: int) -> Weight:
+        """Empty pages of one layer's keys, or values."""
+        config, bits = self._model.config, self._settings.kv_bits
+        lead = (count, config.num_key_value_heads, self._settings.page_size)
+        if bits is None:
+            return mx.zeros((*lead, config.head_dim), self._model.dtype)
+        group_size = _group_size(config.head_dim)
+        groups = (*lead, config.head_dim // group_size)
+        return QuantizedTensor(
+            mx.zeros((*lead, config.head_dim * bits // 32), mx.uint32),
+            mx.zeros(groups, self._model.dtype),
+            mx.zeros(groups, self._model.dtype),
+            group_size,
+            bits,
+        )
+
+    def _affordable(self) -> int:
+        """How many pages the settings allow, or need."""
+        settings, config = self._settings, self._model.config
+        limit = settings.memory_bytes
+        if limit is not None:
+            if limit < self.page_bytes:
+                raise ValueError(
+                    f"memory_bytes: expected at least {self.page_bytes}, what one page of "
+                    f"{settings.page_size} tokens takes, got {limit}"
+                )
+            return limit // self.page_bytes
+        wanted = settings.max_running * -(-config.context_length // settings.page_size)
+        free = int(psutil.virtual_memory().available) // 2
+        return max(1, min(wanted, free // self.page_bytes))
+
+
+def _group_size(head_dim: int) -> int:
+    """The widest group that divides the head dim."""
+    for group_size in (64, 32):
+        if head_dim % group_size == 0:
+            return group_size
+    raise ValueError(f"kv_bits: expected a head dim in groups of 32, the model has {head_dim}")
