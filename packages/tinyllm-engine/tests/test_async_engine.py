@@ -1,0 +1,162 @@
+"""Tokens that are awaited. Each test has an engine, and a loop, of its own."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+import pytest
+from tinyllm_engine import (
+    AsyncEngine,
+    Engine,
+    EngineClosedError,
+    EngineSettings,
+    Output,
+    Request,
+    RequestError,
+)
+from tinyllm_kernels import available, opset
+from tinyllm_qwen import SamplingParams, load
+
+Test = Callable[[AsyncEngine], Coroutine[None, None, None]]
+Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
+
+
+def make() -> Engine:
+    ops = next(backend.name for backend in available() if backend.present)
+    model, tokenizer = load("pico", ops=opset(ops))
+    return Engine(model, tokenizer, EngineSettings(page_size=8))
+
+
+def run(test: Test, make: Callable[[], Engine] = make) -> None:
+    async def main() -> None:
+        engine = AsyncEngine(make)
+        await engine.start()
+        try:
+            await asyncio.wait_for(test(engine), 60)
+        finally:
+            await engine.close()
+
+    asyncio.run(main())
+
+
+async def collect(engine: AsyncEngine, request: Request) -> list[Output]:
+    return [output async for output in engine.stream(request)]
+
+
+async def until_idle(engine: AsyncEngine) -> None:
+    while engine.stats.running or engine.stats.waiting:
+        await asyncio.sleep(0.005)
+
+
+def test_many_at_once_get_what_each_gets_alone(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        alone = [await collect(engine, Request(prompt, 12)) for prompt in prompts]
+        together = await asyncio.gather(*(collect(engine, Request(p, 12)) for p in prompts))
+        for one, other in zip(alone, together, strict=True):
+            assert [o.token for o in one] == [o.token for o in other]
+            assert "".join(o.text for o in one) == "".join(o.text for o in other)
+
+    run(test)
+
+
+@pytest.mark.parametrize("received", [0, 1, 5])
+def test_who_goes_away_leaves_no_page_behind(prompts: list[list[int]], received: int) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        stream = engine.stream(Request(prompts[6], 500, ignore_end=True))
+        for _ in range(received):
+            await anext(stream)
+        await stream.aclose()
+        await until_idle(engine)
+        assert engine.stats.pages_used == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("delay", [0, 0.001, 0.02, 0.1])
+def test_a_cancelled_task_takes_its_request_back_in_any_phase(
+    prompts: list[list[int]], delay: float
+) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        request = Request(prompts[6] * 3, 500, ignore_end=True)
+        tasks = [asyncio.create_task(collect(engine, request)) for _ in range(3)]
+        await asyncio.sleep(delay)
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        await engine.embed(prompts[0])  # an errand after theirs: they have been done
+        await until_idle(engine)
+        assert engine.stats.pages_used == 0
+
+    run(test)
+
+
+def test_draining_ends_what_is_under_way_and_refuses_what_comes(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        task = asyncio.create_task(collect(engine, Request(prompts[0], 30, ignore_end=True)))
+        await asyncio.sleep(0.01)
+        drained = asyncio.create_task(engine.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(EngineClosedError, match="shutting down"):
+            await collect(engine, Request(prompts[0]))
+        with pytest.raises(EngineClosedError, match="shutting down"):
+            await engine.embed(prompts[0])
+        await drained
+        assert len(await task) == 30
+
+    run(test)
+
+
+def test_closing_fails_what_is_under_way(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        task = asyncio.create_task(collect(engine, Request(prompts[0], 1500, ignore_end=True)))
+        await asyncio.sleep(0.05)
+        await engine.close()
+        with pytest.raises(EngineClosedError):
+            await task
+
+    run(test)
+
+
+def test_a_request_that_cannot_be_served_is_the_askers(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        with pytest.raises(RequestError, match="below"):
+            await collect(engine, Request([10**9]))
+        assert len(await collect(engine, Request(prompts[0], 3))) == 3
+
+    run(test)
+
+
+class BrokenEngine(Engine):
+    """Fails in its first step."""
+
+    def step(self) -> list[object]:
+        raise RuntimeError("the memory is on fire")
+
+
+def test_an_engine_that_fails_fails_everybody_and_says_why(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        for _ in range(2):
+            with pytest.raises(EngineClosedError, match="on fire"):
+                await collect(engine, Request(prompts[0]))
+
+    whole = make()
+    run(test, lambda: BrokenEngine(whole.model, whole.tokenizer))
+
+
+def test_what_loading_raises_start_raises() -> None:
+    def fails() -> Engine:
+        raise ValueError("no such model")
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="no such model"):
+            await AsyncEngine(fails).start()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_was_not_started_says_so(prompts: list[list[int]]) -> None:
+    async def main() -> None:
+        with pytest.raises(EngineClosedError, match="not started"):
+            await collect(AsyncEngine(make), Request(prompts[0]))
+
+    asyncio.run(main())

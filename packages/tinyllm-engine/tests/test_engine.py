@@ -1,0 +1,229 @@
+"""The engine gives each request what `generate` gives it alone, whatever else happens."""
+
+import random
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import pytest
+from tinyllm_engine import Engine, EngineFullError, EngineSettings, Handle, Request, RequestError
+from tinyllm_engine.page_pool import PagePool
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
+
+Model = tuple[Qwen, Tokenizer]
+Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
+
+GREEDY = SamplingParams()
+DRAWN = SamplingParams(temperature=1.0, top_p=0.95, seed=3)
+PENALIZED = SamplingParams(temperature=0.8, top_k=40, repetition_penalty=1.2, seed=4)
+
+
+def memory(model: Qwen, pages: int, page_size: int) -> int:
+    """Bytes for so many pages."""
+    return pages * PagePool(model, EngineSettings(page_size, memory_bytes=1 << 24)).page_bytes
+
+
+def finish(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+
+
+def answer(handle: Handle) -> list[int]:
+    return handle.sequence.tokens[len(handle.request.prompt) :]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_a_request_gets_what_it_gets_alone(
+    pico: Model, prompts: list[list[int]], generated: Generated, seed: int
+) -> None:
+    draw = random.Random(seed)
+    page_size = draw.choice([3, 8, 16])
+    longest = -(-(max(map(len, prompts)) + 24) // page_size)
+    settings = EngineSettings(
+        page_size=page_size,
+        # From hardly enough for one to plenty: preemptions in the first case.
+        memory_bytes=memory(pico[0], draw.choice([longest + 1, 2 * longest, 400]), page_size),
+        max_running=draw.choice([2, 5, 32]),
+        prefill_tokens=draw.choice([2, 7, 64, 512]),
+        step_seconds=1000.0,
+        prefix_cache=draw.random() < 0.8,
+        speculation=draw.choice([0, 3]),
+    )
+    engine = Engine(*pico, settings)
+    live: list[Handle] = []
+    wanted: list[tuple[Handle, list[int]]] = []
+    for _ in range(14):
+        prompt, count = draw.choice(prompts), draw.choice([1, 2, 9, 24])
+        sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
+        handle = engine.add(Request(prompt, count, sampling, priority=draw.randrange(-1, 2)))
+        wanted.append((handle, generated(prompt, count, sampling)))
+        live.append(handle)
+        for _ in range(draw.randrange(6)):
+            engine.step()
+        if draw.random() < 0.2:
+            engine.cancel(live.pop(draw.randrange(len(live))))
+    finish(engine)
+    for handle, tokens in wanted:
+        if handle.finish_reason == "cancelled":
+            assert answer(handle) == tokens[: len(answer(handle))]
+        else:
+            assert answer(handle) == tokens
+    assert engine.stats.pages_used == 0
+    assert engine.stats.running == engine.stats.waiting == 0
+
+
+def test_preemptions_do_happen_in_a_small_memory_and_lose_nothing(
+    pico: Model, prompts: list[list[int]], generated: Generated
+) -> None:
+    settings = EngineSettings(page_size=4, memory_bytes=memory(pico[0], 16, 4))
+    engine = Engine(*pico, settings)
+    handles = [engine.add(Request(prompt, 24, DRAWN)) for prompt in prompts[:6]]
+    finish(engine)
+    assert engine.stats.preemptions > 0
+    for handle in handles:
+        assert answer(handle) == generated(handle.request.prompt, 24, DRAWN)
+
+
+def test_text_that_repeats_itself_is_guessed_and_stays_the_same(
+    pico: Model, prompts: list[list[int]]
+) -> None:
+    prompt = prompts[0] * 6
+    sampling = SamplingParams(repetition_penalty=0.6)  # likes what it has said
+    alone = [piece.token for piece in generate(*pico, prompt, max_tokens=60, sampling=sampling)]
+    engine = Engine(*pico, EngineSettings(speculation=4))
+    handles = [engine.add(Request(prompt, 60, sampling)) for _ in range(3)]
+    steps = 0
+    while engine.has_work:
+        engine.step()
+        steps += 1
+    assert [answer(handle) for handle in handles] == [alone] * 3
+    assert engine.stats.accepted_tokens > 0
+    assert steps < len(alone)
+
+
+def test_a_prefix_is_computed_once_and_its_tokens_are_reported(
+    pico: Model, prompts: list[list[int]]
+) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8))
+    first = engine.add(Request(prompts[6], 2))
+    finish(engine)
+    second = engine.add(Request(prompts[6], 2))
+    third = engine.add(Request(prompts[7], 2))
+    finish(engine)
+    length = len(prompts[6])
+    assert first.usage.cached_tokens == 0
+    assert second.usage.cached_tokens == min(length // 8 * 8, length - 1)
+    assert third.usage.cached_tokens == length // 8 * 8
+    assert engine.stats.cached_tokens == sum(h.usage.cached_tokens for h in (second, third))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_pages_give_what_a_quantized_cache_gives(
+    pico: Model, prompts: list[list[int]], bits: int
+) -> None:
+    model, tokenizer = pico
+    engine = Engine(model, tokenizer, EngineSettings(kv_bits=bits))
+    handles = [engine.add(Request(prompt, 16)) for prompt in prompts]
+    finish(engine)
+    for handle in handles:
+        cache = model.make_cache(kv_bits=bits)
+        pieces = generate(model, tokenizer, handle.request.prompt, max_tokens=16, cache=cache)
+        assert answer(handle) == [piece.token for piece in pieces]
+
+
+def test_outputs_are_text_logprobs_and_a_reason(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico)
+    sampling = SamplingParams(top_logprobs=3)
+    handle = engine.add(Request(prompts[0], 200, sampling, stop=["by its"]))
+    outputs = list(engine.run(handle))
+    pieces = list(generate(*pico, prompts[0], max_tokens=200, sampling=sampling, stop=["by its"]))
+    assert "".join(o.text for o in outputs) == "".join(piece.text for piece in pieces)
+    assert [o.token for o in outputs] == [piece.token for piece in pieces]
+    assert [o.finish_reason for o in outputs] == [piece.finish_reason for piece in pieces]
+    for output, piece in zip(outputs, pieces, strict=True):
+        assert output.logprob == pytest.approx(piece.logprob, abs=1e-4)
+        assert [t.token for t in output.top] == [token for token, _ in piece.top_logprobs]
+    assert outputs[-1].usage.completion_tokens == len(outputs)
+
+
+def test_end_tokens_can_be_ignored(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico)
+    handle = engine.add(Request(prompts[0], 150, ignore_end=True))
+    outputs = list(engine.run(handle))
+    assert len(outputs) == 150
+    assert outputs[-1].finish_reason == "length"
+
+
+def test_the_context_ends_a_text(pico: Model, prompts: list[list[int]]) -> None:
+    context = pico[0].config.context_length
+    prompt = (prompts[6] * context)[: context - 3]
+    engine = Engine(*pico)
+    handle = engine.add(Request(prompt, 100, ignore_end=True))
+    assert len(list(engine.run(handle))) == 3
+
+
+def test_what_can_never_be_served_is_refused_at_once(pico: Model, prompts: list[list[int]]) -> None:
+    model = pico[0]
+    engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=memory(model, 5, 4)))
+    vocab, context = model.config.vocab_size, model.config.context_length
+    refused = [
+        ([vocab], {}, f"below {vocab}"),
+        ([-1], {}, f"below {vocab}"),
+        ([1] * context, {}, "shorten it"),
+        ([1] * 8, {"max_tokens": 13}, "6 pages, the engine has 5"),
+        ([1], {"max_tokens": 4, "stop": [""]}, "at least one character"),
+        ([1], {"max_tokens": 4, "sampling": SamplingParams(logit_bias={vocab: 1.0})}, "logit_bias"),
+    ]
+    for prompt, rest, message in refused:
+        with pytest.raises(RequestError, match=message):
+            engine.add(Request(prompt, **rest))
+    assert not engine.has_work
+    handle = engine.add(Request([1] * 8, 12, ignore_end=True))
+    assert len(list(engine.run(handle))) == 12
+    with pytest.raises(RequestError, match="at least one token"):
+        Request([])
+    with pytest.raises(RequestError, match="max_tokens"):
+        Request([1], 0)
+
+
+def test_a_full_queue_says_so(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico, EngineSettings(max_running=1, max_waiting=2))
+    handles = [engine.add(Request(prompts[0], 4)) for _ in range(2)]
+    with pytest.raises(EngineFullError, match="2 requests are waiting") as caught:
+        engine.add(Request(prompts[0], 4))
+    assert caught.value.retry_after > 0
+    finish(engine)
+    assert all(handle.finish_reason for handle in handles)
+
+
+def test_the_direction_of_a_text_does_not_depend_on_its_chunks(
+    pico: Model, prompts: list[list[int]]
+) -> None:
+    model = pico[0]
+    state = model.norm(model.hidden(mx.array([prompts[6]]), model.make_cache())[0, -1])
+    wanted = (state / mx.linalg.norm(state)).tolist()
+    for prefill_tokens in (2, 7, 512):
+        engine = Engine(*pico, EngineSettings(prefill_tokens=prefill_tokens))
+        assert engine.embed(prompts[6]) == pytest.approx(wanted, abs=1e-5)
+    with pytest.raises(RequestError, match="at least one token"):
+        engine.embed([])
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        ("page_size", 0, "at least 1"),
+        ("max_running", 0, "at least 1"),
+        ("prefill_tokens", 1, "at least 2"),
+        ("step_seconds", 0.0, "more than 0"),
+        ("memory_bytes", -1, "at least 0"),
+        ("kv_bits", 5, "4, 8 or None"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, number: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: expected {message}"):
+        EngineSettings(**{name: number})
+
+
+def test_too_little_memory_for_a_page_is_said(pico: Model) -> None:
+    with pytest.raises(ValueError, match="what one page of 32 tokens takes"):
+        Engine(*pico, EngineSettings(memory_bytes=100))
