@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "weights.h"
@@ -29,6 +30,11 @@ struct KeyValues {
   Mode mode = Mode::dense;
   Type type = Type::float32;  // of the numbers, or of the scales
   int bits = 0, group = 0;
+
+  // The group of a feature: groups have 2^n numbers.
+  int64_t group_of(int64_t feature) const {
+    return feature >> std::countr_zero(static_cast<unsigned>(group));
+  }
 };
 
 struct AttentionTask {

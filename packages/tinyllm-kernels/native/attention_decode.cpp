@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "key_value_rows.h"
+#include "split_rows.h"
 #include "query_rows.h"
 #include "softmax_rows.h"
 #include "sum_lanes.h"
@@ -75,8 +75,8 @@ void mix_values(const KeyValues& kv, const Places& at, int64_t first, int64_t la
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       const int64_t feature = d + n * W;
-      if (Rows::kScaled && (n == 0 || feature % kv.group == 0)) {
-        affine = Rows::affine(kv, at, j, feature / kv.group);
+      if (Rows::kScaled && (n == 0 || kv.group_of(feature) != kv.group_of(feature - W))) {
+        affine = Rows::affine(kv, at, j, kv.group_of(feature));
       }
       Floats values = numbers<Rows>(at.codes[j], feature, affine);
 #pragma GCC unroll 4
@@ -129,9 +129,8 @@ struct Work {
     for (int64_t j = 0; j < count(); j += kTile) {
       const int64_t rows = std::min(kTile, count() - j);
       const Places at(t, kv, part.block.request, part.block.kv_head, part.first + j, rows);
-      with_fast_rows(t, kv, at, rows, W, tile, [&](auto how, const Places& there) {
-        each(how, there, j, rows);
-      });
+      with_split_rows(t, kv, at, rows, tile,
+                      [&](auto how, const Places& there) { each(how, there, j, rows); });
     }
   }
 };
@@ -198,9 +197,11 @@ void decode_part(const AttentionTask& t, const AttentionPart& part, Partial& fou
   float* q = scratch + kTile * t.width();
   const Work work{t, part, scratch, q, q + kDecodeRows * t.width()};
   load_queries(t, part.block, t.scale, q);
+  if (splits(t, t.k)) split(q, part.block.rows * t.width());
   score(work);
   weigh(work, found);
   mix(work, found);
+  if (splits(t, t.v)) join(found.sums, part.block.rows * t.width());
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

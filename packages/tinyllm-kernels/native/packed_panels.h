@@ -20,7 +20,7 @@ template <typename E, typename Rows>
 Words elements(const KeyValues& kv, const Places& at, int64_t n, int64_t d) {
   const auto vector = [&](int64_t feature) {
     Affine affine{};
-    if (Rows::kScaled) affine = Rows::affine(kv, at, n, feature / kv.group);
+    if (Rows::kScaled) affine = Rows::affine(kv, at, n, kv.group_of(feature));
     return numbers<Rows>(at.codes[n], feature, affine);
   };
   if constexpr (std::is_same_v<E, float>) {
