@@ -43,7 +43,7 @@ struct Block {
   void take_queries();
   void pack(const Range& keys);
   void attend(int64_t row, const Range& keys);
-  float weigh(int64_t row, int64_t n, const Range& keys, const Range& seen);
+  void weigh(int64_t row, int64_t n, const Range& keys, const Range& seen);
   void mix(int64_t row, const Range& seen);
   void mix_rest(int64_t row, int64_t first, const Range (&seen)[kTileRows], Range rest);
 
@@ -113,7 +113,7 @@ void Block<E>::pack(const Range& keys) {
 // Scores of the n-th row of a tile to weights, over the keys that it sees. Sums of earlier keys
 // shrink where a larger score is found.
 template <typename E>
-float Block<E>::weigh(int64_t row, int64_t n, const Range& keys, const Range& seen) {
+void Block<E>::weigh(int64_t row, int64_t n, const Range& keys, const Range& seen) {
   float* at = scores + n * kKeys + seen.first;
   const int64_t count = seen.last - seen.first;
   if (t.mask) {
@@ -131,7 +131,6 @@ float Block<E>::weigh(int64_t row, int64_t n, const Range& keys, const Range& se
     top = higher;
   }
   total += to_weights(at, count, base_of(top));
-  return total;
 }
 
 // Adds the values that all rows of a tile see.

@@ -42,10 +42,13 @@ struct Places {
   const char *codes[kTile], *scales[kTile], *biases[kTile];
 };
 
+// A way to read a row: vector `Part` of the `kParts` that begin together at feature d.
 template <typename T>
 struct DenseRows {
   static constexpr bool kScaled = false;
-  static constexpr int kBits = 8 * sizeof(T);
+  static constexpr int kParts = 1, kBits = 8 * sizeof(T);
+
+  template <int Part = 0>
   static Floats raw(const char* row, int64_t d) {
     return load_as_floats(reinterpret_cast<const T*>(row) + d);
   }
@@ -55,7 +58,9 @@ struct DenseRows {
 template <Mode M, int Bits>
 struct CodedRows {
   static constexpr bool kScaled = true;
-  static constexpr int kBits = Bits;
+  static constexpr int kParts = 1, kBits = Bits;
+
+  template <int Part = 0>
   static Floats raw(const char* row, int64_t d) {
     return Packed<M, Bits>::raw(reinterpret_cast<const uint8_t*>(row), static_cast<int>(d));
   }
@@ -67,10 +72,10 @@ struct CodedRows {
   }
 };
 
-// W numbers of a row from feature `d` on.
-template <typename Rows>
+// W numbers of a row.
+template <typename Rows, int Part = 0>
 Floats numbers(const char* row, int64_t d, Affine affine) {
-  Floats raw = Rows::raw(row, d);
+  Floats raw = Rows::template raw<Part>(row, d);
   return Rows::kScaled ? raw * affine.scale + affine.bias : raw;
 }
 
