@@ -9,7 +9,7 @@
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-// A part on its way.
+// A part on its way: the rows of one query, which all see its keys.
 struct Work {
   const AttentionTask& t;
   const AttentionPart& part;
@@ -21,14 +21,6 @@ struct Work {
 
   // D in whole vectors: rows that end within one were unpacked, with zeros at the end.
   int64_t dim() const { return (t.dim + W - 1) / W * W; }
-
-  // The keys from `first` to `last` of this part that row n sees.
-  void clip(int64_t n, int64_t& first, int64_t& last) const {
-    const Request request(t, part.block.request);
-    const Seen seen(t, request, (part.block.first + n) / t.group());
-    first = std::clamp(seen.first - part.first, first, last);
-    last = std::clamp(seen.last - part.first, first, last);
-  }
 
   // Calls `each` with the rows of `kv` that this part looks at, a tile at a time: the way to read
   // them, where they are, the first of them, and how many.
@@ -65,12 +57,10 @@ void score(const Work& w) {
 
 void weigh(const Work& w, Partial& found) {
   for (int64_t n = 0; n < w.part.block.rows; ++n) {
-    int64_t first = 0, last = w.count();
-    w.clip(n, first, last);
-    float* scores = w.scores + n * kSpan + first;
-    if (w.t.mask) add_mask(w.t, w.part.block, n, w.part.first + first, last - first, scores);
-    found.tops[n] = highest(scores, last - first, kUnseen);
-    found.totals[n] = to_weights(scores, last - first, base_of(found.tops[n]));
+    float* scores = w.scores + n * kSpan;
+    if (w.t.mask) add_mask(w.t, w.part.block, n, w.part.first, w.count(), scores);
+    found.tops[n] = highest(scores, w.count(), kUnseen);
+    found.totals[n] = to_weights(scores, w.count(), base_of(found.tops[n]));
   }
 }
 
@@ -79,21 +69,8 @@ void mix(const Work& w, Partial& found) {
   std::fill_n(found.sums, rows * width, 0.0f);
   w.tiles(w.t.v, [&]<typename Rows>(Rows, const Places& at, int64_t tile, int64_t count) {
     by_rows(rows, [&]<int R>(int64_t row, std::integral_constant<int, R>) {
-      int64_t firsts[R], lasts[R];
-      bool all = true;
-      for (int r = 0; r < R; ++r) {
-        firsts[r] = tile, lasts[r] = tile + count;
-        w.clip(row + r, firsts[r], lasts[r]);
-        all &= lasts[r] - firsts[r] == count;
-      }
-      const float* weights = w.scores + row * kSpan + tile;
-      float* sums = found.sums + row * width;
-      if (all) return mix_rows<Rows, R>(w.t.v, at, 0, count, w.dim(), weights, sums, width);
-      // What a row does not see must not reach it, even as zero times NaN.
-      for (int r = 0; r < R; ++r) {
-        mix_rows<Rows, 1>(w.t.v, at, firsts[r] - tile, lasts[r] - tile, w.dim(),
-                          weights + r * kSpan, sums + r * width, width);
-      }
+      mix_rows<Rows, R>(w.t.v, at, count, w.dim(), w.scores + row * kSpan + tile,
+                        found.sums + row * width, width);
     });
   });
 }

@@ -1,4 +1,5 @@
-// Attention of a few rows of queries: memory is what limits, and each key and value is read once.
+// Attention of one query, of all heads that share a key: memory is what limits, and each key and
+// value is read once.
 #pragma once
 
 #include "attention_plan.h"

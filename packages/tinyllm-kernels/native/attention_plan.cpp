@@ -30,8 +30,9 @@ AttentionPlan::AttentionPlan(const AttentionTask& t) {
   for (int64_t index = 0; index < t.requests; ++index) {
     const Request request(t, index);
     const int64_t rows = request.queries * t.group();
-    const int64_t most = rows <= kDecodeRows ? kDecodeRows : kPrefillRows;
-    const int64_t span = rows <= kDecodeRows    ? kSpan
+    const int64_t most = decodes(t, request) ? kDecodeRows : kPrefillRows;
+    // Where there are blocks enough for all threads, each goes through all of its spans.
+    const int64_t span = decodes(t, request)    ? kSpan
                          : rows <= kPrefillRows ? kPrefillSpan
                                                 : std::max<int64_t>(request.keys, 1);
     for (int64_t head = 0; head < t.kv_heads; ++head) {

@@ -1,8 +1,10 @@
 // How attention is cut into parts: by request, group of heads, queries and, where the queries are
 // few, keys.
 //
-// What is cut where depends on a request alone, never on those beside it or on the threads: so its
-// result is the same to the last bit wherever it is computed.
+// A query's result is the same to the last bit whatever is computed beside it: other requests, other
+// queries of its own request, on any number of threads. There are two ways to compute it, for a
+// query that is alone in its request (a token that is decoded) and for one that is not (a prompt,
+// in chunks of any size), and in each of them the query alone decides how its keys are added up.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +14,18 @@
 
 namespace tinyllm {
 
-// A request of so few rows waits for memory: `attention_decode.h`. More of them are computed in
-// blocks: `attention_prefill.h`.
+// A request of one query waits for memory: `attention_decode.h`, if its rows are so few. All others
+// are computed in blocks of rows: `attention_prefill.h`.
 inline constexpr int64_t kDecodeRows = 8;
 inline constexpr int64_t kPrefillRows = 192;
 
-// Keys in a part, if the rows are few or make one block: some 10 microseconds, or 100.
+inline bool decodes(const AttentionTask& t, const Request& request) {
+  return request.queries == 1 && t.group() <= kDecodeRows;
+}
+
+// Keys whose weights are relative to one score: some 10 microseconds for one query, or 100 for a
+// block of rows. Spans are counted from the first key, and what was found in them is always
+// folded together in their order, whether each was a part of its own or not.
 inline constexpr int64_t kSpan = 256;
 inline constexpr int64_t kPrefillSpan = 2048;
 

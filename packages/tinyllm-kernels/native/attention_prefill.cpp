@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fold_rows.h"
 #include "packed_panels.h"
 #include "query_rows.h"
 #include "softmax_rows.h"
@@ -10,51 +11,67 @@ namespace tinyllm::TINYLLM_TIER {
 namespace {
 
 constexpr int64_t kKeys = 128;  // that are packed together, beside the queries in the cache
-static_assert(kPrefillRows % kTileRows == 0 && kKeys % kPanel == 0 && kKeys % kTile == 0);
+static_assert(kPrefillRows % kTileRows == 0 && kPrefillSpan % kKeys == 0);
+static_assert(kKeys % kPanel == 0 && kKeys % kTile == 0);
 
 struct Range {
   int64_t first, last;
 
   bool empty() const { return first >= last; }
+  bool has(int64_t key) const { return first <= key && key < last; }
 };
+
+// Which bits of a number of type E, for keys from the j-th on, belong to keys that are seen.
+template <typename E>
+uint32_t kept_bits(int64_t j, const Range& seen) {
+  if (kDepth<E> == 1) return seen.has(j) ? ~0u : 0u;
+  return (seen.has(j) ? 0xffffu : 0u) | (seen.has(j + 1) ? 0xffff0000u : 0u);
+}
+
+template <typename E>
+E kept_numbers(E numbers, uint32_t kept) {
+  return std::bit_cast<E>(std::bit_cast<uint32_t>(numbers) & kept);
+}
 
 // A part on its way, in numbers of type E.
 template <typename E>
 struct Block {
-  Block(const AttentionTask& t, const AttentionPart& part, Partial& found, float* scratch)
+  Block(const AttentionTask& t, const AttentionPart& part, float* scratch)
       : t(t),
         part(part),
         request(t, part.block.request),
-        found(found),
         width(t.width()),
         depth((t.dim + W * kDepth<E> - 1) / (W * kDepth<E>) * W),
-        tile(scratch),
+        found(scratch, part.block.rows, width),
+        tile(scratch + Partial::size(kPrefillRows, width)),
         scores(tile + kTile * width),
-        weights(reinterpret_cast<E*>(scores + kTileRows * kKeys)),
-        q(weights + kTileRows * kKeys),
+        weights(reinterpret_cast<E*>(kDepth<E> == 1 ? scores : scores + kTileRows * kKeys)),
+        q(reinterpret_cast<E*>(scores + 2 * kTileRows * kKeys)),
         k(q + kPrefillRows * width),
         v(k + kKeys * width) {}
 
   static int64_t scratch(const AttentionTask& t) {
     const int64_t panels = (t.width() + kPanel - 1) / kPanel * kPanel;
-    return (kTile + kPrefillRows + kKeys) * t.width() + 2 * kTileRows * kKeys + kKeys * panels;
+    return Partial::size(kPrefillRows, t.width()) +
+           (kTile + kPrefillRows + kKeys) * t.width() + 2 * kTileRows * kKeys + kKeys * panels;
   }
 
   void take_queries();
   void pack(const Range& keys);
   void attend(int64_t row, const Range& keys);
   void weigh(int64_t row, int64_t n, const Range& keys, const Range& seen);
+  void round_weights(const Range& seen);
   void mix(int64_t row, const Range& seen);
-  void mix_rest(int64_t row, int64_t first, const Range (&seen)[kTileRows], Range rest);
+  void mix_border(int64_t row, const Range (&seen)[kTileRows], const Range& border);
 
   const AttentionTask& t;
   const AttentionPart& part;
   const Request request;
-  Partial& found;
   const int64_t width;
-  const int64_t depth;   // of the products with keys, in numbers of type E
-  float* const tile;     // rows that had to be unpacked
-  float* const scores;   // kKeys for each row of a tile
+  const int64_t depth;  // of the products with keys, in numbers of type E
+  Partial found;        // in one span
+  float* const tile;    // rows that had to be unpacked
+  float* const scores;  // kKeys for each row of a tile
   E *const weights, *const q, *const k, *const v;
 };
 
@@ -77,21 +94,19 @@ void Block<Pair>::take_queries() {
 }
 
 template <>
-void Block<Pair>::mix(int64_t row, const Range& seen) {
+void Block<Pair>::round_weights(const Range& seen) {
   for (int64_t n = 0; n < kTileRows; ++n) {
     for (int64_t j = seen.first / (2 * W) * (2 * W); j < seen.last; j += 2 * W) {
       const float* from = scores + n * kKeys + j;
       store_words(weights + (n * kKeys + j) / 2, to_pairs(load(from), load(from + W)));
     }
   }
-  for (int64_t d = 0; d < t.dim; d += kPanel) {
-    multiply_panel<true>(weights + seen.first / 2, kKeys / 2,
-                         v + d * kKeys / 2 + seen.first / 2 * kPanel, (seen.last - seen.first) / 2,
-                         1, found.sums + row * width + d, width,
-                         std::min<int64_t>(kPanel, t.dim - d));
-  }
 }
 #endif
+
+// The weights of a tile, from scores to where numbers of type E are expected.
+template <>
+void Block<float>::round_weights(const Range&) {}
 
 // Packs keys and values, from the first of `keys` on.
 template <typename E>
@@ -134,28 +149,32 @@ void Block<E>::weigh(int64_t row, int64_t n, const Range& keys, const Range& see
 }
 
 // Adds the values that all rows of a tile see.
-template <>
-void Block<float>::mix(int64_t row, const Range& seen) {
+template <typename E>
+void Block<E>::mix(int64_t row, const Range& seen) {
+  const int64_t first = seen.first / kDepth<E>, last = seen.last / kDepth<E>;
   for (int64_t d = 0; d < t.dim; d += kPanel) {
-    multiply_panel<true>(scores + seen.first, kKeys, v + d * kKeys + seen.first * kPanel,
-                         seen.last - seen.first, 1, found.sums + row * width + d, width,
+    multiply_panel<true>(weights + first, kKeys / kDepth<E>,
+                         v + d * kKeys / kDepth<E> + first * kPanel, last - first, 1,
+                         found.sums + row * width + d, width,
                          std::min<int64_t>(kPanel, t.dim - d));
   }
 }
 
-// Adds the values that only some rows of a tile see: what others do not see must not reach them,
-// even as zero times NaN.
+// Adds the values that only some rows of a tile see, to the last bit as `mix` does. What others do
+// not see must not reach them, even as zero times NaN.
 template <typename E>
-void Block<E>::mix_rest(int64_t row, int64_t first, const Range (&seen)[kTileRows], Range rest) {
-  for (int64_t j = rest.first; j < rest.last; ++j) {
-    const Places at(t, t.v, part.block.request, part.block.kv_head, first + j, 1);
-    unpack(t.v, at, 1, t.dim, width, tile);
+void Block<E>::mix_border(int64_t row, const Range (&seen)[kTileRows], const Range& border) {
+  for (int64_t j = border.first; j < border.last; j += kDepth<E>) {
     for (int n = 0; n < kTileRows; ++n) {
-      if (j < seen[n].first || j >= seen[n].last) continue;
-      const float weight = scores[n * kKeys + j];
+      const uint32_t kept = kept_bits<E>(j, seen[n]);
+      if (kept == 0) continue;
+      const E weight = kept_numbers(weights[(n * kKeys + j) / kDepth<E>], kept);
       float* sums = found.sums + (row + n) * width;
-      for (int64_t d = 0; d < width; d += W) {
-        store(sums + d, load(sums + d) + weight * load(tile + d));
+      for (int64_t d = 0; d < t.dim; d += W) {
+        const E* values = v + (d / kPanel * kKeys + j) / kDepth<E> * kPanel + d % kPanel;
+        E seen_values[W];
+        store_words(seen_values, load_words(values) & kept);
+        store(sums + d, multiply_add(load(sums + d), weight, seen_values));
       }
     }
   }
@@ -182,26 +201,34 @@ void Block<E>::attend(int64_t row, const Range& keys) {
   for (int n = 0; n < kTileRows; ++n) {
     if (!seen[n].empty()) weigh(row, n, keys, seen[n]);
   }
+  round_weights(any);
   all.first = (all.first + kDepth<E> - 1) / kDepth<E> * kDepth<E>;
   all.last = all.last / kDepth<E> * kDepth<E>;
+  any.first = any.first / kDepth<E> * kDepth<E>;
   if (all.empty()) all = {any.last, any.last};
+  // In the order of the keys, so that it does not matter to a row which of them the others see.
+  mix_border(row, seen, {any.first, all.first});
   mix(row, all);
-  mix_rest(row, keys.first, seen, {any.first, all.first});
-  mix_rest(row, keys.first, seen, {all.last, any.last});
+  mix_border(row, seen, {all.last, any.last});
 }
 
+// Blocks of keys are counted from the first key, as spans are, whatever the first is that is seen.
 template <typename E>
 void prefill(const AttentionTask& t, const AttentionPart& part, Partial& found, float* scratch) {
   const int64_t rows = Partial::padded(part.block.rows);
-  std::fill_n(found.sums, rows * t.width(), 0.0f);
-  std::fill_n(found.tops, rows, kUnseen);
-  std::fill_n(found.totals, rows, 0.0f);
-  Block<E> block(t, part, found, scratch);
+  clear(found, rows, t.width());
+  Block<E> block(t, part, scratch);
   block.take_queries();
-  for (int64_t j = part.first; j < part.last; j += kKeys) {
-    const Range keys{j, std::min(part.last, j + kKeys)};
-    block.pack(keys);
-    for (int64_t row = 0; row < part.block.rows; row += kTileRows) block.attend(row, keys);
+  int64_t first = part.first / kKeys * kKeys;
+  while (first < part.last) {
+    const int64_t last = std::min(part.last, (first / kPrefillSpan + 1) * kPrefillSpan);
+    clear(block.found, rows, t.width());
+    for (; first < last; first += kKeys) {
+      const Range keys{first, std::min(last, first + kKeys)};
+      block.pack(keys);
+      for (int64_t row = 0; row < part.block.rows; row += kTileRows) block.attend(row, keys);
+    }
+    fold(found, block.found, rows, t.width());
   }
 }
 

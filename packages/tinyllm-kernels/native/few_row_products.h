@@ -72,15 +72,15 @@ void by_rows(int64_t rows, Work work) {
 
 // Adds to the sums of R rows their weighted values, for N vectors of features from `d` on.
 template <typename Rows, int R, int N>
-void mix_values(const KeyValues& kv, const Places& at, int64_t first, int64_t last, int64_t dim,
-                int64_t d, const float* weights, float* sums, int64_t width) {
+void mix_values(const KeyValues& kv, const Places& at, int64_t count, int64_t dim, int64_t d,
+                const float* weights, float* sums, int64_t width) {
   Floats found[R][N];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) found[r][n] = load(sums + r * width + d + n * W);
   }
-  for (int64_t j = first; j < last; ++j) {
+  for (int64_t j = 0; j < count; ++j) {
     if (d == 0) touch<Rows>(at, j, j + 1, dim);
     Affine affine{};
 #pragma GCC unroll 4
@@ -104,14 +104,14 @@ void mix_values(const KeyValues& kv, const Places& at, int64_t first, int64_t la
 }
 
 template <typename Rows, int R>
-void mix_rows(const KeyValues& kv, const Places& at, int64_t first, int64_t last, int64_t dim,
+void mix_rows(const KeyValues& kv, const Places& at, int64_t count, int64_t dim,
               const float* weights, float* sums, int64_t width) {
   int64_t d = 0;
   for (; d + kVectors * W <= dim; d += kVectors * W) {
-    mix_values<Rows, R, kVectors>(kv, at, first, last, dim, d, weights, sums, width);
+    mix_values<Rows, R, kVectors>(kv, at, count, dim, d, weights, sums, width);
   }
   for (; d < dim; d += Rows::kParts * W) {
-    mix_values<Rows, R, Rows::kParts>(kv, at, first, last, dim, d, weights, sums, width);
+    mix_values<Rows, R, Rows::kParts>(kv, at, count, dim, d, weights, sums, width);
   }
 }
 

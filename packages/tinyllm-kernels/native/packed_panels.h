@@ -38,6 +38,12 @@ Words elements(const KeyValues& kv, const Places& at, int64_t n, int64_t d) {
 
 inline void store_words(void* to, Words v) { std::memcpy(to, &v, sizeof v); }
 
+inline Words load_words(const void* from) {
+  Words v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
 // Keys `first` to `first + count` of a block as columns: of panel p, `depth` rows of kPanel keys.
 template <typename E, typename Rows>
 void pack_keys(const KeyValues& kv, const Places& at, int64_t first, int64_t count, int64_t depth,
