@@ -17,14 +17,36 @@ native = pytest.mark.skipif(not available()[0].present, reason="no native backen
 
 
 def test_the_reference_and_mlx_are_always_there() -> None:
-    assert [backend.name for backend in available()] == ["cpu", "mlx", "reference"]
+    assert [backend.name for backend in available()] == ["cpu", "metal", "mlx", "reference"]
     assert opset("reference") is REFERENCE
     assert opset("mlx") is MLX
 
 
 def test_an_unknown_backend_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="expected one of cpu, mlx, reference, got 'cuda'"):
+    with pytest.raises(ValueError, match="expected one of cpu, metal, mlx, reference, got 'cuda'"):
         opset("cuda")
+
+
+def test_metal_is_there_or_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    metal = available()[1]
+    assert metal.present == (mx.metal.is_available() and mx.default_device().type == mx.gpu)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    assert "no metal: MLX finds no Metal device" in str(available()[1])
+    with pytest.raises(BackendError, match="a Mac with Apple silicon"):
+        opset("metal")
+
+
+def test_metal_names_its_gpu_and_wants_to_be_where_mlx_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "device_info", lambda device: {"device_name": "Apple M4"})
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert str(available()[1]) == "metal: Metal, Apple M4"
+    assert opset("metal").name == "metal"
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
+    with pytest.raises(BackendError, match=r"default device is the CPU: `mx\.set_"):
+        opset("metal")
 
 
 def test_a_backend_says_what_it_is_in_one_line() -> None:

@@ -12,7 +12,7 @@ from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 
 def array(value: object) -> mx.array:
-    """What the extension returns, which has no types of its own."""
+    """What a call of the extension or of a Metal kernel returns, which has no types of its own."""
     assert isinstance(value, mx.array)
     return value
 

@@ -12,6 +12,7 @@ import mlx.core as mx
 from tinyllm_ops import MLX, REFERENCE, OpSet
 
 from tinyllm_kernels.cpu import opset_of
+from tinyllm_kernels.metal import METAL
 
 
 class BackendError(RuntimeError):
@@ -40,9 +41,11 @@ class Backend:
 def available() -> tuple[Backend, ...]:
     """Say of each backend whether it is there, the fastest first; `reference` always is."""
     cpu = Backend("cpu", *_try(lambda: _describe(_native())))
+    metal = Backend("metal", *_try(_metal_device))
     device = "GPU" if mx.default_device().type == mx.gpu else "CPU"
     return (
         cpu,
+        metal,
         Backend("mlx", True, f"MLX on the {device}"),
         Backend("reference", True, "MLX arrays"),
     )
@@ -57,9 +60,13 @@ def opset(name: str) -> OpSet:
     """
     if name == "cpu":
         return opset_of(_native())
+    if name == "metal":
+        _metal_device()
+        return METAL
     known = {"mlx": MLX, "reference": REFERENCE}
     if name not in known:
-        raise ValueError(f"name: expected one of {', '.join(['cpu', *known])}, got {name!r}")
+        names = ", ".join(["cpu", "metal", *known])
+        raise ValueError(f"name: expected one of {names}, got {name!r}")
     return known[name]
 
 
@@ -69,6 +76,18 @@ def _try(describe: Callable[[], str]) -> tuple[bool, str]:
         return True, describe()
     except BackendError as error:
         return False, str(error)
+
+
+def _metal_device() -> str:
+    """The GPU that Metal kernels run on."""
+    if not mx.metal.is_available():
+        raise BackendError(
+            "MLX finds no Metal device; the kernels need a Mac with Apple silicon "
+            "(their tests run anywhere, under metalhost)"
+        )
+    if mx.default_device().type != mx.gpu:
+        raise BackendError("MLX's default device is the CPU: `mx.set_default_device(mx.gpu)`")
+    return f"Metal, {mx.device_info(mx.gpu)['device_name']}"
 
 
 def _native() -> ModuleType:

@@ -1,0 +1,48 @@
+"""RMSNorm, one row for a threadgroup.
+
+A row is read twice, the second time from the cache, and written once: 2 D numbers through memory,
+which is all that counts. A thread takes four numbers of a row, so that neighbors read neighbors,
+until the group is full at 4,096; a head of 128 is a simdgroup's. Threadgroup memory: 128 bytes.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops.contract import check_rms_norm
+
+from tinyllm_kernels.metal.kernel import MAX_THREADS, SIMD, Kernel
+
+PER_THREAD = 4
+
+_RMS_NORM = Kernel(
+    "rms_norm",
+    ("simdgroups.metal", "rms_norm/rms_norm.metal"),
+    ("x", "weight", "dim", "eps"),
+    ("y",),
+    """
+    threadgroup float partial[32];
+    rms_norm<T>(x, weight, y, uint(dim), eps, threadgroup_position_in_grid.x,
+                thread_index_in_simdgroup, simdgroup_index_in_threadgroup,
+                simdgroups_per_threadgroup, partial);
+    """,
+)
+
+
+def rms_norm(
+    x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
+) -> Float[mx.array, "*batch D"]:
+    """x / sqrt(mean(x^2) + eps) * weight; see `tinyllm_ops.rms_norm`."""
+    check_rms_norm(x, weight, eps)
+    if x.size == 0:
+        return x
+    dim = x.shape[-1]
+    simdgroups = min(-(-dim // (SIMD * PER_THREAD)), MAX_THREADS // SIMD)
+    (y,) = _RMS_NORM(
+        (x, weight, dim, float(eps)),
+        [(x.shape, x.dtype)],
+        groups=(x.size // dim, 1, 1),
+        group=(SIMD * simdgroups, 1, 1),
+        template=[("T", x.dtype)],
+    )
+    return y
