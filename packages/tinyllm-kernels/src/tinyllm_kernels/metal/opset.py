@@ -4,20 +4,52 @@ MLX computes what has no kernel here: attention, dense and floating-point weight
 quantize.
 """
 
-from tinyllm_ops import MLX, OpSet
+from __future__ import annotations
 
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import MLX, AttentionBlock, OpSet, Positions, Projection
+
+from tinyllm_kernels.metal.embedding import embedding
+from tinyllm_kernels.metal.expert_linear import expert_linear
+from tinyllm_kernels.metal.linear import linear
 from tinyllm_kernels.metal.rms_norm import rms_norm
+from tinyllm_kernels.metal.rope import head_inputs, rope
+from tinyllm_kernels.metal.softmax import softmax
+from tinyllm_kernels.metal.swiglu import swiglu
 
-METAL = OpSet(
+
+class MetalOpSet(OpSet):
+    """An OpSet that brings queries and keys to attention in one pass after their product."""
+
+    def attention_inputs(
+        self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
+    ) -> tuple[
+        Float[mx.array, "B H L D"], Float[mx.array, "B Hkv L D"], Float[mx.array, "B Hkv L D"]
+    ]:
+        """The norm of each head, its rotation and the order of its axes are one kernel."""
+        if block.norm is not None:
+            x = self.rms_norm(x, block.norm.weight, block.norm.eps)
+
+        def heads(projection: Projection) -> mx.array:
+            y = self.linear(x, projection.weight, projection.bias)
+            return mx.unflatten(y, -1, (-1, block.head_dim))  # B L heads D
+
+        q = head_inputs(heads(block.q), positions, block.rotary, block.q_norm)
+        k = head_inputs(heads(block.k), positions, block.rotary, block.k_norm)
+        return q, k, heads(block.v).swapaxes(1, 2)
+
+
+METAL = MetalOpSet(
     name="metal",
-    linear=MLX.linear,
-    expert_linear=MLX.expert_linear,
-    embedding=MLX.embedding,
-    softmax=MLX.softmax,
+    linear=linear,
+    expert_linear=expert_linear,
+    embedding=embedding,
+    softmax=softmax,
     silu=MLX.silu,
-    swiglu=MLX.swiglu,
+    swiglu=swiglu,
     rms_norm=rms_norm,
-    rope=MLX.rope,
+    rope=rope,
     attention=MLX.attention,
     paged_attention=MLX.paged_attention,
     quantize=MLX.quantize,

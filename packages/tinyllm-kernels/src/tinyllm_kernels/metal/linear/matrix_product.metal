@@ -1,0 +1,72 @@
+// A tile of y = x w^T, 32 tokens by 32 rows of w, for a group of four simdgroups; over the units of
+// 32 columns from `begin` to `end`. Sums are float32; OUT is T, or float for parts of a sum.
+#include <metal_simdgroup_matrix>
+
+template <typename T>
+struct Tiles {
+  enum : uint { SIDE = 32, STRIDE = SIDE + 16 / sizeof(T) };  // rows begin in different banks
+};
+
+template <typename T, typename OUT, int BITS, typename X, typename W, typename S, typename B>
+void matrix_product(X x, W packed, S scales, B biases, device OUT* y, uint tokens, uint outputs,
+                    uint inputs, uint group_size, uint begin, uint end, uint first_token,
+                    uint first_row, uint thread_index, uint simdgroup, threadgroup T* x_tile,
+                    threadgroup T* w_tile, threadgroup float* y_tile) {
+  constexpr uint STRIDE = Tiles<T>::STRIDE;
+  const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
+  // Four threads share a row of a tile, eight numbers for each.
+  const uint r = thread_index / 4, c = thread_index % 4 * 8;
+  const uint token = first_token + r, row = first_row + r;
+  // Each simdgroup has a quarter of the tile, two matrices by two.
+  const uint top = simdgroup / 2 * 16, left = simdgroup % 2 * 16;
+  simdgroup_float8x8 sum[2][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum[i / 2][i % 2] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  }
+
+  for (uint unit = begin; unit < end; ++unit) {
+    // 1. Both tiles, in T; zeros where there is no such token or row.
+    const ulong group = ulong(row) * groups + unit / units_of_group;
+    const float scale = row < outputs ? float(scales[group]) : 0.0f;
+    const float bias = row < outputs ? float(biases[group]) : 0.0f;
+#pragma unroll
+    for (uint i = 0; i < 8; ++i) {
+      x_tile[r * STRIDE + c + i] =
+          token < tokens ? T(x[ulong(token) * inputs + unit * 32 + c + i]) : T(0);
+      const uint code =
+          row < outputs ? code_at<BITS>(packed + (ulong(row) * units + unit) * BITS, c + i) : 0;
+      w_tile[r * STRIDE + c + i] = T(scale * float(code) + bias);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // 2. Eight columns at a time; a row of w is a column of its transpose.
+    for (uint k = 0; k < 32; k += 8) {
+      simdgroup_matrix<T, 8, 8> x_part[2], w_part[2];
+#pragma unroll
+      for (uint i = 0; i < 2; ++i) {
+        simdgroup_load(x_part[i], x_tile + (top + 8 * i) * STRIDE + k, STRIDE);
+        simdgroup_load(w_part[i], w_tile + (left + 8 * i) * STRIDE + k, STRIDE, ulong2(0, 0), true);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        simdgroup_multiply_accumulate(sum[i / 2][i % 2], x_part[i / 2], w_part[i % 2],
+                                      sum[i / 2][i % 2]);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+
+  // 3. The tile by way of threadgroup memory, since its edges need not be those of y.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    simdgroup_store(sum[i / 2][i % 2], y_tile + (top + i / 2 * 8) * 32 + left + i % 2 * 8, 32);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = thread_index; i < 32 * 32; i += 128) {
+    const uint at_token = first_token + i / 32, at_row = first_row + i % 32;
+    if (at_token < tokens && at_row < outputs) {
+      y[ulong(at_token) * outputs + at_row] = OUT(y_tile[i]);
+    }
+  }
+}

@@ -1,0 +1,89 @@
+"""The product of many tokens with a quantized matrix: prompts.
+
+With 32 tokens a weight is used 32 times, and arithmetic is what the time goes to: it belongs on the
+matrices of a simdgroup. A tile of y is 32 by 32, four simdgroups with four 8x8 sums each. A step of
+32 columns reads 1,024 numbers of x and unpacks 1,024 weights, eight for each of the 128 threads,
+and multiplies 64 pairs of matrices: an unpacked weight is used 32 times, not once.
+
+Threadgroup memory: two tiles of 32 rows of 40 numbers (36 in float32), padded so that rows begin in
+different banks, and 4 KiB for the sums: 9 KiB in 16 bits, 13 KiB in float32, of 32. Registers of a
+thread: eight numbers of sums and eight of factors, so that these bound nothing.
+
+A prompt of 32 tokens and a matrix of 1,024 rows are 32 tiles: too few for a GPU of eight cores and
+more, which takes several groups to a core. Below 128 tiles the columns are cut into parts of 256 or
+more, computed side by side in float32 and added by a second kernel: its traffic is 4 bytes in and
+out for each part of a sum, small beside that of the weights as long as parts are that wide.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from tinyllm_ops import QuantizedTensor
+
+from tinyllm_kernels.metal.kernel import SIMD, Kernel
+
+SIDE = 32  # of a tile, and the columns of a step
+SIMDGROUPS = 4
+ENOUGH_GROUPS = 128
+LEAST_UNITS = 8  # of 32 columns in a part
+THREADS = 256  # of a group that adds parts
+
+_MATRIX_PRODUCT = Kernel(
+    "matrix_product",
+    ("codes.metal", "linear/matrix_product.metal"),
+    ("x", "packed", "scales", "biases", "tokens", "outputs", "inputs", "group_size", "part_units"),
+    ("y",),
+    """
+    threadgroup T x_tile[32 * Tiles<T>::STRIDE], w_tile[32 * Tiles<T>::STRIDE];
+    threadgroup float y_tile[32 * 32];
+    const uint3 group = threadgroup_position_in_grid;
+    const uint begin = group.z * part_units;
+    matrix_product<T, OUT, BITS>(
+        x, packed, scales, biases, y + ulong(group.z) * tokens * outputs, uint(tokens),
+        uint(outputs), uint(inputs), uint(group_size), begin,
+        metal::min(begin + part_units, uint(inputs) / 32), group.y * 32, group.x * 32,
+        thread_index_in_threadgroup, simdgroup_index_in_threadgroup, x_tile, w_tile, y_tile);
+    """,
+)
+_SUM_OF_PARTS = Kernel(
+    "sum_of_parts",
+    ("codes.metal", "linear/sum_of_parts.metal"),
+    ("parts", "count", "size"),
+    ("y",),
+    "sum_of_parts<T>(parts, y, uint(count), uint(size), thread_position_in_grid.x);",
+)
+
+
+def part_units(tokens: int, outputs: int, inputs: int) -> int:
+    """Units of 32 columns for a part: all of them, or fewer where the tiles do not fill a GPU."""
+    tiles = -(-tokens // SIDE) * -(-outputs // SIDE)
+    units = inputs // SIDE
+    parts = max(1, min(ENOUGH_GROUPS // tiles, units // LEAST_UNITS))
+    return -(-units // parts)
+
+
+def matrix_product(x: mx.array, w: QuantizedTensor) -> mx.array:
+    """x w^T for x `M I` and an affine w `O I`."""
+    tokens, inputs = x.shape
+    outputs = w.shape[0]
+    assert w.biases is not None  # the affine mode has them
+    units = part_units(tokens, outputs, inputs)
+    parts = -(-inputs // (SIDE * units))
+    out = x.dtype if parts == 1 else mx.float32
+    (y,) = _MATRIX_PRODUCT(
+        (x, w.packed, w.scales, w.biases, tokens, outputs, inputs, w.group_size, units),
+        [((parts, tokens, outputs), out)],
+        groups=(-(-outputs // SIDE), -(-tokens // SIDE), parts),
+        group=(SIMD * SIMDGROUPS, 1, 1),
+        template=[("T", x.dtype), ("OUT", out), ("BITS", w.bits)],
+    )
+    if parts > 1:
+        size = tokens * outputs
+        (y,) = _SUM_OF_PARTS(
+            (y, parts, size),
+            [((tokens, outputs), x.dtype)],
+            groups=(-(-size // THREADS), 1, 1),
+            group=(THREADS, 1, 1),
+            template=[("T", x.dtype)],
+        )
+    return y.reshape(tokens, outputs)

@@ -1,0 +1,69 @@
+// y = x w^T for up to TOKENS rows of x. A threadgroup computes ROWS rows of w, whose columns its
+// simdgroups share out: a lane takes units of 32 numbers, which are BITS words and have one scale.
+template <typename T, int BITS, int TOKENS, int ROWS, typename X, typename W, typename S,
+          typename B>
+void matrix_vector(X x, W packed, S scales, B biases, device T* y, uint tokens, uint outputs,
+                   uint inputs, uint group_size, uint first_row, uint lane, uint simdgroup,
+                   uint simdgroups, threadgroup float* partial) {
+  const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
+  float sum[TOKENS][ROWS] = {};
+  for (uint unit = simdgroup * 32 + lane; unit < units; unit += simdgroups * 32) {
+    // 1. The words of the unit in each row. A row or token too many reads the last one again.
+    uint words[ROWS][BITS];
+    float scale[ROWS], bias[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const ulong row = metal::min(first_row + r, outputs - 1);
+      const ulong begin = (row * units + unit) * BITS, group = row * groups + unit / units_of_group;
+#pragma unroll
+      for (int i = 0; i < BITS; ++i) {
+        words[r][i] = packed[begin + i];
+      }
+      scale[r] = float(scales[group]);
+      bias[r] = float(biases[group]);
+    }
+
+    // 2. Eight numbers at a time: unpacked once, multiplied with every token's.
+#pragma unroll
+    for (uint part = 0; part < 32; part += 8) {
+      float w[ROWS][8];
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+        for (uint i = 0; i < 8; ++i) {
+          w[r][i] = scale[r] * float(code_at<BITS>(words[r], part + i)) + bias[r];
+        }
+      }
+#pragma unroll
+      for (uint token = 0; token < TOKENS; ++token) {
+        const ulong begin = ulong(metal::min(token, tokens - 1)) * inputs + unit * 32 + part;
+#pragma unroll
+        for (uint i = 0; i < 8; ++i) {
+          const float value = float(x[begin + i]);
+#pragma unroll
+          for (int r = 0; r < ROWS; ++r) {
+            sum[token][r] += value * w[r][i];
+          }
+        }
+      }
+    }
+  }
+
+  // 3. The sums of the lanes, then of the simdgroups.
+#pragma unroll
+  for (int i = 0; i < TOKENS * ROWS; ++i) {
+    const float all = simd_sum(sum[i / ROWS][i % ROWS]);
+    if (lane == 0) {
+      partial[simdgroup * TOKENS * ROWS + i] = all;
+    }
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint i = simdgroup * 32 + lane, token = i / ROWS, row = first_row + i % ROWS;
+  if (i < TOKENS * ROWS && token < tokens && row < outputs) {
+    float all = 0;
+    for (uint s = 0; s < simdgroups; ++s) {
+      all += partial[s * TOKENS * ROWS + i];
+    }
+    y[ulong(token) * outputs + row] = T(all);
+  }
+}

@@ -1,0 +1,64 @@
+"""The product of a few tokens with a quantized matrix: decoding.
+
+Every weight is read once, BITS/8 bytes and a group's scale and bias, and that is what the time goes
+to: a token of a model of 4 GB moves 4 GB. So the kernel is about reading:
+
+- neighboring lanes read neighboring units of 32 numbers, each BITS words: a simdgroup reads
+  128 BITS bytes of a row in one sweep, for any width from 2 to 8 bits;
+- what is unpacked is used for all tokens, up to eight of them, and what is read of x for four rows;
+- a threadgroup has a simdgroup for each 1,024 columns, up to eight: a product with few outputs
+  still fills the machine, since its columns are shared out (split K without a second kernel).
+
+Registers of a thread at 4 bits: 32 unpacked weights, 16 words, eight scales and biases, and a sum
+for each row and token: 60 numbers for one token, 88 for eight. Threadgroup memory: the sums of each
+simdgroup, 1 KiB at most.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from tinyllm_ops import QuantizedTensor
+
+from tinyllm_kernels.metal.kernel import SIMD, Kernel
+
+MAX_TOKENS = 8
+ROWS = 4  # of w for a threadgroup
+MAX_SIMDGROUPS = 8
+
+FILES = ("codes.metal", "linear/matrix_vector.metal")
+DECLARE = f"threadgroup float partial[{MAX_SIMDGROUPS} * TOKENS * ROWS];"
+
+_MATRIX_VECTOR = Kernel(
+    "matrix_vector",
+    FILES,
+    ("x", "packed", "scales", "biases", "tokens", "outputs", "inputs", "group_size"),
+    ("y",),
+    DECLARE
+    + """
+    matrix_vector<T, BITS, TOKENS, ROWS>(
+        x, packed, scales, biases, y, uint(tokens), uint(outputs), uint(inputs), uint(group_size),
+        threadgroup_position_in_grid.x * ROWS, thread_index_in_simdgroup,
+        simdgroup_index_in_threadgroup, simdgroups_per_threadgroup, partial);
+    """,
+)
+
+
+def simdgroups(inputs: int) -> int:
+    """How many share out the columns: one for each sweep of a simdgroup, up to eight."""
+    return min(-(-inputs // (SIMD * SIMD)), MAX_SIMDGROUPS)
+
+
+def matrix_vector(x: mx.array, w: QuantizedTensor) -> mx.array:
+    """x w^T for x `M I`, M from 1 to 8, and an affine w `O I`."""
+    tokens, inputs = x.shape
+    outputs = w.shape[0]
+    assert w.biases is not None  # the affine mode has them
+    unrolled = next(count for count in (1, 2, 4, 8) if count >= tokens)
+    (y,) = _MATRIX_VECTOR(
+        (x, w.packed, w.scales, w.biases, tokens, outputs, inputs, w.group_size),
+        [((tokens, outputs), x.dtype)],
+        groups=(-(-outputs // ROWS), 1, 1),
+        group=(SIMD * simdgroups(inputs), 1, 1),
+        template=[("T", x.dtype), ("BITS", w.bits), ("TOKENS", unrolled), ("ROWS", ROWS)],
+    )
+    return y

@@ -1,0 +1,48 @@
+"""Softmax, one row for a threadgroup.
+
+A row is read three times, twice from the cache, and its exponentials are computed twice rather than
+kept: a row of any length then needs no memory but the 256 bytes of the two reductions. A thread
+takes four numbers until the group is full at 4,096. An axis other than the last is moved there
+first, which copies.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops.contract import check_softmax
+
+from tinyllm_kernels.metal.kernel import MAX_THREADS, SIMD, Kernel
+
+PER_THREAD = 4
+
+_SOFTMAX = Kernel(
+    "softmax",
+    ("simdgroups.metal", "softmax/softmax.metal"),
+    ("x", "dim"),
+    ("y",),
+    """
+    threadgroup float maxima[32], sums[32];
+    softmax<T>(x, y, uint(dim), threadgroup_position_in_grid.x, thread_index_in_simdgroup,
+               simdgroup_index_in_threadgroup, simdgroups_per_threadgroup, maxima, sums);
+    """,
+)
+
+
+def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
+    """exp(x - max x) / sum exp(x - max x) along an axis; see `tinyllm_ops.softmax`."""
+    check_softmax(x, axis)
+    if x.size == 0:
+        return x
+    if axis % x.ndim != x.ndim - 1:
+        return softmax(x.swapaxes(axis, -1)).swapaxes(axis, -1)
+    dim = x.shape[-1]
+    simdgroups = min(-(-dim // (SIMD * PER_THREAD)), MAX_THREADS // SIMD)
+    (y,) = _SOFTMAX(
+        (x, dim),
+        [(x.shape, x.dtype)],
+        groups=(x.size // dim, 1, 1),
+        group=(SIMD * simdgroups, 1, 1),
+        template=[("T", x.dtype)],
+    )
+    return y

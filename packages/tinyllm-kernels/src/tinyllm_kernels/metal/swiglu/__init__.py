@@ -1,0 +1,41 @@
+"""SwiGLU, one number for a thread.
+
+Two numbers are read and one is written, neighbors by neighbors: nothing is shared, and no choice of
+groups matters but that they be full. A number of any dtype costs one exponential in float32 and is
+rounded once. No threadgroup memory.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops.contract import check_swiglu
+
+from tinyllm_kernels.metal.kernel import Kernel
+
+THREADS = 256
+
+_SWIGLU = Kernel(
+    "swiglu",
+    ("swiglu/swiglu.metal",),
+    ("gate", "up", "count"),
+    ("y",),
+    "swiglu<T>(gate, up, y, uint(count), thread_position_in_grid.x);",
+)
+
+
+def swiglu(
+    gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
+) -> Float[mx.array, "*shape"]:
+    """silu(gate) * up; see `tinyllm_ops.swiglu`."""
+    check_swiglu(gate, up)
+    if gate.size == 0:
+        return gate
+    (y,) = _SWIGLU(
+        (gate.reshape(-1), up.reshape(-1), gate.size),
+        [(gate.shape, gate.dtype)],
+        groups=(-(-gate.size // THREADS), 1, 1),
+        group=(THREADS, 1, 1),
+        template=[("T", gate.dtype)],
+    )
+    return y

@@ -1,0 +1,94 @@
+"""Softmax, the gate of an MLP, rows of a table, rotary positions: no sums of products."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_ops import OpSet, Rotary, Yarn, quantize
+from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
+
+SIZES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_softmax(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+    x = normal((3, width), dtype, seed=1, magnitude=5.0)
+    x[1, ::2] = -mx.inf
+    x[2] = -mx.inf  # a row that sees nothing
+    assert_close(metal.softmax(x), oracle.softmax(exact(x)))
+
+
+def test_softmax_along_another_axis_and_of_long_rows(metal: OpSet) -> None:
+    x = normal((3, 5, 33), seed=1)
+    assert_close(metal.softmax(x, 1), oracle.softmax(exact(x), 1))
+    long = normal((1, 4200), seed=2, magnitude=30.0)
+    assert_close(metal.softmax(long), oracle.softmax(exact(long)))
+    assert metal.softmax(mx.zeros((2, 0))).shape == (2, 0)
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_swiglu(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+    gate, up = normal((width,), dtype, seed=1, magnitude=6.0), normal((width,), dtype, seed=2)
+    assert_close(metal.swiglu(gate, up), oracle.swiglu(exact(gate), exact(up)))
+
+
+def test_swiglu_of_numbers_beyond_the_range_of_exp(metal: OpSet) -> None:
+    gate = mx.array([[-1e30, -500.0, -88.0, -1e-30, 0.0, 1e-30, 88.0, 500.0, 1e30]])
+    y = metal.swiglu(gate, mx.ones((1, 9)))[0]
+    assert np.array(y) == pytest.approx([0, 0, -88 * np.exp(-88), 0, 0, 0, 88, 500, 1e30])
+    assert mx.isnan(metal.swiglu(mx.array([mx.nan]), mx.ones(1))).item()
+    assert metal.swiglu(mx.zeros((2, 0)), mx.zeros((2, 0))).shape == (2, 0)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_embedding_of_every_format(metal: OpSet, group_size: int, bits: int) -> None:
+    w = quantize(normal((7, 384), mx.bfloat16, seed=1), group_size, bits)
+    ids = np.array([[6, 0, 3], [3, 1, 5]])
+    assert_close(metal.embedding(mx.array(ids), w), oracle.embedding(ids, exact(w)))
+
+
+def test_embedding_of_every_dtype(metal: OpSet, dtype: mx.Dtype) -> None:
+    w = quantize(normal((9, 32), dtype, seed=1), 32)
+    for ids in (np.arange(9, dtype=np.uint8), np.array(4)):
+        y = metal.embedding(mx.array(ids), w)
+        assert y.dtype == dtype
+        assert_close(y, oracle.embedding(ids, exact(w)))
+
+
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("scaling", [None, Yarn(4.0, 64)], ids=["plain", "yarn"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (2, 5, 3, 10), (1, 33, 2, 80), (2, 3, 4, 128)])
+def test_rope(
+    metal: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], scaling: Yarn | None, traditional: bool
+) -> None:
+    x = normal(shape, dtype, seed=1)
+    y = metal.rope(x, slice(7, 7 + shape[1]), 1e4, traditional, scaling)
+    expected = oracle.rope(exact(x), np.arange(7, 7 + shape[1]), 1e4, traditional, scaling)
+    assert_close(y, expected, position=7 + shape[1])
+
+
+def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None:
+    x = normal((2, 3, 4, 16), seed=1)
+    where = np.array([[0, 5, 1], [30, 131_071, 2]])
+    y = metal.rope(x, mx.array(where), 1e4)
+    assert_close(y, oracle.rope(exact(x), where, 1e4), position=131_071)
+    y = metal.rope(x, [slice(0, 3), slice(7, 10)], 1e4)
+    where = np.array([[0, 1, 2], [7, 8, 9]])
+    assert_close(y, oracle.rope(exact(x), where, 1e4), position=9)
+    assert metal.rope(mx.zeros((1, 0, 2, 8))).shape == (1, 0, 2, 8)
+
+
+@pytest.mark.parametrize("kind", [{"biased": True}, {"normed": True}], ids=str)
+@pytest.mark.parametrize("length", [1, 5])
+def test_what_attention_is_given(
+    metal: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
+) -> None:
+    rotary = Rotary(1e4, scaling=Yarn(4.0, 64))
+    block = attention_block(64, 4, 2, 24, dtype, bits=4, rotary=rotary, **kind)
+    x = normal((2, length, 64), dtype, seed=4)
+    where = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 30]])[:, :length]
+    made = metal.attention_inputs(x, block, mx.array(where))
+    for part, expected in zip(made, attention_inputs_oracle(exact(x), block, where), strict=True):
+        assert part.dtype == dtype
+        assert_close(part, expected)
