@@ -134,6 +134,14 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_and_the_long_one_goes_on() 
     assert run(world) == [shorts[1], long]
 
 
+def test_of_several_prompts_behind_a_long_one_the_shortest_comes_first() -> None:
+    world = World(pages=200)
+    long = world.add([1] * 400, 1)
+    world.step(8)
+    longer, shorter = world.add([2] * 30, 1), world.add([3] * 10, 1)
+    assert run(world) == [shorter, longer, long]
+
+
 def test_short_prompts_in_a_stream_do_not_starve_a_long_one() -> None:
     world = World(pages=200)
     long = world.add([1] * 101, 1)
