@@ -1,10 +1,13 @@
 // Every kernel of every instruction set of this machine against float64, without MLX or Python.
 //
 // For what Python tests cannot do: run under qemu for another architecture, and under sanitizers
-// with each input in an allocation of exactly its size. `check.sh` builds and runs it.
+// with each input in an allocation of exactly its size. `check.sh` builds and runs it, with the name
+// of an instruction set.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "../product.h"
@@ -15,6 +18,12 @@ namespace {
 
 using namespace tinyllm;
 using namespace tinyllm::check;
+
+#if defined(__aarch64__)
+constexpr const char* kMachine = "aarch64";
+#else
+constexpr const char* kMachine = "x86-64";
+#endif
 
 void check_linear(const Kernels& kernels, Type type, int bits, int group, int rows) {
   const int N = 27, K = 256;
@@ -77,22 +86,35 @@ void check_rope(const Kernels& kernels, Type type, int dim) {
   compare(kernels, "rope", y, expected);
 }
 
+void check_all(const Kernels& kernels) {
+  for (Type type : {Type::float32, Type::float16, Type::bfloat16}) {
+    for (int bits : {2, 3, 4, 5, 6, 8}) {
+      for (int group : {32, 64, 128}) {
+        for (int rows : {1, 2, 3, 4, 9}) check_linear(kernels, type, bits, group, rows);
+      }
+    }
+    for (int width : {1, 7, 16, 33, 100}) check_rms_norm(kernels, type, width);
+    for (int size : {1, 7, 16, 33, 100}) check_swiglu(kernels, type, size);
+    for (int dim : {2, 10, 64, 128}) check_rope(kernels, type, dim);
+    check_attention(kernels, type);
+  }
+}
+
 }  // namespace
 
-int main() {
-  for (const Kernels* kernels : tiers()) {
-    for (Type type : {Type::float32, Type::float16, Type::bfloat16}) {
-      for (int bits : {2, 3, 4, 5, 6, 8}) {
-        for (int group : {32, 64, 128}) {
-          for (int rows : {1, 2, 3, 4, 9}) check_linear(*kernels, type, bits, group, rows);
-        }
-      }
-      for (int width : {1, 7, 16, 33, 100}) check_rms_norm(*kernels, type, width);
-      for (int size : {1, 7, 16, 33, 100}) check_swiglu(*kernels, type, size);
-      for (int dim : {2, 10, 64, 128}) check_rope(*kernels, type, dim);
-      check_attention(*kernels, type);
-    }
-    std::printf("%s checked\n", kernels->name);
+int main(int count, char** arguments) {
+  if (count != 2) {
+    std::printf("expected the name of an instruction set, such as \"portable\"\n");
+    return EXIT_FAILURE;
   }
+  const std::string_view name = arguments[1];
+  const auto is_wanted = [&](const Kernels* kernels) { return kernels->name == name; };
+  const auto found = std::ranges::find_if(tiers(), is_wanted);
+  if (found == tiers().end()) {
+    std::printf("%s: not checked, this machine cannot run it\n", arguments[1]);
+    return EXIT_SUCCESS;
+  }
+  check_all(**found);
+  std::printf("%s: checked, %d failures, %s\n", arguments[1], failures, kMachine);
   return failures ? EXIT_FAILURE : EXIT_SUCCESS;
 }
