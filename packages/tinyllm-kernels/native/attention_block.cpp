@@ -56,6 +56,10 @@ KeyValues::Part cache_of(const Heads& added, int64_t offset, Type type) {
   return part;
 }
 
+Tokens tokens_of(const AttentionInputsTask& t) {
+  return t.length == 1 ? Tokens::decoded : Tokens::prompt;
+}
+
 }  // namespace
 
 void run(const Kernels& kernels, const AttentionInputsTask& t) {
@@ -70,7 +74,7 @@ void run(const Kernels& kernels, const AttentionInputsTask& t) {
               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
     x = normal.get();
   }
-  Operand operand(kernels, x, t.type, rows, width);
+  Operand operand(kernels, x, t.type, rows, width, tokens_of(t));
   auto q = aligned<char>(rows * t.q.rows * size);
   auto k = aligned<char>(rows * t.k.rows * size), v = aligned<char>(rows * t.v.rows * size);
   multiply(kernels, operand, {{&t.q, t.q_bias, nullptr, q.get()},
@@ -109,7 +113,7 @@ void run(const Kernels& kernels, const AttentionBlockTask& t) {
   attention.causal = in.length > 1;
   run_attention(kernels, attention);
 
-  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width));
+  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), tokens_of(in));
   multiply(kernels, joined, {{&t.o, t.o_bias, in.x, t.y}});
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "bfloat16_panel.h"
 #include "linear.h"
 #include "numbers.h"
 #include "put.h"
@@ -24,25 +25,24 @@ namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr int kTileTokens = 32;
 
-// Pairs in a row of so many numbers.
-inline int64_t pairs_of(int columns) { return (columns + 1) / 2; }
-
 #if defined(__AVX512BF16__)
 
-// Packs tokens of x `M K` from tile `first` to `last`; what is missing in the last tile is zero.
+// Packs tokens of x `M K` from tile `first` to `last`. What is missing in the last tile may be
+// anything: each lane is a token of its own, and nobody reads that of one that is missing.
 inline void pack_tiles(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
                        uint32_t* tiles) {
   const int64_t pairs = pairs_of(columns);
   constexpr int64_t kPairs = 16;  // at once: a cache line of each token
   for (int64_t tile = first; tile < last; ++tile) {
     uint32_t* to = tiles + tile * pairs * kTileTokens;
+    const int64_t tokens = std::min<int64_t>(kTileTokens, rows - tile * kTileTokens);
     for (int64_t p0 = 0; p0 < pairs; p0 += kPairs) {
       const int64_t p1 = std::min(p0 + kPairs, pairs);
-      for (int64_t i = 0; i < kTileTokens; ++i) {
-        const int64_t m = tile * kTileTokens + i;
+      for (int64_t i = 0; i < tokens; ++i) {
+        const uint16_t* token = x + (tile * kTileTokens + i) * columns;
         for (int64_t p = p0; p < p1; ++p) {
           uint32_t pair = 0;
-          if (m < rows) std::memcpy(&pair, x + m * columns + 2 * p, 2 * p + 1 < columns ? 4 : 2);
+          std::memcpy(&pair, token + 2 * p, 2 * p + 1 < columns ? 4 : 2);
           to[p * kTileTokens + i] = pair;
         }
       }
@@ -50,43 +50,57 @@ inline void pack_tiles(const uint16_t* x, int64_t rows, int columns, int64_t fir
   }
 }
 
+// Half a vector, which takes half the time, for a tile of few tokens.
+using HalfFloats [[gnu::vector_size(2 * W)]] = float;
+using HalfWords [[gnu::vector_size(2 * W)]] = uint32_t;
+
+inline Floats add_products(Floats sums, Words a, Words b) {
+  return std::bit_cast<Floats>(_mm512_dpbf16_ps(
+      std::bit_cast<__m512>(sums), std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b)));
+}
+
+inline HalfFloats add_products(HalfFloats sums, HalfWords a, HalfWords b) {
+  return std::bit_cast<HalfFloats>(_mm256_dpbf16_ps(
+      std::bit_cast<__m256>(sums), std::bit_cast<__m256bh>(a), std::bit_cast<__m256bh>(b)));
+}
+
 // N rows of w times X vectors of tokens: all sums stay in registers.
-template <int N, int X>
-void multiply_pairs(const uint32_t* tile, const uint16_t* w, int64_t stride, int64_t pairs,
+template <typename Sums, typename Numbers, int N, int X>
+void multiply_pairs(const uint32_t* tile, const Pairs& w, int64_t first, int64_t pairs,
                     float* sums) {
-  __m512 total[N][X] = {};
+  constexpr int lanes = sizeof(Sums) / sizeof(float);
+  Sums total[N][X] = {};
   for (int64_t p = 0; p < pairs; ++p) {
-    __m512bh tokens[X];
+    Numbers tokens[X];
 #pragma GCC unroll 2
     for (int i = 0; i < X; ++i) {
-      tokens[i] = (__m512bh)_mm512_loadu_si512(tile + p * kTileTokens + i * W);
+      std::memcpy(&tokens[i], tile + p * kTileTokens + i * lanes, sizeof tokens[i]);
     }
 #pragma GCC unroll 12
     for (int n = 0; n < N; ++n) {
-      int pair;
-      std::memcpy(&pair, w + n * stride + 2 * p, sizeof pair);
-      const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+      uint32_t pair;
+      std::memcpy(&pair, w.rows + (first + n) * w.stride + 2 * p, sizeof pair);
 #pragma GCC unroll 2
-      for (int i = 0; i < X; ++i) total[n][i] = _mm512_dpbf16_ps(total[n][i], tokens[i], both);
+      for (int i = 0; i < X; ++i) {
+        total[n][i] = add_products(total[n][i], tokens[i], Numbers{} + pair);
+      }
     }
   }
   for (int n = 0; n < N; ++n) {
-    for (int i = 0; i < X; ++i) _mm512_storeu_ps(sums + n * kTileTokens + i * W, total[n][i]);
+    std::memcpy(sums + (first + n) * kTileTokens, total[n], sizeof total[n]);
   }
 }
 
 // The same for any number of rows.
-template <int X>
-void multiply_panel_pairs(const uint32_t* tile, const uint16_t* w, int64_t stride, int64_t rows,
-                          int64_t pairs, float* sums) {
+template <typename Sums, typename Numbers, int X>
+void multiply_panel_pairs(const uint32_t* tile, const Pairs& w, int64_t rows, int64_t pairs,
+                          float* sums) {
   constexpr int kTogether = 12;
   int64_t n = 0;
   for (; n + kTogether <= rows; n += kTogether) {
-    multiply_pairs<kTogether, X>(tile, w + n * stride, stride, pairs, sums + n * kTileTokens);
+    multiply_pairs<Sums, Numbers, kTogether, X>(tile, w, n, pairs, sums);
   }
-  for (; n < rows; ++n) {
-    multiply_pairs<1, X>(tile, w + n * stride, stride, pairs, sums + n * kTileTokens);
-  }
+  for (; n < rows; ++n) multiply_pairs<Sums, Numbers, 1, X>(tile, w, n, pairs, sums);
 }
 
 // Sums of W rows of w from n0 on for W tokens from m on, turned to where they belong in y.
@@ -96,10 +110,10 @@ inline void put_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n
   for (int n = 0; n < W; ++n) square[n] = std::bit_cast<Words>(load(sums + n * kTileTokens));
   transpose(square);
   const BFloat16* bias = static_cast<const BFloat16*>(t.bias);
-  const Floats added = bias ? load_as_floats(bias + n0) : Floats{};
   for (int i = 0; i < tokens; ++i) {
     const int64_t at = (m + i) * t.w->rows + n0;
-    Floats row = std::bit_cast<Floats>(square[i]) + added;
+    Floats row = std::bit_cast<Floats>(square[i]);
+    if (bias) row += load_as_floats(bias + n0);
     if (t.residual) row += load_as_floats(static_cast<const BFloat16*>(t.residual) + at);
     store_floats(static_cast<BFloat16*>(t.y) + at, row);
   }
@@ -119,16 +133,23 @@ inline void put_tile(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, in
   }
 }
 
-// A part: rows of w, as numbers of `stride` from one to the next, times its tokens.
-inline void multiply_tiles(const LinearTask& t, const LinearRange& range, const uint16_t* panel,
-                           int64_t stride, float* scratch) {
+// A part: rows of w times its tokens.
+template <typename Format>
+void multiply_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
   const int64_t rows = range.last_row - range.first_row, pairs = pairs_of(t.w->columns);
+  const Pairs w = unpack_pairs<Format>(*t.w, range.first_row, rows, scratch);
+  float* sums = scratch + panel_room(t.w->columns);
   for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
     const uint32_t* tile = t.tiles + m / kTileTokens * pairs * kTileTokens;
     const int64_t end = std::min<int64_t>(m + kTileTokens, range.last_token);
-    (end - m > W ? multiply_panel_pairs<2> : multiply_panel_pairs<1>)(tile, panel, stride, rows,
-                                                                      pairs, scratch);
-    put_tile(t, m, end, range.first_row, rows, scratch);
+    if (end - m <= W / 2) {
+      multiply_panel_pairs<HalfFloats, HalfWords, 1>(tile, w, rows, pairs, sums);
+    } else if (end - m <= W) {
+      multiply_panel_pairs<Floats, Words, 1>(tile, w, rows, pairs, sums);
+    } else {
+      multiply_panel_pairs<Floats, Words, 2>(tile, w, rows, pairs, sums);
+    }
+    put_tile(t, m, end, range.first_row, rows, sums);
   }
 }
 

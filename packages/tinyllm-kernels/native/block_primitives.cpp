@@ -40,7 +40,7 @@ class MlpBlock : public CpuPrimitive {
       Copies copies;
       MlpBlockTask task{};
       task.x = placed(x, copies);
-      task.rows = x.size / x.shape.back();
+      task.rows = x.size / x.shape.back(), task.tokens = tokens_of(x);
       task.norm = {placed(block.norm, copies), block.eps};
       task.gate = block.gate.placed(copies), task.up = block.up.placed(copies);
       task.down = block.down.placed(copies);

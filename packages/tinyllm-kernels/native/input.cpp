@@ -50,6 +50,12 @@ const void* Input::compact(std::unique_ptr<char[]>& copy) const {
   return copy.get();
 }
 
+Tokens tokens_of(const Input& x) {
+  const size_t axes = x.shape.size();
+  const int64_t rows = axes < 2 ? 1 : x.shape[axes - 2];
+  return rows == 1 || (axes < 3 && rows <= 16) ? Tokens::decoded : Tokens::prompt;
+}
+
 bool Input::has_whole_rows() const {
   return shape.empty() || shape.back() == 1 || strides.back() == 1;
 }

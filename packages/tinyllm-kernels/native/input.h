@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "linear.h"
 #include "mlx/array.h"
 #include "weights.h"
 
@@ -32,5 +33,9 @@ struct Input {
   size_t itemsize;
   bool contiguous;
 };
+
+// What the rows of x are: those of `... 1 K` are tokens that are decoded, those of `... T K` with
+// T > 1 prompts. A matrix says nothing of it: up to 16 rows pass for decoded.
+Tokens tokens_of(const Input& x);
 
 }  // namespace tinyllm

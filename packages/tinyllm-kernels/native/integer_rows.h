@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "constant.h"
 #include "decode.h"
 #include "linear.h"
 #include "numbers.h"
@@ -173,6 +174,22 @@ void multiply_in_integers(const LinearTask& t, int64_t token, int64_t first, int
     }
     for (int m = 0; m < M; ++m) put(t, token + m, n, sum(total[m]));
   }
+}
+
+// A part: rows of w times its rows of x. Some rows of w at a time, which are still near when the next
+// tokens want them.
+template <int Bits>
+void multiply_integer_rows(const LinearTask& t, const LinearRange& range) {
+  with_type(t.w->type, [&]<typename T>(T*) {
+    for (int64_t first = range.first_row; first < range.last_row; first += W) {
+      const int64_t last = std::min(first + W, range.last_row);
+      for (int64_t m = range.first_token; m < range.last_token; m += 8) {
+        with_constant<8>(range.last_token - m, [&]<int M>() {
+          multiply_in_integers<Bits, T, M>(t, m, first, last);
+        });
+      }
+    }
+  });
 }
 
 #endif

@@ -1,10 +1,14 @@
 // y = x w^T + bias: the matrix product that a projection is.
 //
-// Two ways to the same sums. For a few rows of x (a token or two) every code is multiplied as it is
-// unpacked: memory is what limits, and each weight is used once. For many rows a panel of w is
-// unpacked once, and multiplied with blocks of rows that stay in the second-level cache; in bfloat16
-// where that is the type of x and the instruction set multiplies it. Either way the sums of a row
-// of x do not depend on the rows beside it.
+// Two ways to the same sums. For tokens that are decoded every code is multiplied as it is unpacked:
+// memory is what limits, and each weight is used a few times. For a prompt a panel of w is unpacked
+// once, and multiplied with blocks of tokens that stay in the second-level cache; in bfloat16 where
+// that is the type of x and the instruction set multiplies it. Where it multiplies integers and no
+// bfloat16, prompts go the way of decoded tokens, block by block: that is faster than floats.
+//
+// The two ways round differently. So which of them a row of x goes never depends on how many rows
+// there are, and what becomes of it not on the rows beside it: a request gets the same bits in any
+// company.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +17,23 @@
 
 namespace tinyllm {
 
-// Rows of x that are multiplied while w is unpacked, at most; in integers unpacking costs less.
-inline constexpr int kFewRows = 3, kFewRowsInIntegers = 16;
+// What the rows of x are.
+enum class Tokens : uint8_t {
+  decoded,  // each the last one of a text of its own
+  prompt,   // side by side in one text
+};
 
 struct LinearTask {
   const float* x = nullptr;  // M K
   int64_t rows = 0;          // M
-  // For a few rows of x alone: its sums over each group of w, M K/group; and, where the kernels
-  // want it, x in integers (see integer_rows.h), M K 2, with a scale for each group.
+  Tokens tokens{};
+  // For codes that are multiplied as they are unpacked: the sums of x over each group of w, M K/group;
+  // and, where the kernels want it, x in integers (see integer_rows.h), M K 2, with a scale for each
+  // group.
   const float* sums = nullptr;
   const int8_t* planes = nullptr;
   const float* plane_scales = nullptr;
-  // For many rows, where the kernels want it, x in pairs of bfloat16: see bfloat16_tiles.h.
+  // For a prompt, where the kernels want it, x in pairs of bfloat16: see bfloat16_tiles.h.
   const uint32_t* tiles = nullptr;
   const Weights* w = nullptr;      // N K
   const void* bias = nullptr;      // N of `type`, or null
@@ -33,9 +42,6 @@ struct LinearTask {
   Type type{};
   int64_t part_rows = 0, part_tokens = 0;  // rows of w, and of x, in a part
 };
-
-// Whether w is read once for all rows of x.
-inline bool is_few(const LinearTask& t) { return t.planes || t.rows <= kFewRows; }
 
 // The numbers of y that a part computes: those of some tokens (rows of x) and some rows of w.
 struct LinearRange {

@@ -21,7 +21,8 @@ class Linear : public CpuPrimitive {
                    type = type_of(out.dtype()), y = allocate(out)] {
       Copies copies;
       const Weights weights = w.placed(copies);
-      Operand rows(kernels, placed(x, copies), type, x.size / weights.columns, weights.columns);
+      Operand rows(kernels, placed(x, copies), type, x.size / weights.columns, weights.columns,
+                   tokens_of(x));
       multiply(kernels, rows, {{&weights, bias.placed(copies), residual.placed(copies), y}});
     });
   }
@@ -44,13 +45,15 @@ class ExpertLinear : public CpuPrimitive {
                    type = type_of(out.dtype()), y = allocate(out), itemsize = out.itemsize()] {
       Copies copies;
       const char* rows = static_cast<const char*>(placed(x, copies));
+      // How many rows an expert gets is a matter of their company: the axes alone decide.
+      const Tokens tokens = x.shape.size() < 3 ? Tokens::decoded : tokens_of(x);
       const int32_t* chosen = static_cast<const int32_t*>(placed(experts, copies));
       for (int64_t first = 0, last; first < experts.size; first = last) {
         for (last = first + 1; last < experts.size && chosen[last] == chosen[first];) ++last;
         const Weights weights = w.placed(copies, chosen[first]);
         const int64_t row_bytes = static_cast<int64_t>(itemsize);
         Operand run(kernels, rows + first * weights.columns * row_bytes, type, last - first,
-                    weights.columns);
+                    weights.columns, tokens);
         multiply(kernels, run,
                  {{&weights, nullptr, nullptr, y + first * weights.rows * row_bytes}});
       }
@@ -108,7 +111,9 @@ mx::array expert_linear(const mx::array& x, const WeightArrays& w, const mx::arr
   inputs.push_back(experts);
   const Weights weights = describe(w, x.shape(-1));
   auto primitive = std::make_shared<ExpertLinear>(weights);
-  return mx::array({x.shape(0), weights.rows}, x.dtype(), std::move(primitive), std::move(inputs));
+  mx::Shape shape = x.shape();
+  shape.back() = weights.rows;
+  return mx::array(shape, x.dtype(), std::move(primitive), std::move(inputs));
 }
 
 mx::array embedding(const mx::array& ids, const WeightArrays& w, mx::Dtype dtype) {

@@ -13,6 +13,7 @@ struct Norm {
 struct MlpBlockTask {
   const void* x;  // rows E
   int64_t rows;
+  Tokens tokens;
   Norm norm;
   Weights gate, up, down;
   void* y;  // rows E

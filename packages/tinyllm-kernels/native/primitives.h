@@ -25,7 +25,8 @@ mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,
                         const std::optional<mlx::core::array>& bias,
                         const std::optional<mlx::core::array>& residual);
 
-// Each row of x `R K` times the matrix of its own expert in w `X N K`; experts `R` of int32 ascend.
+// Each row of x `*batch K` times the matrix of its own expert in w `X N K`; experts `*batch` of int32
+// ascend.
 mlx::core::array expert_linear(const mlx::core::array& x, const WeightArrays& w,
                                const mlx::core::array& experts);
 

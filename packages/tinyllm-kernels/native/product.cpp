@@ -20,16 +20,18 @@ LinearTask task_of(const Kernels& kernels, Operand& x, const Product& product) {
 
 void Operand::fill(LinearTask& task) {
   const Weights& w = *task.w;
-  const bool in_integers = rows_ <= kFewRowsInIntegers && kernels_.linear_takes_planes(w, type_);
-  if (in_integers || (rows_ <= kFewRows && w.mode == Mode::affine)) {
-    const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
-    task.sums = forms.sums.get();
-    task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
-  } else if (rows_ > kFewRows && kernels_.linear_takes_tiles(type_)) {
+  task.tokens = tokens_;
+  if (tokens_ == Tokens::prompt && kernels_.linear_takes_tiles(type_)) {
     task.tiles = tiles();
     return;
   }
   task.x = floats();
+  const bool in_integers = kernels_.linear_takes_planes(w, type_);
+  if (in_integers || (tokens_ == Tokens::decoded && w.mode == Mode::affine)) {
+    const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
+    task.sums = forms.sums.get();
+    task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
+  }
 }
 
 const uint32_t* Operand::tiles() {
@@ -60,14 +62,20 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
   for (const Grouped& forms : grouped_) {
     if (forms.group == w.group && forms.bits == bits) return forms;
   }
-  const int64_t groups = rows_ * (columns_ / w.group);
-  Grouped forms{w.group, bits, aligned<float>(groups), nullptr, nullptr};
-  kernels_.group_sums(floats(), groups, w.group, forms.sums.get());
+  const int64_t groups = columns_ / w.group, columns = columns_;
+  const float* x = floats();
+  Grouped forms{w.group, bits, aligned<float>(rows_ * groups), nullptr, nullptr};
   if (bits) {
-    forms.planes = aligned<int8_t>(2 * rows_ * columns_);
-    forms.scales = aligned<float>(groups);
-    kernels_.linear_planes(floats(), rows_ * columns_, w, forms.planes.get(), forms.scales.get());
+    forms.planes = aligned<int8_t>(2 * rows_ * columns);
+    forms.scales = aligned<float>(rows_ * groups);
   }
+  in_chunks(rows_, columns, [&](int64_t first, int64_t last) {
+    const int64_t count = last - first, at = first * groups;
+    kernels_.group_sums(x + first * columns, count * groups, w.group, forms.sums.get() + at);
+    if (!bits) return;
+    kernels_.linear_planes(x + first * columns, count * columns, w,
+                           forms.planes.get() + 2 * first * columns, forms.scales.get() + at);
+  });
   return grouped_.emplace_back(std::move(forms));
 }
 

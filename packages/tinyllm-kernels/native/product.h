@@ -12,8 +12,9 @@ namespace tinyllm {
 // Rows of x, in the forms in which products want them. Each form is made when it is first asked for.
 class Operand {
  public:
-  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns)
-      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns) {}
+  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns,
+          Tokens tokens)
+      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns), tokens_(tokens) {}
 
   int64_t rows() const { return rows_; }
   int columns() const { return columns_; }
@@ -39,6 +40,7 @@ class Operand {
   Type type_;
   int64_t rows_;
   int columns_;
+  Tokens tokens_;
   Aligned<float> floats_;
   Aligned<uint32_t> tiles_;
   std::vector<Grouped> grouped_;

@@ -22,6 +22,14 @@ def test_multiplies_each_row_by_its_own_expert(
     assert_close(y, oracle.expert_linear(exact(x), exact(w), np.array(experts)))
 
 
+@pytest.mark.parametrize("lead", [(1, 4), (4, 1), (2, 1, 2)])
+def test_rows_may_have_several_axes(ops: OpSet, lead: tuple[int, ...]) -> None:
+    x, w = normal((*lead, 32), seed=1), normal((3, 8, 32), seed=2)
+    experts = np.array([0, 0, 1, 2]).reshape(lead)
+    y = ops.expert_linear(x, w, mx.array(experts))
+    assert_close(y, oracle.expert_linear(exact(x), exact(w), experts))
+
+
 @pytest.mark.parametrize(("mode", "bits", "group"), FORMATS)
 def test_reads_packed_experts_as_the_numbers_they_stand_for(
     ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int
@@ -73,9 +81,10 @@ def test_a_thousand_rows_do_not_copy_the_experts_for_each(ops: OpSet) -> None:
 @pytest.mark.parametrize(
     ("x", "w", "experts", "words"),
     [
-        ((2, 3), (4, 5, 6), (2,), r"x: expected shape \(N, 6\), got \(2, 3\)"),
-        ((6,), (4, 5, 6), (2,), r"x: expected axes N I, got shape \(6,\)"),
+        ((2, 3), (4, 5, 6), (2,), r"x: expected shape \(..., N, 6\), got \(2, 3\)"),
+        ((6,), (4, 5, 6), (2,), r"x: expected shape \(..., N, 6\), got \(6,\)"),
         ((2, 6), (5, 6), (2,), r"w: expected axes X O I, got shape \(5, 6\)"),
+        ((2, 1, 6), (4, 5, 6), (2,), r"experts: expected shape \(2, 1\), got \(2,\)"),
         ((2, 6), (4, 5, 6), (3,), r"experts: expected shape \(2,\), got \(3,\)"),
     ],
 )

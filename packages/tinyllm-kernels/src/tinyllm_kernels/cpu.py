@@ -43,8 +43,8 @@ def opset_of(native: ModuleType) -> OpSet:
         return array(native.linear(x, weight(w), bias))
 
     def expert_linear(
-        x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
-    ) -> Float[mx.array, "N O"]:
+        x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+    ) -> Float[mx.array, "*batch O"]:
         """Each row times its expert's matrix, run by run of equal experts."""
         check_expert_linear(x, w, experts)
         if x.size == 0:

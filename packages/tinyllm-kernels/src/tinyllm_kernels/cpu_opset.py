@@ -24,6 +24,10 @@ from tinyllm_kernels import arguments
 class CpuOpSet(OpSet):
     """An OpSet whose coarse ops are native as well.
 
+    What becomes of a row is the same, to the last bit, whatever rows are beside it: those of
+    `R 1 E` are tokens that are decoded, those of `1 T E` with T > 1 a prompt, and only this decides
+    how they are computed. (Of a matrix up to 16 rows count as decoded.)
+
     Attributes:
         native: the extension.
     """

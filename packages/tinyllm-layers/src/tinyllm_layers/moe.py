@@ -53,32 +53,34 @@ class MoE:
 
     def __call__(self, x: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch E"]:
         """Route each token, let its experts speak, add up what they say by their shares."""
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # N E
-        shares, experts = self.route(rows)
+        shares, experts = self.route(x)
         # Rows of one expert side by side, so that its matrices are read once for all of them.
-        chosen = experts.flatten()  # N*K
+        chosen = experts.flatten()  # R = N*K
         order = mx.argsort(chosen)
-        said = self._mlp(rows[order // self.num_experts_per_tok], chosen[order])
-        said = said[mx.argsort(order)].reshape(*experts.shape, x.shape[-1])  # N K E
-        total = (said.astype(mx.float32) * shares[..., None]).sum(-2)
-        return total.astype(x.dtype).reshape(x.shape)
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])[order // self.num_experts_per_tok]
+        # The axes still say whether these are tokens of one text, or the last ones of several.
+        lead = (chosen.size, 1) if x.shape[-2:-1] == (1,) else (1, chosen.size)
+        said = self._mlp(rows.reshape(*lead, x.shape[-1]), chosen[order].reshape(lead))
+        said = said.reshape(rows.shape)[mx.argsort(order)].reshape(*experts.shape, x.shape[-1])
+        total = (said.astype(mx.float32) * shares[..., None]).sum(-2)  # *batch K E to *batch E
+        return total.astype(x.dtype)
 
     def route(
-        self, x: Float[mx.array, "N E"]
-    ) -> tuple[Float[mx.array, "N K"], Integer[mx.array, "N K"]]:
+        self, x: Float[mx.array, "*batch E"]
+    ) -> tuple[Float[mx.array, "*batch K"], Integer[mx.array, "*batch K"]]:
         """Choose K experts a token: their shares, float32 and largest first, and their numbers."""
         w = self.w_router
         wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
-        shares = self.ops.softmax(self.ops.linear(x.astype(mx.float32), wide))  # N X
-        experts = mx.argsort(-shares, axis=-1)[:, : self.num_experts_per_tok]
+        shares = self.ops.softmax(self.ops.linear(x.astype(mx.float32), wide))  # *batch X
+        experts = mx.argsort(-shares, axis=-1)[..., : self.num_experts_per_tok]
         shares = mx.take_along_axis(shares, experts, axis=-1)
         if self.norm_topk_prob:
             shares = shares / shares.sum(-1, keepdims=True)
         return shares, experts
 
     def _mlp(
-        self, x: Float[mx.array, "R E"], experts: Integer[mx.array, "R"]
-    ) -> Float[mx.array, "R E"]:
+        self, x: Float[mx.array, "*rows E"], experts: Integer[mx.array, "*rows"]
+    ) -> Float[mx.array, "*rows E"]:
         """`MLP` with the matrices of each row's own expert."""
         ops = self.ops
         gate = ops.expert_linear(x, self.w_gate, experts)

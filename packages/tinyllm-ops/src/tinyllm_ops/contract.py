@@ -64,15 +64,14 @@ def check_linear(x: mx.array, w: Weight, bias: mx.array | None) -> None:
 
 
 def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
-    """x `N I`, w `X O I`, experts `N` of an integer dtype."""
+    """x `*batch I`, w `X O I`, experts `*batch` of an integer dtype."""
     require_floating("x", x)
-    require_rank("x", x, "N I")
     require_rank("w", w, "X O I")
-    if x.shape[-1] != w.shape[-1]:
-        raise ValueError(f"x: expected shape (N, {w.shape[-1]}), got {tuple(x.shape)}")
+    if x.ndim < 2 or x.shape[-1] != w.shape[-1]:
+        raise ValueError(f"x: expected shape (..., N, {w.shape[-1]}), got {tuple(x.shape)}")
     if isinstance(w, mx.array):
         require_dtype("w", w, x.dtype)
-    require_shape("experts", experts, x.shape[:1])
+    require_shape("experts", experts, x.shape[:-1])
     if not mx.issubdtype(experts.dtype, mx.integer):
         raise ValueError(f"experts: expected an integer dtype, got {experts.dtype}")
 

@@ -49,13 +49,14 @@ def linear(
 
 
 def expert_linear(
-    x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
-) -> Float[mx.array, "N O"]:
+    x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+) -> Float[mx.array, "*batch O"]:
     """`mx.gather_mm` and `mx.gather_qmm`, which find each row's matrix by themselves."""
     check_expert_linear(x, w, experts)
     if x.size == 0:
-        return mx.zeros((x.shape[0], w.shape[1]), x.dtype)
-    rows = x[:, None]  # N 1 I
+        return mx.zeros((*x.shape[:-1], w.shape[1]), x.dtype)
+    rows = x.reshape(experts.size, 1, x.shape[-1])  # N 1 I
+    chosen = experts.flatten()
     if isinstance(w, mx.array) and _on_cpu() and x.dtype != mx.float32:
         return reference_expert_linear(x, w, experts)  # `mx.gather_mm` knows float32 alone there
     if isinstance(w, QuantizedTensor):
@@ -64,15 +65,15 @@ def expert_linear(
             w.packed,
             w.scales,
             w.biases,
-            rhs_indices=experts,
+            rhs_indices=chosen,
             group_size=w.group_size,
             bits=w.bits,
             mode=w.mode,
             sorted_indices=True,
         )
     else:
-        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=experts, sorted_indices=True)
-    return y[:, 0].astype(x.dtype)
+        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=chosen, sorted_indices=True)
+    return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[1])
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:

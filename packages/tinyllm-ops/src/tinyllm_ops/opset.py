@@ -35,8 +35,8 @@ class ExpertLinear(Protocol):
     """What `expert_linear` is to a layer."""
 
     def __call__(
-        self, x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
-    ) -> Float[mx.array, "N O"]:
+        self, x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+    ) -> Float[mx.array, "*batch O"]:
         """See `tinyllm_ops.expert_linear`."""
         ...
 

@@ -25,8 +25,8 @@ def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
 
 
 def expert_linear(x: Array, w: Array, experts: Ids) -> Array:
-    """y[n, o] = sum over i of x[n, i] w[experts[n], o, i]."""
-    y: Array = np.einsum("ni,noi->no", x, np.take(w, experts, axis=0))
+    """y[..., o] = sum over i of x[..., i] w[experts[...], o, i]."""
+    y: Array = np.einsum("...i,...oi->...o", x, np.take(w, experts, axis=0))
     return y
 
 
