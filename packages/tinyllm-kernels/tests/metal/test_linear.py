@@ -12,11 +12,17 @@ EXACT = {mx.float32: 2e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}  # of issue 4, f
 
 
 def check(
-    metal: OpSet, tokens: int, outputs: int, inputs: int, dtype: mx.Dtype, **fmt: int
+    metal: OpSet,
+    tokens: int,
+    outputs: int,
+    inputs: int,
+    dtype: mx.Dtype,
+    group_size: int = 64,
+    bits: int = 4,
 ) -> None:
     """A product of random numbers, by the table of tolerances and by the norm of its error."""
     x = normal((tokens, inputs), dtype, seed=1)
-    w = quantize(normal((outputs, inputs), dtype, seed=2), **fmt)
+    w = quantize(normal((outputs, inputs), dtype, seed=2), group_size, bits)
     y, expected = metal.linear(x, w), oracle.linear(exact(x), exact(w))
     assert y.dtype == dtype
     assert_close(y, expected)

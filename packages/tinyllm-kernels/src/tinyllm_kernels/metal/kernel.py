@@ -9,7 +9,7 @@ from importlib import resources
 
 import mlx.core as mx
 
-from tinyllm_kernels.arguments import array
+from tinyllm_kernels.arguments import arrays
 
 SIMD = 32  # threads of a simdgroup, on every Apple GPU
 MAX_THREADS = 1024  # of a threadgroup
@@ -56,7 +56,7 @@ class Kernel:
             template: names in the body that are constants when it is compiled.
         """
         x, y, z = (count * size for count, size in zip(groups, group, strict=True))
-        made = _made(self)(
+        results = made(self)(
             inputs=list(inputs),
             output_shapes=[tuple(shape) for shape, _ in outputs],
             output_dtypes=[dtype for _, dtype in outputs],
@@ -64,21 +64,24 @@ class Kernel:
             threadgroup=group,
             template=list(template),
         )
-        assert isinstance(made, list)
-        return [array(output) for output in made]
+        assert isinstance(results, list)
+        return arrays(results)
 
 
 @functools.cache
-def _made(kernel: Kernel) -> Callable[..., object]:
-    """MLX's kernel object, which compiles the text when it is first evaluated."""
+def made(kernel: Kernel) -> Callable[..., object]:
+    """MLX's kernel object, which compiles the text when it is first evaluated.
+
+    It is kept as long as the process lives; `made.cache_clear()` is for who changes a text.
+    """
     folder = resources.files("tinyllm_kernels.metal")
     texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in kernel.files)
-    made = mx.fast.metal_kernel(
+    kernel_object = mx.fast.metal_kernel(
         name=kernel.name,
         input_names=list(kernel.inputs),
         output_names=list(kernel.outputs),
         source=kernel.body,
         header="\n".join(texts),
     )
-    assert callable(made)
-    return made
+    assert callable(kernel_object)
+    return kernel_object

@@ -1,0 +1,89 @@
+"""For each kernel a call that reaches all of its text, compared with float64."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+from tinyllm_kernels.metal import METAL
+from tinyllm_ops import Rotary, quantize
+from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
+
+
+def rms_norm() -> None:
+    """Three rows of two simdgroups, with an eps that counts."""
+    x, weight = normal((3, 200), seed=1), normal((200,), seed=2)
+    assert_close(METAL.rms_norm(x, weight, 0.5), oracle.rms_norm(exact(x), exact(weight), 0.5))
+
+
+def softmax() -> None:
+    """Rows around zero and far below it, one that sees nothing, one with an outlier."""
+    x = normal((4, 200), seed=1, magnitude=5.0)
+    x[1] -= 200
+    x[2] = -mx.inf
+    x[3, 1] = 200.0
+    assert_close(METAL.softmax(x), oracle.softmax(exact(x)))
+    assert_close(METAL.softmax(x[1]), oracle.softmax(exact(x[1])))
+
+
+def swiglu() -> None:
+    """A group and a part of one; gates beyond the range of exp."""
+    gate, up = normal((300,), seed=1), normal((300,), seed=2)
+    gate[:2] = mx.array([-500.0, 500.0])
+    assert_close(METAL.swiglu(gate, up), oracle.swiglu(exact(gate), exact(up)))
+
+
+def embedding() -> None:
+    """Codes across words, groups of more than a unit, the last row of the table."""
+    w = quantize(normal((7, 320), seed=1), 64, 3)
+    ids = np.array([6, 0, 3])
+    assert_close(METAL.embedding(mx.array(ids), w), oracle.embedding(ids, exact(w)))
+
+
+def rope() -> None:
+    """Both kinds of pairs, rows with positions of their own; then heads with their norm."""
+    x, where = normal((2, 3, 3, 80), seed=1), np.array([[3, 1, 4], [1, 5, 9]])
+    for traditional in (False, True):
+        y = METAL.rope(x, mx.array(where), 1e4, traditional)
+        assert_close(y, oracle.rope(exact(x), where, 1e4, traditional))
+    block = attention_block(64, 3, 1, 40, mx.float32, normed=True, rotary=Rotary(1e4))
+    x = normal((2, 3, 64), seed=2)
+    made = METAL.attention_inputs(x, block, mx.array(where))
+    for part, expected in zip(made, attention_inputs_oracle(exact(x), block, where), strict=True):
+        assert_close(part, expected)
+
+
+def matrix_vector() -> None:
+    """Three tokens of the four that are unrolled, two simdgroups, a rest of rows and columns."""
+    x, w = normal((3, 1088), seed=1), quantize(normal((6, 1088), seed=2), 64, 3)
+    assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
+def matrix_product() -> None:
+    """Two tiles by two with edges, in one part; then columns in two unequal parts."""
+    for shape, group in (((37, 128), 64), ((9, 544), 32)):
+        x, w = normal(shape, seed=1), quantize(normal((35, shape[1]), seed=2), group, 4)
+        assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
+def expert_linear() -> None:
+    """Rows of three experts out of five."""
+    x, w = normal((4, 64), seed=1), quantize(normal((5, 6, 64), seed=2), 32)
+    experts = np.array([1, 1, 2, 4])
+    y = METAL.expert_linear(x, w, mx.array(experts))
+    assert_close(y, oracle.expert_linear(exact(x), exact(w), experts))
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        rms_norm,
+        softmax,
+        swiglu,
+        embedding,
+        rope,
+        matrix_vector,
+        matrix_product,
+        expert_linear,
+    )
+}

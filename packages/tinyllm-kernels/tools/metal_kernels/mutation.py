@@ -1,0 +1,58 @@
+"""A fault planted in a kernel's text, and the tables of them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cases import CASES
+from metalhost import SWEEP, KernelFaultError, using
+from planting import planted
+
+REPORTED, WRONG, MISSED = "reported", "wrong numbers", "not found"
+_TABLES = Path(__file__).parent / "mutations"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of a kernel's text.
+
+    Attributes:
+        kernel: the case that runs the kernel, one of `cases.CASES`.
+        kind: what somebody did wrong.
+        before: a piece of the text, in its `.metal` files or its body, that occurs once.
+        after: what stands there instead.
+    """
+
+    kernel: str
+    kind: str
+    before: str
+    after: str
+
+    def found(self) -> str:
+        """How the fault is found: by metalhost's report, by wrong numbers, or not at all."""
+        with planted(self.before, self.after):
+            for settings in SWEEP:
+                with using(settings):
+                    try:
+                        CASES[self.kernel]()
+                    except KernelFaultError:
+                        return REPORTED
+                    except AssertionError:
+                        return WRONG
+        return MISSED
+
+    def __str__(self) -> str:
+        """One line for people."""
+        before, after = " ".join(self.before.split()), " ".join(self.after.split())
+        return f"{self.kernel}, {self.kind}: {before} -> {after or 'nothing'}"
+
+
+def mutations() -> Iterator[Mutation]:
+    """All of them, kernel by kernel: in the tables, a kernel's name has lists of three texts."""
+    for table in sorted(_TABLES.glob("*.toml")):
+        for kernel, rows in tomllib.loads(table.read_text(encoding="utf-8")).items():
+            for kind, before, after in rows:
+                yield Mutation(kernel, kind, before, after)
