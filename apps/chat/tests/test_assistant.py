@@ -5,14 +5,14 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tinyllm_chat.backend import Backend
+from tinyllm_chat.assistant import Assistant
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 from tinyllm_kernels import BackendError, available
 from tinyllm_layers import DenseCache, QuantizedCache
-from tinyllm_ops import MLX, REFERENCE, OpSet
+from tinyllm_ops import REFERENCE, OpSet
 
 Talk = Callable[..., Any]
 QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
@@ -228,23 +228,15 @@ def test_the_native_kernels_are_chosen_where_they_are(talk: Talk, random: str) -
     assert f"{fastest} ops" in made.err.getvalue()
 
 
-def test_without_native_kernels_mlx_computes_in_float32_and_a_note_says_why(
+def test_an_implementation_that_is_not_here_is_named_with_its_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not on_cpu():  # there the native kernels are not the first choice, nor missed
-        pytest.skip("a GPU computes with MLX anyway")
-
     def absent(name: str) -> OpSet:
-        if name == "cpu":
-            raise BackendError("no C++ compiler was there")
-        return MLX
+        raise BackendError("no C++ compiler was there")
 
-    monkeypatch.setattr("tinyllm_chat.backend.opset", absent)
-    chosen = Backend.choose(Settings())
-    assert (chosen.ops, chosen.dtype) == (MLX, mx.float32)
-    assert chosen.note == "no CPU kernels, MLX computes: no C++ compiler was there"
+    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", absent)
     with pytest.raises(ChatError, match="--ops cpu: no C"):
-        Backend.choose(Settings(ops="cpu"))
+        Assistant.load(Settings(ops="cpu"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

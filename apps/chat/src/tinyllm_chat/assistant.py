@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from tinyllm_kernels import Arithmetic, BackendError
 from tinyllm_qwen import (
     GenerationConfig,
     Piece,
@@ -15,16 +16,15 @@ from tinyllm_qwen import (
     load,
 )
 from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.thoughts import OPEN, Segment, Thoughts
 
 from tinyllm_chat.answer import Answer, Ending
-from tinyllm_chat.backend import Backend
 from tinyllm_chat.context import Context
 from tinyllm_chat.conversation import Conversation, Message
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.prefix_cache import PrefixCache
 from tinyllm_chat.sampling import sampling_params
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.thoughts import OPEN, Segment, Thoughts
 
 Progress = Callable[[int, int], None]
 Show = Callable[[Segment], None]
@@ -53,7 +53,7 @@ class Assistant:
         model: Qwen,
         tokenizer: Tokenizer,
         advice: GenerationConfig,
-        backend: Backend,
+        backend: Arithmetic,
         settings: Settings,
         load_seconds: float = 0.0,
     ) -> None:
@@ -93,7 +93,10 @@ class Assistant:
             ValueError: as the constructor.
         """
         started = time.perf_counter()
-        backend = Backend.choose(settings)
+        try:
+            backend = Arithmetic.choose(settings.ops, settings.dtype)
+        except BackendError as error:
+            raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
         advice = GenerationConfig.from_folder(folder)
         model, tokenizer = load(folder, ops=backend.ops, dtype=backend.dtype, progress=progress)

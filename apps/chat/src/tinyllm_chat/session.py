@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from tinyllm_qwen.thoughts import Segment
+
 from tinyllm_chat.answer import Answer
 from tinyllm_chat.assistant import Assistant
 from tinyllm_chat.conversation import Conversation
@@ -13,7 +15,6 @@ from tinyllm_chat.sampling import idle_options
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
 from tinyllm_chat.terminal import Terminal
-from tinyllm_chat.thoughts import Segment
 
 
 def load_assistant(settings: Settings, terminal: Terminal) -> Assistant:

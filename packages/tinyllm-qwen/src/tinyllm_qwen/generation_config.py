@@ -3,12 +3,16 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tinyllm_qwen.fields import Fields
 from tinyllm_qwen.json_object import read_json_object
 from tinyllm_qwen.plain_file import is_named
+from tinyllm_qwen.sampling import SamplingParams
 
 MAX_TOKEN_ID = 2**31 - 1
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +65,29 @@ class GenerationConfig:
             repetition_penalty=number("repetition_penalty", math.ulp(0.0), 100.0, default=1.0),
             eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
         )
+
+    def sampling(
+        self,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+    ) -> SamplingParams:
+        """How tokens are chosen: as the publisher advises, where the user says nothing (None).
+
+        Raises:
+            ValueError: if a number is out of its range.
+        """
+        return SamplingParams(
+            temperature=_first(temperature, self.temperature if self.do_sample else 0.0),
+            top_k=_first(top_k, self.top_k),
+            top_p=_first(top_p, self.top_p),
+            min_p=_first(min_p, self.min_p),
+            repetition_penalty=_first(repetition_penalty, self.repetition_penalty),
+        )
+
+
+def _first(asked: Number | None, advised: Number) -> Number:
+    return advised if asked is None else asked

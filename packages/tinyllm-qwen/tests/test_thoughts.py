@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tinyllm_chat.thoughts import Thoughts
+from tinyllm_qwen.thoughts import Thoughts
 
 TEXTS = [
     ("plain", False, "", "plain"),
