@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from tinyllm_qwen.tag_start import undecided
+
 OPEN, CLOSE = "<think>", "</think>"
 
 
@@ -55,7 +57,7 @@ class Thoughts:
                 segments += self._segment(thought.rstrip(), thinking=True)
                 self._tag, self._held, self._begun = None, rest, False
             else:
-                certain = len(self._held) - _uncertain(self._held)
+                certain = len(self._held) - undecided(self._held, CLOSE)
                 thought, self._held = self._held[:certain], self._held[certain:]
                 return self._segment(thought, thinking=True)
         rest, self._held = self._held, ""
@@ -73,10 +75,3 @@ class Thoughts:
             text = text.lstrip()
             self._begun = bool(text)
         return [Segment(text, thinking)] if text else []
-
-
-def _uncertain(text: str) -> int:
-    """How many characters at the end may be the space before `</think>`, or a part of it."""
-    tag = next((n for n in range(len(CLOSE) - 1, 0, -1) if text.endswith(CLOSE[:n])), 0)
-    before = text[: len(text) - tag]
-    return tag + len(before) - len(before.rstrip())
