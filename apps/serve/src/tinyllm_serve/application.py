@@ -1,0 +1,75 @@
+"""The application: all endpoints, and what stands before them."""
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.types import ASGIApp
+from tinyllm_engine import EngineClosedError, EngineFullError, RequestError
+from tinyllm_qwen import TemplateError
+
+from tinyllm_serve.api_error import ApiError, as_api_error
+from tinyllm_serve.api_key import ApiKey
+from tinyllm_serve.body_limit import BodyLimit
+from tinyllm_serve.request_log import RequestLog
+from tinyllm_serve.routes.chat import chat_router
+from tinyllm_serve.routes.completions import completions_router
+from tinyllm_serve.routes.embeddings import embeddings_router
+from tinyllm_serve.routes.health import health_router
+from tinyllm_serve.routes.models import models_router
+from tinyllm_serve.routes.tokens import tokens_router
+from tinyllm_serve.schemas.error import ErrorBody
+from tinyllm_serve.service import Service
+
+_ERRORS = (
+    ApiError,
+    RequestValidationError,
+    HTTPException,
+    EngineFullError,
+    EngineClosedError,
+    RequestError,
+    TemplateError,
+    Exception,
+)
+
+_ROUTERS = (
+    chat_router,
+    completions_router,
+    embeddings_router,
+    models_router,
+    tokens_router,
+    health_router,
+)
+
+
+def make_application(service: Service) -> ASGIApp:
+    """Put the endpoints of a service together."""
+    app: FastAPI = FastAPIOffline(
+        redoc_url=None,
+        title="tinyllm",
+        description="Qwen models behind OpenAI's interface.",
+        responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
+    )
+    for router in _ROUTERS:
+        app.include_router(router(service))
+    for kind in _ERRORS:
+        app.add_exception_handler(kind, _tell)
+    settings = service.settings
+    guarded: ASGIApp = ApiKey(BodyLimit(app, settings.max_body), settings.api_keys)
+    if settings.cors_origins:
+        # Around the keys: a browser asks whether it may ask without sending one.
+        guarded = CORSMiddleware(
+            guarded,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    return RequestLog(guarded, service.metrics)
+
+
+async def _tell(_request: Request, error: Exception) -> JSONResponse:
+    """Any error in OpenAI's shape."""
+    return as_api_error(error).response

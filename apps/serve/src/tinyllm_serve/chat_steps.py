@@ -1,0 +1,62 @@
+"""From a conversation to the steps of its answers."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from tinyllm_engine import Request
+
+from tinyllm_serve.answer_parser import AnswerParser
+from tinyllm_serve.choices import Steps
+from tinyllm_serve.generation import Step, generation
+from tinyllm_serve.merge import merge
+from tinyllm_serve.prompt import Prompt
+from tinyllm_serve.response_grammar import response_grammar
+from tinyllm_serve.sampling import sampling_params
+from tinyllm_serve.schemas.chat_request import ChatRequest
+from tinyllm_serve.service import Service
+
+
+async def chat_steps(service: Service, asked: ChatRequest) -> Steps:
+    """Prepare the answers to a conversation.
+
+    Returns:
+        Their steps as they come, each with its answer's place.
+
+    Raises:
+        ApiError: if the model is another one, or the request cannot be served.
+        TemplateError: if the model's template refuses the conversation.
+    """
+    service.check_ready()
+    service.check_model(asked.model)
+    # In a thread: a long conversation takes a while, and the streams of others go on.
+    prompt = await asyncio.to_thread(
+        Prompt.of_chat,
+        service.tokenizer,
+        asked.messages,
+        asked.offered_tools,
+        asked.template_variables,
+    )
+    grammar = response_grammar(asked.response_format, prompt.before_answer)
+    top = asked.top_logprobs or 0
+    functions = [tool.function.name for tool in asked.offered_tools]
+
+    def answer(choice: int) -> AsyncGenerator[Step, None]:
+        request = Request(
+            prompt.tokens,
+            max_tokens=asked.token_limit or service.settings.max_tokens,
+            sampling=sampling_params(asked, service.advice, choice=choice, top_logprobs=top),
+            stop=asked.stops,
+            priority=asked.priority,
+            grammar=grammar,
+            logprobs=bool(asked.logprobs),
+            ignore_end=asked.ignore_eos,
+        )
+        return generation(
+            service.engine,
+            request,
+            AnswerParser(opened=prompt.opened, functions=functions),
+            service.metrics,
+            one_call=asked.parallel_tool_calls is False,
+        )
+
+    return merge([answer(choice) for choice in range(asked.choices)])

@@ -1,0 +1,144 @@
+"""The command line: `serve`."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from tinyllm_serve.errors import UsageError
+
+USAGE, FAILURE = 2, 1
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def main() -> int:
+    """Run `serve` and give its exit code: 0 after a signal, 2 for usage, 1 otherwise."""
+    try:
+        return int(app(prog_name="serve", standalone_mode=False) or 0)
+    except (typer.TyperException, UsageError) as error:
+        text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        _notice(f"{text} (see serve --help)")
+        return USAGE
+    except (ValueError, RuntimeError, OSError, MemoryError) as error:
+        _notice(str(error) or type(error).__name__)
+        return FAILURE
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str,
+        typer.Option(metavar="ID", help="A folder, owner/name on the Hugging Face Hub, or pico."),
+    ] = "pico",
+    revision: Annotated[
+        str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How clients call it; the last part of ID unless given."),
+    ] = None,
+    ops: Annotated[
+        str, typer.Option(metavar="auto|cpu|mlx|reference", help="Which maths computes.")
+    ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|float32|float16|bfloat16",
+            help="Of the arithmetic; auto is the checkpoint's own, but float32 for mlx on a CPU.",
+        ),
+    ] = "auto",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is every network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="0 lets the system choose.")] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="TINYLLM_API_KEY",
+            help="Clients must send it; may be repeated. In the environment others cannot see it.",
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="A web page that may ask; may be repeated."),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Of an answer, where the client does not say.")
+    ] = 4096,
+    max_body: Annotated[
+        int, typer.Option(metavar="BYTES", help="Of a request at most.")
+    ] = 10_000_000,
+    max_running: Annotated[
+        int, typer.Option(metavar="N", help="Requests that are computed at a time.")
+    ] = 32,
+    max_waiting: Annotated[
+        int, typer.Option(metavar="N", help="Requests that may wait; one more gets a 429.")
+    ] = 256,
+    memory: Annotated[
+        float | None,
+        typer.Option(metavar="GB", help="For keys and values; unless given, what is needed."),
+    ] = None,
+    kv_bits: Annotated[
+        int | None, typer.Option(metavar="4|8", help="Quantize keys and values.")
+    ] = None,
+    no_prefix_cache: Annotated[
+        bool, typer.Option("--no-prefix-cache", help="Compute each prompt from its beginning.")
+    ] = False,
+    speculation: Annotated[
+        int, typer.Option(metavar="N", help="Guess up to N tokens ahead; the text stays the same.")
+    ] = 0,
+    keep_alive: Annotated[
+        float, typer.Option(metavar="S", help="Seconds of silence until a stream says it is alive.")
+    ] = 10.0,
+    drain: Annotated[
+        float, typer.Option(metavar="S", help="Seconds that running answers have after SIGTERM.")
+    ] = 30.0,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> int:
+    """Serve a Qwen model to OpenAI's clients; a small one, pico, is built in.
+
+    Listens on this machine alone unless --host says otherwise. The log goes to stderr, a JSON
+    object a line, without a word of any conversation. Ctrl-C or SIGTERM ends it once the answers
+    under way are done, a second one at once. Exit codes: 0; 2 for usage; 1 otherwise.
+    """
+    if version:
+        from importlib.metadata import version as version_of  # 20 ms, for this option alone
+
+        typer.echo(f"serve {version_of('tinyllm-serve')}")
+        return 0
+    from tinyllm_serve.json_log import begin_log
+    from tinyllm_serve.server import serve as run  # with MLX, which --help can do without
+    from tinyllm_serve.settings import Settings
+
+    settings = Settings(
+        model=model,
+        revision=revision,
+        name=name,
+        ops=ops,
+        dtype=dtype,
+        host=host,
+        port=port,
+        api_keys=tuple(api_key or ()),
+        cors_origins=tuple(cors_origin or ()),
+        max_tokens=max_tokens,
+        max_body=max_body,
+        max_running=max_running,
+        max_waiting=max_waiting,
+        memory=None if memory is None else int(memory * 1e9),
+        kv_bits=kv_bits,
+        prefix_cache=not no_prefix_cache,
+        speculation=speculation,
+        keep_alive=keep_alive,
+        drain=drain,
+    )
+    begin_log()
+    asyncio.run(run(settings))
+    return 0
+
+
+def _notice(text: str) -> None:
+    """One line on stderr."""
+    sys.stderr.write(f"serve: {' '.join(text.split())}\n")

@@ -1,0 +1,48 @@
+"""GET /v1/models."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from tinyllm_serve.service import Service
+
+
+class ModelBody(BaseModel):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "tinyllm"
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """All of them."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelBody]
+
+
+def models_router(service: Service) -> APIRouter:
+    """The endpoints, for a service."""
+    router = APIRouter(tags=["models"])
+
+    @router.get("/v1/models")
+    async def models() -> ModelList:
+        """The one model that is served."""
+        return ModelList(data=[_body()])
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> ModelBody:
+        """The model of that name."""
+        service.check_model(name)
+        return _body()
+
+    def _body() -> ModelBody:
+        return ModelBody(
+            id=service.name, created=service.created, max_model_len=service.context_length
+        )
+
+    return router

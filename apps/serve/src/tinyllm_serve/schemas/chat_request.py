@@ -1,0 +1,65 @@
+"""The body of POST /v1/chat/completions."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tinyllm_serve.schemas.messages import Message
+from tinyllm_serve.schemas.response_format import ResponseFormat
+from tinyllm_serve.schemas.sampling import SamplingFields
+from tinyllm_serve.schemas.template_variables import TemplateVariables
+from tinyllm_serve.schemas.tools import Tool, ToolChoice
+
+MAX_TOP_LOGPROBS = 20
+
+Effort = Literal["none", "low", "medium", "high"]
+
+
+class ChatRequest(SamplingFields):
+    """A conversation that the model is to go on with."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: int | None = Field(None, ge=1, description="The older name of the next field.")
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(min_length=1)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = Field(
+        None, description="false ends the answer after its first call."
+    )
+    reasoning_effort: Effort | None = Field(
+        None, description="none: answer at once; all others: think first, if the model can."
+    )
+    chat_template_kwargs: TemplateVariables = TemplateVariables()
+
+    @model_validator(mode="after")
+    def _together(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: expected logprobs: true beside it")
+        if None not in (self.max_tokens, self.max_completion_tokens) and (
+            self.max_tokens != self.max_completion_tokens
+        ):
+            raise ValueError("max_tokens and max_completion_tokens differ: give one of them")
+        if self.tool_choice == "auto" and not self.tools:
+            raise ValueError("tool_choice: expected tools beside it")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        """How many tokens at most, by either name."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def template_variables(self) -> TemplateVariables:
+        """Variables of the chat template; what is said outright wins over the effort."""
+        effort, said = self.reasoning_effort, self.chat_template_kwargs
+        if effort is None or said.enable_thinking is not None:
+            return said
+        return said.model_copy(update={"enable_thinking": effort != "none"})

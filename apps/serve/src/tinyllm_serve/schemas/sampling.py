@@ -1,0 +1,67 @@
+"""The fields of a request that say how tokens are chosen."""
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from tinyllm_serve.schemas.strict import Strict
+
+MAX_CHOICES = 16
+MAX_STOPS = 16
+
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class StreamOptions(Strict):
+    """What a stream tells beside its text."""
+
+    include_usage: bool = Field(False, description="End with a chunk that has the token counts.")
+
+
+class SamplingFields(Strict):
+    """Common to chat and plain completions; None leaves a choice to the checkpoint's advice."""
+
+    model: str | None = Field(None, description="The one that is served, or null.")
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="0 is off.")
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = Field(
+        None, max_length=1024, description="Added to the scores of tokens, by id; -100 to 100."
+    )
+    seed: int | None = Field(None, ge=0, lt=2**64, description="Choice i takes seed + i.")
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: int = Field(0, ge=-1000, le=1000, description="Lower comes sooner.")
+    ignore_eos: bool = Field(False, description="Go on after end tokens, as benchmarks want.")
+    user: str | None = Field(None, max_length=256, description="Written to the server's log.")
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _ids(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
+        for token, value in (bias or {}).items():
+            if not (token.isascii() and token.isdecimal()):
+                raise ValueError(f"expected token ids as keys, got {token[:40]!r}")
+            if not -100 <= value <= 100:
+                raise ValueError(f"expected numbers from -100 to 100, got {value} for {token}")
+        return bias
+
+    @property
+    def choices(self) -> int:
+        """How many answers are wanted."""
+        return self.n or 1
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream is to end with the counts."""
+        return self.stream_options is not None and self.stream_options.include_usage

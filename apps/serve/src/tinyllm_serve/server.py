@@ -1,0 +1,123 @@
+"""The process that listens: it loads the model, serves, and ends in good order."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from tinyllm_serve.application import make_application
+from tinyllm_serve.errors import ServeError
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
+from tinyllm_serve.signals import Signals
+
+_log = logging.getLogger(__name__)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but for its signals: it would close its doors before the streams have ended."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take an address, before the model is loaded in vain.
+
+    Raises:
+        ServeError: if it cannot be had.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ServeError(
+            f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
+        ) from error
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until a signal comes; then finish what is under way, within `settings.drain` seconds.
+
+    A second signal ends it at once.
+
+    Raises:
+        ServeError: if the address cannot be had.
+        BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
+    """
+    with listen(settings.host, settings.port) as listener:
+        service = Service(settings)
+        server = _Server(
+            uvicorn.Config(
+                make_application(service),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ws="none",
+            )
+        )
+        signals = Signals()
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        _announce("listening", url=_url(listener), model=service.name)
+        try:
+            if await _loaded(service, signals):
+                await signals.first.wait()
+                service.drain()
+                _announce("draining", seconds=settings.drain)
+                await _finish(service, server, serving, signals)
+                await service.engine.close()
+        finally:
+            server.should_exit = server.force_exit = True
+            await serving
+        _announce("ended")
+
+
+async def _loaded(service: Service, signals: Signals) -> bool:
+    """Load the model; False if a signal came before it was there."""
+    loading = asyncio.create_task(service.start())
+    asked = asyncio.create_task(signals.first.wait())
+    await asyncio.wait({loading, asked}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not loading.done():
+        return False
+    loading.result()
+    chosen = service.arithmetic
+    if chosen is not None:
+        _announce("ready", ops=chosen.ops.name, device=chosen.device, note=chosen.note or None)
+    return True
+
+
+async def _finish(
+    service: Service, server: uvicorn.Server, serving: asyncio.Task[None], signals: Signals
+) -> None:
+    """Wait until all answers are with their clients, the time is over, or a second signal comes."""
+
+    async def finish() -> None:
+        await service.engine.drain()
+        server.should_exit = True
+        await asyncio.shield(serving)
+
+    finishing = asyncio.create_task(finish())
+    urged = asyncio.create_task(signals.second.wait())
+    await asyncio.wait(
+        {finishing, urged},
+        timeout=service.settings.drain,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    finishing.cancel()
+    urged.cancel()
+
+
+def _announce(event: str, **fields: str | float | None) -> None:
+    _log.info(event, extra={"fields": {k: v for k, v in fields.items() if v is not None}})
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

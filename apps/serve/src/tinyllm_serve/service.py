@@ -1,0 +1,113 @@
+"""The model that is served, and whether it is."""
+
+import time
+from typing import Literal
+
+from tinyllm_engine import AsyncEngine, Engine, EngineSettings
+from tinyllm_kernels import Arithmetic
+from tinyllm_qwen import GenerationConfig, Tokenizer, load
+from tinyllm_qwen.hub import resolve
+
+from tinyllm_serve.api_error import ApiError, closing
+from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.settings import Settings
+
+State = Literal["loading", "ready", "draining"]
+
+
+class Service:
+    """What all endpoints share.
+
+    Attributes:
+        settings: what was asked for.
+        engine: the model, and the requests that it works on.
+        metrics: what is counted.
+        advice: the checkpoint's own sampling.
+        arithmetic: what computes; None before it was chosen.
+        state: requests are taken only when it is "ready".
+        created: when the server began, in seconds since 1970.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare; `start` loads the model."""
+        self.settings = settings
+        self.engine = AsyncEngine(self._make)
+        self.advice = GenerationConfig()
+        self.arithmetic: Arithmetic | None = None
+        self.state: State = "loading"
+        self.created = int(time.time())
+        self.metrics = Metrics(lambda: None if self.state == "loading" else self.engine.stats)
+
+    @property
+    def name(self) -> str:
+        """How clients call the model."""
+        return self.settings.served_name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.engine.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a prompt and its answer at most."""
+        return self.engine.config.context_length
+
+    async def start(self) -> None:
+        """Load the model.
+
+        Raises:
+            BackendError, CheckpointError, HubError, ValueError: if it cannot be.
+        """
+        await self.engine.start()
+        self.state = "ready"
+
+    def drain(self) -> None:
+        """Take no new requests."""
+        self.state = "draining"
+
+    def check_ready(self) -> None:
+        """Refuse a request, unless requests are taken.
+
+        Raises:
+            ApiError: 503 while loading and while draining.
+        """
+        if self.state == "loading":
+            raise closing("the model is still being loaded")
+        if self.state == "draining":
+            raise closing("the server is shutting down")
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse a request for another model.
+
+        Raises:
+            ApiError: 404, as OpenAI's own.
+        """
+        if name not in (None, self.name):
+            raise ApiError(
+                404,
+                f"model: {name[:200]!r} is not served here, {self.name!r} is",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _make(self) -> Engine:
+        """Load the model; in the thread that will own it."""
+        settings = self.settings
+        self.arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
+        folder = resolve(settings.model, settings.revision)
+        self.advice = GenerationConfig.from_folder(folder)
+        self.advice.sampling()  # out of range, it fails here and not at the first request
+        model, tokenizer = load(folder, ops=self.arithmetic.ops, dtype=self.arithmetic.dtype)
+        return Engine(
+            model,
+            tokenizer,
+            EngineSettings(
+                memory_bytes=settings.memory,
+                max_running=settings.max_running,
+                max_waiting=settings.max_waiting,
+                kv_bits=settings.kv_bits,
+                prefix_cache=settings.prefix_cache,
+                speculation=settings.speculation,
+            ),
+        )

@@ -1,0 +1,65 @@
+"""Servers as processes of their own, on ports that the system chooses."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tinyllm_qwen.testing import random_checkpoint, scripted_checkpoint
+from tinyllm_serve.testing import Server
+
+# The last word of the conversation chooses the script; tools are shown to the model, and thinking
+# is forestalled as Qwen3's template does it.
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.reasoning_content }}{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
+    "{{ messages[-1].content }}"
+)
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+SCRIPTS = (
+    ["#think", "<think>", "Hm.", "</think>", "\n\nIt is ", "so.", "<|im_end|>"],
+    ["#call", "Let me see.\n", CALL, "\n<tool_call>", '{"name": "nothing"', "<|endoftext|>!"],
+    ["#json", "{", '"a"', ":", "1", "}", "<|im_end|>"],
+)
+
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a server; it is ended with the test."""
+    with ExitStack() as stack:
+
+        def begin(*options: str, **settings: str) -> Server:
+            return stack.enter_context(Server(*options, **settings))
+
+        yield begin
+
+
+@pytest.fixture(scope="session")
+def pico() -> Iterator[Server]:
+    """A server of the built-in model."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a model that says what `SCRIPTS` says."""
+    folder = tmp_path_factory.mktemp("models") / "scripted"
+    following = {text: after for script in SCRIPTS for text, after in pairwise(script)}
+    with Server("--model", str(scripted_checkpoint(folder, following, TEMPLATE))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says letters until its context of a million tokens is full."""
+    folder = tmp_path_factory.mktemp("models") / "endless"
+    return random_checkpoint(folder, TEMPLATE, context=1_000_000)

@@ -1,0 +1,165 @@
+"""Chat completions, as the official client sees them."""
+
+import json
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tinyllm_serve.testing import Server
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+    }
+]
+QUESTION = "what does rmsnorm do?"
+
+
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def ask(server: Server, text: str, **options: object) -> ChatCompletion:
+    with client(server) as connection:
+        return connection.chat.completions.create(
+            model=connection.models.list().data[0].id,
+            messages=[{"role": "user", "content": text}],
+            **options,
+        )
+
+
+def stream(server: Server, text: str, **options: object) -> list[ChatCompletionChunk]:
+    with client(server) as connection:
+        messages = [{"role": "user", "content": text}]
+        model = connection.models.list().data[0].id
+        return list(
+            connection.chat.completions.create(
+                model=model, messages=messages, stream=True, **options
+            )
+        )
+
+
+def test_an_answer_and_a_stream_say_the_same(pico: Server) -> None:
+    whole = ask(pico, QUESTION)
+    assert "root mean square" in whole.choices[0].message.content
+    assert whole.choices[0].finish_reason == "stop"
+    chunks = stream(pico, QUESTION, stream_options={"include_usage": True})
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
+    assert "".join(texts) == whole.choices[0].message.content
+    assert len(texts) > 10
+    assert chunks[-1].choices == []
+    usage = chunks[-1].usage
+    assert usage.completion_tokens == whole.usage.completion_tokens > 10
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+
+def test_thinking_has_a_field_of_its_own(scripted: Server) -> None:
+    answer = ask(scripted, "#think")
+    message = answer.choices[0].message
+    assert (message.reasoning_content, message.content) == ("Hm.", "It is so.")
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 2
+    deltas = [chunk.choices[0].delta for chunk in stream(scripted, "#think")]
+    assert "".join(delta.content or "" for delta in deltas) == "It is so."
+    thoughts = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
+    assert "".join(thoughts) == "Hm."
+
+
+def test_calls_of_functions_are_told_from_text(scripted: Server) -> None:
+    answer = ask(scripted, "#call", tools=TOOLS, max_tokens=5)
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == (
+        "weather",
+        {"city": "Oslo"},
+    )
+    # What follows is no call: it stays text.
+    assert answer.choices[0].message.content.startswith("Let me see.<tool_call>")
+    alone = ask(scripted, "#call", tools=TOOLS, parallel_tool_calls=False)
+    assert alone.choices[0].finish_reason == "tool_calls"
+    assert alone.choices[0].message.content == "Let me see."
+    streamed = stream(scripted, "#call", tools=TOOLS, parallel_tool_calls=False)
+    chunks = [chunk.choices[0] for chunk in streamed]
+    (new,) = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    assert new.index == 0
+    assert new.function.to_dict() == call.function.to_dict()
+    assert chunks[-1].finish_reason == "tool_calls"
+    plain = ask(scripted, "#call", tools=TOOLS, tool_choice="none", max_tokens=2)
+    assert plain.choices[0].message.tool_calls is None
+    assert "<tool_call>" in plain.choices[0].message.content
+
+
+def test_a_conversation_with_calls_goes_on(scripted: Server) -> None:
+    call = ask(scripted, "#call", tools=TOOLS, parallel_tool_calls=False).choices[0].message
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "#call"},
+        call.to_dict(),
+        {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "#think"},
+    ]
+    with client(scripted) as connection:
+        answer = connection.chat.completions.create(
+            model="scripted", messages=messages, tools=TOOLS
+        )
+    assert answer.choices[0].message.content == "It is so."
+
+
+NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+@pytest.mark.parametrize("options", [{"reasoning_effort": "none"}, {"extra_body": NO_THINKING}])
+def test_thinking_can_be_switched_off(scripted: Server, options: dict[str, object]) -> None:
+    switched = ask(scripted, "#json", **options)
+    assert switched.usage.prompt_tokens == ask(scripted, "#json").usage.prompt_tokens + 2
+
+
+def test_choices_have_seeds_of_their_own(pico: Server) -> None:
+    options = {"n": 3, "temperature": 20.0, "max_tokens": 12, "seed": 5}
+    answers = [choice.message.content for choice in ask(pico, QUESTION, **options).choices]
+    assert len(set(answers)) == 3
+    assert answers == [choice.message.content for choice in ask(pico, QUESTION, **options).choices]
+    second = ask(pico, QUESTION, **options | {"n": 1, "seed": 6})
+    assert second.choices[0].message.content == answers[1]
+    streamed = ["", "", ""]
+    for chunk in stream(pico, QUESTION, **options):
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert streamed == answers
+
+
+def test_log_probabilities_are_those_of_the_tokens(pico: Server) -> None:
+    answer = ask(pico, QUESTION, logprobs=True, top_logprobs=3, max_tokens=6)
+    tokens = answer.choices[0].logprobs.content
+    assert "".join(token.token for token in tokens) == answer.choices[0].message.content
+    for token in tokens:
+        assert token.logprob == token.top_logprobs[0].logprob <= 0  # greedy takes the likeliest
+        assert bytes(token.bytes).decode() == token.token
+        assert len(token.top_logprobs) == 3
+    chunks = stream(pico, QUESTION, logprobs=True, max_tokens=6)
+    streamed = [chunk.choices[0].logprobs for chunk in chunks]
+    scores = [token.logprob for each in streamed if each for token in each.content]
+    assert scores == pytest.approx([token.logprob for token in tokens], abs=1e-4)
+
+
+def test_the_fields_of_sampling_reach_the_model(pico: Server) -> None:
+    greedy = ask(pico, QUESTION, max_tokens=8).choices[0].message.content
+    tokens = ask(pico, QUESTION, max_tokens=1, logprobs=True).choices[0].logprobs.content
+    first = tokens[0].token
+    assert greedy.startswith(first)
+    word = greedy.split()[2]
+    assert ask(pico, QUESTION, stop=[word]).choices[0].message.content == greedy.partition(word)[0]
+    (token, *_) = httpx.post(f"{pico.url}/tokenize", json={"prompt": first}).json()["tokens"]
+    banned = ask(pico, QUESTION, logit_bias={str(token): -100}, max_tokens=8)
+    assert not banned.choices[0].message.content.startswith(first)
+    for option in ("frequency_penalty", "presence_penalty"):
+        repeated = ask(pico, QUESTION, max_tokens=60, **{option: 2.0})
+        assert repeated.choices[0].message.content != greedy
+    long = ask(pico, QUESTION, max_completion_tokens=300, extra_body={"ignore_eos": True})
+    assert long.usage.completion_tokens == 300
+    assert long.choices[0].finish_reason == "length"
+
+
+def test_a_prompt_that_begins_alike_is_not_computed_again(pico: Server) -> None:
+    question = "Tell me about attention, please. " * 20
+    ask(pico, question, max_tokens=1)
+    again = ask(pico, question, max_tokens=1)
+    assert again.usage.prompt_tokens_details.cached_tokens >= 32

@@ -1,0 +1,110 @@
+"""Thinking, text and calls are told apart, however the text is cut."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tinyllm_serve.answer_parser import AnswerParser
+from tinyllm_serve.parts import Content, Part, Reasoning, ToolCall
+from tinyllm_serve.tool_call_parser import ToolCallParser
+
+PIECES = [
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "f", "arguments": {"x": [1, "</tool"]}}',
+    '{"name": "f", "arguments": {}}',
+    '{"name": "g", "arguments": {}}',
+    '{"name": "f"}',
+    "\n",
+    " ",
+    "text",
+    "<tool",
+    "<think>",
+    "</think>",
+    "é🙂",
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+def joined(parts: list[Part]) -> list[Part]:
+    """Neighbors of one kind as one."""
+    together: list[Part] = []
+    for part in parts:
+        last = together[-1] if together else None
+        if isinstance(part, Content) and isinstance(last, Content):
+            together[-1] = Content(last.text + part.text)
+        elif isinstance(part, Reasoning) and isinstance(last, Reasoning):
+            together[-1] = Reasoning(last.text + part.text)
+        else:
+            together.append(part)
+    return together
+
+
+def parse(parser: AnswerParser | ToolCallParser, pieces: list[str]) -> list[Part]:
+    parts = [part for piece in pieces for part in parser.push(piece)]
+    return joined(parts + parser.finish())
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
+    return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+@given(text=TEXTS, places=st.lists(st.integers(0, 10**6)), opened=st.booleans())
+def test_cuts_change_nothing(text: str, places: list[int], opened: bool) -> None:
+    whole = parse(AnswerParser(opened=opened, functions=["f"]), [text])
+    assert parse(AnswerParser(opened=opened, functions=["f"]), cut(text, places)) == whole
+    assert parse(AnswerParser(opened=opened, functions=["f"]), list(text)) == whole
+
+
+CALL = re.compile(r"<tool_call>((?:(?!<tool_call>).)*?)</tool_call>", re.DOTALL)
+
+
+@given(text=TEXTS)
+def test_calls_are_those_that_a_regular_expression_finds(text: str) -> None:
+    bodies = []
+    for body in CALL.findall(text):
+        try:
+            call = json.loads(body)
+        except ValueError:
+            continue
+        if call.get("name") == "f" and call.keys() == {"name", "arguments"}:
+            bodies.append(call["arguments"])
+    calls = [p for p in parse(ToolCallParser(["f"]), [text]) if isinstance(p, ToolCall)]
+    assert [json.loads(call.arguments) for call in calls] == bodies
+
+
+@given(text=TEXTS)
+def test_without_a_call_the_text_stays_to_the_letter(text: str) -> None:
+    parts = parse(ToolCallParser(["nothing"]), [text])
+    assert parts == ([Content(text)] if text else [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        '"f"',
+        '{"name": "f"}',
+        '{"name": "f", "arguments": []}',
+        '{"name": ["f"], "arguments": {}}',
+        '{"name": "f", "arguments": {}, "more": 1}',
+        '{"name": "f", "arguments": {}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_call_is_text(body: str) -> None:
+    text = f"see <tool_call>{body}</tool_call> "
+    assert parse(ToolCallParser(["f"]), [text]) == [Content(text)]
+
+
+def test_text_is_shown_while_a_call_is_awaited() -> None:
+    parser = ToolCallParser(["f"])
+    assert parser.push("Let me see. <tool") == [Content("Let me see.")]
+    assert parser.push('_call>{"name"') == []
+    assert parser.push(': "f", "arguments": {}}</tool_call>') == [ToolCall("f", "{}")]
+    assert parser.push("\n\n") == []
+    assert parser.push("Done") == [Content("Done")]
