@@ -20,6 +20,7 @@ from tinyllm_serve.routes.completions import completions_router
 from tinyllm_serve.routes.embeddings import embeddings_router
 from tinyllm_serve.routes.health import health_router
 from tinyllm_serve.routes.models import models_router
+from tinyllm_serve.routes.responses import responses_router
 from tinyllm_serve.routes.tokens import tokens_router
 from tinyllm_serve.schemas.error import ErrorBody
 from tinyllm_serve.service import Service
@@ -39,6 +40,7 @@ _ROUTERS = (
     chat_router,
     completions_router,
     embeddings_router,
+    responses_router,
     models_router,
     tokens_router,
     health_router,

@@ -19,18 +19,20 @@ class ChatRequest(SamplingFields):
     """A conversation that the model is to go on with."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_tokens: int | None = Field(None, ge=1, description="The older name of the next field.")
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="The older name of the next field."
+    )
+    max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(min_length=1)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = Field(
-        None, description="false ends the answer after its first call."
+        default=None, description="false ends the answer after its first call."
     )
     reasoning_effort: Effort | None = Field(
-        None, description="none: answer at once; all others: think first, if the model can."
+        default=None, description="none: answer at once; all others: think first, if the model can."
     )
     chat_template_kwargs: TemplateVariables = TemplateVariables()
 

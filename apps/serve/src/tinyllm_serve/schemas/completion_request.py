@@ -21,7 +21,11 @@ class CompletionRequest(SamplingFields):
     """A text, or several, that the model is to go on with."""
 
     prompt: TextOrTokens
-    max_tokens: int | None = Field(None, ge=1, description="16 unless given, as OpenAI has it.")
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    echo: bool | None = Field(None, description="Begin with the prompt; not beside logprobs.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="16 unless given, as OpenAI has it."
+    )
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = Field(
+        default=None, description="Begin with the prompt; not beside logprobs."
+    )
     response_format: ResponseFormat | None = None

@@ -25,7 +25,9 @@ class NamedSchema(Strict):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     json_schema: dict[str, object] = Field(alias="schema")
-    strict: bool | None = Field(None, description="The answer is held to the schema in any case.")
+    strict: bool | None = Field(
+        default=None, description="The answer is held to the schema in any case."
+    )
 
 
 class JsonSchemaFormat(Strict):

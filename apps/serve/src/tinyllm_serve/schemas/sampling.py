@@ -15,31 +15,39 @@ Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 class StreamOptions(Strict):
     """What a stream tells beside its text."""
 
-    include_usage: bool = Field(False, description="End with a chunk that has the token counts.")
+    include_usage: bool = Field(
+        default=False, description="End with a chunk that has the token counts."
+    )
 
 
 class SamplingFields(Strict):
     """Common to chat and plain completions; None leaves a choice to the checkpoint's advice."""
 
-    model: str | None = Field(None, description="The one that is served, or null.")
-    temperature: float | None = Field(None, ge=0, le=100)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=2**31 - 1, description="0 is off.")
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    model: str | None = Field(default=None, description="The one that is served, or null.")
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1, description="0 is off.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[str, float] | None = Field(
-        None, max_length=1024, description="Added to the scores of tokens, by id; -100 to 100."
+        default=None,
+        max_length=1024,
+        description="Added to the scores of tokens, by id; -100 to 100.",
     )
-    seed: int | None = Field(None, ge=0, lt=2**64, description="Choice i takes seed + i.")
+    seed: int | None = Field(default=None, ge=0, lt=2**64, description="Choice i takes seed + i.")
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: int = Field(0, ge=-1000, le=1000, description="Lower comes sooner.")
-    ignore_eos: bool = Field(False, description="Go on after end tokens, as benchmarks want.")
-    user: str | None = Field(None, max_length=256, description="Written to the server's log.")
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
+    ignore_eos: bool = Field(
+        default=False, description="Go on after end tokens, as benchmarks want."
+    )
+    user: str | None = Field(
+        default=None, max_length=256, description="Written to the server's log."
+    )
 
     @field_validator("logit_bias")
     @classmethod

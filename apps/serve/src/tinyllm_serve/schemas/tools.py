@@ -12,9 +12,9 @@ class Function(Strict):
 
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: dict[str, object] | None = Field(None, description="A JSON schema.")
+    parameters: dict[str, object] | None = Field(default=None, description="A JSON schema.")
     strict: Literal[False] | None = Field(
-        None, description="The arguments are not held to the schema; true is refused."
+        default=None, description="The arguments are not held to the schema; true is refused."
     )
 
 

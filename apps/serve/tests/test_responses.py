@@ -1,0 +1,64 @@
+"""Responses, as the official client sees them."""
+
+import openai
+from openai.types.responses import Response
+from tinyllm_serve.testing import Server
+
+TOOLS = [{"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}]
+CALLING = {"tools": TOOLS, "parallel_tool_calls": False}
+
+
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def ask(server: Server, asked: object, **options: object) -> Response:
+    with client(server) as connection:
+        return connection.responses.create(input=asked, **options)
+
+
+def test_an_answer_has_its_thinking_beside_it(scripted: Server) -> None:
+    answer = ask(scripted, "#think", metadata={"a": "b"})
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    assert answer.output[0].content[0].text == "Hm."
+    assert (answer.output_text, answer.status) == ("It is so.", "completed")
+    assert answer.usage.output_tokens_details.reasoning_tokens == 2
+    assert answer.metadata == {"a": "b"}
+    short = ask(scripted, "#think", max_output_tokens=5)
+    assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+def test_the_events_of_a_stream_build_the_answer(scripted: Server) -> None:
+    with (
+        client(scripted) as connection,
+        connection.responses.stream(input="#think", model="scripted") as stream,
+    ):
+        events = list(stream)
+        final = stream.get_final_response()
+    assert final.output_text == "It is so."
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == "It is so."
+    thoughts = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert "".join(thoughts) == "Hm."
+
+
+def test_a_call_is_an_item_and_the_conversation_goes_on(scripted: Server) -> None:
+    first = ask(scripted, "#call", **CALLING)
+    message, call = first.output
+    assert message.content[0].text == "Let me see."
+    assert (call.name, call.arguments) == ("weather", '{"city": "Oslo"}')
+    said = [{"role": "user", "content": "#call"}, *(item.to_dict() for item in first.output)]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "#think"}
+    assert ask(scripted, [*said, result], **CALLING).output_text == "It is so."
+
+
+def test_a_stream_tells_of_a_call(scripted: Server) -> None:
+    with client(scripted) as connection:
+        events = list(connection.responses.create(input="#call", stream=True, **CALLING))
+    (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert done.arguments == '{"city": "Oslo"}'
+    assert events[-1].response.output[1].name == "weather"
