@@ -20,6 +20,7 @@ from tinyllm_serve.routes.completions import completions_router
 from tinyllm_serve.routes.embeddings import embeddings_router
 from tinyllm_serve.routes.health import health_router
 from tinyllm_serve.routes.models import models_router
+from tinyllm_serve.routes.page import page_router
 from tinyllm_serve.routes.responses import responses_router
 from tinyllm_serve.routes.tokens import tokens_router
 from tinyllm_serve.schemas.error import ErrorBody
@@ -57,6 +58,7 @@ def make_application(service: Service) -> ASGIApp:
     )
     for router in _ROUTERS:
         app.include_router(router(service))
+    app.include_router(page_router())
     for kind in _ERRORS:
         app.add_exception_handler(kind, _tell)
     settings = service.settings

@@ -58,7 +58,7 @@ class Server:
         """The lines of one kind."""
         return [entry for entry in self.log() if entry["event"] == event]
 
-    def wait_for(self, event: str, seconds: float = 90) -> Entry:
+    def wait_for(self, event: str, seconds: float = 90.0) -> Entry:
         """Wait for a line of a kind, and give the first one.
 
         Raises:
@@ -78,7 +78,7 @@ class Server:
         (value,) = [line.split()[-1] for line in lines if line.startswith(f"{name} ")]
         return float(value)
 
-    def wait_until(self, name: str, value: float, seconds: float = 20) -> None:
+    def wait_until(self, name: str, value: float, seconds: float = 20.0) -> None:
         """Wait for a count to become a number.
 
         Raises:
@@ -96,7 +96,7 @@ class Server:
             self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 30.0) -> int:
         """Wait for its end, and give the exit code; an end that does not come is forced."""
         try:
             return self.process.wait(seconds)

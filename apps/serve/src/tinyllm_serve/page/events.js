@@ -1,0 +1,16 @@
+// The events of a server-sent stream, parsed, up to its [DONE].
+export async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (held + value).split("\n");
+    held = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue; // a comment, or the end of an event
+      if (line === "data: [DONE]") return;
+      yield JSON.parse(line.slice("data: ".length));
+    }
+  }
+}

@@ -1,0 +1,190 @@
+"""What is refused, and how: always in OpenAI's shape, always with the field that is at fault."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from tinyllm_serve import cli
+from tinyllm_serve.testing import Server
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def error(response: httpx.Response) -> dict[str, str | None]:
+    told = response.json()["error"]
+    assert told.keys() == {"message", "type", "param", "code"}
+    return told
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"max_toknes": 4}, "max_toknes"),
+        (CHAT, {"best_of": 2}, "best_of"),
+        (CHAT, {"temperature": -1}, "temperature"),
+        (CHAT, {"temperature": "1"}, "temperature"),
+        (CHAT, {"top_p": 0}, "top_p"),
+        (CHAT, {"n": 0}, "n"),
+        (CHAT, {"max_tokens": 0}, "max_tokens"),
+        (CHAT, {"seed": 2**64}, "seed"),
+        (CHAT, {"stop": ["a", ""]}, "stop.1"),
+        (CHAT, {"logit_bias": {"a": 1}}, "logit_bias"),
+        (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias"),
+        (CHAT, {"response_format": {"type": "xml"}}, "response_format"),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"messages": [{"role": "judge", "content": ""}]}, "messages.0"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages.0.content"),
+        (
+            CHAT,
+            {"messages": [*HELLO, {"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages.1.content.0.type",
+        ),
+        (CHAT, {"messages": [{"role": "tool", "tool_call_id": "a", "content": "b"}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt"),
+        ("/v1/completions", {"prompt": ""}, "prompt"),
+        ("/v1/completions", {"prompt": [5000]}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 4}, "dimensions"),
+        ("/v1/responses", {"input": "a", "store": True}, "store"),
+        ("/v1/responses", {"input": "a", "previous_response_id": "b"}, "previous_response_id"),
+        ("/tokenize", {}, "prompt"),
+    ],
+)
+def test_a_bad_field_is_named(pico: Server, path: str, body: dict[str, object], param: str) -> None:
+    if path == CHAT:
+        body = {"messages": HELLO, **body}
+    for stream in ({}, {"stream": True}) if path.startswith("/v1/chat") else ({},):
+        response = httpx.post(f"{pico.url}{path}", json=body | stream)
+        assert response.status_code == 400
+        assert error(response)["param"] == param
+        assert error(response)["type"] == "invalid_request_error"
+
+
+def test_other_things_that_are_refused(pico: Server) -> None:
+    def status(method: str, path: str, **options: object) -> int:
+        response = httpx.request(method, f"{pico.url}{path}", **options)
+        assert error(response)["message"]
+        return response.status_code
+
+    as_json = {"Content-Type": "application/json"}
+    assert status("POST", CHAT, json={"messages": HELLO, "model": "gpt-5"}) == 404
+    assert status("GET", "/v1/models/gpt-5") == 404
+    assert status("GET", "/nowhere") == 404
+    assert status("GET", CHAT) == 405
+    assert status("POST", CHAT, content="{", headers=as_json) == 400
+    assert status("POST", CHAT, content="[" * 100_000, headers=as_json) == 400
+    assert status("POST", CHAT, content=b"\xff", headers=as_json) == 400
+    assert status("POST", CHAT, content='{"messages": NaN}', headers=as_json) == 400
+    # A web page elsewhere may send this without asking, and that is not JSON by its own word.
+    assert status("POST", CHAT, content=json.dumps({"messages": HELLO})) == 400
+
+
+def test_a_body_has_a_limit(start: Callable[..., Server]) -> None:
+    server = start("--max-body", "1000")
+    long = json.dumps({"messages": [{"role": "user", "content": "x" * 2000}]}).encode()
+    announced = httpx.post(server.url + CHAT, content=long)
+    assert (announced.status_code, error(announced)["param"]) == (413, None)
+
+    def in_pieces() -> object:
+        for place in range(0, len(long), 100):
+            yield long[place : place + 100]
+
+    as_json = {"Content-Type": "application/json"}
+    assert httpx.post(server.url + CHAT, content=in_pieces(), headers=as_json).status_code == 413
+
+
+def test_a_key_is_needed_where_there_is_one(start: Callable[..., Server]) -> None:
+    server = start("--api-key", "first", "--api-key", "second")
+    url = f"{server.url}/v1/models"
+    for headers in ({}, {"Authorization": "Bearer third"}, {"Authorization": "Basic first"}):
+        refused = httpx.get(url, headers=headers)
+        assert (refused.status_code, error(refused)["code"]) == (401, "invalid_api_key")
+        assert refused.headers["www-authenticate"] == "Bearer"
+    assert httpx.get(url, headers={"Authorization": "Bearer second"}).status_code == 200
+    assert httpx.get(f"{server.url}/metrics").status_code == 401
+    for path in ("/", "/health", "/ready", "/docs", "/openapi.json", "/page/chat.js"):
+        assert httpx.get(server.url + path).status_code == 200
+
+
+def test_other_origins_are_let_in_when_asked_for(
+    pico: Server, start: Callable[..., Server]
+) -> None:
+    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    assert (
+        "access-control-allow-origin" not in httpx.options(pico.url + CHAT, headers=asked).headers
+    )
+    server = start("--cors-origin", "https://a.example", "--api-key", "k")
+    allowed = httpx.options(server.url + CHAT, headers=asked)
+    assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+    other = httpx.options(server.url + CHAT, headers=asked | {"Origin": "https://b.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+def run(*options: str) -> tuple[int, str]:
+    """A process that ends by itself: its code, and its last line."""
+    done = subprocess.run(
+        ["serve", *options], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--prot", "1"], "No such option: --prot"),
+        (["--port", "70000"], "--port: expected from 0 to 65535, got 70000"),
+        (["--kv-bits", "3"], "--kv-bits: expected 4 or 8, got 3"),
+        (["--ops", "cuda"], "--ops: expected one of auto, cpu, mlx, reference, got cuda"),
+        (["--cors-origin", "here"], "--cors-origin: expected * or an origin"),
+        (["--api-key", "a b"], "--api-key: expected printable characters"),
+        (["--drain", "nan"], "--drain: expected from 0 to 3600 seconds, got nan"),
+    ],
+)
+def test_a_bad_option_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["serve", *options])
+    assert cli.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("serve: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model", "no/where/at-all", "--port", "0"], "neither a folder here nor"),
+        (["--host", "256.0.0.1", "--port", "0"], "cannot listen on 256.0.0.1:0"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why(options: list[str], said: str) -> None:
+    code, line = run(*options)
+    assert code == 1
+    assert line.startswith("serve: ")
+    assert said in line
+
+
+def test_a_port_in_use_is_one_clear_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, line = run("--port", str(taken.getsockname()[1]))
+    assert code == 1
+    assert "Address already in use" in line
+    assert "choose another --host or --port" in line
+
+
+def test_a_damaged_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    code, line = run("--model", str(tmp_path), "--port", "0")
+    assert code == 1
+    assert str(tmp_path / "config.json") in line

@@ -1,0 +1,115 @@
+"""The page at /, in a real browser."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+from tinyllm_serve.testing import Server
+
+DRIVER = shutil.which("chromedriver")
+# The page is tested where there is a browser; it needs nothing else, and nothing else needs it.
+pytestmark = pytest.mark.skipif(DRIVER is None, reason="no Chromium with its chromedriver")
+
+Browser = Chrome
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    options = ChromeOptions()
+    for argument in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=900,700",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with Chrome(options, ChromeService(DRIVER)) as chrome:
+        yield chrome
+
+
+def wait(browser: Browser, done: Callable[[], object]) -> None:
+    WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: done())
+
+
+def say(browser: Browser, text: str) -> None:
+    browser.find_element(By.NAME, "question").send_keys(text, Keys.ENTER)
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    return [each.text for each in browser.find_elements(By.CSS_SELECTOR, selector)]
+
+
+def shown(browser: Browser, identity: str) -> bool:
+    return browser.find_element(By.ID, identity).is_displayed()
+
+
+def open_page(browser: Browser, server: Server) -> None:
+    browser.get(server.url)
+    wait(browser, lambda: texts(browser, "#model") != [""])
+
+
+def test_a_conversation(browser: Browser, pico: Server) -> None:
+    open_page(browser, pico)
+    assert texts(browser, "#model") == ["pico"]
+    say(browser, "what does rmsnorm do?")
+    wait(browser, lambda: shown(browser, "send"))
+    assert "root mean square" in texts(browser, ".assistant > .text")[0]
+    assert "tokens/s" in texts(browser, ".figures")[0]
+    say(browser, "and what is attention?")
+    wait(browser, lambda: len(texts(browser, ".assistant > .text")) == 2 and shown(browser, "send"))
+    browser.find_element(By.ID, "new").click()
+    assert texts(browser, "article") == []
+    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def test_thinking_is_folded(browser: Browser, scripted: Server) -> None:
+    open_page(browser, scripted)
+    say(browser, "#think")
+    wait(browser, lambda: shown(browser, "send"))
+    assert texts(browser, ".assistant > .text") == ["It is so."]
+    thought = browser.find_element(By.CSS_SELECTOR, "details .text")
+    assert not thought.is_displayed()
+    browser.find_element(By.TAG_NAME, "summary").click()
+    assert (thought.is_displayed(), thought.text) == (True, "Hm.")
+
+
+def test_stop_ends_the_answer_and_frees_its_pages(
+    browser: Browser, start: Callable[..., Server], endless: Path
+) -> None:
+    server = start("--model", str(endless), "--max-tokens", "100000", "--memory", "0.2")
+    open_page(browser, server)
+    say(browser, "hello")
+    wait(browser, lambda: texts(browser, ".assistant > .text")[0:1] not in ([], [""]))
+    assert not shown(browser, "send")
+    browser.find_element(By.ID, "stop").click()
+    wait(browser, lambda: shown(browser, "send"))
+    assert texts(browser, ".figures")[0].endswith("stopped")
+    server.wait_until("tinyllm_running", 0.0)
+
+
+def test_what_a_model_or_a_user_says_is_no_markup(browser: Browser, pico: Server) -> None:
+    open_page(browser, pico)
+    say(browser, "<img src=x onerror=alert(1)>")
+    wait(browser, lambda: shown(browser, "send"))
+    assert texts(browser, ".user > .text") == ["<img src=x onerror=alert(1)>"]
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+
+
+def test_a_key_is_asked_for(browser: Browser, start: Callable[..., Server]) -> None:
+    server = start(TINYLLM_API_KEY="sesame")
+    browser.get(server.url)
+    wait(browser, lambda: shown(browser, "key"))
+    browser.find_element(By.NAME, "key").send_keys("sesame", Keys.ENTER)
+    wait(browser, lambda: texts(browser, "#model") == ["pico"])
+    assert not shown(browser, "key")
