@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "constant.h"
@@ -14,6 +15,7 @@
 #include "linear.h"
 #include "numbers.h"
 #include "put.h"
+#include "sum_lanes.h"
 #include "vectors.h"
 
 #if defined(__AVX512VNNI__)
@@ -120,6 +122,9 @@ inline Floats some(const void* data, int64_t at, __mmask16 which) {
   }
 }
 
+// Bytes of planes that have room beside some rows of w.
+inline constexpr int64_t kNear = 24 << 10;
+
 // Chunks whose scales are looked up together: with groups of 32 they are 16, a vector.
 inline constexpr int kChunks = 4;
 
@@ -127,9 +132,12 @@ inline constexpr int kChunks = 4;
 template <int Bits>
 struct Owners {
   explicit Owners(int group) {
+    const int shift = std::countr_zero(static_cast<unsigned>(group));
     for (int c = 0; c < kChunks; ++c) {
       alignas(64) int owner[W];
-      for (int lane = 0; lane < W; ++lane) owner[lane] = (c * W + lane) * kChunk<Bits> / W / group;
+      for (int lane = 0; lane < W; ++lane) {
+        owner[lane] = (c * W + lane) * (kChunk<Bits> / W) >> shift;
+      }
       of[c] = _mm512_load_si512(owner);
     }
   }
@@ -137,20 +145,25 @@ struct Owners {
   __m512i of[kChunks];
 };
 
-// Rows `first` to `last` of w times M rows of x from `token` on. Every sum is the same whatever M is.
+// Up to W rows of w from `first` on times M rows of x from `token` on. Every sum is the same whatever
+// M is.
 template <int Bits, typename T, int M>
-void multiply_in_integers(const LinearTask& t, int64_t token, int64_t first, int64_t last) {
+void multiply_in_integers(const LinearTask& t, const Owners<Bits>& owners, int64_t token,
+                          int64_t first, int64_t rows) {
   const Weights& w = *t.w;
   constexpr int chunk = kChunk<Bits>;
-  const Owners<Bits> owners(w.group);
-  const int64_t row_bytes = int64_t{w.columns} * Bits / 8, groups = w.columns / w.group;
-  for (int64_t n = first; n < last; ++n) {
+  const int shift = std::countr_zero(static_cast<unsigned>(w.group));  // divisions would take as long
+  const int64_t columns = w.columns, row_bytes = columns * Bits / 8, groups = columns >> shift;
+  const int all = static_cast<int>(columns / chunk);
+  Floats found[M][W] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t n = first + r;
     const uint8_t* row = static_cast<const uint8_t*>(w.data) + n * row_bytes;
     Floats total[M] = {};
-    for (int c = 0; c < w.columns / chunk; c += kChunks) {
-      const int chunks = std::min(kChunks, w.columns / chunk - c);
-      const int64_t g = int64_t{c} * chunk / w.group;
-      const __mmask16 which = static_cast<__mmask16>((1 << chunks * chunk / w.group) - 1);
+    for (int c = 0; c < all; c += kChunks) {
+      const int chunks = std::min(kChunks, all - c);
+      const int64_t g = int64_t{c} * chunk >> shift;
+      const __mmask16 which = static_cast<__mmask16>((1 << (chunks * chunk >> shift)) - 1);
       const Floats of_w = some<T>(w.scales, n * groups + g, which);
       const Floats biases = some<T>(w.biases, n * groups + g, which);
       Floats scales[M];
@@ -161,18 +174,24 @@ void multiply_in_integers(const LinearTask& t, int64_t token, int64_t first, int
 #pragma GCC unroll 4
       for (int j = 0; j < kChunks; ++j) {
         if (j == chunks) break;
-        __builtin_prefetch(row + 64 * (c + j) + kAhead);
         const Chunk<Bits> codes(row + 64 * (c + j));
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) {
-          const int8_t* planes = t.planes + ((token + m) * w.columns + (c + j) * chunk) * 2;
+          const int8_t* planes = t.planes + ((token + m) * columns + (c + j) * chunk) * 2;
           const __m512 lanes =
               _mm512_permutexvar_ps(owners.of[j], std::bit_cast<__m512>(scales[m]));
           total[m] += codes.sums(planes) * std::bit_cast<Floats>(lanes);
         }
       }
     }
-    for (int m = 0; m < M; ++m) put(t, token + m, n, sum(total[m]));
+    for (int m = 0; m < M; ++m) found[m][r] = total[m];
+  }
+  for (int m = 0; m < M; ++m) {
+    alignas(64) float sums[W];
+    for (int r = 0; r < W; r += 4) {
+      store_sums(found[m][r], found[m][r + 1], found[m][r + 2], found[m][r + 3], sums + r);
+    }
+    put_some(t, token + m, first, sums, rows);
   }
 }
 
@@ -180,12 +199,15 @@ void multiply_in_integers(const LinearTask& t, int64_t token, int64_t first, int
 // tokens want them.
 template <int Bits>
 void multiply_integer_rows(const LinearTask& t, const LinearRange& range) {
+  const Owners<Bits> owners(t.w->group);
+  // Their planes stay in the first-level cache while the rows of w go by.
+  const int64_t tokens = 8 * 2 * t.w->columns <= kNear ? 8 : 4;
   with_type(t.w->type, [&]<typename T>(T*) {
     for (int64_t first = range.first_row; first < range.last_row; first += W) {
-      const int64_t last = std::min(first + W, range.last_row);
-      for (int64_t m = range.first_token; m < range.last_token; m += 8) {
-        with_constant<8>(range.last_token - m, [&]<int M>() {
-          multiply_in_integers<Bits, T, M>(t, m, first, last);
+      const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+      for (int64_t m = range.first_token; m < range.last_token; m += tokens) {
+        with_constant<8>(std::min(range.last_token - m, tokens), [&]<int M>() {
+          multiply_in_integers<Bits, T, M>(t, owners, m, first, rows);
         });
       }
     }
