@@ -9,7 +9,7 @@ trap 'rm -rf "$scratch"' EXIT
 [ $# -gt 0 ] || set -- -march=native
 "${CXX:-g++}" -std=c++20 -O3 -Wno-psabi -DTINYLLM_TIER=benched -DTINYLLM_TIER_NAME="\"$*\"" "$@" \
   ../benches/attention.cpp attention.cpp attention_decode.cpp attention_plan.cpp \
-  attention_prefill.cpp kernels.cpp linear.cpp rms_norm.cpp rope.cpp run_attention.cpp \
-  swiglu.cpp thread_pool.cpp \
+  attention_prefill.cpp kernels.cpp linear.cpp quantize_rows.cpp rms_norm.cpp rope.cpp \
+  run_attention.cpp swiglu.cpp thread_pool.cpp \
   -o "$scratch/attention" -pthread
 "$scratch/attention"

@@ -20,8 +20,11 @@ struct KeyValues {
     const char* data = nullptr;
     int64_t strides[3] = {};
 
+    int64_t offset(int64_t page, int64_t head, int64_t token) const {
+      return page * strides[0] + head * strides[1] + token * strides[2];
+    }
     const char* at(int64_t page, int64_t head, int64_t token) const {
-      return data + page * strides[0] + head * strides[1] + token * strides[2];
+      return data + offset(page, head, token);
     }
   };
 

@@ -56,11 +56,11 @@ KeyValues::Part cache_of(const Heads& added, int64_t offset, Type type) {
   return part;
 }
 
+}  // namespace
+
 Tokens tokens_of(const AttentionInputsTask& t) {
   return t.length == 1 ? Tokens::decoded : Tokens::prompt;
 }
-
-}  // namespace
 
 void run(const Kernels& kernels, const AttentionInputsTask& t) {
   const int64_t rows = t.batch * t.length, size = size_of(t.type);

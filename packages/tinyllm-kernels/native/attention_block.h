@@ -43,6 +43,8 @@ struct AttentionBlockTask {
   void* y;  // B L E
 };
 
+Tokens tokens_of(const AttentionInputsTask& task);
+
 void run(const Kernels& kernels, const AttentionInputsTask& task);
 void run(const Kernels& kernels, const AttentionBlockTask& task);
 

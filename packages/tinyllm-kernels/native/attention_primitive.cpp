@@ -6,6 +6,7 @@
 #include "primitive.h"
 #include "primitives.h"
 #include "run_attention.h"
+#include "weight_inputs.h"
 
 namespace tinyllm {
 namespace {
@@ -54,22 +55,10 @@ class Operands {
   std::vector<std::unique_ptr<char[]>> copies_;
 };
 
-// Everything about keys or values but where they lie.
-KeyValues describe(const WeightArrays& w) {
-  KeyValues kv;
-  kv.mode = mode_of(w.mode);
-  kv.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
-  kv.bits = w.bits, kv.group = w.group_size;
-  return kv;
-}
-
 std::vector<mx::array> arrays(const mx::array& q, const WeightArrays& k, const WeightArrays& v) {
   std::vector<mx::array> found = {q};
-  for (const WeightArrays* w : {&k, &v}) {
-    found.push_back(w->w);
-    if (w->scales) found.push_back(*w->scales);
-    if (w->biases) found.push_back(*w->biases);
-  }
+  append(found, k);
+  append(found, v);
   return found;
 }
 

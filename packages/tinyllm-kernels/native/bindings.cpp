@@ -25,6 +25,7 @@ using Weight = std::tuple<array, Part, Part, int, int, std::string>;
 using Projection = std::tuple<Weight, Part>;
 using Norm = std::tuple<Part, float>;
 using Rotary = std::tuple<array, bool, float>;
+using PagedTokens = std::tuple<array, array, array, array, array>;
 
 tinyllm::WeightArrays weight(const Weight& w) {
   const auto& [numbers, scales, biases, group_size, bits, mode] = w;
@@ -108,6 +109,15 @@ NB_MODULE(_cpu, m) {
         return tinyllm::attention_block(x, block.weights, keys, values, offset);
       },
       "x"_a, "block"_a, "keys"_a, "values"_a, "offset"_a);
+  m.def(
+      "paged_attention_block",
+      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const Weight& keys,
+         const Weight& values, const PagedTokens& pages, int window) {
+        const auto& [table, starts, lengths, positions, slots] = pages;
+        return tinyllm::paged_attention_block(x, block.weights, weight(keys), weight(values),
+                                              {table, starts, lengths, positions, slots}, window);
+      },
+      "x"_a, "block"_a, "keys"_a, "values"_a, "pages"_a, "window"_a);
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,

@@ -2,12 +2,13 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "attention_block.h"
+#include "attention_weight_inputs.h"
 #include "mlp_block.h"
 #include "primitive.h"
 #include "primitives.h"
+#include "taken_over.h"
 #include "weight_inputs.h"
 
 namespace tinyllm {
@@ -56,38 +57,6 @@ class MlpBlock : public CpuPrimitive {
   std::shared_ptr<MlpWeights> block_;
 };
 
-// The inputs of a block from `at` on, in the order in which `AttentionWeights` has them.
-struct AttentionInputsOf {
-  AttentionInputsOf(const AttentionWeights& block, const std::vector<mx::array>& inputs, size_t at)
-      : block(block), frequencies(inputs[at++]) {
-    for (bool present : block.normed) norms.emplace_back(present, inputs, at);
-    const Weights* weights[] = {&block.q, &block.k, &block.v, &block.o};
-    for (int i = 0; i < 4; ++i) {
-      projections.emplace_back(*weights[i], inputs, at);
-      biases.emplace_back(block.biased[i], inputs, at);
-    }
-  }
-
-  // All of a task but x, the positions, and where the results go.
-  AttentionInputsTask task(Copies& copies) const {
-    AttentionInputsTask found{};
-    Norm* of[] = {&found.norm, &found.q_norm, &found.k_norm};
-    for (int i = 0; i < 3; ++i) *of[i] = {norms[i].placed(copies), block.eps[i]};
-    found.q = projections[0].placed(copies), found.q_bias = biases[0].placed(copies);
-    found.k = projections[1].placed(copies), found.k_bias = biases[1].placed(copies);
-    found.v = projections[2].placed(copies), found.v_bias = biases[2].placed(copies);
-    found.heads = block.heads(), found.kv_heads = block.kv_heads(), found.dim = block.dim;
-    found.frequencies = static_cast<const float*>(placed(frequencies, copies));
-    found.traditional = block.traditional, found.magnitude = block.magnitude;
-    return found;
-  }
-
-  const AttentionWeights& block;  // which the primitive keeps
-  Input frequencies;
-  std::vector<OptionalInput> norms, biases;
-  std::vector<WeightInput> projections;
-};
-
 class AttentionInputs : public CpuPrimitives {
  public:
   explicit AttentionInputs(std::shared_ptr<AttentionWeights> block) : block_(std::move(block)) {}
@@ -95,7 +64,7 @@ class AttentionInputs : public CpuPrimitives {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     char* to[] = {allocate(outputs[0]), allocate(outputs[1]), allocate(outputs[2])};
     dispatch(outputs, [&kernels = kernels_, x = Input(inputs[0]), positions = Input(inputs[1]),
-                       keep = block_, block = AttentionInputsOf(*block_, inputs, 2), to = std::to_array(to),
+                       block = AttentionWeightInputs(block_, inputs, 2), to = std::to_array(to),
                        type = type_of(outputs[0].dtype())] {
       Copies copies;
       AttentionInputsTask task = block.task(copies);
@@ -125,21 +94,16 @@ class AttentionBlock : public CpuPrimitives {
       : block_(std::move(block)), offset_(offset) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    // Each output holds all inputs, and none could be taken over. They let go of them at the end of
-    // the evaluation in any case; the one whose inputs these are is enough until then.
-    for (mx::array& out : outputs) {
-      if (&out.inputs() != &inputs) out.inputs().clear();
-    }
+    let_go(inputs, outputs);
     char* y = allocate(outputs[0]);
-    char* keys = taken_over(inputs[1], outputs[1]);
-    char* values = taken_over(inputs[2], outputs[2]);
-    dispatch(outputs, [&kernels = kernels_, x = Input(inputs[0]), old_keys = Input(inputs[1]),
-                       old_values = Input(inputs[2]), keep = block_,
-                       block = AttentionInputsOf(*block_, inputs, 3),
-                       y, keys, values, offset = offset_, type = type_of(outputs[0].dtype())] {
+    dispatch(outputs, [&kernels = kernels_, x = Input(inputs[0]), y, offset = offset_,
+                       taken_keys = TakenOver(inputs[1], outputs[1]),
+                       taken_values = TakenOver(inputs[2], outputs[2]),
+                       block = AttentionWeightInputs(block_, inputs, 3),
+                       type = type_of(outputs[0].dtype())] {
       Copies copies;
-      copy_unless_same(old_keys, keys);
-      copy_unless_same(old_values, values);
+      char* keys = taken_keys.numbers();
+      char* values = taken_values.numbers();
       AttentionBlockTask task{.inputs = block.task(copies)};
       task.inputs.x = placed(x, copies);
       task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
@@ -147,11 +111,11 @@ class AttentionBlock : public CpuPrimitives {
       for (size_t i = 0; i < positions.size(); ++i) positions[i] = offset + static_cast<int>(i);
       task.inputs.positions = positions.data(), task.inputs.one_row = true;
       task.inputs.type = type;
-      const int64_t dim = keep->dim, head = old_keys.shape[2] * dim;
+      const int64_t dim = task.inputs.dim, head = taken_keys.shape()[2] * dim;
       const int64_t first = offset * dim * size_of(type);
-      task.inputs.to_k = {keys + first, {keep->kv_heads() * head, head, dim}};
-      task.inputs.to_v = {values + first, {keep->kv_heads() * head, head, dim}};
-      task.o = block.projections[3].placed(copies), task.o_bias = block.biases[3].placed(copies);
+      task.inputs.to_k = {keys + first, {task.inputs.kv_heads * head, head, dim}};
+      task.inputs.to_v = {values + first, {task.inputs.kv_heads * head, head, dim}};
+      task.o = block.o(copies), task.o_bias = block.o_bias(copies);
       task.offset = offset;
       task.scale = 1 / std::sqrt(static_cast<float>(dim));
       task.y = y;
@@ -162,19 +126,6 @@ class AttentionBlock : public CpuPrimitives {
   const char* name() const override { return "tinyllm::AttentionBlock"; }
 
  private:
-  // The memory of `from` if nobody else will read it, or memory for a copy of it.
-  static char* taken_over(const mx::array& from, mx::array& to) {
-    if (!from.is_donatable() || !from.flags().row_contiguous) return allocate(to);
-    to.copy_shared_buffer(from);
-    return to.data<char>();
-  }
-
-  static void copy_unless_same(const Input& from, char* to) {
-    if (from.data == to) return;
-    std::unique_ptr<char[]> copy;
-    std::memcpy(to, from.compact(copy), from.size * from.itemsize);
-  }
-
   std::shared_ptr<AttentionWeights> block_;
   int offset_;
 };

@@ -32,6 +32,7 @@ const Kernels kernels = {
     .rms_norm_rows = rms_norm_rows,
     .rope_tokens = rope_tokens,
     .swiglu_range = swiglu_range,
+    .quantize_row = quantize_row,
     .attention_scratch = attention_scratch,
     .attention_part = attention_part,
     .attention_merge = attention_merge,

@@ -7,6 +7,7 @@
 
 #include "attention_plan.h"
 #include "linear.h"
+#include "quantize_rows.h"
 #include "rms_norm.h"
 #include "rope.h"
 #include "swiglu.h"
@@ -44,6 +45,7 @@ struct Kernels {
   void (*rms_norm_rows)(const RmsNormTask&, int64_t first, int64_t last);
   void (*rope_tokens)(const RopeTask&, int64_t first, int64_t last);
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
+  void (*quantize_row)(const QuantizeTask&);
 
   int64_t (*attention_scratch)(const AttentionTask&);  // floats that each thread needs
   // Parts of an `AttentionPlan`, which leave what is not final in `partials`; then its merges.
@@ -71,6 +73,7 @@ void linear_rows(const Weights&, const int32_t* ids, int64_t first, int64_t last
 void rms_norm_rows(const RmsNormTask&, int64_t first, int64_t last);
 void rope_tokens(const RopeTask&, int64_t first, int64_t last);
 void swiglu_range(const SwigluTask&, int64_t first, int64_t last);
+void quantize_row(const QuantizeTask&);
 int64_t attention_scratch(const AttentionTask&);
 void attention_part(const AttentionTask&, const AttentionPart&, float* partials, float* scratch);
 void attention_merge(const AttentionTask&, const AttentionMerge&, float* partials);

@@ -107,6 +107,18 @@ std::vector<mlx::core::array> attention_block(const mlx::core::array& x,
                                               const mlx::core::array& keys,
                                               const mlx::core::array& values, int offset);
 
+// tinyllm_ops.PagedTokens, all of int32.
+struct PagedTokensArrays {
+  mlx::core::array block_table, query_starts, context_lengths, positions, slots;
+};
+
+// What leaves the block; then the arrays of keys and of values, `P Hkv page D`, with those of x.
+std::vector<mlx::core::array> paged_attention_block(const mlx::core::array& x,
+                                                    std::shared_ptr<AttentionWeights> block,
+                                                    const WeightArrays& keys,
+                                                    const WeightArrays& values,
+                                                    const PagedTokensArrays& pages, int window);
+
 // Rows `ids` (int32, of any shape) of the table w `V E`, in the type `dtype`.
 mlx::core::array embedding(const mlx::core::array& ids, const WeightArrays& w,
                            mlx::core::Dtype dtype);

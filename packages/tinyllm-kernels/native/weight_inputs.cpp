@@ -14,6 +14,14 @@ Weights describe(const WeightArrays& w, int columns) {
   return found;
 }
 
+KeyValues describe(const WeightArrays& w) {
+  KeyValues kv;
+  kv.mode = mode_of(w.mode);
+  kv.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
+  kv.bits = w.bits, kv.group = w.group_size;
+  return kv;
+}
+
 void append(std::vector<mx::array>& inputs, const WeightArrays& w) {
   inputs.push_back(w.w);
   append(inputs, w.scales);

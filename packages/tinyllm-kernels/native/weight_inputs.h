@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "attention.h"
 #include "input.h"
 #include "primitives.h"
 
@@ -15,6 +16,9 @@ using Copies = std::vector<std::unique_ptr<char[]>>;
 
 // Everything about a weight of so many columns but where it lies.
 Weights describe(const WeightArrays& w, int columns);
+
+// Everything about keys or values but where they lie.
+KeyValues describe(const WeightArrays& w);
 
 // Adds the parts of a weight, or an array that may be missing, to the inputs of a primitive.
 void append(std::vector<mlx::core::array>& inputs, const WeightArrays& w);

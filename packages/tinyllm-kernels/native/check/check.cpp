@@ -65,6 +65,27 @@ void check_swiglu(const Kernels& kernels, Type type, int size) {
   compare(kernels, "swiglu", y, expected);
 }
 
+// Codes are exact if none of the numbers is farther from what it stands for than half a step.
+void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
+  const int D = 256;
+  Array row = Array::random(type, D);
+  Array scales(type, D / group), biases(type, D / group);
+  std::vector<uint8_t> codes(D * bits / 8);
+  kernels.quantize_row({row.bytes.data(), codes.data(), scales.bytes.data(), biases.bytes.data(), D,
+                        bits, group, type});
+  Array found(Type::float32, D);
+  std::vector<double> expected(D);
+  for (int d = 0; d < D; ++d) {
+    const unsigned code = codes[d * bits / 8] >> d * bits % 8 & ((1u << bits) - 1);
+    const double scale = scales.at(d / group);
+    const double steps = (row.at(d) - biases.at(d / group)) / scale;
+    // The ends of the range are a rounding of the scale away, which is that of its type.
+    found.set(d, std::fabs(steps - code) <= 0.5 + (1 << bits) * tolerance(type) ? 1 : 0);
+    expected[d] = 1;
+  }
+  compare(kernels, "quantize", found, expected);
+}
+
 void check_rope(const Kernels& kernels, Type type, int dim) {
   const int L = 3, H = 2, half = dim / 2;
   Array x = Array::random(type, L * H * dim), y(type, L * H * dim);
@@ -100,6 +121,9 @@ void check_all(const Kernels& kernels) {
     for (int width : {1, 7, 16, 33, 100}) check_rms_norm(kernels, type, width);
     for (int size : {1, 7, 16, 33, 100}) check_swiglu(kernels, type, size);
     for (int dim : {2, 10, 64, 128}) check_rope(kernels, type, dim);
+    for (int bits : {4, 8}) {
+      for (int group : {32, 64, 128}) check_quantize(kernels, type, bits, group);
+    }
     check_attention(kernels, type);
   }
 }

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 
 import mlx.core as mx
-from tinyllm_ops import AttentionBlock, MlpBlock, Norm, Positions, QuantizedTensor, Weight, Yarn
+from tinyllm_ops import (
+    AttentionBlock,
+    MlpBlock,
+    Norm,
+    PagedTokens,
+    Positions,
+    QuantizedTensor,
+    Weight,
+    Yarn,
+)
 from tinyllm_ops.positions import position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
@@ -27,6 +38,30 @@ def weight(w: Weight) -> tuple[object, ...]:
     if isinstance(w, QuantizedTensor):
         return w.packed, w.scales, w.biases, w.group_size, w.bits, w.mode
     return w, None, None, 0, 0, ""
+
+
+def parts(w: Weight) -> tuple[mx.array, ...]:
+    """The arrays that a weight consists of."""
+    return w.arrays if isinstance(w, QuantizedTensor) else (w,)
+
+
+def like(w: Weight, made: Sequence[mx.array]) -> Weight:
+    """A weight in the format of `w`, of other arrays."""
+    if isinstance(w, mx.array):
+        return made[0]
+    packed, scales, biases = made
+    return replace(w, packed=packed, scales=scales, biases=biases)
+
+
+def paged_tokens(pages: PagedTokens) -> tuple[mx.array, ...]:
+    """All of its arrays."""
+    return (
+        pages.block_table,
+        pages.query_starts,
+        pages.context_lengths,
+        pages.positions,
+        pages.slots,
+    )
 
 
 def norm(n: Norm | None) -> tuple[mx.array | None, float]:

@@ -14,8 +14,16 @@ from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import AttentionBlock, MlpBlock, OpSet, Positions, QuantizedTensor, Weight
-from tinyllm_ops.contract import check_linear, check_rms_norm
+from tinyllm_ops import (
+    AttentionBlock,
+    MlpBlock,
+    OpSet,
+    PagedTokens,
+    Positions,
+    Weight,
+)
+from tinyllm_ops.contract import check_linear, check_paged_attention_block, check_rms_norm
+from tinyllm_ops.quantized_tensor import AFFINE
 
 from tinyllm_kernels import arguments
 
@@ -41,7 +49,7 @@ class CpuOpSet(OpSet):
     def prepare(self, weights: Iterable[Weight]) -> None:
         """Compute what is still to be computed of them, and move it into large pages."""
         for weight in weights:
-            parts = weight.arrays if isinstance(weight, QuantizedTensor) else (weight,)
+            parts = arguments.parts(weight)
             mx.eval(*parts)
             for part in parts:
                 self.native.use_huge_pages(part)
@@ -79,6 +87,32 @@ class CpuOpSet(OpSet):
         y, keys, values = arguments.arrays(made)
         return y, keys, values
 
+    def paged_attention_block(
+        self,
+        x: Float[mx.array, "B L E"],
+        block: AttentionBlock,
+        keys: Weight,
+        values: Weight,
+        pages: PagedTokens,
+    ) -> tuple[Float[mx.array, "B L E"], Weight, Weight]:
+        """From norm to residual for the tokens of all requests; nothing comes back to the host.
+
+        Pages are dense, or affine in 4 or 8 bits; those in other formats take several steps.
+        """
+        kv_heads, dim = block.num_kv_heads, block.head_dim
+        check_paged_attention_block(x, pages.count, kv_heads, dim, keys, values)
+        _check(x, block)
+        written = all(_is_written(each, x.dtype) for each in (keys, values))
+        if x.size == 0 or pages.block_table.size == 0 or not written:
+            return super().paged_attention_block(x, block, keys, values, pages)
+        stored = (arguments.weight(each) for each in (keys, values))
+        where = arguments.paged_tokens(pages)
+        told, window = self._attention(block), pages.window or 0
+        made = self.native.paged_attention_block(x, told, *stored, where, window)
+        y, *parts = arguments.arrays(made)
+        middle = len(parts) - len(arguments.parts(values))
+        return y, arguments.like(keys, parts[:middle]), arguments.like(values, parts[middle:])
+
     def attention_inputs(
         self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
     ) -> tuple[
@@ -108,6 +142,14 @@ class CpuOpSet(OpSet):
         if told is None:
             told = self._told[block] = arguments.attention_weights(self.native, block)
         return told
+
+
+def _is_written(stored: Weight, dtype: mx.Dtype) -> bool:
+    """Whether the extension writes rows of the dtype in the format of a cache."""
+    if isinstance(stored, mx.array):
+        return True
+    affine = stored.mode == AFFINE and stored.bits in (4, 8)
+    return affine and stored.scales.dtype == dtype
 
 
 def _check(x: mx.array, block: AttentionBlock) -> None:

@@ -18,6 +18,7 @@ from tinyllm_ops.mlx_fast import MLX
 from tinyllm_ops.norm import Norm
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.paged_attention import paged_attention
+from tinyllm_ops.paged_tokens import PagedTokens
 from tinyllm_ops.positions import Positions
 from tinyllm_ops.projection import Projection
 from tinyllm_ops.quantization import dequantize, quantize
@@ -37,6 +38,7 @@ __all__ = [
     "MlpBlock",
     "Norm",
     "OpSet",
+    "PagedTokens",
     "Positions",
     "Projection",
     "QuantizedTensor",

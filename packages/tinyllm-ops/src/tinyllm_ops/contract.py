@@ -186,6 +186,27 @@ def check_paged_attention(
         raise ValueError(f"window: expected one key or more, or None, got {window}")
 
 
+def check_paged_attention_block(
+    x: mx.array, tokens: int, kv_heads: int, dim: int, keys: Weight, values: Weight
+) -> None:
+    """x `1 T E` or `T 1 E` for T tokens, keys and values `P Hkv page D`."""
+    require_floating("x", x)
+    require_rank("x", x, "B L E")
+    if tuple(x.shape[:2]) not in ((1, tokens), (tokens, 1)):
+        width = x.shape[-1]
+        raise ValueError(
+            f"x: expected shape {(1, tokens, width)} or {(tokens, 1, width)}, got {tuple(x.shape)}"
+        )
+    require_rank("keys", keys, "P Hkv page D")
+    pages, _, page, _ = keys.shape
+    for name, stored in (("keys", keys), ("values", values)):
+        require_shape(name, stored, (pages, kv_heads, page, dim))
+        if isinstance(stored, mx.array):
+            require_dtype(name, stored, x.dtype)
+    if page == 0:
+        raise ValueError("keys: expected pages of one token or more, got 0")
+
+
 def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
     """None, "causal", or an additive floating mask that broadcasts to the shape of the scores."""
     if isinstance(mask, str):

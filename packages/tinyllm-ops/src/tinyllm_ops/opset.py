@@ -10,9 +10,11 @@ import mlx.core as mx
 from jaxtyping import Float, Int32, Integer
 
 from tinyllm_ops.attention_block import AttentionBlock
-from tinyllm_ops.contract import Weight
+from tinyllm_ops.contract import Weight, check_paged_attention_block
 from tinyllm_ops.mlp_block import MlpBlock
 from tinyllm_ops.norm import Norm
+from tinyllm_ops.page_slots import write_slots
+from tinyllm_ops.paged_tokens import PagedTokens
 from tinyllm_ops.positions import Positions
 from tinyllm_ops.projection import Projection
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
@@ -225,6 +227,44 @@ class OpSet:
         heads = self.attention(q, keys[..., :end, :], values[..., :end, :], block.scale, mask)
         return self.attention_output(x, heads, block), keys, values
 
+    def paged_attention_block(
+        self,
+        x: Float[mx.array, "B L E"],
+        block: AttentionBlock,
+        keys: Weight,
+        values: Weight,
+        pages: PagedTokens,
+    ) -> tuple[Float[mx.array, "B L E"], Weight, Weight]:
+        """The attention half over keys and values in pages, for the tokens of many requests.
+
+        Args:
+            x: T tokens. `T 1 E` are tokens that are decoded, each a row of its own; `1 T E` are
+                chunks of prompts, one after the other.
+            block: weights and settings.
+            keys: `P Hkv page D`, dense or quantized; new ones are quantized as the others are, and
+                seen so. They are written in place if nobody else holds the arrays when the graph
+                is computed.
+            values: like keys.
+            pages: whose tokens these are, and where they belong.
+
+        Returns:
+            What leaves the block, keys and values with the new tokens.
+
+        Raises:
+            ValueError: if shapes do not fit.
+        """
+        kv_heads, dim = block.num_kv_heads, block.head_dim
+        check_paged_attention_block(x, pages.count, kv_heads, dim, keys, values)
+        lead = x.shape[:2]
+        made = self.attention_inputs(x, block, pages.positions.reshape(lead))
+        q, k, v = (part.swapaxes(1, 2).flatten(0, 1) for part in made)  # T heads D
+        keys = write_slots(keys, self._like(k, keys), pages.slots)
+        values = write_slots(values, self._like(v, values), pages.slots)
+        where = (pages.block_table, pages.query_starts, pages.context_lengths)
+        out = self.paged_attention(q, keys, values, *where, block.scale, pages.window)
+        heads = mx.unflatten(out, 0, lead).swapaxes(1, 2)  # B H L D
+        return self.attention_output(x, heads, block), keys, values
+
     def attention_inputs(
         self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
     ) -> tuple[
@@ -253,6 +293,12 @@ class OpSet:
         """x + o(heads side by side)."""
         joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
         return x + self.linear(joined, block.o.weight, block.o.bias)
+
+    def _like(self, rows: mx.array, stored: Weight) -> Weight:
+        """Rows in the format of a cache."""
+        if isinstance(stored, mx.array):
+            return rows
+        return self.quantize(rows, stored.group_size, stored.bits, stored.mode)
 
     def _normalized(self, x: mx.array, norm: Norm) -> mx.array:
         """RMSNorm with the weight and eps of a block."""

@@ -10,6 +10,7 @@ from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.contract import Weight
 from tinyllm_ops.mlp_block import MlpBlock
 from tinyllm_ops.norm import Norm
+from tinyllm_ops.paged_tokens import PagedTokens
 from tinyllm_ops.projection import Projection
 from tinyllm_ops.quantization import quantize
 from tinyllm_ops.rotary import Rotary
@@ -98,6 +99,24 @@ def attention_block_oracle(x: Array, block: AttentionBlock) -> Array:
     """What a whole text becomes, from its first token on."""
     q, k, v = attention_inputs_oracle(x, block, np.arange(x.shape[1]))
     heads = oracle.attention(q, k, v, None, "causal").swapaxes(1, 2)
+    return x + _projected(heads.reshape(*x.shape[:2], -1), block.o)
+
+
+def paged_attention_block_oracle(
+    x: Array, block: AttentionBlock, keys: Weight, values: Weight, pages: PagedTokens
+) -> Array:
+    """What tokens become that read pages in which their own keys and values are already."""
+    positions = np.array(pages.positions).reshape(x.shape[:2])
+    q = attention_inputs_oracle(x, block, positions)[0].swapaxes(1, 2)  # B L H D
+    heads = oracle.paged_attention(
+        q.reshape(-1, *q.shape[2:]),
+        exact(keys),
+        exact(values),
+        np.array(pages.block_table),
+        np.array(pages.query_starts),
+        np.array(pages.context_lengths),
+        window=pages.window,
+    )
     return x + _projected(heads.reshape(*x.shape[:2], -1), block.o)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from tinyllm_ops.paged_tokens import PagedTokens
+
 
 @dataclass(frozen=True)
 class PageTable:
@@ -30,6 +32,20 @@ class PageTable:
     def arrays(self) -> tuple[mx.array, mx.array, mx.array]:
         """The first three, in the order of the op."""
         return self.block_table, self.query_starts, self.context_lengths
+
+    def tokens(self, page: int, window: int | None = None) -> PagedTokens:
+        """The queries of all requests as the last tokens of their texts."""
+        table, starts, lengths = (np.array(x) for x in self.arrays)
+        positions = [
+            np.arange(length - count, length)
+            for count, length in zip(np.diff(starts), lengths, strict=True)
+        ]
+        slots = [
+            pages[where // page] * page + where % page
+            for pages, where in zip(table, positions, strict=True)
+        ]
+        where, to = (mx.array(np.concatenate(x).astype(np.int32)) for x in (positions, slots))
+        return PagedTokens(*self.arrays, where, to, window)
 
 
 def page_table(requests: Sequence[tuple[int, int]], page: int, *, seed: int) -> PageTable:
