@@ -52,6 +52,11 @@ def inspect(wheel: Path) -> None:
         described = "```" in archive.read(metadata).decode()  # every README has an example
     if not any(name.endswith("/py.typed") for name in names):
         raise ValueError(f"{wheel.name}: expected a file py.typed, found none of {len(names)}")
+    (source,) = ROOT.glob(f"*/*/src/{wheel.name.split('-')[0]}")
+    for text in source.glob("**/*.metal"):
+        name = str(text.relative_to(source.parent))
+        if name not in names:
+            raise ValueError(f"{wheel.name}: expected a file {name}, found none of {len(names)}")
     if not described:
         raise ValueError(f"{wheel.name}: expected the README in its metadata, found no example")
 

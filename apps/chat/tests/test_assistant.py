@@ -209,13 +209,15 @@ def test_kv_bits_makes_the_cache_small(talk: Talk, random: str, bits: int) -> No
     assert ratio == pytest.approx(32 / (bits + 2 * 32 / 32), rel=0.01)
 
 
-@pytest.mark.parametrize("ops", ["reference", "mlx", "cpu"])
+@pytest.mark.parametrize("ops", ["reference", "mlx", "cpu", "metal"])
 def test_every_op_set_gives_the_same_answer_and_says_which_it_is(
     talk: Talk, random: str, ops: str
 ) -> None:
-    # An install without a compiler is supported, and a test below says what chat does there.
-    if ops == "cpu" and not available()[0].present:
-        pytest.skip(available()[0].detail)
+    # Installs without a compiler and machines without Metal are supported; tests below say what
+    # chat does there.
+    backend = next(backend for backend in available() if backend.name == ops)
+    if not backend.present:
+        pytest.skip(backend.detail)
     made = talk(random, max_tokens=12, ops=ops, dtype="float32")
     assert made.session.ask("hi").text == sample(talk, random, dtype="float32")
     assert f"{ops} ops, float32" in made.err.getvalue()
@@ -224,7 +226,8 @@ def test_every_op_set_gives_the_same_answer_and_says_which_it_is(
 def test_the_native_kernels_are_chosen_where_they_are(talk: Talk, random: str) -> None:
     made = talk(random, max_tokens=2)
     made.session.ask("hi")
-    fastest = "cpu" if available()[0].present and on_cpu() else "mlx"
+    on_gpu = "metal" if mx.metal.is_available() else "mlx"
+    fastest = ("cpu" if available()[0].present else "mlx") if on_cpu() else on_gpu
     assert f"{fastest} ops" in made.err.getvalue()
 
 

@@ -55,7 +55,7 @@ def chat(
         str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")
     ] = None,
     ops: Annotated[
-        str, typer.Option(metavar="auto|cpu|mlx|reference", help="Which maths computes.")
+        str, typer.Option(metavar="auto|cpu|metal|mlx|reference", help="Which maths computes.")
     ] = "auto",
     dtype: Annotated[
         str,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tinyllm_chat.errors import UsageError
 
-OPS = ("auto", "cpu", "mlx", "reference")
+OPS = ("auto", "cpu", "metal", "mlx", "reference")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 KV_BITS = (4, 8)
 PICO = "pico"

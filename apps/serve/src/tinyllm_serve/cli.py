@@ -40,7 +40,7 @@ def serve(
         typer.Option(metavar="NAME", help="How clients call it; the last part of ID unless given."),
     ] = None,
     ops: Annotated[
-        str, typer.Option(metavar="auto|cpu|mlx|reference", help="Which maths computes.")
+        str, typer.Option(metavar="auto|cpu|metal|mlx|reference", help="Which maths computes.")
     ] = "auto",
     dtype: Annotated[
         str,

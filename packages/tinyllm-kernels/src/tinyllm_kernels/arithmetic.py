@@ -9,7 +9,7 @@ from tinyllm_ops import OpSet
 
 from tinyllm_kernels.backend import BackendError, opset
 
-OPS = ("auto", "cpu", "mlx", "reference")
+OPS = ("auto", "cpu", "metal", "mlx", "reference")
 DTYPES = {
     "auto": None,
     "float32": mx.float32,
@@ -36,14 +36,14 @@ class Arithmetic:
 
     @classmethod
     def choose(cls, ops: str = "auto", dtype: str = "auto") -> Arithmetic:
-        """Make the automatic choices: what is fastest on the device, and the dtype that suits it.
+        """Make the automatic choices: the kernels for the device, and the dtype that suits it.
 
-        On a GPU these are MLX's operations. On a CPU they are the native kernels, or MLX's where
-        there are none, and then float32, since MLX's 16-bit arithmetic is slower and less exact
-        there. Otherwise the dtype is the checkpoint's own.
+        On a Mac's GPU these are the Metal kernels, on any other GPU MLX's operations. On a CPU they
+        are the native kernels, or MLX's where there are none, and then float32, since MLX's 16-bit
+        arithmetic is slower and less exact there. Otherwise the dtype is the checkpoint's own.
 
         Args:
-            ops: "cpu", "mlx", "reference" or "auto".
+            ops: "cpu", "metal", "mlx", "reference" or "auto".
             dtype: "float32", "float16", "bfloat16" or "auto".
 
         Raises:
@@ -57,7 +57,8 @@ class Arithmetic:
         device = "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
         wanted, note = ops, ""
         if wanted == "auto":
-            wanted = "mlx" if device == "gpu" else "cpu"
+            on_gpu = "metal" if mx.metal.is_available() else "mlx"
+            wanted = on_gpu if device == "gpu" else "cpu"
         try:
             chosen = opset(wanted)
         except BackendError as error:

@@ -12,7 +12,7 @@ TOOL = Path(__file__).parents[2] / "tools" / "metal_kernels"
 # Under metalhost alone: on a GPU a race may go well.
 @pytest.mark.skipif(sys.platform == "darwin", reason="faults are planted under metalhost")
 def test_the_first_fault_of_each_kernel_is_found() -> None:
-    command = [sys.executable, TOOL, "mutations", "--quick"]
+    command = [sys.executable, str(TOOL), "mutations", "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| `matrix_vector` | 1 | 1 | 0 | 0 |" in done.stdout
