@@ -3,7 +3,8 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_kernels.metal.linear.matrix_product import part_units
+from tinyllm_kernels.metal import METAL
+from tinyllm_kernels.metal.linear.matrix_product import group_units
 from tinyllm_ops import MLX, OpSet, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
@@ -67,10 +68,23 @@ def test_columns_in_as_many_parts_as_simdgroups_and_more(metal: OpSet) -> None:
     check(metal, 1, 5, 9 * 1024 + 64, mx.bfloat16)
 
 
-def test_a_prompt_that_fills_no_gpu_has_its_columns_cut_into_parts() -> None:
-    assert part_units(tokens=9, outputs=1024, inputs=1024) == 8  # four parts of 256 columns
-    assert part_units(tokens=9, outputs=1024, inputs=320) == 10  # too few for two
-    assert part_units(tokens=512, outputs=1024, inputs=1024) == 32  # 512 tiles are enough
+def test_a_prompt_that_fills_no_gpu_has_a_group_for_each_part_of_its_columns() -> None:
+    assert group_units(tokens=9, outputs=1024, inputs=1024) == 8  # four parts of 256 columns
+    assert group_units(tokens=9, outputs=1024, inputs=320) == 10  # too few for two
+    assert group_units(tokens=9, outputs=1024, inputs=4096) == 32  # four parts, not sixteen
+    assert group_units(tokens=512, outputs=1024, inputs=1024) == 32  # 512 tiles are enough
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(1, 9), (12, 9), (37, 9), (65, 1400)])
+def test_a_row_gets_the_same_bits_in_any_company(metal_host: None, rows: int, outputs: int) -> None:
+    ops, dtype = METAL, mx.bfloat16
+    x, w = normal((rows, 544), dtype, seed=1), quantize(normal((outputs, 544), dtype, seed=2), 32)
+    last = x[-2:]
+    decoded = ops.linear(x[:, None], w)[-1:]  # tokens of so many texts
+    assert mx.array_equal(decoded, ops.linear(last[-1:, None], w))
+    if rows > 1:
+        prompt = ops.linear(x[None], w)[:, -2:]  # tokens of one text; in 135 tiles in the end
+        assert mx.array_equal(prompt, ops.linear(last[None], w))
 
 
 def test_scales_of_another_dtype_than_x(metal: OpSet, dtype: mx.Dtype) -> None:
@@ -99,8 +113,6 @@ def test_what_is_not_a_number_reaches_its_own_token_alone(metal: OpSet) -> None:
 
 def test_other_weights_are_left_to_mlx() -> None:
     # No kernel of this package is made: on Linux MLX's would fail.
-    from tinyllm_kernels.metal import METAL
-
     x, w = normal((3, 64), seed=1), normal((9, 64), seed=2)
     for weight in (w, quantize(w, 32, 4, "mxfp4")):
         assert mx.array_equal(METAL.linear(x, weight), MLX.linear(x, weight))
@@ -116,8 +128,6 @@ def test_experts_multiply_their_own_rows(metal: OpSet, dtype: mx.Dtype, experts:
 
 
 def test_a_prompt_of_experts_and_dense_ones_are_left_to_mlx() -> None:
-    from tinyllm_kernels.metal import METAL
-
     x, w, experts = normal((65, 64), seed=1), normal((2, 9, 64), seed=2), mx.zeros(65, mx.int32)
     for weight in (w, quantize(w)):
         assert mx.array_equal(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from unittest.mock import patch
+
 import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
@@ -54,16 +57,20 @@ def rope() -> None:
 
 
 def matrix_vector() -> None:
-    """Three tokens of the four that are unrolled, two simdgroups, a rest of rows and columns."""
-    x, w = normal((3, 1088), seed=1), quantize(normal((6, 1088), seed=2), 64, 3)
-    assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
+    """Tokens fewer than are unrolled and more than a group's, two simdgroups, rests throughout."""
+    w = quantize(normal((6, 1088), seed=2), 64, 3)
+    for tokens in (3, 11):
+        x = normal((tokens, 1, 1088), seed=1)
+        assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 
 def matrix_product() -> None:
-    """Two tiles by two with edges, in one part; then columns in two unequal parts."""
-    for shape, group in (((37, 128), 64), ((9, 544), 32)):
+    """Two tiles by two with edges, in one part; two unequal parts apart, and in one group."""
+    grid = importlib.import_module("tinyllm_kernels.metal.linear.matrix_product")
+    for shape, group, enough in (((37, 128), 64, 128), ((9, 544), 32, 128), ((9, 544), 32, 1)):
         x, w = normal(shape, seed=1), quantize(normal((35, shape[1]), seed=2), group, 4)
-        assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
+        with patch.object(grid, "ENOUGH_GROUPS", enough):
+            assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 
 def expert_linear() -> None:

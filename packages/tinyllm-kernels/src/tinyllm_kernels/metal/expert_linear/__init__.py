@@ -1,10 +1,10 @@
 """Each row times the matrix of its own expert.
 
 The kernel of `linear` for one token, with the row as a third axis of the grid, finds the matrix by
-the expert's number: the host never learns which experts were chosen. Rows are a token's choices,
-eight in Qwen3-MoE, so that this is what decoding does. More rows than 64 are a prompt's: many share
-an expert, and reading its matrix for each of them would be waste, so they go to MLX, as do dense
-weights and floating-point modes.
+the expert's number: the host never learns which experts were chosen. That is what decoding does,
+whose rows are `... 1 I`. In a prompt many rows share an expert, and reading its matrix for each of
+them would be waste: it goes to MLX, as do dense weights and floating-point modes. Of a matrix `N I`
+up to 64 rows count as decoded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from tinyllm_ops.contract import check_expert_linear
 from tinyllm_ops.quantized_tensor import AFFINE
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
-from tinyllm_kernels.metal.linear.matrix_vector import DECLARE, FILES, ROWS, simdgroups
+from tinyllm_kernels.metal.linear.matrix_vector import (
+    DECLARE,
+    FILES,
+    ROWS,
+    is_decoded,
+    simdgroups,
+)
 
 MAX_ROWS = 64
 
@@ -39,22 +45,21 @@ _EXPERT_LINEAR = Kernel(
 
 
 def expert_linear(
-    x: Float[mx.array, "N I"], w: Weight, experts: Integer[mx.array, "N"]
-) -> Float[mx.array, "N O"]:
+    x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+) -> Float[mx.array, "*batch O"]:
     """y[n] = w[experts[n]] x[n]; see `tinyllm_ops.expert_linear`."""
     check_expert_linear(x, w, experts)
-    affine = isinstance(w, QuantizedTensor) and w.mode == AFFINE
-    if not isinstance(w, QuantizedTensor) or not affine or not 0 < x.shape[0] <= MAX_ROWS:
+    if not isinstance(w, QuantizedTensor) or w.mode != AFFINE or not is_decoded(x, MAX_ROWS):
         return MLX.expert_linear(x, w, experts)
     if x.size == 0 or w.packed.size == 0:
         return MLX.expert_linear(x, w, experts)
-    rows, inputs = x.shape
-    outputs = w.shape[1]
+    outputs, inputs = w.shape[1:]
+    chosen = experts.flatten().astype(mx.int32)
     assert w.biases is not None  # the affine mode has them
     (y,) = _EXPERT_LINEAR(
-        (x, w.packed, w.scales, w.biases, experts.astype(mx.int32), outputs, inputs, w.group_size),
-        [((rows, outputs), x.dtype)],
-        groups=(-(-outputs // ROWS), rows, 1),
+        (x, w.packed, w.scales, w.biases, chosen, outputs, inputs, w.group_size),
+        [((*experts.shape, outputs), x.dtype)],
+        groups=(-(-outputs // ROWS), experts.size, 1),
         group=(SIMD * simdgroups(inputs), 1, 1),
         template=[("T", x.dtype), ("BITS", w.bits), ("TOKENS", 1), ("ROWS", ROWS)],
     )

@@ -1,5 +1,6 @@
 // A tile of y = x w^T, 32 tokens by 32 rows of w, for a group of four simdgroups; over the units of
-// 32 columns from `begin` to `end`. Sums are float32; OUT is T, or float for parts of a sum.
+// 32 columns from `begin` to `end`, summed part by part: whether parts have a group of their own or
+// not, the result is the same. Sums are float32; OUT is T, or float for a part.
 #include <metal_simdgroup_matrix>
 
 template <typename T>
@@ -9,9 +10,9 @@ struct Tiles {
 
 template <typename T, typename OUT, int BITS, typename X, typename W, typename S, typename B>
 void matrix_product(X x, W packed, S scales, B biases, device OUT* y, uint tokens, uint outputs,
-                    uint inputs, uint group_size, uint begin, uint end, uint first_token,
-                    uint first_row, uint thread_index, uint simdgroup, threadgroup T* x_tile,
-                    threadgroup T* w_tile, threadgroup float* y_tile) {
+                    uint inputs, uint group_size, uint begin, uint end, uint part_units,
+                    uint first_token, uint first_row, uint thread_index, uint simdgroup,
+                    threadgroup T* x_tile, threadgroup T* w_tile, threadgroup float* y_tile) {
   constexpr uint STRIDE = Tiles<T>::STRIDE;
   const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
   // Four threads share a row of a tile, eight numbers for each.
@@ -19,10 +20,11 @@ void matrix_product(X x, W packed, S scales, B biases, device OUT* y, uint token
   const uint token = first_token + r, row = first_row + r;
   // Each simdgroup has a quarter of the tile, two matrices by two.
   const uint top = simdgroup / 2 * 16, left = simdgroup % 2 * 16;
-  simdgroup_float8x8 sum[2][2];
+  simdgroup_float8x8 sum[2][2], total[2][2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     sum[i / 2][i % 2] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    total[i / 2][i % 2] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
 
   for (uint unit = begin; unit < end; ++unit) {
@@ -55,12 +57,21 @@ void matrix_product(X x, W packed, S scales, B biases, device OUT* y, uint token
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    // 3. At the end of a part, its sum.
+    if ((unit + 1) % part_units == 0 || unit + 1 == end) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        total[i / 2][i % 2].thread_elements() += sum[i / 2][i % 2].thread_elements();
+        sum[i / 2][i % 2] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+      }
+    }
   }
 
-  // 3. The tile by way of threadgroup memory, since its edges need not be those of y.
+  // 4. The tile by way of threadgroup memory, since its edges need not be those of y.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    simdgroup_store(sum[i / 2][i % 2], y_tile + (top + i / 2 * 8) * 32 + left + i % 2 * 8, 32);
+    simdgroup_store(total[i / 2][i % 2], y_tile + (top + i / 2 * 8) * 32 + left + i % 2 * 8, 32);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint i = thread_index; i < 32 * 32; i += 128) {

@@ -7,12 +7,14 @@ and multiplies 64 pairs of matrices: an unpacked weight is used 32 times, not on
 
 Threadgroup memory: two tiles of 32 rows of 40 numbers (36 in float32), padded so that rows begin in
 different banks, and 4 KiB for the sums: 9 KiB in 16 bits, 13 KiB in float32, of 32. Registers of a
-thread: eight numbers of sums and eight of factors, so that these bound nothing.
+thread: sixteen numbers of sums and eight of factors, so that these bound nothing.
 
 A prompt of 32 tokens and a matrix of 1,024 rows are 32 tiles: too few for a GPU of eight cores and
-more, which takes several groups to a core. Below 128 tiles the columns are cut into parts of 256 or
-more, computed side by side in float32 and added by a second kernel: its traffic is 4 bytes in and
-out for each part of a sum, small beside that of the weights as long as parts are that wide.
+more, which takes several groups to a core. Below 128 tiles the columns, which are summed in up to
+four parts of 256 and more, have a group for each part; a second kernel adds what these leave in
+float32. Its traffic is 4 bytes in and out for each part of a sum, small beside that of the weights
+as long as parts are that wide. With 128 tiles and more a group adds its parts by itself, in the
+same order: how many tokens there are changes no bit.
 """
 
 from __future__ import annotations
@@ -26,22 +28,35 @@ SIDE = 32  # of a tile, and the columns of a step
 SIMDGROUPS = 4
 ENOUGH_GROUPS = 128
 LEAST_UNITS = 8  # of 32 columns in a part
+MAX_PARTS = 4
 THREADS = 256  # of a group that adds parts
 
+_SIZES = ("tokens", "outputs", "inputs", "group_size", "part_units", "units")
 _MATRIX_PRODUCT = Kernel(
     "matrix_product",
     ("codes.metal", "linear/matrix_product.metal"),
-    ("x", "packed", "scales", "biases", "tokens", "outputs", "inputs", "group_size", "part_units"),
+    (
+        "x",
+        "packed",
+        "scales",
+        "biases",
+        "tokens",
+        "outputs",
+        "inputs",
+        "group_size",
+        "part_units",
+        "units",
+    ),
     ("y",),
     """
     threadgroup T x_tile[32 * Tiles<T>::STRIDE], w_tile[32 * Tiles<T>::STRIDE];
     threadgroup float y_tile[32 * 32];
     const uint3 group = threadgroup_position_in_grid;
-    const uint begin = group.z * part_units;
+    const uint begin = group.z * units;
     matrix_product<T, OUT, BITS>(
         x, packed, scales, biases, y + ulong(group.z) * tokens * outputs, uint(tokens),
         uint(outputs), uint(inputs), uint(group_size), begin,
-        metal::min(begin + part_units, uint(inputs) / 32), group.y * 32, group.x * 32,
+        metal::min(begin + units, uint(inputs) / 32), uint(part_units), group.y * 32, group.x * 32,
         thread_index_in_threadgroup, simdgroup_index_in_threadgroup, x_tile, w_tile, y_tile);
     """,
 )
@@ -54,12 +69,16 @@ _SUM_OF_PARTS = Kernel(
 )
 
 
-def part_units(tokens: int, outputs: int, inputs: int) -> int:
-    """Units of 32 columns for a part: all of them, or fewer where the tiles do not fill a GPU."""
-    tiles = -(-tokens // SIDE) * -(-outputs // SIDE)
+def part_units(inputs: int) -> int:
+    """Units of 32 columns in a part of a sum, whatever the number of tokens."""
     units = inputs // SIDE
-    parts = max(1, min(ENOUGH_GROUPS // tiles, units // LEAST_UNITS))
-    return -(-units // parts)
+    return -(-units // max(1, min(MAX_PARTS, units // LEAST_UNITS)))
+
+
+def group_units(tokens: int, outputs: int, inputs: int) -> int:
+    """Units that a group sums: those of a part where the tiles do not fill a GPU, or else all."""
+    tiles = -(-tokens // SIDE) * -(-outputs // SIDE)
+    return part_units(inputs) if tiles < ENOUGH_GROUPS else inputs // SIDE
 
 
 def matrix_product(x: mx.array, w: QuantizedTensor) -> mx.array:
@@ -67,11 +86,12 @@ def matrix_product(x: mx.array, w: QuantizedTensor) -> mx.array:
     tokens, inputs = x.shape
     outputs = w.shape[0]
     assert w.biases is not None  # the affine mode has them
-    units = part_units(tokens, outputs, inputs)
+    units = group_units(tokens, outputs, inputs)
     parts = -(-inputs // (SIDE * units))
+    sizes = (tokens, outputs, inputs, w.group_size, part_units(inputs), units)
     out = x.dtype if parts == 1 else mx.float32
     (y,) = _MATRIX_PRODUCT(
-        (x, w.packed, w.scales, w.biases, tokens, outputs, inputs, w.group_size, units),
+        (x, w.packed, w.scales, w.biases, *sizes),
         [((parts, tokens, outputs), out)],
         groups=(-(-outputs // SIDE), -(-tokens // SIDE), parts),
         group=(SIMD * SIMDGROUPS, 1, 1),

@@ -5,7 +5,7 @@ to: a token of a model of 4 GB moves 4 GB. So the kernel is about reading:
 
 - neighboring lanes read neighboring units of 32 numbers, each BITS words: a simdgroup reads
   128 BITS bytes of a row in one sweep, for any width from 2 to 8 bits;
-- what is unpacked is used for all tokens, up to eight of them, and what is read of x for four rows;
+- what is unpacked is used for eight tokens, and what is read of x for four rows of w;
 - a threadgroup has a simdgroup for each 1,024 columns, up to eight: a product with few outputs
   still fills the machine, since its columns are shared out (split K without a second kernel).
 
@@ -21,7 +21,7 @@ from tinyllm_ops import QuantizedTensor
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 
-MAX_TOKENS = 8
+MAX_TOKENS = 8  # of a threadgroup
 ROWS = 4  # of w for a threadgroup
 MAX_SIMDGROUPS = 8
 
@@ -35,12 +35,24 @@ _MATRIX_VECTOR = Kernel(
     ("y",),
     DECLARE
     + """
+    const uint first_token = threadgroup_position_in_grid.y * TOKENS;
     matrix_vector<T, BITS, TOKENS, ROWS>(
-        x, packed, scales, biases, y, uint(tokens), uint(outputs), uint(inputs), uint(group_size),
+        x + ulong(first_token) * inputs, packed, scales, biases, y + ulong(first_token) * outputs,
+        uint(tokens) - first_token, uint(outputs), uint(inputs), uint(group_size),
         threadgroup_position_in_grid.x * ROWS, thread_index_in_simdgroup,
         simdgroup_index_in_threadgroup, simdgroups_per_threadgroup, partial);
     """,
 )
+
+
+def is_decoded(x: mx.array, few: int) -> bool:
+    """Whether rows are decoded tokens: `... 1 I`, or a few of which nothing is known.
+
+    Args:
+        x: the rows.
+        few: how many rows of a matrix are few.
+    """
+    return x.shape[-2] == 1 if x.ndim > 2 else x.size <= few * x.shape[-1]
 
 
 def simdgroups(inputs: int) -> int:
@@ -49,15 +61,15 @@ def simdgroups(inputs: int) -> int:
 
 
 def matrix_vector(x: mx.array, w: QuantizedTensor) -> mx.array:
-    """x w^T for x `M I`, M from 1 to 8, and an affine w `O I`."""
+    """x w^T for x `M I` and an affine w `O I`."""
     tokens, inputs = x.shape
     outputs = w.shape[0]
     assert w.biases is not None  # the affine mode has them
-    unrolled = next(count for count in (1, 2, 4, 8) if count >= tokens)
+    unrolled = next(count for count in (1, 2, 4, MAX_TOKENS) if count >= min(tokens, MAX_TOKENS))
     (y,) = _MATRIX_VECTOR(
         (x, w.packed, w.scales, w.biases, tokens, outputs, inputs, w.group_size),
         [((tokens, outputs), x.dtype)],
-        groups=(-(-outputs // ROWS), 1, 1),
+        groups=(-(-outputs // ROWS), -(-tokens // unrolled), 1),
         group=(SIMD * simdgroups(inputs), 1, 1),
         template=[("T", x.dtype), ("BITS", w.bits), ("TOKENS", unrolled), ("ROWS", ROWS)],
     )
