@@ -30,10 +30,17 @@ def planted(before: str = "", after: str = "") -> Iterator[None]:
         return text.replace(before, after) if count else text
 
     def metal_kernel(
-        name: str, input_names: Sequence[str], output_names: Sequence[str], source: str, header: str
+        name: str,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        source: str,
+        header: str,
+        ensure_row_contiguous: bool,
     ) -> MetalKernel:
         texts = changed(source), changed(header)
-        return metalhost.metal_kernel(name, input_names, output_names, *texts)
+        return metalhost.metal_kernel(
+            name, input_names, output_names, *texts, ensure_row_contiguous=ensure_row_contiguous
+        )
 
     made.cache_clear()
     with patch.object(mx.fast, "metal_kernel", metal_kernel):

@@ -29,6 +29,7 @@ class Kernel:
         inputs: names of the inputs, as the body knows them.
         outputs: names of the outputs.
         body: a call of a function in the files; declares the threadgroup memory, if there is any.
+        row_contiguous: whether MLX copies inputs that are not; otherwise the body uses strides.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kernel:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     body: str
+    row_contiguous: bool = True
 
     def __call__(
         self,
@@ -82,6 +84,7 @@ def made(kernel: Kernel) -> Callable[..., object]:
         output_names=list(kernel.outputs),
         source=kernel.body,
         header="\n".join(texts),
+        ensure_row_contiguous=kernel.row_contiguous,
     )
     assert callable(kernel_object)
     return kernel_object

@@ -1,6 +1,6 @@
 """The OpSet of Metal kernels.
 
-MLX computes what has no kernel here: attention, dense and floating-point weights, silu alone,
+MLX computes what has no kernel here: dense and floating-point weights, silu alone,
 quantize.
 """
 
@@ -10,9 +10,11 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import MLX, AttentionBlock, OpSet, Positions, Projection
 
+from tinyllm_kernels.metal.attention import attention
 from tinyllm_kernels.metal.embedding import embedding
 from tinyllm_kernels.metal.expert_linear import expert_linear
 from tinyllm_kernels.metal.linear import linear
+from tinyllm_kernels.metal.paged_attention import paged_attention
 from tinyllm_kernels.metal.rms_norm import rms_norm
 from tinyllm_kernels.metal.rope import head_inputs, rope
 from tinyllm_kernels.metal.softmax import softmax
@@ -50,7 +52,7 @@ METAL = MetalOpSet(
     swiglu=swiglu,
     rms_norm=rms_norm,
     rope=rope,
-    attention=MLX.attention,
-    paged_attention=MLX.paged_attention,
+    attention=attention,
+    paged_attention=paged_attention,
     quantize=MLX.quantize,
 )

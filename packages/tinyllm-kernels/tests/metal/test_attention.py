@@ -1,0 +1,147 @@
+"""Decoding and tiles: each head dim once, each dtype at least once."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_kernels.metal import METAL
+from tinyllm_kernels.metal.attention import MAX_PARTS, MIN_PART
+from tinyllm_ops import MLX, OpSet, quantize
+from tinyllm_ops.testing import assert_close, exact, normal, oracle
+
+FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # beside 64, float32
+EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
+# Queries and keys: fewer keys than queries, too, so that the first queries see none.
+TILES = [
+    *((2, 2), (3, 23), (31, 31), (32, 32), (33, 33), (23, 77), (127, 129), (129, 31), (1025, 1)),
+    *((2, 1023), (2, 1024), (2, 1025)),
+]
+
+
+def qkv(
+    length: int,
+    keys: int,
+    dim: int = 64,
+    dtype: mx.Dtype = mx.float32,
+    heads: tuple[int, int] = (4, 2),
+    rows: int = 1,
+) -> tuple[mx.array, mx.array, mx.array]:
+    q = normal((rows, heads[0], length, dim), dtype, seed=1)
+    k, v = (normal((rows, heads[1], keys, dim), dtype, seed=seed) for seed in (2, 3))
+    return q, k, v
+
+
+def check(
+    metal: OpSet, q: mx.array, k: mx.array, v: mx.array, mask: str | None = "causal"
+) -> mx.array:
+    y = metal.attention(q, k, v, None, mask)
+    assert (y.shape, y.dtype) == (q.shape, q.dtype)
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
+    return y
+
+
+# Beside all edges those of parts, which meet without a gap.
+@pytest.mark.parametrize(
+    "keys", [*EDGES, MIN_PART - 1, MIN_PART, MIN_PART + 1, MIN_PART * MAX_PARTS + 1]
+)
+def test_one_token_sees_all_keys(metal: OpSet, keys: int) -> None:
+    check(metal, *qkv(1, keys))
+
+
+@pytest.mark.parametrize(("dim", "dtype"), FORMATS)
+@pytest.mark.parametrize("keys", [33, 300])
+def test_one_token_of_each_format(metal: OpSet, dim: int, dtype: mx.Dtype, keys: int) -> None:
+    check(metal, *qkv(1, keys, dim, dtype))
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (9, 1)], ids=str)
+def test_heads_of_a_group_decode_together(metal: OpSet, heads: tuple[int, int]) -> None:
+    check(metal, *qkv(1, 300, heads=heads, rows=2))
+
+
+@pytest.mark.parametrize("lengths", TILES, ids=str)
+def test_tokens_see_the_keys_before_them(metal: OpSet, lengths: tuple[int, int]) -> None:
+    check(metal, *qkv(*lengths))
+
+
+@pytest.mark.parametrize(("dim", "dtype"), FORMATS)
+@pytest.mark.parametrize("lengths", [(23, 77), (33, 33)], ids=str)
+def test_tokens_of_each_format(
+    metal: OpSet, dim: int, dtype: mx.Dtype, lengths: tuple[int, int]
+) -> None:
+    check(metal, *qkv(*lengths, dim, dtype))
+
+
+@pytest.mark.parametrize("lengths", [(2, 2), (33, 31), (31, 129)], ids=str)
+def test_without_a_mask_tokens_see_all_keys(metal: OpSet, lengths: tuple[int, int]) -> None:
+    check(metal, *qkv(*lengths), mask=None)
+
+
+@pytest.mark.parametrize("heads", [(9, 3), (33, 1)], ids=str)
+def test_rows_of_a_tile_are_queries_of_several_heads(metal: OpSet, heads: tuple[int, int]) -> None:
+    check(metal, *qkv(5, 40, heads=heads, rows=2))
+
+
+@pytest.mark.parametrize("length", [1, 6])
+def test_keys_of_a_cache_are_read_where_they_lie(metal: OpSet, length: int) -> None:
+    buffers = [normal((2, 3, 64, 128), seed=seed) for seed in (1, 2)]
+    q = normal((2, length, 6, 128), seed=3).swapaxes(1, 2)
+    for columns in (slice(32, 96), slice(None, None, 2)):
+        k, v = (buffer[:, :, 4:41, columns] for buffer in buffers)
+        check(metal, q[..., columns], k, v)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_takes_any_number_of_leading_axes(metal: OpSet, length: int) -> None:
+    for lead in ((), (2, 3)):
+        q, k = normal((*lead, 4, length, 64), seed=1), normal((*lead, 2, 7, 64), seed=2)
+        check(metal, q, k, k)
+
+
+@pytest.mark.parametrize("length", [1, 20])
+def test_a_row_of_a_batch_is_what_it_is_alone(metal: OpSet, length: int) -> None:
+    q, k, v = qkv(length, 300, rows=2)
+    together = metal.attention(q, k, v, None, "causal")
+    for row in range(2):
+        alone = metal.attention(q[row], k[row], v[row], None, "causal")
+        assert mx.array_equal(together[row], alone).item()
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_scores_far_apart_do_not_overflow(metal: OpSet, length: int) -> None:
+    q, k, v = qkv(length, 40)
+    check(metal, q * 40, k * 40, v)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
+def test_what_is_no_number_reaches_the_queries_that_see_it(
+    metal: OpSet, length: int, bad: float
+) -> None:
+    q, k, v = qkv(length, 40)
+    k[:, :, 17, 5] = bad
+    y = exact(metal.attention(mx.abs(q), k, v, None, "causal"))
+    assert np.isfinite(y).all() if bad == -mx.inf else np.isnan(y).all()
+
+
+def test_no_keys_give_zeros(metal: OpSet) -> None:
+    q, k = mx.ones((1, 2, 3, 64)), mx.zeros((1, 1, 0, 64))
+    assert not metal.attention(q, k, k).any().item()
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_mlx_computes_the_rest(metal: OpSet, length: int) -> None:
+    q, k, v = qkv(length, 9)
+    packed = quantize(k, 64, 8)
+    narrow = [x[..., :48] for x in (q, k, v)]
+    for inputs in (
+        (q, k, v, None, normal((length, 9), seed=4)),
+        (q, packed, packed, None, "causal"),
+        (*narrow, None, None),
+    ):
+        assert mx.array_equal(metal.attention(*inputs), MLX.attention(*inputs)).item()
+
+
+def test_a_mistake_reads_as_it_does_elsewhere(unchecked: None) -> None:
+    q, k, v = qkv(1, 9, heads=(3, 2))
+    with pytest.raises(ValueError, match="expected a multiple of 2 key/value heads, got 3 heads"):
+        METAL.attention(q, k, v)

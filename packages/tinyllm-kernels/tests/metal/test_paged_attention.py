@@ -1,0 +1,142 @@
+"""Pages, read in place, by kernels that find out themselves whose tokens and keys are whose."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_ops import MLX, OpSet, quantize
+from tinyllm_ops.testing import PageTable, assert_close, exact, normal, oracle, page_table
+
+FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # beside 64, float32
+# Queries and keys: decoding far into a text, several tokens at once, prompts, chunks of them,
+# nothing to do.
+REQUESTS = [(1, 1025), (1, 1), (2, 129), (33, 33), (23, 77), (0, 9), (1, 256), (31, 32), (1, 257)]
+
+
+def inputs(
+    table: PageTable,
+    page: int,
+    dim: int = 64,
+    dtype: mx.Dtype = mx.float32,
+    heads: tuple[int, int] = (4, 2),
+) -> tuple[mx.array, mx.array, mx.array]:
+    tokens = int(table.query_starts[-1].item())
+    q = normal((tokens, heads[0], dim), dtype, seed=1)
+    k, v = (normal((table.pages, heads[1], page, dim), dtype, seed=seed) for seed in (2, 3))
+    return q, k, v
+
+
+def check(
+    metal: OpSet,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    table: PageTable,
+    window: int | None = None,
+) -> mx.array:
+    y = metal.paged_attention(q, k, v, *table.arrays, window=window)
+    assert (y.shape, y.dtype) == (q.shape, q.dtype)
+    where = (np.array(x) for x in table.arrays)
+    expected = oracle.paged_attention(exact(q), exact(k), exact(v), *where, None, window)
+    assert_close(y, expected)
+    return y
+
+
+@pytest.mark.parametrize("page", [1, 16, 48])
+def test_each_request_sees_its_own_keys(metal: OpSet, page: int) -> None:
+    table = page_table(REQUESTS, page, seed=0)
+    check(metal, *inputs(table, page), table)
+
+
+@pytest.mark.parametrize(("dim", "dtype"), FORMATS)
+def test_pages_of_each_format(metal: OpSet, dim: int, dtype: mx.Dtype) -> None:
+    table = page_table([(1, 257), (23, 77), (0, 3), (33, 33)], 16, seed=0)
+    check(metal, *inputs(table, 16, dim, dtype), table)
+
+
+@pytest.mark.parametrize("window", [1, 40, 300])
+def test_a_window_hides_what_is_older(metal: OpSet, window: int) -> None:
+    table = page_table(REQUESTS, 16, seed=0)
+    check(metal, *inputs(table, 16), table, window)
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [[(1, 40)], [(5, 40)], [(2, 2), (1, 3)], [(0, 3), (2, 9)], [(1, 3), (3, 5)] * 20],
+    ids=["a token", "a chunk", "few", "nothing", "more than lanes"],
+)
+def test_few_requests_or_many(metal: OpSet, requests: list[tuple[int, int]]) -> None:
+    table = page_table(requests, 8, seed=1)
+    check(metal, *inputs(table, 8), table)
+
+
+def test_heads_of_a_group_share_a_page(metal: OpSet) -> None:
+    table = page_table([(1, 300), (5, 40)], 8, seed=2)
+    check(metal, *inputs(table, 8, heads=(9, 1)), table)
+
+
+def test_a_request_is_the_same_alone_and_in_any_batch(metal: OpSet) -> None:
+    requests = [(1, 600), (1, 1), (2, 129), (0, 9), (33, 33), (1, 257)]
+    table = page_table(requests, 16, seed=3)
+    q, k, v = inputs(table, 16)
+    together = metal.paged_attention(q, k, v, *table.arrays)
+    starts = np.array(table.query_starts)
+    for r, (queries, _) in enumerate(requests):
+        mine = slice(int(starts[r]), int(starts[r + 1]))
+        where = (
+            table.block_table[r : r + 1],
+            mx.array([0, queries], mx.int32),
+            table.context_lengths[r : r + 1],
+        )
+        alone = metal.paged_attention(q[mine], k, v, *where)
+        assert mx.array_equal(alone, together[mine]).item()
+
+
+@pytest.mark.parametrize("length", [1, 20])
+def test_pages_give_what_a_dense_cache_gives(metal: OpSet, length: int) -> None:
+    table = page_table([(length, 400)], 16, seed=4)
+    q, k, v = inputs(table, 16)
+    rows = [x[table.block_table[0, :25]].swapaxes(0, 1).reshape(2, 400, 64) for x in (k, v)]
+    dense = metal.attention(q.swapaxes(0, 1), *rows, None, "causal").swapaxes(0, 1)
+    assert mx.array_equal(metal.paged_attention(q, k, v, *table.arrays), dense).item()
+
+
+def test_requests_may_share_pages_and_tokens_may_be_nobodys(metal: OpSet) -> None:
+    table = PageTable(
+        mx.array([[2, 0, -1], [2, 1, 99]], mx.int32),
+        mx.array([1, 3, 4], mx.int32),  # token 0 and those from 4 on belong to no request
+        mx.array([7, 8], mx.int32),
+        3,
+    )
+    q, k, v = (normal(shape, seed=1) for shape in ((6, 4, 64), (3, 2, 4, 64), (3, 2, 4, 64)))
+    y = check(metal, q, k, v, table)
+    assert not mx.concatenate([y[:1], y[4:]]).any().item()
+
+
+def test_views_are_read_where_they_lie(metal: OpSet) -> None:
+    table = page_table([(1, 30), (20, 41)], 8, seed=5)
+    wide = inputs(table, 8, dim=128)
+    for columns in (slice(64, None), slice(None, None, 2)):
+        check(metal, *(x[..., columns] for x in wide), table)
+    where = (mx.repeat(x, 2, axis=-1)[..., ::2] for x in table.arrays)
+    q, k, v = (x[..., :64] for x in wide)
+    y = metal.paged_attention(q, k, v, *where)
+    assert mx.array_equal(y, metal.paged_attention(q, k, v, *table.arrays)).item()
+
+
+def test_what_is_past_the_end_of_a_request_is_not_looked_at(metal: OpSet) -> None:
+    table = page_table([(1, 13), (20, 21)], 8, seed=6)
+    q, k, v = inputs(table, 8)
+    pages = np.array(table.block_table)
+    for x in (k, v):
+        x[int(pages[0, 1]), :, 5:] = mx.nan
+        x[int(pages[1, 2]), :, 5:] = mx.nan
+    assert mx.isfinite(metal.paged_attention(q, k, v, *table.arrays)).all().item()
+
+
+def test_mlx_computes_packed_pages_and_other_head_dims(metal: OpSet) -> None:
+    table = page_table([(1, 13), (5, 21)], 8, seed=7)
+    q, k, v = inputs(table, 8)
+    narrow = [x[..., :48] for x in (q, k, v)]
+    for tensors in ((q, quantize(k, 64, 8), quantize(v, 64, 8)), narrow):
+        y = metal.paged_attention(*tensors, *table.arrays)
+        assert mx.array_equal(y, MLX.paged_attention(*tensors, *table.arrays)).item()
