@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
 from tinyllm_ops import Rotary, quantize
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing import PageTable, assert_close, exact, normal, oracle, page_table
 from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
 
 
@@ -81,6 +81,49 @@ def expert_linear() -> None:
     assert_close(y, oracle.expert_linear(exact(x), exact(w), experts))
 
 
+def decode() -> None:
+    """Nine heads of a group, eight of them together, and two parts of the keys; then one part.
+
+    The queries are the last of three tokens, and the last keys have scores far from the others.
+    """
+    q = normal((2, 3, 18, 80), seed=1).swapaxes(1, 2)[:, :, 2:]
+    for keys in (300, 33):
+        k, v = (normal((2, 2, keys, 80), seed=seed) for seed in (2, 3))
+        k[:, :, -5:] *= 100
+        assert_close(METAL.attention(q, k, v), oracle.attention(exact(q), exact(k), exact(v)))
+
+
+def tiles() -> None:
+    """Rows of three heads in two tiles, the second one with a rest; keys with a rest, or few."""
+    for length, keys in ((13, 45), (13, 11)):
+        q = normal((2, 6, length, 80), seed=1)
+        k, v = (normal((2, 2, keys, 80), seed=seed) for seed in (2, 3))
+        y = METAL.attention(q, k, v, None, "causal")
+        assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
+
+
+def paged_attention() -> None:
+    """Requests of all kinds and tokens that are nobody's, with and without a window."""
+    table = page_table([(1, 300), (13, 45), (0, 9), (2, 7), (1, 1), (1, 40)], 8, seed=1)
+    for window in (None, 20):
+        _attend_pages(table, window)
+
+
+def requests() -> None:
+    """More requests than a simdgroup has lanes."""
+    _attend_pages(page_table([(1, 3), (3, 5)] * 20, 8, seed=1), None)
+
+
+def _attend_pages(table: PageTable, window: int | None) -> None:
+    tokens = int(table.query_starts[-1].item())
+    q = normal((tokens + 2, 6, 64), seed=1)  # the last two are nobody's
+    k, v = (normal((table.pages, 2, 8, 64), seed=seed) for seed in (2, 3))
+    y = METAL.paged_attention(q, k, v, *table.arrays, window=window)
+    where = (np.array(x) for x in table.arrays)
+    expected = oracle.paged_attention(exact(q), exact(k), exact(v), *where, None, window)
+    assert_close(y, expected)
+
+
 CASES = {
     case.__name__: case
     for case in (
@@ -92,5 +135,9 @@ CASES = {
         matrix_vector,
         matrix_product,
         expert_linear,
+        decode,
+        tiles,
+        paged_attention,
+        requests,
     )
 }
