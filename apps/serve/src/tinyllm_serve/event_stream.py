@@ -14,6 +14,9 @@ from tinyllm_serve.disconnect import disconnected
 
 Event = dict[str, object]
 
+OR_EVENTS: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {}}}}
+"""For the documentation: what an endpoint gives instead of JSON when it streams."""
+
 _KEEP_ALIVE = b": keep-alive\n\n"
 _log = logging.getLogger(__name__)
 

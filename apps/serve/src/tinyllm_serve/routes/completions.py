@@ -10,7 +10,7 @@ from tinyllm_engine import Request
 
 from tinyllm_serve.api_error import ApiError
 from tinyllm_serve.disconnect import while_connected
-from tinyllm_serve.event_stream import EventStream
+from tinyllm_serve.event_stream import OR_EVENTS, EventStream
 from tinyllm_serve.generation import Step, generation
 from tinyllm_serve.json_answer import json_answer
 from tinyllm_serve.merge import merge
@@ -31,7 +31,7 @@ def completions_router(service: Service) -> APIRouter:
     """The endpoint, for a service."""
     router = APIRouter(tags=["completions"])
 
-    @router.post("/v1/completions", response_model=CompletionAnswer)
+    @router.post("/v1/completions", response_model=CompletionAnswer, responses=OR_EVENTS)
     async def completions(asked: CompletionRequest, request: HttpRequest) -> Response:
         """Go on with a text; with `stream`, as server-sent events."""
         if asked.echo and asked.logprobs is not None:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from tinyllm_serve.chat_steps import chat_steps
 from tinyllm_serve.disconnect import while_connected
-from tinyllm_serve.event_stream import EventStream
+from tinyllm_serve.event_stream import OR_EVENTS, EventStream
 from tinyllm_serve.model_response import ModelResponse
 from tinyllm_serve.request_note import note_of
 from tinyllm_serve.response_conversation import as_chat
@@ -33,7 +33,7 @@ def responses_router(service: Service) -> APIRouter:
     """The endpoint, for a service."""
     router = APIRouter(tags=["responses"])
 
-    @router.post("/v1/responses", response_model=ResponseBody)
+    @router.post("/v1/responses", response_model=ResponseBody, responses=OR_EVENTS)
     async def responses(asked: ResponseRequest, request: Request) -> Response:
         """Go on with a conversation; with `stream`, as server-sent events with names."""
         note = note_of(request)
