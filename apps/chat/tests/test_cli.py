@@ -31,7 +31,8 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
     options = (
         "--model m --revision r --ops reference --dtype float16 --system s --max-tokens 2 "
         "--temp 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
-        "--stop a --stop b --kv-bits 8 --max-context 9 --no-think --prompt q --json"
+        "--stop a --stop b --kv-bits 8 --max-context 9 --no-think "
+        "--api-key k --prompt q --json"
     )
     monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
     monkeypatch.setattr(one_shot, "run", note)
@@ -55,6 +56,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
         kv_bits=8,
         max_context=9,
         think=False,
+        api_key="k",
     )
     assert given == [settings, "q", True]
 

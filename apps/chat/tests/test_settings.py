@@ -27,6 +27,7 @@ from tinyllm_qwen import GenerationConfig
         ("stop", ("a", ""), "--stop"),
         ("kv_bits", 3, "--kv-bits: expected 4 or 8, got 3"),
         ("max_context", 1, "--max-context"),
+        ("server", "127.0.0.1:8000", "--server: expected an address"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_its_option(
@@ -79,3 +80,11 @@ def test_an_error_of_many_lines_is_one_line_that_can_be_read() -> None:
     error = ValueError("not those described\n  missing (2):\n    a\n    b\nDownload again.")
     assert one_line(error) == "not those described; missing (2): a; b; Download again."
     assert one_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "options", [{"ops": "cpu"}, {"dtype": "float32"}, {"kv_bits": 4}, {"revision": "main"}]
+)
+def test_what_a_server_decides_is_not_asked_of_it(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="not beside --server"):
+        Settings(server="http://127.0.0.1:8000", **options)

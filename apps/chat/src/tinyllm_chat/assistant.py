@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+import mlx.core as mx
 from tinyllm_kernels import Arithmetic, BackendError
 from tinyllm_qwen import (
     GenerationConfig,
@@ -19,15 +20,14 @@ from tinyllm_qwen.hub import resolve
 from tinyllm_qwen.thoughts import OPEN, Segment, Thoughts
 
 from tinyllm_chat.answer import Answer, Ending
+from tinyllm_chat.answerer import Progress, Show
 from tinyllm_chat.context import Context
 from tinyllm_chat.conversation import Conversation, Message
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.prefix_cache import PrefixCache
-from tinyllm_chat.sampling import sampling_params
+from tinyllm_chat.sampling import idle_options, sampling_params
 from tinyllm_chat.settings import Settings
-
-Progress = Callable[[int, int], None]
-Show = Callable[[Segment], None]
+from tinyllm_chat.size import size
 
 
 class _StoppedError(Exception):
@@ -106,6 +106,56 @@ class Assistant:
     def dtype(self) -> str:
         """The dtype of the arithmetic, by its short name."""
         return str(self.model.dtype).removeprefix("mlx.core.")
+
+    @property
+    def label(self) -> str:
+        """What computes."""
+        return f"{self.backend.ops.name} ops, {self.dtype}, {self.backend.device}"
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The same for programs."""
+        backend = self.backend
+        return {"ops": backend.ops.name, "dtype": self.dtype, "device": backend.device}
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes that MLX has held at most."""
+        return mx.get_peak_memory()
+
+    @property
+    def window(self) -> int:
+        """Tokens of the context."""
+        return self.context.size
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the same question gets the same answer."""
+        return self.next_sampling().is_greedy
+
+    def details(self) -> list[str]:
+        """The lines of /stats that tell of the model."""
+        held = f"{len(self.cache.tokens):,} of {self.window:,} tokens"
+        return [
+            f"model    {self.settings.model}, {size(self.model.nbytes)} of weights, "
+            f"loaded in {self.load_seconds:.2f} s",
+            f"maths    {self.label}",
+            f"context  {held} held, {size(self.cache.nbytes)} of keys and values",
+        ]
+
+    def notices(self) -> list[str]:
+        """What is not as one might think."""
+        notices = [self.backend.note] if self.backend.note else []
+        notices += [
+            f"{option} changes nothing: decoding is greedy, unless --temp is above 0"
+            for option in idle_options(self.settings, self.advice)
+        ]
+        if (self.settings.max_context or 0) > self.window:
+            notices.append(
+                f"--max-context {self.settings.max_context:,}: the model's own context of "
+                f"{self.window:,} tokens is the bound"
+            )
+        return notices
 
     def next_sampling(self) -> SamplingParams:
         """The sampling of the next answer, with a seed that no earlier one had."""

@@ -98,6 +98,14 @@ def chat(
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Ask the model to answer without thinking.")
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Talk to the model of a running `serve`; load none."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", envvar="TINYLLM_API_KEY", help="What the server wants to see."),
+    ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
     """Talk to a Qwen model; a small one, pico, is built in.
@@ -125,6 +133,8 @@ def chat(
         kv_bits=kv_bits,
         max_context=max_context,
         think=False if no_think else None,
+        server=server,
+        api_key=api_key,
     )
     try:
         if version:

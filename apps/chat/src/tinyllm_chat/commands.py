@@ -9,7 +9,7 @@ from tinyllm_chat import transcript
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.session import Session
-from tinyllm_chat.summary import size, summary
+from tinyllm_chat.summary import summary
 
 # "/etc/passwd is what?" is a question, "/hepl" is a command with a typing error.
 _COMMAND = re.compile(r"/([A-Za-z?]+)(?:\s+(.*))?", re.DOTALL)
@@ -106,12 +106,8 @@ def _load(session: Session, argument: str) -> None:
 
 def _stats(session: Session, _argument: str) -> None:
     assistant, conversation = session.assistant, session.conversation
-    held = f"{len(assistant.cache.tokens):,} of {assistant.context.size:,} tokens"
     lines = [
-        f"model    {assistant.settings.model}, {size(assistant.model.nbytes)} of weights, "
-        f"loaded in {assistant.load_seconds:.2f} s",
-        f"maths    {assistant.backend.ops.name} ops, {assistant.dtype}, {assistant.backend.device}",
-        f"context  {held} held, {size(assistant.cache.nbytes)} of keys and values",
+        *assistant.details(),
         f"turns    {len(conversation.turns)}, {conversation.forgotten} of them left out",
     ]
     if session.last is not None:

@@ -23,13 +23,9 @@ def run(settings: Settings, terminal: Terminal) -> None:
         CheckpointError, HubError, ValueError: as `Assistant.load`.
     """
     assistant = load_assistant(settings, terminal)
-    if settings.model == PICO:
+    if assistant.settings.model == PICO:
         terminal.aside(PICO_NOTICE)
-    backend = assistant.backend
-    terminal.aside(
-        f"{settings.model}: {backend.ops.name} ops, {assistant.dtype}, {backend.device}; "
-        "/help for help"
-    )
+    terminal.aside(f"{assistant.settings.model}: {assistant.label}; /help for help")
     reader = Reader(SafeHistory(history_path(os.environ), terminal.notice))
     talk(Session(assistant, terminal), reader)
 

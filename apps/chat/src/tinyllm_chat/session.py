@@ -6,34 +6,34 @@ from dataclasses import replace
 from tinyllm_qwen.thoughts import Segment
 
 from tinyllm_chat.answer import Answer
+from tinyllm_chat.answerer import Answerer
 from tinyllm_chat.assistant import Assistant
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.interrupt import Interrupt
 from tinyllm_chat.progress import ProgressBar
-from tinyllm_chat.sampling import idle_options
+from tinyllm_chat.remote_assistant import RemoteAssistant
+from tinyllm_chat.server_connection import ServerConnection
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
 from tinyllm_chat.terminal import Terminal
 
 
-def load_assistant(settings: Settings, terminal: Terminal) -> Assistant:
-    """Load the model, with a bar where it takes long, and say what is not as one might think.
+def load_assistant(settings: Settings, terminal: Terminal) -> Answerer:
+    """Load the model, or find it on its server, and say what is not as one might think.
 
     Raises:
         ChatError, CheckpointError, HubError, ValueError: as `Assistant.load`.
     """
-    with ProgressBar(f"loading {settings.model}", terminal) as bar:
-        assistant = Assistant.load(settings, bar)
-    if assistant.backend.note:
-        terminal.notice(assistant.backend.note)
-    for option in idle_options(settings, assistant.advice):
-        terminal.notice(f"{option} changes nothing: decoding is greedy, unless --temp is above 0")
-    if (settings.max_context or 0) > assistant.context.size:
-        terminal.notice(
-            f"--max-context {settings.max_context:,}: the model's own context of "
-            f"{assistant.context.size:,} tokens is the bound"
-        )
+    assistant: Answerer
+    if settings.server is not None:
+        connection = ServerConnection(settings.server, settings.api_key)
+        assistant = RemoteAssistant(settings, connection)
+    else:
+        with ProgressBar(f"loading {settings.model}", terminal) as bar:
+            assistant = Assistant.load(settings, bar)
+    for notice in assistant.notices():
+        terminal.notice(notice)
     return assistant
 
 
@@ -47,7 +47,7 @@ class Session:
         last: the latest answer, if there is one.
     """
 
-    def __init__(self, assistant: Assistant, terminal: Terminal) -> None:
+    def __init__(self, assistant: Answerer, terminal: Terminal) -> None:
         """Begin a conversation."""
         self.terminal = terminal
         self.assistant = assistant
@@ -87,7 +87,7 @@ class Session:
         """
         forgotten = self.conversation.forgotten
         turn = self.conversation.retract()
-        if self.assistant.next_sampling().is_greedy:
+        if self.assistant.is_greedy:
             self.terminal.notice("decoding is greedy and gives the same again: try --temp 0.7")
         answer: Answer | None = None
         try:
@@ -148,7 +148,7 @@ class Session:
         if answer.forgotten:
             turns = "turn was" if answer.forgotten == 1 else "turns were"
             notices.append(
-                f"the context of {self.assistant.context.size:,} tokens was full: "
+                f"the context of {self.assistant.window:,} tokens was full: "
                 f"the oldest {answer.forgotten} {turns} left out"
             )
         if answer.finish_reason == "interrupted":

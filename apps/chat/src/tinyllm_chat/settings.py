@@ -1,7 +1,7 @@
 """What was asked for on the command line, checked."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tinyllm_chat.errors import UsageError
 
@@ -32,6 +32,8 @@ class Settings:
         kv_bits: width of the cache's keys and values.
         max_context: a bound on the context, below the model's own.
         think: whether the model is to think first; None leaves it to its template.
+        server: the address of a server that has the model; None loads it here.
+        api_key: what the server wants to see.
 
     Raises:
         UsageError: a value is out of its range.
@@ -53,6 +55,8 @@ class Settings:
     kv_bits: int | None = None
     max_context: int | None = None
     think: bool | None = None
+    server: str | None = None
+    api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check every range. A comparison with NaN is false, so that NaN fails each of these."""
@@ -80,6 +84,22 @@ class Settings:
             _within("--kv-bits", self.kv_bits, "4 or 8", self.kv_bits in KV_BITS)
         if self.max_context is not None:
             _within("--max-context", self.max_context, "at least 2 tokens", self.max_context >= 2)
+        if self.server is not None:
+            self._check_server(self.server)
+
+    def _check_server(self, server: str) -> None:
+        """Refuse what the server, not the client, decides."""
+        fine = server.startswith(("http://", "https://"))
+        _within("--server", server, "an address such as http://127.0.0.1:8000", fine)
+        for option, given in (
+            ("--ops", self.ops != "auto"),
+            ("--dtype", self.dtype != "auto"),
+            ("--kv-bits", self.kv_bits is not None),
+            ("--max-context", self.max_context is not None),
+            ("--revision", self.revision is not None),
+        ):
+            if given:
+                raise UsageError(f"{option}: not beside --server, which has the model already")
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

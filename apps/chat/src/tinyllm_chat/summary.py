@@ -1,22 +1,23 @@
 """The line after an answer: what it took."""
 
-import mlx.core as mx
 from tinyllm_qwen import Stats
 
 from tinyllm_chat.answer import Answer
-from tinyllm_chat.assistant import Assistant
+from tinyllm_chat.answerer import Answerer
+from tinyllm_chat.size import size
 
 
-def summary(assistant: Assistant, answer: Answer) -> str:
+def summary(assistant: Answerer, answer: Answer) -> str:
     """Tokens, rates, the time to the first token, peak memory and what computed."""
-    backend = assistant.backend
-    parts = [f"{backend.ops.name} ops, {assistant.dtype}, {backend.device}"]
+    parts = []
     if answer.stats is not None:
-        parts = [*_figures(answer.stats), f"peak {size(mx.get_peak_memory())}", *parts]
-    return " | ".join(parts)
+        parts += _figures(answer.stats)
+        if assistant.peak_memory is not None:
+            parts.append(f"peak {size(assistant.peak_memory)}")
+    return " | ".join([*parts, assistant.label])
 
 
-def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
+def record(assistant: Answerer, answer: Answer) -> dict[str, object]:
     """The same, with the answer, as values for JSON; times in seconds, rates in tokens a second."""
     stats = answer.stats or Stats(0, 0, 0, 0.0, 0.0)
     return {
@@ -36,20 +37,10 @@ def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
             "prefill_rate": stats.prefill_rate,
             "decode_rate": stats.decode_rate,
         },
-        "peak_memory_bytes": mx.get_peak_memory(),
-        "ops": assistant.backend.ops.name,
-        "dtype": assistant.dtype,
-        "device": assistant.backend.device,
+        "peak_memory_bytes": assistant.peak_memory,
+        **assistant.facts,
         "seed": answer.seed,
     }
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that suits them."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count / 1e3:.0f} kB"
 
 
 def _figures(stats: Stats) -> list[str]:
