@@ -1,6 +1,6 @@
 """What was asked for on the command line, checked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tinyllm_kernels.arithmetic import DTYPES, OPS
 
@@ -45,7 +45,7 @@ class Settings:
     dtype: str = "auto"
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
     max_tokens: int = 4096
     max_body: int = 10_000_000
