@@ -6,6 +6,12 @@
 #include "packed_panels.h"
 #include "query_rows.h"
 #include "softmax_rows.h"
+#include "tile_registers.h"
+
+// Vectors multiply pairs of bfloat16 at half the rate of floats on the processors that have AMX.
+#if defined(__AVX512BF16__) && !defined(TINYLLM_TILES)
+#define TINYLLM_FAST_PAIRS
+#endif
 
 namespace tinyllm::TINYLLM_TIER {
 namespace {
@@ -83,7 +89,7 @@ void Block<float>::take_queries() {
   std::fill_n(q + rows * width, (Partial::padded(rows) - rows) * width, 0.0f);
 }
 
-#if defined(__AVX512BF16__)
+#if defined(TINYLLM_FAST_PAIRS)
 template <>
 void Block<Pair>::take_queries() {
   std::fill_n(q, Partial::padded(part.block.rows) * width / 2, Pair{});
@@ -238,7 +244,7 @@ int64_t prefill_scratch(const AttentionTask& t) { return Block<float>::scratch(t
 
 void prefill_part(const AttentionTask& t, const AttentionPart& part, Partial& found,
                   float* scratch) {
-#if defined(__AVX512BF16__)
+#if defined(TINYLLM_FAST_PAIRS)
   // Not where keys are packed: to round them to bfloat16 would shift large scores too far.
   if (t.type == Type::bfloat16 && t.k.mode == Mode::dense) {
     return prefill<Pair>(t, part, found, scratch);

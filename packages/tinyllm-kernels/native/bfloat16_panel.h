@@ -43,20 +43,28 @@ void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
   }
 }
 
-// The same in codes of 4 bits. A group has 16 numbers: each is rounded once, and looked up after
-// that. The low 4 bits of an index count, of which each byte of codes makes two.
+// Of codes of 4 bits a group has 16 numbers: each is rounded once, and looked up after that. Here
+// they are twice, so that of an index the low 4 bits count alone.
+inline __m512i numbers_of(Affine affine) {
+  constexpr Floats every = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return _mm512_broadcast_i64x4(rounded(every * affine.scale + affine.bias));
+}
+
+// The numbers of 32 codes: each byte of these makes two indices.
+inline __m512i look_up(const uint8_t* codes, __m512i numbers) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+  const __m512i bytes = _mm512_cvtepu8_epi32(packed);
+  const __m512i indices = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+  return _mm512_permutexvar_epi16(indices, numbers);
+}
+
 inline void look_up_row(const Weights& w, int64_t n, uint16_t* to) {
   using Packed = Coded<Mode::affine, 4>;
-  constexpr Floats code = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const uint8_t* row = Packed::row(w, n);
   for (int k = 0; k < w.columns; k += w.group) {
-    const Affine affine = Packed::affine(w, (n * w.columns + k) / w.group);
-    const __m512i numbers = _mm512_broadcast_i64x4(rounded(code * affine.scale + affine.bias));
+    const __m512i numbers = numbers_of(Packed::affine(w, (n * w.columns + k) / w.group));
     for (int i = k; i < k + w.group; i += 32) {
-      const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i / 2));
-      const __m512i bytes = _mm512_cvtepu8_epi32(codes);
-      const __m512i indices = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
-      _mm512_storeu_si512(to + i, _mm512_permutexvar_epi16(indices, numbers));
+      _mm512_storeu_si512(to + i, look_up(row + i / 2, numbers));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "integer_rows.h"
 #include "kernels.h"
 #include "numbers.h"
+#include "tile_panels.h"
 #include "vectors.h"
 #include "weight_formats.h"
 
@@ -32,7 +33,9 @@ int64_t block_rows(const LinearTask& t) {
 
 template <typename Format>
 void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
-#if defined(__AVX512BF16__)
+#if defined(TINYLLM_TILES)
+  if (t.tiles) return multiply_in_registers<Format>(t, range, scratch);
+#elif defined(__AVX512BF16__)
   if (t.tiles) return multiply_tiles<Format>(t, range, scratch);
 #endif
   if (t.tokens == Tokens::decoded) return multiply_float_rows<Format>(t, range);
@@ -60,7 +63,9 @@ bool linear_takes_tiles([[maybe_unused]] Type type) {
 void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
                   [[maybe_unused]] int columns, [[maybe_unused]] int64_t first,
                   [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* tiles) {
-#if defined(__AVX512BF16__)
+#if defined(TINYLLM_TILES)
+  pack_whole_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
+#elif defined(__AVX512BF16__)
   pack_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
 #endif
 }
@@ -101,6 +106,9 @@ void linear_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t la
 // Of decoded tokens small parts: one that is held up leaves its last ones to the others. Of a prompt
 // the parts are panels, and where there are too few of these, blocks of tokens as well.
 void linear_plan(LinearTask& t, int threads) {
+#if defined(TINYLLM_TILES)
+  if (t.tiles) return plan_tiles(t, threads);
+#endif
   const int64_t wanted = int64_t{kPartsAThread} * threads;
   if (t.planes || t.tokens == Tokens::decoded) {
     t.part_rows = ceil_div(ceil_div(t.w->rows, wanted), W) * W;
@@ -129,6 +137,9 @@ LinearRange linear_range(const LinearTask& t, int64_t part) {
 }
 
 int64_t linear_scratch(const LinearTask& t) {
+#if defined(TINYLLM_TILES)
+  if (t.tiles) return tiles_scratch(t);
+#endif
   if (t.planes || t.tokens == Tokens::decoded) return 0;
   if (t.tiles) return panel_room(t.w->columns) + kPairPanel * kTileTokens;
   return kFloatPanel * (std::min(t.w->columns, kFloatDepth) + block_rows(t));

@@ -43,6 +43,9 @@ struct LinearTask {
   int64_t part_rows = 0, part_tokens = 0;  // rows of w, and of x, in a part
 };
 
+// Pairs of numbers for which each row of packed tiles has room: whole steps of the matrix unit.
+inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }
+
 // The numbers of y that a part computes: those of some tokens (rows of x) and some rows of w.
 struct LinearRange {
   int64_t first_token, last_token, first_row, last_row;

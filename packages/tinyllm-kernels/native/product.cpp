@@ -36,8 +36,8 @@ void Operand::fill(LinearTask& task) {
 
 const uint32_t* Operand::tiles() {
   if (tiles_) return tiles_.get();
-  const int64_t count = (rows_ + 31) / 32, pairs = (columns_ + 1) / 2;
-  tiles_ = aligned<uint32_t>(count * 32 * pairs);
+  const int64_t count = (rows_ + 31) / 32;
+  tiles_ = aligned<uint32_t>(count * 32 * packed_pairs(columns_));
   in_chunks(count, 32 * columns_, [&](int64_t first, int64_t last) {
     kernels_.linear_tiles(x_, rows_, columns_, first, last, tiles_.get());
   });

@@ -3,9 +3,29 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tinyllm {
 
 namespace {
+
+#if defined(__x86_64__)
+// Whether there is AMX for bfloat16, and the system lets this process have the registers of its
+// tiles. Linux wants to be asked, once for all threads, because these make what it saves of a thread
+// three times as large; one that does not know of them, or does not want to, refuses.
+bool may_use_tiles() {
+  constexpr unsigned bfloat16 = 1u << 22, tiles = 1u << 24;  // in EDX of leaf 7
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  if (!(edx & bfloat16) || !(edx & tiles)) return false;
+  constexpr long ask_for_permission = 0x1023, registers_of_tiles = 18;
+  return syscall(SYS_arch_prctl, ask_for_permission, registers_of_tiles) == 0;
+}
+#endif
 
 std::vector<const Kernels*> supported() {
   std::vector<const Kernels*> found;
@@ -14,10 +34,10 @@ std::vector<const Kernels*> supported() {
   bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   bool integers = wide && __builtin_cpu_supports("avx512vnni");
+  bool pairs = integers && __builtin_cpu_supports("avx512bf16");
+  if (pairs && may_use_tiles()) found.push_back(&amx::kernels);
   // AMD multiplies bfloat16 at twice the rate of floats; Intel at half, so that it stays out there.
-  if (integers && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd")) {
-    found.push_back(&avx512bf16::kernels);
-  }
+  if (pairs && __builtin_cpu_is("amd")) found.push_back(&avx512bf16::kernels);
   if (integers) found.push_back(&avx512vnni::kernels);
   if (wide) found.push_back(&avx512::kernels);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {

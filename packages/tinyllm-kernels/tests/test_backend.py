@@ -96,6 +96,19 @@ def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatc
 
 
 @native
+# Every instruction set is compiled; only those that the machine can run may be chosen.
+@pytest.mark.parametrize("name", ["amx", "avx512bf16", "avx512vnni", "avx512", "avx2"])
+def test_an_instruction_set_that_the_machine_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found = importlib.import_module("tinyllm_kernels._cpu").tiers()
+    monkeypatch.setenv("TINYLLM_CPU_ISA", name)
+    assert available()[0].present == (name in found)
+    if name not in found:
+        assert available()[0].detail.endswith(f"expected one of {', '.join(found)}, got {name}")
+
+
+@native
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "99999999999999999999"])
 def test_a_number_of_threads_that_is_none_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: str

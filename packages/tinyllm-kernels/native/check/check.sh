@@ -30,7 +30,7 @@ compilations() {
         "-DTINYLLM_TIER_NAME=\\\"${parts[0]}\\\"" -c "$source.cpp" -o "$to/$source-${parts[0]}.o"
     done
   done
-  for source in check/attention check/check attention_plan product run_attention thread_pool tiers; do
+  for source in check/attention check/check check/linear attention_plan product run_attention thread_pool tiers; do
     echo "$compiler" "${common[@]}" "$@" -c "$source.cpp" -o "$to/${source//\//-}.o"
   done
 }
@@ -41,6 +41,8 @@ if [ "$(uname -m)" = x86_64 ]; then
   wide=-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mfma,-mf16c
   native+=("avx512,$wide" "avx512vnni,$wide,-mavx512vnni")
   native+=("avx512bf16,$wide,-mavx512vnni,-mavx512bf16")
+  # In software, where a sanitizer sees what a tile is loaded from, and on machines without AMX.
+  native+=("amx,$wide,-mavx512vnni,-mavx512bf16,-DTINYLLM_MODELED_TILES")
 fi
 compilations native "${CXX:-g++}" "${native[@]}" -- "${sanitizers[@]}" > "$scratch/compilations"
 for tier in "${native[@]}"; do echo "$scratch/native/check ${tier%%,*}"; done > "$scratch/checks"

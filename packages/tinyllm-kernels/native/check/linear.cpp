@@ -1,0 +1,67 @@
+#include "linear.h"
+
+#include <vector>
+
+#include "../product.h"
+#include "matrix.h"
+
+namespace tinyllm::check {
+namespace {
+
+// x w^T with a bias and a residual, for so many tokens; `numbers` are those of w.
+void check_product(const Kernels& kernels, const Weights& w, const std::vector<double>& numbers,
+                   Type type, Tokens tokens, int rows) {
+  const int N = w.rows, K = w.columns;
+  Array x = Array::random(type, size_t(rows) * K), y(type, size_t(rows) * N);
+  Array bias = Array::random(type, N), residual = Array::random(type, size_t(rows) * N);
+  Operand operand(kernels, x.bytes.data(), type, rows, K, tokens);
+  multiply(kernels, operand, {{&w, bias.bytes.data(), residual.bytes.data(), y.bytes.data()}});
+  std::vector<double> expected(size_t(rows) * N), row(K);
+  for (int m = 0; m < rows; ++m) {
+    for (int k = 0; k < K; ++k) row[k] = x.at(m * K + k);
+    for (int n = 0; n < N; ++n) {
+      double total = bias.at(n) + residual.at(m * N + n);
+      for (int k = 0; k < K; ++k) total += row[k] * numbers[n * K + k];
+      expected[m * N + n] = total;
+    }
+  }
+  compare(kernels, "linear", y, expected);
+}
+
+void check_packed(const Kernels& kernels, Type type, int N, int K, int bits, int group,
+                  Tokens tokens, std::initializer_list<int> rows) {
+  Matrix matrix(N, K, bits, group, type);
+  std::vector<double> numbers(size_t(N) * K);
+  for (int n = 0; n < N; ++n) {
+    for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
+  }
+  for (int count : rows) check_product(kernels, matrix.w, numbers, type, tokens, count);
+}
+
+void check_dense(const Kernels& kernels, Type type, int N, int K, Tokens tokens,
+                 std::initializer_list<int> rows) {
+  Array matrix = Array::random(type, size_t(N) * K);
+  Weights w{};
+  w.data = matrix.bytes.data(), w.rows = N, w.columns = K, w.mode = Mode::dense, w.type = type;
+  std::vector<double> numbers(size_t(N) * K);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = matrix.at(i);
+  for (int count : rows) check_product(kernels, w, numbers, type, tokens, count);
+}
+
+}  // namespace
+
+void check_linear(const Kernels& kernels, Type type) {
+  for (int bits : {2, 3, 4, 5, 6, 8}) {
+    for (int group : {32, 64, 128}) {
+      check_packed(kernels, type, 27, 256, bits, group, Tokens::decoded, {1, 3, 6});
+      check_packed(kernels, type, 27, 256, bits, group, Tokens::prompt, {2, 9});
+    }
+    // Whole blocks of rows, of columns and of tokens, and what is left over of each.
+    check_packed(kernels, type, 70, 608, bits, 32, Tokens::prompt, {17, 70});
+  }
+  check_dense(kernels, type, 70, 608, Tokens::decoded, {1, 4});
+  check_dense(kernels, type, 70, 608, Tokens::prompt, {17, 70});
+  check_dense(kernels, type, 33, 37, Tokens::prompt, {2, 33});
+}
+
+}  // namespace tinyllm::check
