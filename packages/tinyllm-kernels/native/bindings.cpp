@@ -122,6 +122,12 @@ NB_MODULE(_cpu, m) {
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
         "magnitude"_a);
+  m.def("argmax", [](const array& x) { return tinyllm::argmax(x); }, "x"_a);
+  m.def("top_k", [](const array& x, int k) { return tinyllm::top_k(x, k); }, "x"_a, "k"_a);
+  m.def(
+      "log_probability",
+      [](const array& x, const array& ids) { return tinyllm::log_probability(x, ids); }, "x"_a,
+      "ids"_a);
   m.def(
       "attention",
       [](const array& q, const Weight& k, const Weight& v, float scale, bool causal,

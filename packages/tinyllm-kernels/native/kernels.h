@@ -10,6 +10,7 @@
 #include "quantize_rows.h"
 #include "rms_norm.h"
 #include "rope.h"
+#include "scores.h"
 #include "swiglu.h"
 
 namespace tinyllm {
@@ -47,6 +48,13 @@ struct Kernels {
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
   void (*quantize_row)(const QuantizeTask&);
 
+  // Of scores `first` to `last` of a row: the largest (or the first that is no number), the k best
+  // in any order, of which it tells how many there are, and their sum.
+  Scored (*largest_score)(const void* x, Type type, int64_t first, int64_t last);
+  int64_t (*best_scores)(const void* x, Type type, int64_t first, int64_t last, int64_t k,
+                         Scored* to);
+  ExpSum (*score_sum)(const void* x, Type type, int64_t first, int64_t last);
+
   int64_t (*attention_scratch)(const AttentionTask&);  // floats that each thread needs
   // Parts of an `AttentionPlan`, which leave what is not final in `partials`; then its merges.
   void (*attention_part)(const AttentionTask&, const AttentionPart&, float* partials,
@@ -74,6 +82,9 @@ void rms_norm_rows(const RmsNormTask&, int64_t first, int64_t last);
 void rope_tokens(const RopeTask&, int64_t first, int64_t last);
 void swiglu_range(const SwigluTask&, int64_t first, int64_t last);
 void quantize_row(const QuantizeTask&);
+Scored largest_score(const void* x, Type type, int64_t first, int64_t last);
+int64_t best_scores(const void* x, Type type, int64_t first, int64_t last, int64_t k, Scored* to);
+ExpSum score_sum(const void* x, Type type, int64_t first, int64_t last);
 int64_t attention_scratch(const AttentionTask&);
 void attention_part(const AttentionTask&, const AttentionPart&, float* partials, float* scratch);
 void attention_merge(const AttentionTask&, const AttentionMerge&, float* partials);

@@ -38,6 +38,15 @@ mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up
 mlx::core::array rope(const mlx::core::array& x, const mlx::core::array& positions,
                       const mlx::core::array& frequencies, bool traditional, float magnitude);
 
+// The index of the largest of each row of x `*batch V`, as int32 `*batch`.
+mlx::core::array argmax(const mlx::core::array& x);
+
+// The k best of each row of x `*batch V`, the best first, and their indices as int32.
+std::vector<mlx::core::array> top_k(const mlx::core::array& x, int k);
+
+// log softmax of x `*batch V` at ids `*batch K` of int32, in float32.
+mlx::core::array log_probability(const mlx::core::array& x, const mlx::core::array& ids);
+
 // q `B H L D`, k and v `B Hkv S D`; mask additive, of any shape that was broadcast to `B H L S`.
 mlx::core::array attention(const mlx::core::array& q, const WeightArrays& k, const WeightArrays& v,
                            float scale, bool causal, const std::optional<mlx::core::array>& mask);

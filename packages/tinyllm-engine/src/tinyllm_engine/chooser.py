@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float
+from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_qwen import Sampler, SamplingParams
 from tinyllm_qwen.sample import Sample
 
@@ -19,13 +20,19 @@ class Chooser:
     So drafts change how soon a token comes and never which one.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int, prompt: Sequence[int]) -> None:
-        """Begin after a prompt.
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        prompt: Sequence[int],
+        ops: OpSet = REFERENCE,
+    ) -> None:
+        """Begin after a prompt; `ops` is what looks through the logits.
 
         Raises:
             ValueError: if `params` do not suit the vocabulary.
         """
-        sampler = Sampler(params, vocab_size)
+        sampler = Sampler(params, vocab_size, ops)
         sampler.start(mx.array(list(prompt), dtype=mx.int32))
         self._states = [sampler]
 

@@ -128,7 +128,8 @@ class Engine:
                 "memory"
             )
         try:
-            chooser = Chooser(request.sampling, config.vocab_size, prompt)
+            ops = self.model.ops
+            chooser = Chooser(request.sampling, config.vocab_size, prompt, ops)
             text = AnswerText(self.tokenizer, request.stop, ignore_end=request.ignore_end)
         except ValueError as error:
             raise RequestError(str(error)) from error

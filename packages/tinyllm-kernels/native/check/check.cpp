@@ -12,6 +12,7 @@
 #include "../kernels.h"
 #include "array.h"
 #include "attention.h"
+#include "choice.h"
 #include "linear.h"
 
 namespace {
@@ -100,6 +101,7 @@ void check_all(const Kernels& kernels) {
       for (int group : {32, 64, 128}) check_quantize(kernels, type, bits, group);
     }
     check_attention(kernels, type);
+    check_choice(kernels, type);
   }
 }
 

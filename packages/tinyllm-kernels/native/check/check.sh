@@ -23,14 +23,14 @@ compilations() {
   while [ "$1" != -- ]; do tiers+=("$1") && shift; done
   shift
   mkdir "$to"
-  for source in linear attention_decode attention_prefill attention rope quantize_rows rms_norm swiglu kernels; do
+  for source in linear attention_decode attention_prefill attention rope quantize_rows rms_norm scores swiglu kernels; do
     for tier in "${tiers[@]}"; do
       IFS=, read -r -a parts <<< "$tier"
       echo "$compiler" "${common[@]}" "$@" "-DTINYLLM_TIER=${parts[0]}" "${parts[@]:1}" \
         "-DTINYLLM_TIER_NAME=\\\"${parts[0]}\\\"" -c "$source.cpp" -o "$to/$source-${parts[0]}.o"
     done
   done
-  for source in check/attention check/check check/linear attention_plan product run_attention thread_pool tiers; do
+  for source in check/attention check/check check/choice check/linear attention_plan choice product run_attention thread_pool tiers; do
     echo "$compiler" "${common[@]}" "$@" -c "$source.cpp" -o "$to/${source//\//-}.o"
   done
 }

@@ -1,8 +1,8 @@
 """The OpSet of native CPU kernels.
 
 What a forward pass spends its time on is native: projections, experts, norms, rotary positions,
-attention, the gate of the MLP, rows of the embedding, and whole halves of a block (`CpuOpSet`). The
-rest of the contract (softmax and silu alone, quantize) is MLX's own.
+attention, the gate of the MLP, rows of the embedding, the choice of a token, and whole halves of a
+block (`CpuOpSet`). The rest of the contract (softmax and silu alone, quantize) is MLX's own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tinyllm_ops.embedding import embedding_dtype
 from tinyllm_kernels.arguments import array, frequencies, magnitude, weight
 from tinyllm_kernels.arguments import positions as written_out
 from tinyllm_kernels.cpu_attention import attention_of, paged_attention_of
+from tinyllm_kernels.cpu_choice import argmax_of, log_probability_of, top_k_of
 from tinyllm_kernels.cpu_opset import CpuOpSet
 
 
@@ -101,4 +102,7 @@ def opset_of(native: ModuleType) -> OpSet:
         softmax=MLX.softmax,
         silu=MLX.silu,
         quantize=MLX.quantize,
+        argmax=argmax_of(native),
+        top_k=top_k_of(native),
+        log_probability=log_probability_of(native),
     )

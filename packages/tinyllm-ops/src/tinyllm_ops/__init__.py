@@ -3,6 +3,7 @@
 `REFERENCE` is the maths in array operations, `MLX` the same contract through MLX's fast ones.
 """
 
+from tinyllm_ops.argmax import argmax
 from tinyllm_ops.attention import (
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
@@ -13,6 +14,7 @@ from tinyllm_ops.contract import Weight
 from tinyllm_ops.embedding import embedding
 from tinyllm_ops.expert_linear import expert_linear
 from tinyllm_ops.linear import linear
+from tinyllm_ops.log_probability import log_probability
 from tinyllm_ops.mlp_block import MlpBlock
 from tinyllm_ops.mlx_fast import MLX
 from tinyllm_ops.norm import Norm
@@ -30,6 +32,7 @@ from tinyllm_ops.rotary import Rotary
 from tinyllm_ops.rotary_frequencies import Yarn
 from tinyllm_ops.silu import sigmoid, silu, swiglu
 from tinyllm_ops.softmax import softmax
+from tinyllm_ops.top_k import top_k
 
 __all__ = [
     "MLX",
@@ -45,11 +48,13 @@ __all__ = [
     "Rotary",
     "Weight",
     "Yarn",
+    "argmax",
     "causal_mask",
     "dequantize",
     "embedding",
     "expert_linear",
     "linear",
+    "log_probability",
     "paged_attention",
     "quantize",
     "rms_norm",
@@ -60,4 +65,5 @@ __all__ = [
     "silu",
     "softmax",
     "swiglu",
+    "top_k",
 ]

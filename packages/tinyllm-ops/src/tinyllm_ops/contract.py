@@ -103,6 +103,29 @@ def check_softmax(x: mx.array, axis: int) -> None:
         raise ValueError(f"axis: expected one of the {x.ndim} axes of x, got {axis}")
 
 
+def check_scores(x: mx.array) -> None:
+    """Floating rows `*batch V` with V above 0."""
+    require_floating("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x: expected rows of at least one score, got shape {tuple(x.shape)}")
+
+
+def check_top_k(x: mx.array, k: int) -> None:
+    """Rows of scores `*batch V` and k in 1..V."""
+    check_scores(x)
+    if not 1 <= k <= x.shape[-1]:
+        raise ValueError(f"k: expected 1 to {x.shape[-1]}, got {k}")
+
+
+def check_log_probability(x: mx.array, ids: mx.array) -> None:
+    """Rows of scores `*batch V` and ids `*batch K` of an integer dtype."""
+    check_scores(x)
+    if ids.shape[:-1] != x.shape[:-1] or ids.ndim == 0:
+        raise ValueError(f"ids: expected shape {(*x.shape[:-1], 'K')}, got {tuple(ids.shape)}")
+    if not mx.issubdtype(ids.dtype, mx.integer):
+        raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")
+
+
 def check_swiglu(gate: mx.array, up: mx.array) -> None:
     """Two floating arrays of one shape and dtype."""
     require_floating("gate", gate)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, Int32, Integer
 
+from tinyllm_ops.argmax import argmax
 from tinyllm_ops.causal_mask import causal_mask
 from tinyllm_ops.contract import (
     Weight,
@@ -26,12 +27,14 @@ from tinyllm_ops.contract import (
 )
 from tinyllm_ops.embedding import embedding_dtype
 from tinyllm_ops.expert_linear import expert_linear as reference_expert_linear
+from tinyllm_ops.log_probability import log_probability
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.paged_attention import by_request
 from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
 from tinyllm_ops.quantization import quantize as reference_quantize
 from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
+from tinyllm_ops.top_k import top_k
 
 
 def linear(
@@ -292,4 +295,7 @@ MLX = OpSet(
     attention=attention,
     paged_attention=paged_attention,
     quantize=quantize,
+    argmax=argmax,
+    top_k=top_k,
+    log_probability=log_probability,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
-from jaxtyping import Float, Int32, Integer
+from jaxtyping import Float, Float32, Int32, Integer
 
 from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.contract import Weight, check_paged_attention_block
@@ -144,6 +144,37 @@ class PagedAttention(Protocol):
 
 
 @runtime_checkable
+class Argmax(Protocol):
+    """What `argmax` is to a sampler."""
+
+    def __call__(self, x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
+        """See `tinyllm_ops.argmax`."""
+        ...
+
+
+@runtime_checkable
+class TopK(Protocol):
+    """What `top_k` is to a sampler."""
+
+    def __call__(
+        self, x: Float[mx.array, "*batch V"], k: int
+    ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
+        """See `tinyllm_ops.top_k`."""
+        ...
+
+
+@runtime_checkable
+class LogProbability(Protocol):
+    """What `log_probability` is to a sampler."""
+
+    def __call__(
+        self, x: Float[mx.array, "*batch V"], ids: Integer[mx.array, "*batch K"]
+    ) -> Float32[mx.array, "*batch K"]:
+        """See `tinyllm_ops.log_probability`."""
+        ...
+
+
+@runtime_checkable
 class Quantize(Protocol):
     """What `quantize` is to a cache."""
 
@@ -178,6 +209,9 @@ class OpSet:
     attention: Attention
     paged_attention: PagedAttention
     quantize: Quantize
+    argmax: Argmax
+    top_k: TopK
+    log_probability: LogProbability
 
     def prepare(self, weights: Iterable[Weight]) -> None:
         """Get ready for weights that a model will be computed with, once it holds them all.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Int
+from tinyllm_ops import REFERENCE, OpSet
 
 _SMALLEST_P = 1e-30
 """Already keeps the best token alone; a smaller p would be 0 in float32 and keep none."""
@@ -12,7 +13,7 @@ _SMALLEST_P = 1e-30
 
 @dataclass(frozen=True)
 class Candidates:
-    """N tokens and their scores (logits over temperature), in any order.
+    """N tokens and their scores, in any order; logits until `tempered` divides them.
 
     Each filter gives new candidates: fewer of them, or some with the score -inf, which is never
     drawn. All keep a best token, and none reads a value back from the device. A filter that
@@ -23,16 +24,20 @@ class Candidates:
     tokens: Int[mx.array, "N"]
     scores: Float[mx.array, "N"]
 
-    def top_k(self, k: int) -> "Candidates":
+    def top_k(self, k: int, ops: OpSet = REFERENCE) -> "Candidates":
         """Keep the k best; all of them where k exceeds their number.
 
-        Among scores that tie for the last place it is the partition that picks, so that exactly
-        k remain. (vLLM keeps every token of the tie.)
+        Among scores that tie for the last place it is the OpSet that picks, so that exactly k
+        remain. (vLLM keeps every token of the tie.)
         """
         if k >= self.tokens.size:
             return self
-        best = mx.argpartition(-self.scores, k - 1)[:k]
-        return Candidates(self.tokens[best], self.scores[best])
+        scores, best = ops.top_k(self.scores, k)
+        return Candidates(self.tokens[best], scores)
+
+    def tempered(self, temperature: float) -> "Candidates":
+        """Divide the scores, in float32: exp(s / t) is flatter than exp(s) where t is above 1."""
+        return Candidates(self.tokens, self.scores.astype(mx.float32) / temperature)
 
     def min_p(self, p: float) -> "Candidates":
         """Keep the tokens at least p times as likely as the best one (arXiv:2407.01082).

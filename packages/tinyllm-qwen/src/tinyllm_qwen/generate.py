@@ -69,7 +69,7 @@ def generate(
     for name, number in (("max_tokens", max_tokens), ("prefill_chunk", prefill_chunk)):
         if number < 1:
             raise ValueError(f"{name}: expected at least 1, got {number}")
-    sampler = Sampler(sampling, model.config.vocab_size)
+    sampler = Sampler(sampling, model.config.vocab_size, model.ops)
     text = AnswerText(tokenizer, stop)
     limit = min(max_tokens, context - len(tokens))
 

@@ -40,6 +40,7 @@ class Penalties:
         """Return the scores with the three penalties taken off."""
         if not self._active:
             return scores
+        scores = scores.astype(mx.float32)
         in_output = self._output_counts > 0
         if self._repetition != 1:
             seen = self._in_prompt | in_output

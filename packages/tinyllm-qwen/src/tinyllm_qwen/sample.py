@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Int
-
-_BLOCK = 512
+from tinyllm_ops import REFERENCE, OpSet
 
 
 @dataclass(frozen=True)
@@ -32,23 +31,16 @@ class Sample:
     top_logprobs: Float[mx.array, "K"] | None = None
 
     @classmethod
-    def of(cls, token: Int[mx.array, ""], logits: Float[mx.array, "V"], top: int) -> "Sample":
+    def of(
+        cls,
+        token: Int[mx.array, ""],
+        logits: Float[mx.array, "V"],
+        top: int,
+        ops: OpSet = REFERENCE,
+    ) -> "Sample":
         """Report `token` and the `top` likeliest beside it; all V where `top` exceeds them."""
-        # Differences from the maximum before the logarithm: at logits of 1e4 float32 has steps
-        # of 1e-3, and log-probabilities deserve better.
-        below_max = logits - logits.max()
-        log_total = mx.log(_sum(mx.exp(below_max)))
-        logprob = below_max[token] - log_total
         if top == 0:
-            return cls(token, logprob)
-        top = min(top, logits.size)
-        best = mx.argpartition(-logits, top - 1)[:top]
-        best = best[mx.argsort(-logits[best])]
-        return cls(token, logprob, best.astype(mx.int32), below_max[best] - log_total)
-
-
-def _sum(x: Float[mx.array, "V"]) -> Float[mx.array, ""]:
-    # In two levels, because MLX's CPU sum runs through a row with one accumulator: over 151,936
-    # probabilities it (and mx.logsumexp with it) is off by 2e-4, blocks of 512 by 5e-7.
-    blocks = mx.pad(x, (0, -x.size % _BLOCK)).reshape(-1, _BLOCK)
-    return blocks.sum(axis=-1).sum()
+            return cls(token, ops.log_probability(logits, token[None])[0])
+        _, best = ops.top_k(logits, min(top, logits.size))
+        logprobs = ops.log_probability(logits, mx.concatenate([token[None], best]))
+        return cls(token, logprobs[0], best, logprobs[1:])

@@ -5,6 +5,7 @@ import secrets
 
 import mlx.core as mx
 from jaxtyping import Float, Int, Integer
+from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.candidates import Candidates
 from tinyllm_qwen.penalties import Penalties
@@ -28,12 +29,13 @@ class Sampler:
     global generator: a seed gives the same tokens whatever else runs in the process.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+    def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
         """Make a sampler that has seen no tokens.
 
         Args:
             params: What the request asked for.
             vocab_size: V, the length of the logits.
+            ops: what looks through the logits, as a rule the model's own.
 
         Raises:
             ValueError: V is 0, or `logit_bias` names a token outside the vocabulary.
@@ -44,6 +46,7 @@ class Sampler:
             if token >= vocab_size:
                 raise ValueError(f"logit_bias: token id must be in [0, {vocab_size}), got {token}")
         self._params = params
+        self._ops = ops
         self._vocabulary = mx.arange(vocab_size, dtype=mx.int32)
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
         self._biases = mx.array(list(params.logit_bias.values()), dtype=mx.float32)
@@ -78,10 +81,9 @@ class Sampler:
         expected = self._vocabulary.shape
         if logits.shape != expected:
             raise ValueError(f"logits must have shape {expected}, got {logits.shape}")
-        logits = logits.astype(mx.float32)
         token = self._choose(self._penalties(self._add_bias(logits)))
         self._penalties.record(token)
-        return Sample.of(token, logits, self._params.top_logprobs)
+        return Sample.of(token, logits, self._params.top_logprobs, self._ops)
 
     def fork(self) -> "Sampler":
         """A second sampler that stands where this one does, and goes its own way from here."""
@@ -92,17 +94,19 @@ class Sampler:
     def _add_bias(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
         if self._biases.size == 0:
             return scores
-        return scores.at[self._biased_tokens].add(self._biases)
+        return scores.astype(mx.float32).at[self._biased_tokens].add(self._biases)
 
     def _choose(self, scores: Float[mx.array, "V"]) -> Int[mx.array, ""]:
         params = self._params
         if params.is_greedy:
-            return mx.argmax(scores).astype(mx.int32)
-        candidates = Candidates(self._vocabulary, scores / params.temperature)
-        # Top-k may come before min-p: each keeps a beginning of the same ranking, so that their
-        # order changes nothing but the number of tokens that the second has to look at.
+            return self._ops.argmax(scores)
+        candidates = Candidates(self._vocabulary, scores)
+        # Top-k may come before the temperature, which leaves the ranking as it is, and before
+        # min-p, which keeps a beginning of it: what changes is the number of tokens that those
+        # have to look at.
         if params.top_k > 0:
-            candidates = candidates.top_k(params.top_k)
+            candidates = candidates.top_k(params.top_k, self._ops)
+        candidates = candidates.tempered(params.temperature)
         self._key, step_key = mx.random.split(self._key)
         return candidates.min_p(params.min_p).top_p(params.top_p).draw(step_key)
 

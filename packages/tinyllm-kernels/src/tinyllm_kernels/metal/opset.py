@@ -1,7 +1,7 @@
 """The OpSet of Metal kernels.
 
-MLX computes what has no kernel here: dense and floating-point weights, silu alone,
-quantize.
+MLX computes what has no kernel here: dense and floating-point weights, silu alone, quantize, the
+choice of a token.
 """
 
 from __future__ import annotations
@@ -55,4 +55,7 @@ METAL = MetalOpSet(
     attention=attention,
     paged_attention=paged_attention,
     quantize=MLX.quantize,
+    argmax=MLX.argmax,
+    top_k=MLX.top_k,
+    log_probability=MLX.log_probability,
 )

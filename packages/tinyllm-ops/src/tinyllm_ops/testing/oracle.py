@@ -46,6 +46,13 @@ def softmax(x: Array, axis: int = -1) -> Array:
     return share
 
 
+def log_probability(x: Array, ids: Ids) -> Array:
+    """log softmax(x)[id] for each id."""
+    below = x - x.max(axis=-1, keepdims=True)
+    total = np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    return np.asarray(np.take_along_axis(below, ids, axis=-1) - total)
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), as exp(x) / (1 + exp(x)) below 0 and (1 + tanh(x / 2)) / 2 above."""
     below = np.exp(np.minimum(x, 0.0))
