@@ -35,9 +35,10 @@ class PagePool:
             window.size if window is not None and layer in window.layers else None
             for layer in range(config.num_hidden_layers)
         )
-        # One more than sequences can hold: rows that must be written nowhere are written there.
-        count = self.num_pages + 1
-        self.caches = [PagedCache(self._pages(count), self._pages(count), size) for size in sizes]
+        self.caches = [
+            PagedCache(self._pages(self.num_pages), self._pages(self.num_pages), size)
+            for size in sizes
+        ]
         mx.eval([array for cache in self.caches for array in cache.arrays])
 
     @property

@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import mlx.core as mx
 from jaxtyping import Float, Int32
 from tinyllm_layers import LayerCache
-from tinyllm_ops import OpSet, QuantizedTensor, Weight
-
-
-@dataclass(frozen=True, eq=False)
-class PagedTokens:
-    """Where the tokens of a pass stand; T of them, of R runs of tokens that follow each other.
-
-    Attributes:
-        block_table: the pages of each run's sequence, in order.
-        query_starts: where each run begins on the axis of tokens, and where the last one ends.
-        context_lengths: tokens of each sequence up to its run's end.
-        positions: of each token in its text.
-        slots: where each token's key and value are written: page * page size + place in the page;
-            -1 for nowhere.
-    """
-
-    block_table: Int32[mx.array, "R blocks"]
-    query_starts: Int32[mx.array, "R+1"]
-    context_lengths: Int32[mx.array, "R"]
-    positions: Int32[mx.array, "B L"]
-    slots: Int32[mx.array, "T"]
+from tinyllm_ops import AttentionBlock, OpSet, PagedTokens, QuantizedTensor, Weight
 
 
 class PagedCache(LayerCache):
     """The pages of one layer.
 
     Attributes:
-        tokens: where the tokens of the pass under way stand; to be set before each.
+        keys: `P Hkv page D`, dense or quantized.
+        values: like keys.
         window: how many tokens a token sees at most, or None.
+        tokens: where the tokens of the pass under way stand; to be set before each.
     """
 
     def __init__(self, keys: Weight, values: Weight, window: int | None = None) -> None:
-        """Take pages of keys and values, `P Hkv page D` each, dense or quantized."""
+        """Take pages of keys and values."""
         self.keys = keys
         self.values = values
         self.window = window
@@ -51,35 +33,19 @@ class PagedCache(LayerCache):
         """The arrays of all pages."""
         return [array for pages in (self.keys, self.values) for array in _arrays(pages)]
 
-    def positions(self, length: int) -> Int32[mx.array, "B L"]:
-        """As the pass under way has them.
+    def positions(self, length: int) -> Int32[mx.array, "B {length}"]:
+        """As the pass under way has them."""
+        return self._tokens.positions.reshape(-1, length)
 
-        Raises:
-            ValueError: if it has not so many of a row.
-        """
-        positions = self._tokens.positions
-        if positions.shape[1] != length:
-            raise ValueError(f"length: expected {positions.shape[1]}, got {length}")
-        return positions
-
-    def attend(
-        self,
-        q: Float[mx.array, "B H L D"],
-        k: Float[mx.array, "B Hkv L D"],
-        v: Float[mx.array, "B Hkv L D"],
-        scale: float,
-        ops: OpSet,
-    ) -> Float[mx.array, "B H L D"]:
-        """Write k and v where they belong, and attend to the pages of each token's sequence."""
-        where = self._tokens
-        self.keys = _written(self.keys, k, where.slots, ops)
-        self.values = _written(self.values, v, where.slots, ops)
-        queries = q.swapaxes(1, 2)  # B L H D
-        table = (where.block_table, where.query_starts, where.context_lengths)
-        out = ops.paged_attention(
-            queries.flatten(0, 1), self.keys, self.values, *table, scale, self.window
+    def attention_block(
+        self, x: Float[mx.array, "B L E"], block: AttentionBlock, ops: OpSet
+    ) -> Float[mx.array, "B L E"]:
+        """Write new keys and values where they belong, and attend to each token's own pages."""
+        tokens = replace(self._tokens, window=self.window)
+        y, self.keys, self.values = ops.paged_attention_block(
+            x, block, self.keys, self.values, tokens
         )
-        return out.reshape(queries.shape).swapaxes(1, 2)
+        return y
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, from the first of each pair to the second."""
@@ -100,24 +66,6 @@ class PagedCache(LayerCache):
         if self.tokens is None:
             raise ValueError("tokens: expected to be set before a pass, got None")
         return self.tokens
-
-
-def _written(pages: Weight, new: mx.array, slots: mx.array, ops: OpSet) -> Weight:
-    """Pages with the rows of `new`, `B Hkv L D`, in their slots."""
-    rows = new.swapaxes(1, 2).flatten(0, 1)  # T Hkv D
-    page_size = pages.shape[-2]
-    page, place = slots // page_size, slots % page_size
-
-    def put(held: mx.array, fresh: mx.array) -> mx.array:
-        held[page, :, place] = fresh
-        return held
-
-    if isinstance(pages, mx.array):
-        return put(pages, rows)
-    codes = ops.quantize(rows, pages.group_size, pages.bits, pages.mode)
-    parts = (put(*pair) for pair in zip(pages.arrays, codes.arrays, strict=True))
-    packed, scales, biases = parts
-    return QuantizedTensor(packed, scales, biases, pages.group_size, pages.bits, pages.mode)
 
 
 def _arrays(pages: Weight) -> list[mx.array]:

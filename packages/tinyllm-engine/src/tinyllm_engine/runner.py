@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import mlx.core as mx
 from jaxtyping import Float
+from tinyllm_ops import PagedTokens
 from tinyllm_qwen import Qwen
 
 from tinyllm_engine.page_pool import PagePool
-from tinyllm_engine.paged_cache import PagedTokens
 from tinyllm_engine.plan import Chunk
 
 NOWHERE = -1
@@ -54,7 +54,7 @@ class Runner:
             _table([chunk.sequence.pages for chunk in chunks]),
             _ints(starts),
             _ints([chunk.stop for chunk in chunks]),
-            _ints(positions)[None],
+            _ints(positions),
             _ints(slots),
         )
         self._pass(_ints(tokens)[None], where)
@@ -71,7 +71,7 @@ class Runner:
             _table([chunk.sequence.pages for chunk, _ in places]),
             _ints(range(len(places) + 1)),
             _ints([at + 1 for _, at in places]),
-            _ints([at for _, at in places])[:, None],
+            _ints([at for _, at in places]),
             _ints([self._slot(chunk, at) for chunk, at in places]),
         )
         tokens = _ints([token for chunk in chunks for token in chunk.tokens])[:, None]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from tinyllm_ops import REFERENCE, AttentionBlock, Norm, OpSet, Projection, Weight
 from tinyllm_ops.contract import require_shape
 
-from tinyllm_layers.layer_cache import LayerCache
+from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.rms_norm import RMSNorm
 from tinyllm_layers.rope import RoPE
 
@@ -73,7 +73,7 @@ class GroupedQueryAttention:
         self.q_norm, self.k_norm = q_norm, k_norm
         self.ops = ops
 
-    def __call__(self, x: Float[mx.array, "B L E"], cache: LayerCache) -> Float[mx.array, "B L E"]:
+    def __call__(self, x: Float[mx.array, "B L E"], cache: KVCache) -> Float[mx.array, "B L E"]:
         """Let L new tokens see themselves and everything in the cache."""
         positions, block = cache.positions(x.shape[1]), self.block(None)
         self.rope.check(positions, x.shape[1])
