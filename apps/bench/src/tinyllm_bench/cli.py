@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tinyllm_bench.errors import UsageError, one_line
+from tinyllm_bench.serving_command import serving
 from tinyllm_bench.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def main() -> int:
     A reader that closes the pipe early has what it wanted: 0.
     """
     try:
+        # Not a subcommand to typer: the options of the other measurements stay as they are.
+        if sys.argv[1:2] == ["serve"]:
+            return int(serving(sys.argv[2:], prog_name="bench serve", standalone_mode=False) or 0)
         return int(app(prog_name="bench", standalone_mode=False) or 0)
     except typer.TyperException as error:
         _notice(f"{' '.join(error.format_message().split())} (see bench --help)")
@@ -117,7 +121,7 @@ def bench(
     Weights are random: what an operation costs does not depend on them. Speeds stand beside what
     the machine can do, which is measured too. Tables go to stdout, progress and notices to
     stderr. Ctrl-C ends a run and shows what was measured by then. Exit codes: 0; 2 for usage; 130
-    after Ctrl-C; 1 otherwise.
+    after Ctrl-C; 1 otherwise. `bench serve` measures servers instead.
     """
     settings = Settings(
         shape=shape,
