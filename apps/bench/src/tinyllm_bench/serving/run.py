@@ -27,7 +27,7 @@ def measure(load: Load, servers: Sequence[Served]) -> tuple[list[Figures], list[
             progress.begin(server.name)
             try:
                 with server.running(Path(folder) / f"{place}.log") as url:
-                    warm = Load(requests=2, rate=0, prompt_words=8, answer_tokens=4, seed=1)
+                    warm = Load(requests=2, rate=0.0, prompt_words=8, answer_tokens=4, seed=1)
                     asyncio.run(send(warm, url, server.extra))
                     replies = asyncio.run(send(load, url, server.extra))
             except BenchError as error:
