@@ -142,7 +142,7 @@ def run(*options: str) -> tuple[int, str]:
         (["--prot", "1"], "No such option: --prot"),
         (["--port", "70000"], "--port: expected from 0 to 65535, got 70000"),
         (["--kv-bits", "3"], "--kv-bits: expected 4 or 8, got 3"),
-        (["--ops", "cuda"], "--ops: expected one of auto, cpu, mlx, reference, got cuda"),
+        (["--ops", "cuda"], "--ops: expected one of auto, cpu, metal, mlx, reference, got cuda"),
         (["--cors-origin", "here"], "--cors-origin: expected * or an origin"),
         (["--api-key", "a b"], "--api-key: expected printable characters"),
         (["--drain", "nan"], "--drain: expected from 0 to 3600 seconds, got nan"),
