@@ -31,6 +31,6 @@ def test_drafts_change_how_soon_a_token_comes_and_never_which_one(
         rows = logits[len(given) : len(given) + ahead]
         chosen = [int(sample.token) for sample in chooser.choose(rows)]
         kept = int(draw.integers(1, len(chosen) + 1))
-        chooser.keep(kept)
+        chooser.keep(chosen[:kept])
         given += chosen[:kept]
     assert given == wanted

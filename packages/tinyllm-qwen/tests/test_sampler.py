@@ -94,6 +94,19 @@ def test_a_banned_token_is_never_chosen():
     assert best not in sequence(sampler, 500)
 
 
+def test_one_of_the_allowed_tokens_is_chosen_and_judged_as_without_the_others():
+    allowed = mx.array([token in (2, 5) for token in range(V)])
+    for settings in (*FILTERS, {"temperature": 0.0}, {"logit_bias": {2: -math.inf}}):
+        sampler = Sampler(SamplingParams(seed=1, **settings), V)
+        samples = [sampler(logits_of(LOGITS), allowed) for _ in range(20)]
+        for sample in samples:
+            assert sample.token.item() in (2, 5)
+            expected = log_softmax(LOGITS)[sample.token.item()]
+            assert sample.logprob.item() == pytest.approx(expected, abs=1e-5)
+    banned = SamplingParams(logit_bias={2: -math.inf, 5: -math.inf})
+    assert Sampler(banned, V)(logits_of(LOGITS), allowed).token.item() in (2, 5)
+
+
 def test_an_output_token_is_penalized_from_the_next_step_on():
     sampler = Sampler(SamplingParams(frequency_penalty=1.0), 3)
     # 2.5 1.2 0.1 -> 1.5 1.2 0.1 -> 0.5 1.2 0.1 -> 0.5 0.2 0.1 -> -0.5 0.2 0.1 -> -0.5 -0.8 0.1

@@ -10,6 +10,8 @@ from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_qwen import Sampler, SamplingParams
 from tinyllm_qwen.sample import Sample
 
+from tinyllm_engine.constraint import Constraint
+
 
 class Chooser:
     """Chooses the tokens after a sequence's last one and its drafts, and keeps those that hold.
@@ -26,8 +28,16 @@ class Chooser:
         vocab_size: int,
         prompt: Sequence[int],
         ops: OpSet = REFERENCE,
+        constraint: Constraint | None = None,
     ) -> None:
-        """Begin after a prompt; `ops` is what looks through the logits.
+        """Begin after a prompt.
+
+        Args:
+            params: what the request asked for.
+            vocab_size: V, the length of the logits.
+            prompt: the ids of the prompt.
+            ops: what looks through the logits.
+            constraint: what the tokens must conform to, if anything.
 
         Raises:
             ValueError: if `params` do not suit the vocabulary.
@@ -35,16 +45,37 @@ class Chooser:
         sampler = Sampler(params, vocab_size, ops)
         sampler.start(mx.array(list(prompt), dtype=mx.int32))
         self._states = [sampler]
+        self._constraint = constraint
 
-    def choose(self, logits: Float[mx.array, "choices V"]) -> list[Sample]:
-        """A token for each row; nothing waits for the device."""
+    @property
+    def is_constrained(self) -> bool:
+        """Whether there is a grammar to look at, which takes the host some time."""
+        return self._constraint is not None
+
+    def admits(self, draft: Sequence[int]) -> int:
+        """How many tokens of a draft could be chosen one after another."""
+        return len(draft) if self._constraint is None else self._constraint.admits(draft)
+
+    def choose(
+        self, logits: Float[mx.array, "choices V"], draft: Sequence[int] = ()
+    ) -> list[Sample]:
+        """A token for each row; nothing waits for the device.
+
+        Args:
+            logits: after the last token, and after each token of the draft.
+            draft: guesses, none that `admits` refuses.
+        """
+        constraint = self._constraint
+        masks = [None] * len(logits) if constraint is None else constraint.masks(draft)
         samples = []
-        for row in logits:
+        for row, allowed in zip(logits, masks, strict=True):
             sampler = self._states[-1].fork()
-            samples.append(sampler(row))
+            samples.append(sampler(row, allowed))
             self._states.append(sampler)
         return samples
 
-    def keep(self, count: int) -> None:
-        """Go on after the first `count` tokens of those that were chosen last."""
-        self._states = [self._states[count]]
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Go on after these tokens, the first of those that were chosen last."""
+        self._states = [self._states[len(tokens)]]
+        if self._constraint is not None:
+            self._constraint.consume(tokens)

@@ -13,6 +13,7 @@ from tinyllm_qwen.sample import Sample
 
 from tinyllm_engine.block_manager import BlockManager
 from tinyllm_engine.chooser import Chooser
+from tinyllm_engine.grammar_compiler import GrammarCompiler
 from tinyllm_engine.handle import Handle
 from tinyllm_engine.output import FinishReason, Output, TokenLogprob
 from tinyllm_engine.pace import Pace
@@ -81,6 +82,7 @@ class Engine:
         self._runner = Runner(model, pool)
         self._pace = Pace(settings.step_seconds, settings.prefill_tokens)
         self._lookup = PromptLookup(settings.speculation)
+        self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
         self._handles: dict[Tokens, Handle] = {}
         self._arrivals = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -128,8 +130,9 @@ class Engine:
                 "memory"
             )
         try:
-            ops = self.model.ops
-            chooser = Chooser(request.sampling, config.vocab_size, prompt, ops)
+            ops, grammar = self.model.ops, request.grammar
+            constraint = None if grammar is None else self._grammars.compile(grammar)
+            chooser = Chooser(request.sampling, config.vocab_size, prompt, ops, constraint)
             text = AnswerText(self.tokenizer, request.stop, ignore_end=request.ignore_end)
         except ValueError as error:
             raise RequestError(str(error)) from error
@@ -153,7 +156,9 @@ class Engine:
         """
         for sequence in self._scheduler.running:
             if not sequence.is_prefilling:
-                self._lookup.guess(sequence, self._handles[sequence].left - 1)
+                handle = self._handles[sequence]
+                self._lookup.guess(sequence, handle.left - 1)
+                del sequence.draft[handle.chooser.admits(sequence.draft) :]
         plan = self._scheduler.plan(self._pace.tokens)
         self._runner.copy(plan.copies)
         self._prefill(plan)
@@ -213,12 +218,15 @@ class Engine:
     def _decode(self, chunks: list[Chunk]) -> list[tuple[Handle, Output]]:
         logits = self._runner.decode(chunks)
         choosing = [chunk for chunk in chunks if chunk.chooses]
+        if any(self._handles[chunk.sequence].chooser.is_constrained for chunk in choosing):
+            mx.async_eval(logits)  # the device begins while the host looks at grammars
         samples: list[list[Sample]] = []
         wanted: list[mx.array] = []
         row = 0
         for chunk in choosing:
             handle, rows = self._handles[chunk.sequence], 1 + chunk.drafts
-            samples.append(handle.chooser.choose(logits[row : row + rows]))
+            draft = chunk.sequence.draft[: chunk.drafts]
+            samples.append(handle.chooser.choose(logits[row : row + rows], draft))
             wanted += [array for sample in samples[-1] for array in _asked(handle, sample)]
             row += rows
         mx.eval(wanted)
@@ -245,7 +253,7 @@ class Engine:
                 break
         self._generated_tokens += len(outputs)
         self._lookup.judge(sequence, len(drafts), len(outputs) - 1)
-        handle.chooser.keep(len(outputs))
+        handle.chooser.keep([output.token for output in outputs])
         self._scheduler.advance(sequence, len(sequence.tokens) - 1)
         sequence.draft.clear()
         if handle.finish_reason is not None:

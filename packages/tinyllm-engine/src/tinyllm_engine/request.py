@@ -30,7 +30,8 @@ class Request:
         ignore_end: go on after end tokens, as benchmarks want.
 
     Raises:
-        RequestError: if the prompt is empty or `max_tokens` is below 1.
+        RequestError: if the prompt is empty, `max_tokens` is below 1, or end tokens are to be
+            ignored with a grammar, whose texts they end.
     """
 
     prompt: Sequence[int]
@@ -48,3 +49,5 @@ class Request:
             raise RequestError("prompt: expected at least one token, got none")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
+        if self.grammar is not None and self.ignore_end:
+            raise RequestError("ignore_end: expected False with a grammar, whose texts end")

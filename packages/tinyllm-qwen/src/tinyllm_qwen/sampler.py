@@ -1,16 +1,20 @@
 """From the logits of one position to the next token."""
 
 import copy
+import math
 import secrets
 
 import mlx.core as mx
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.candidates import Candidates
 from tinyllm_qwen.penalties import Penalties
 from tinyllm_qwen.sample import Sample
 from tinyllm_qwen.sampling import SamplingParams
+
+_RULED_OUT = -1e30
+"""The least score of a token that is allowed: nothing beside others, and more than -inf."""
 
 
 class Sampler:
@@ -69,11 +73,15 @@ class Sampler:
         self._penalties.start(prompt)
         self._key = self._first_key()
 
-    def __call__(self, logits: Float[mx.array, "V"]) -> Sample:
+    def __call__(
+        self, logits: Float[mx.array, "V"], allowed: Bool[mx.array, "V"] | None = None
+    ) -> Sample:
         """Choose the token after the position that gave these logits.
 
         Args:
             logits: The model's scores, of any floating dtype.
+            allowed: The tokens to choose from, if not all. One of them is chosen in any case, even
+                if `logit_bias` bans every one.
 
         Raises:
             ValueError: `logits` is not one row of the vocabulary's length.
@@ -81,7 +89,11 @@ class Sampler:
         expected = self._vocabulary.shape
         if logits.shape != expected:
             raise ValueError(f"logits must have shape {expected}, got {logits.shape}")
-        token = self._choose(self._penalties(self._add_bias(logits)))
+        scores = self._penalties(self._add_bias(logits))
+        if allowed is not None:
+            scores = mx.maximum(scores.astype(mx.float32), _RULED_OUT)
+            scores = mx.where(allowed, scores, -math.inf)
+        token = self._choose(scores)
         self._penalties.record(token)
         return Sample.of(token, logits, self._params.top_logprobs, self._ops)
 

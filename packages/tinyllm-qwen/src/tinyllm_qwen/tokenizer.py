@@ -33,6 +33,7 @@ class Tokenizer:
     Attributes:
         eos_token_ids: tokens that end an answer, according to any of the checkpoint's files.
         bos_token_id: the token that begins a text; Qwen has none.
+        special_token_ids: tokens that steer and are not text, end tokens among them.
         chat_template: None where the checkpoint is not made for conversations.
     """
 
@@ -49,7 +50,7 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.chat_template = chat_template
         self._backend = backend
-        self._special = frozenset(
+        self.special_token_ids = frozenset(
             token for token, added in backend.get_added_tokens_decoder().items() if added.special
         )
 
@@ -129,7 +130,7 @@ class Tokenizer:
 
     def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
         """A stream that gives the text of `decode`, token by token."""
-        hidden = self._special if skip_special_tokens else frozenset[int]()
+        hidden = self.special_token_ids if skip_special_tokens else frozenset[int]()
         return TokenStream(lambda token: b"" if token in hidden else self.token_bytes(token))
 
     def render_chat(

@@ -1,0 +1,91 @@
+"""From grammars to constraints on tokens."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property, lru_cache
+
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from tinyllm_qwen import Tokenizer
+
+from tinyllm_engine.constraint import Constraint
+from tinyllm_engine.grammar import Grammar
+from tinyllm_engine.preamble import Preamble
+
+_MARKS = 16
+"""Marks that are remembered; a server knows one or two."""
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary, with llguidance (github.com/guidance-ai/llguidance).
+
+    The first grammar takes longer: the vocabulary has to be sorted into a tree, which takes about a
+    second for 152,000 tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """Do nothing yet.
+
+        Args:
+            tokenizer: gives tokens their bytes.
+            vocab_size: V, the length of the logits, padding included.
+        """
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        # What a preamble works out about a mark serves all requests that have it.
+        self._preamble = lru_cache(maxsize=_MARKS)(self._make_preamble)
+
+    def compile(self, grammar: Grammar) -> Constraint:
+        """Get ready to follow one text.
+
+        Raises:
+            ValueError: if the grammar is not valid, with llguidance's reason, or the tokenizer has
+                no token to end a text with.
+        """
+        if not self._tokenizer.eos_token_ids:
+            raise ValueError("grammar: expected a tokenizer with an end token, it has none")
+        try:
+            matcher = LLMatcher(self._vocabulary, self._rules(grammar), log_level=0)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"grammar: not a valid {grammar.kind}: {error}") from error
+        if matcher.is_error():
+            raise ValueError(f"grammar: not a valid {grammar.kind}: {matcher.get_error()}")
+        return Constraint(matcher, self._preamble(grammar.after or ""), self._vocab_size)
+
+    def _make_preamble(self, mark: str) -> Preamble:
+        return Preamble(mark, self._words)
+
+    @staticmethod
+    def _rules(grammar: Grammar) -> str:
+        """The grammar, in llguidance's own format."""
+        if grammar.kind == "json_schema":
+            # Parsed here: llguidance pastes a text as it comes into a larger one.
+            return LLMatcher.grammar_from_json_schema(json.loads(grammar.text))
+        if grammar.kind == "regex":
+            return LLMatcher.grammar_from_regex(grammar.text)
+        return LLMatcher.grammar_from_lark(grammar.text)
+
+    @cached_property
+    def _words(self) -> list[bytes]:
+        """The bytes of all tokens; of ids that are only padding, none."""
+        return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
+
+    @cached_property
+    def _vocabulary(self) -> LLTokenizer:
+        ends = sorted(self._tokenizer.eos_token_ids)
+        vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._words))
+        return LLTokenizer(vocabulary, eos_token=ends)
+
+
+class _Vocabulary:
+    """The vocabulary, under the names by which llguidance asks for it."""
+
+    def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
+        self.eos_token_id = min(tokenizer.eos_token_ids)
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = words
+        self.special_token_ids = sorted(tokenizer.special_token_ids)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text)

@@ -1,0 +1,209 @@
+"""Requests with a grammar: whatever the weights and the seed, the text is of its language."""
+
+import json
+import re
+from ast import literal_eval
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from jsonschema import validate
+from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request, RequestError
+from tinyllm_engine.grammar_compiler import GrammarCompiler
+from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.preamble import Preamble
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
+from tinyllm_qwen.manifest import expected_shapes
+
+Model = tuple[Qwen, Tokenizer]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "kind": {"enum": ["norm", "rope"]},
+        "sizes": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["name", "kind", "sizes"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},  # or random weights go on with blanks
+}
+SCHEMA["properties"]["sizes"]["items"]["minimum"] = 0
+DATE = "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]( é+x{1,3})?"
+SUMS = """start: term ("," term){0,3}
+term: NUMBER | "[" NUMBER ("," NUMBER)? "]"
+NUMBER: /[1-9][0-9]{0,2}/"""
+GRAMMARS = [Grammar.json_schema(SCHEMA), Grammar.regex(DATE), Grammar.lark(SUMS)]
+
+
+@pytest.fixture(scope="module")
+def noise(pico: Model) -> Model:
+    """A model that says anything: one block of random weights, all tokens about equally likely."""
+    config = replace(pico[0].config, num_hidden_layers=1)
+    mx.random.seed(1)
+    shapes = expected_shapes(config).items()
+    weights = {name: 0.1 * mx.random.normal(shape) for name, shape in shapes}
+    return Qwen(config, weights, ops=pico[0].ops), pico[1]
+
+
+def answer(handle: Handle) -> list[int]:
+    return handle.sequence.tokens[len(handle.request.prompt) :]
+
+
+def finish(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+
+
+def check(grammar: Grammar, said: str) -> None:
+    """With parsers that know nothing of llguidance."""
+    if grammar.kind == "json_schema":
+        validate(json.loads(said), SCHEMA)
+    elif grammar.kind == "regex":
+        assert re.fullmatch(DATE, said), said
+    else:
+        assert re.fullmatch(r"[\d,\[\]]+", said), said
+        assert literal_eval(f"({said},)")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_are_of_their_languages_and_others_are_as_without_them(
+    noise: Model, prompts: list[list[int]], seed: int
+) -> None:
+    drawn = SamplingParams(temperature=1.0, seed=seed)
+    free = [Request(prompt, 12, drawn, ignore_end=True) for prompt in prompts[:3]]
+    alone = Engine(*noise)
+    wanted = [alone.add(request) for request in free]
+    finish(alone)
+    engine = Engine(*noise, EngineSettings(page_size=8, speculation=3))
+    others = []
+    constrained = []
+    for request, grammar in zip(free, GRAMMARS, strict=True):
+        others.append(engine.add(request))
+        for sampling in (SamplingParams(), drawn):
+            constrained.append(engine.add(Request(request.prompt, 200, sampling, grammar=grammar)))
+            engine.step()
+    finish(engine)
+    assert [answer(handle) for handle in others] == [answer(handle) for handle in wanted]
+    for handle in constrained:
+        if handle.finish_reason == "length":  # greedy noise says one thing for ever
+            assert handle.request.sampling.is_greedy
+            continue
+        assert handle.finish_reason == "stop"
+        check(handle.request.grammar, engine.tokenizer.decode(answer(handle)))
+    assert engine.stats.pages_used == 0
+
+
+def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[int]]) -> None:
+    """Prompts full of what the grammar wants, so that drafts are right, wrong, and forbidden."""
+    model, tokenizer = noise
+    prompt = (
+        tokenizer.encode('{"name":"é","kind":"norm","sizes":[55,5]} 2047-01-04 940+72,[1,2]') * 2
+    )
+    sampling = SamplingParams(temperature=0.7, seed=5)
+    requests = [Request(prompt, 120, sampling, grammar=grammar) for grammar in GRAMMARS * 2]
+    plenty = Engine(model, tokenizer)
+    wanted = [plenty.add(request) for request in requests]
+    finish(plenty)
+    page = PagePool(model, EngineSettings(page_size=8, memory_bytes=1 << 24)).page_bytes
+    pages = -(-(len(prompt) + 120) // 8) + 4
+    settings = EngineSettings(
+        page_size=8, memory_bytes=pages * page, speculation=4, prefix_cache=False
+    )
+    engine = Engine(model, tokenizer, settings)
+    handles = [engine.add(request) for request in requests]
+    finish(engine)
+    assert engine.stats.preemptions > 0
+    assert engine.stats.drafted_tokens > 0
+    assert [answer(handle) for handle in handles] == [answer(handle) for handle in wanted]
+
+
+@pytest.mark.parametrize(("mark", "seed"), [("e", 1), ("e", 2), ("er", 3)])
+def test_a_grammar_after_a_mark_leaves_what_is_before_it_alone(
+    noise: Model, prompts: list[list[int]], mark: str, seed: int
+) -> None:
+    engine = Engine(*noise, EngineSettings(speculation=3))
+    # Without a ban on end tokens the text may end before the mark, as it may.
+    bans = dict.fromkeys(engine.tokenizer.eos_token_ids, -100.0)
+    sampling = SamplingParams(temperature=1.0, seed=seed, logit_bias=bans)
+    requests = [
+        Request(prompts[0], 800, sampling, grammar=Grammar(g.kind, g.text, after=mark))
+        for g in GRAMMARS
+    ]
+    handles = [engine.add(request) for request in requests]
+    finish(engine)
+    for handle in handles:
+        said = engine.tokenizer.decode(answer(handle))
+        _before, found, after = said.partition(mark)
+        assert handle.finish_reason == "stop"
+        assert found
+        check(handle.request.grammar, after)
+
+
+def test_a_ban_does_not_lead_out_of_the_grammar(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico)
+    (token,) = engine.tokenizer.encode("7")
+    sampling = SamplingParams(logit_bias={token: -float("inf")}, top_logprobs=4)
+    outputs = list(
+        engine.run(engine.add(Request(prompts[0], 9, sampling, grammar=Grammar.regex("7"))))
+    )
+    assert "".join(output.text for output in outputs) == "7"
+    # What is reported is the model's own opinion, which no grammar makes infinite.
+    assert all(each.logprob > -float("inf") for output in outputs for each in output.top)
+
+
+def test_any_object_is_an_object(noise: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*noise)
+    grammar = Grammar.json_object()
+    drawn = [SamplingParams(temperature=1.0, seed=seed) for seed in range(8)]
+    handles = [engine.add(Request(prompts[0], 60, sampling, grammar=grammar)) for sampling in drawn]
+    finish(engine)
+    said = [engine.tokenizer.decode(answer(handle)) for handle in handles]
+    assert all(text.startswith("{") for text in said)
+    ended = [
+        text for text, handle in zip(said, handles, strict=True) if handle.finish_reason == "stop"
+    ]
+    assert all(isinstance(json.loads(text), dict) for text in ended)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        (Grammar.regex("a(b"), "unclosed group"),
+        (Grammar.lark("start: nobody"), "nobody"),
+        (Grammar.json_schema({"type": "objekt"}), "objekt"),
+        (Grammar.json_schema("{"), "line 1 column 2"),
+        (Grammar.json_schema("[" * 100_000), "recursion"),
+    ],
+)
+def test_a_grammar_that_is_none_is_refused_with_the_reason(
+    pico: Model, grammar: Grammar, reason: str
+) -> None:
+    engine = Engine(*pico)
+    with pytest.raises(RequestError, match=reason):
+        engine.add(Request([1], grammar=grammar))
+    assert not engine.has_work
+
+
+def test_what_cannot_end_is_refused(pico: Model) -> None:
+    with pytest.raises(RequestError, match="ignore_end"):
+        Request([1], grammar=Grammar.json_object(), ignore_end=True)
+
+    class Endless(Tokenizer):
+        def __init__(self) -> None:
+            self.eos_token_ids = frozenset()
+
+    with pytest.raises(ValueError, match="end token"):
+        GrammarCompiler(Endless(), 10).compile(Grammar.json_object())
+
+
+def test_a_mark_is_found_wherever_tokens_cut_it() -> None:
+    words = [b"a", b"aab", b"ab", b"b", b"abx", b"aabaab", b"", b"x"]
+    preamble = Preamble("aab", words)
+    assert [preamble.next(0, token) for token in range(8)] == [1, 3, 0, 0, 0, 3, 0, 0]
+    assert [preamble.next(1, token) for token in range(8)] == [2, 3, 3, 0, 3, 3, 1, 0]
+    assert preamble.next(2, 0) == 2  # of "aaa" the mark can still begin with the last two
+    assert preamble.allowed(0).tolist() == [True] * 5 + [False] + [True] * 2
+    assert preamble.allowed(1).tolist() == [True] * 4 + [False, False, True, True]
+    assert preamble.is_over(3)
+    assert Preamble("", words).is_over(0)
