@@ -21,13 +21,13 @@ struct Kernels {
   // Numbers of any type to floats.
   void (*to_floats)(const void* from, Type type, float* to, int64_t count);
 
-  // For a few rows of x: its sums over each group of w.
+  // Sums of x over each group of w.
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
-  // Whether a few rows of x are multiplied in integers, and x as those: see integer_rows.h.
-  bool (*linear_takes_planes)(const Weights&, Type);
+  // Whether rows of x are multiplied in integers, and x as those: see integer_rows.h.
+  bool (*linear_takes_planes)(const Weights&, Type, Tokens);
   void (*linear_planes)(const float* x, int64_t count, const Weights&, int8_t* planes,
                         float* scales);
-  // Whether many rows of x are multiplied in pairs of bfloat16, and x as those: see
+  // Whether prompts are multiplied in pairs of bfloat16, and x as those: see
   // bfloat16_tiles.h. Tiles are of 32 rows; those of `first` to `last` are packed.
   bool (*linear_takes_tiles)(Type);
   void (*linear_tiles)(const void* x, int64_t rows, int columns, int64_t first, int64_t last,
@@ -66,7 +66,7 @@ struct Kernels {
 namespace TINYLLM_TIER {
 void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
-bool linear_takes_planes(const Weights&, Type);
+bool linear_takes_planes(const Weights&, Type, Tokens);
 void linear_planes(const float* x, int64_t count, const Weights&, int8_t* planes, float* scales);
 bool linear_takes_tiles(Type);
 void linear_tiles(const void* x, int64_t rows, int columns, int64_t first, int64_t last,

@@ -44,9 +44,10 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 
 }  // namespace
 
-bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
-#if defined(__AVX512VNNI__)
-  return multiplies_in_integers(w, type);
+bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type,
+                         [[maybe_unused]] Tokens tokens) {
+#if defined(TINYLLM_INTEGERS)
+  return (kIntegerPrompts || tokens == Tokens::decoded) && multiplies_in_integers(w, type);
 #else
   return false;
 #endif
@@ -73,14 +74,14 @@ void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
 void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] int64_t count,
                    [[maybe_unused]] const Weights& w, [[maybe_unused]] int8_t* planes,
                    [[maybe_unused]] float* scales) {
-#if defined(__AVX512VNNI__)
+#if defined(TINYLLM_INTEGERS)
   (w.bits == 4 ? to_planes<4> : to_planes<8>)(x, count, w.group, planes, scales);
 #endif
 }
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_range(t, part);
-#if defined(__AVX512VNNI__)
+#if defined(TINYLLM_INTEGERS)
   if (t.planes) {
     return (t.w->bits == 4 ? multiply_integer_rows<4> : multiply_integer_rows<8>)(t, range);
   }

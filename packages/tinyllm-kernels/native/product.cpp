@@ -26,7 +26,7 @@ void Operand::fill(LinearTask& task) {
     return;
   }
   task.x = floats();
-  const bool in_integers = kernels_.linear_takes_planes(w, type_);
+  const bool in_integers = kernels_.linear_takes_planes(w, type_, tokens_);
   if (in_integers || (tokens_ == Tokens::decoded && w.mode == Mode::affine)) {
     const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
     task.sums = forms.sums.get();
@@ -64,10 +64,12 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
   }
   const int64_t groups = columns_ / w.group, columns = columns_;
   const float* x = floats();
-  Grouped forms{w.group, bits, aligned<float>(rows_ * groups), nullptr, nullptr};
+  // Whole vectors are read of them, beyond the last one too.
+  constexpr int64_t kBeyond = 16;
+  Grouped forms{w.group, bits, aligned<float>(rows_ * groups + kBeyond), nullptr, nullptr};
   if (bits) {
     forms.planes = aligned<int8_t>(2 * rows_ * columns);
-    forms.scales = aligned<float>(rows_ * groups);
+    forms.scales = aligned<float>(rows_ * groups + kBeyond);
   }
   in_chunks(rows_, columns, [&](int64_t first, int64_t last) {
     const int64_t count = last - first, at = first * groups;

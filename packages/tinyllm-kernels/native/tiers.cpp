@@ -7,6 +7,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace tinyllm {
@@ -43,6 +46,8 @@ std::vector<const Kernels*> supported() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     found.push_back(&avx2::kernels);
   }
+#elif defined(__aarch64__)
+  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) found.push_back(&neon::kernels);
 #endif
   found.push_back(&portable::kernels);
   return found;

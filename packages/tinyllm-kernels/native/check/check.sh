@@ -43,13 +43,18 @@ if [ "$(uname -m)" = x86_64 ]; then
   native+=("avx512bf16,$wide,-mavx512vnni,-mavx512bf16")
   # In software, where a sanitizer sees what a tile is loaded from, and on machines without AMX.
   native+=("amx,$wide,-mavx512vnni,-mavx512bf16,-DTINYLLM_MODELED_TILES")
+else
+  native+=(neon,-march=armv8.2-a+dotprod)
 fi
 compilations native "${CXX:-g++}" "${native[@]}" -- "${sanitizers[@]}" > "$scratch/compilations"
 for tier in "${native[@]}"; do echo "$scratch/native/check ${tier%%,*}"; done > "$scratch/checks"
 
 if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
-  compilations aarch64 aarch64-linux-gnu-g++ portable -- -O1 >> "$scratch/compilations"
-  echo "qemu-aarch64 $scratch/aarch64/check portable" >> "$scratch/checks"
+  compilations aarch64 aarch64-linux-gnu-g++ portable neon,-march=armv8.2-a+dotprod -- -O1 \
+    >> "$scratch/compilations"
+  for tier in portable neon; do
+    echo "qemu-aarch64 -cpu max $scratch/aarch64/check $tier" >> "$scratch/checks"
+  done
 else
   echo "not checked for aarch64: no cross compiler or no qemu-aarch64 on this machine"
 fi
