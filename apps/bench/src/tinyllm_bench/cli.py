@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tinyllm_bench.batching_command import batching
 from tinyllm_bench.errors import UsageError, one_line
 from tinyllm_bench.serving_command import serving
 from tinyllm_bench.settings import Settings
 
 if TYPE_CHECKING:
     from tinyllm_bench.report import Report
+
+_COMMANDS = {"batch": batching, "serve": serving}
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -25,9 +28,11 @@ def main() -> int:
     A reader that closes the pipe early has what it wanted: 0.
     """
     try:
-        # Not a subcommand to typer: the options of the other measurements stay as they are.
-        if sys.argv[1:2] == ["serve"]:
-            return int(serving(sys.argv[2:], prog_name="bench serve", standalone_mode=False) or 0)
+        # No subcommands to typer: the options of the other measurements stay as they are.
+        name = sys.argv[1] if len(sys.argv) > 1 else ""
+        if name in _COMMANDS:
+            command, options = _COMMANDS[name], sys.argv[2:]
+            return int(command(options, prog_name=f"bench {name}", standalone_mode=False) or 0)
         return int(app(prog_name="bench", standalone_mode=False) or 0)
     except typer.TyperException as error:
         _notice(f"{' '.join(error.format_message().split())} (see bench --help)")
