@@ -163,3 +163,26 @@ def test_a_prompt_that_begins_alike_is_not_computed_again(pico: Server) -> None:
     ask(pico, question, max_tokens=1)
     again = ask(pico, question, max_tokens=1)
     assert again.usage.prompt_tokens_details.cached_tokens >= 32
+
+
+def test_a_schema_holds_for_the_answer_of_a_model_that_would_say_something_else(
+    pico: Server,
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"fast": {"type": "boolean"}, "kind": {"enum": ["norm", "activation"]}},
+        "required": ["fast", "kind"],
+        "additionalProperties": False,
+    }
+    asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    answer = ask(pico, QUESTION, response_format=asked, max_tokens=200, temperature=1, seed=1)
+    found = json.loads(answer.choices[0].message.content)
+    assert found.keys() == {"fast", "kind"}
+    assert isinstance(found["fast"], bool)
+    assert found["kind"] in schema["properties"]["kind"]["enum"]
+
+
+def test_a_schema_that_is_none_is_a_400(pico: Server) -> None:
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    with pytest.raises(openai.BadRequestError, match=r"nonsense|grammar|schema"):
+        ask(pico, QUESTION, response_format=asked)

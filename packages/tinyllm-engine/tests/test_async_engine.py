@@ -138,6 +138,7 @@ def test_an_engine_that_fails_fails_everybody_and_says_why(prompts: list[list[in
         for _ in range(2):
             with pytest.raises(EngineClosedError, match="on fire"):
                 await collect(engine, Request(prompts[0]))
+        assert "on fire" in (engine.closed or "")
 
     whole = make()
     run(test, lambda: BrokenEngine(whole.model, whole.tokenizer))

@@ -70,12 +70,14 @@ class Service:
         """Refuse a request, unless requests are taken.
 
         Raises:
-            ApiError: 503 while loading and while draining.
+            ApiError: 503 while loading, while draining, and once the engine has failed.
         """
         if self.state == "loading":
             raise closing("the model is still being loaded")
         if self.state == "draining":
             raise closing("the server is shutting down")
+        if self.engine.closed is not None:
+            raise closing(self.engine.closed)
 
     def check_model(self, name: str | None) -> None:
         """Refuse a request for another model.

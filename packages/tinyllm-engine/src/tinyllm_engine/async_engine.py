@@ -88,6 +88,11 @@ class AsyncEngine:
         """How the engine stands: counts, read between or during steps."""
         return self._made.stats
 
+    @property
+    def closed(self) -> str | None:
+        """Why it takes no requests, after a failure too; None while it does, or is loading."""
+        return self._closed
+
     async def stream(self, request: Request) -> AsyncGenerator[Output, None]:
         """Give a request's tokens as they come.
 

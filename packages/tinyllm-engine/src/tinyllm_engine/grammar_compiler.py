@@ -12,6 +12,10 @@ from tinyllm_engine.constraint import Constraint
 from tinyllm_engine.grammar import Grammar
 from tinyllm_engine.preamble import Preamble
 
+_WHITESPACE = r"( |\n {0,24})?"
+"""Between the parts of JSON: a space, or a new line and its indentation. JSON itself allows white
+space without end, and small models do not find out of it."""
+
 _MARKS = 16
 """Marks that are remembered; a server knows one or two."""
 
@@ -60,7 +64,9 @@ class GrammarCompiler:
         """The grammar, in llguidance's own format."""
         if grammar.kind == "json_schema":
             # Parsed here: llguidance pastes a text as it comes into a larger one.
-            return LLMatcher.grammar_from_json_schema(json.loads(grammar.text))
+            return LLMatcher.grammar_from_json_schema(
+                json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
+            )
         if grammar.kind == "regex":
             return LLMatcher.grammar_from_regex(grammar.text)
         return LLMatcher.grammar_from_lark(grammar.text)
