@@ -70,3 +70,10 @@ def test_refuses_what_does_not_fit(ops: OpSet, unchecked: None) -> None:
         ops.log_probability(x, mx.zeros((3, 1), mx.int32))
     with pytest.raises(ValueError, match=r"ids: expected an integer dtype, got .*float32"):
         ops.log_probability(x, mx.zeros((2, 1)))
+
+
+def test_no_rows_give_no_choices(ops: OpSet) -> None:
+    x = mx.zeros((0, 5))
+    assert ops.argmax(x).shape == (0,)
+    assert [part.shape for part in ops.top_k(x, 2)] == [(0, 2), (0, 2)]
+    assert ops.log_probability(x, mx.zeros((0, 3), mx.int32)).shape == (0, 3)

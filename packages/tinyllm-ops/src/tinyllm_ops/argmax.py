@@ -17,4 +17,6 @@ def argmax(x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
         ValueError: if x is not floating or its rows are empty.
     """
     check_scores(x)
+    if x.size == 0:  # no rows, which MLX does not reduce
+        return mx.zeros(x.shape[:-1], mx.int32)
     return mx.argmax(x, axis=-1).astype(mx.int32)

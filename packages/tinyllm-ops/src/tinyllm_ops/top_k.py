@@ -19,6 +19,8 @@ def top_k(
         ValueError: if x is not floating, or k is not in 1..V.
     """
     check_top_k(x, k)
+    if x.size == 0:  # no rows, which MLX does not partition
+        return mx.zeros((*x.shape[:-1], k), x.dtype), mx.zeros((*x.shape[:-1], k), mx.int32)
     # A partition first: to sort all of 151,936 scores takes longer than a small model's token.
     found = mx.argpartition(-x, k - 1, axis=-1)[..., :k]
     scores = mx.take_along_axis(x, found, axis=-1)
