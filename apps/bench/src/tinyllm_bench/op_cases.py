@@ -6,6 +6,7 @@ from itertools import count
 import mlx.core as mx
 from tinyllm_ops import OpSet
 
+from tinyllm_bench.choice_cases import argmax_cases, log_probability_cases, top_k_cases
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.matrix_cases import embedding_cases, expert_linear_cases, linear_cases
 from tinyllm_bench.op_case import OpCase, Regime, Work
@@ -37,6 +38,9 @@ CASES: Mapping[str, Callable[[Subject, Sequence[Regime]], list[OpCase]]] = {
     "attention": attention_cases,
     "paged_attention": paged_attention_cases,
     "quantize": quantize_cases,
+    "argmax": argmax_cases,
+    "top_k": top_k_cases,
+    "log_probability": log_probability_cases,
 }
 
 
