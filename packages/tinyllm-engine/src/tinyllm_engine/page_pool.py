@@ -11,6 +11,10 @@ from tinyllm_engine.paged_cache import PagedCache
 from tinyllm_engine.settings import EngineSettings
 
 
+_ENOUGH = 4 << 30
+"""Bytes that are taken without having been asked for, unless one context needs more."""
+
+
 class PagePool:
     """Memory for keys and values, taken once: a page is the same numbers of tokens in all layers.
 
@@ -73,9 +77,11 @@ class PagePool:
                     f"{settings.page_size} tokens takes, got {limit}"
                 )
             return limit // self.page_bytes
-        wanted = settings.max_running * -(-config.context_length // settings.page_size)
-        free = int(psutil.virtual_memory().available) // 2
-        return max(1, min(wanted, free // self.page_bytes))
+        context = -(-config.context_length // settings.page_size)
+        free = int(psutil.virtual_memory().available) // 2 // self.page_bytes
+        # To touch tens of gigabytes takes as many seconds: more than that is to be asked for.
+        wanted = min(settings.max_running * context, max(context, _ENOUGH // self.page_bytes))
+        return max(1, min(wanted, free))
 
 
 def _group_size(head_dim: int) -> int:

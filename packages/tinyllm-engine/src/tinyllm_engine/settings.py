@@ -11,8 +11,8 @@ class EngineSettings:
 
     Attributes:
         page_size: tokens a page of keys and values.
-        memory_bytes: for all pages; None takes what `max_running` contexts need, but at most half
-            of the memory that is free.
+        memory_bytes: for all pages; None takes what `max_running` contexts need, but at most 4 GiB
+            (or one context, if that is more), and half of the memory that is free.
         max_running: requests that are computed at a time.
         max_waiting: requests that may wait for that; one more is refused.
         prefill_tokens: tokens of prompts that a step computes at most.
