@@ -10,7 +10,6 @@ from tinyllm_qwen import Qwen
 from tinyllm_engine.paged_cache import PagedCache
 from tinyllm_engine.settings import EngineSettings
 
-
 _ENOUGH = 4 << 30
 """Bytes that are taken without having been asked for, unless one context needs more."""
 
