@@ -13,6 +13,9 @@ from tinyllm_qwen.sample import Sample
 
 from tinyllm_engine.block_manager import BlockManager
 from tinyllm_engine.chooser import Chooser
+from tinyllm_engine.coverage import Coverage
+from tinyllm_engine.draft_model import DraftModel
+from tinyllm_engine.drafter import Drafter
 from tinyllm_engine.grammar_compiler import GrammarCompiler
 from tinyllm_engine.handle import Handle
 from tinyllm_engine.output import FinishReason, Output, TokenLogprob
@@ -62,26 +65,39 @@ class Engine:
     """
 
     def __init__(
-        self, model: Qwen, tokenizer: Tokenizer, settings: EngineSettings = EngineSettings()
+        self,
+        model: Qwen,
+        tokenizer: Tokenizer,
+        settings: EngineSettings = EngineSettings(),
+        *,
+        draft: Qwen | None = None,
     ) -> None:
         """Take the memory for keys and values.
 
+        Args:
+            model: the model.
+            tokenizer: its tokenizer.
+            settings: limits and choices.
+            draft: a smaller model of the same tokenizer, which guesses `settings.speculation`
+                tokens ahead; without it they are guessed from what the text has said before.
+
         Raises:
-            ValueError: if it is too little, or a setting does not suit the model.
+            ValueError: if it is too little, or a setting or the draft model does not suit the
+                model.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
-        pool = PagePool(model, settings)
+        pool = PagePool(model, settings, draft)
         kept = settings.prefix_cache_bytes
         max_kept = None if kept is None else kept // pool.page_bytes
         self._pages = BlockManager(pool.num_pages, settings.page_size, max_kept)
         self._scheduler = Scheduler(
             self._pages, settings.max_running, prefix_cache=settings.prefix_cache
         )
-        self._runner = Runner(model, pool)
+        self._runner = Runner(model, pool.caches)
         self._pace = Pace(settings.step_seconds, settings.prefill_tokens)
-        self._lookup = PromptLookup(settings.speculation)
+        self._drafter: Drafter = PromptLookup() if draft is None else self._draft_model(draft, pool)
         self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
         self._handles: dict[Tokens, Handle] = {}
         self._arrivals = 0
@@ -106,8 +122,8 @@ class Engine:
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=self._scheduler.preemptions,
-            drafted_tokens=self._lookup.drafted,
-            accepted_tokens=self._lookup.accepted,
+            drafted_tokens=self._drafter.acceptance.drafted,
+            accepted_tokens=self._drafter.acceptance.accepted,
         )
 
     def add(self, request: Request) -> Handle:
@@ -154,14 +170,15 @@ class Engine:
         Returns:
             The tokens chosen and whose they are; several of a request in their order.
         """
-        for sequence in self._scheduler.running:
-            if not sequence.is_prefilling:
-                handle = self._handles[sequence]
-                self._lookup.guess(sequence, handle.left - 1)
-                del sequence.draft[handle.chooser.admits(sequence.draft) :]
+        limits = self._limits()
+        self._drafter.guess(limits)
+        for sequence in limits:
+            del sequence.draft[self._handles[sequence].chooser.admits(sequence.draft) :]
         plan = self._scheduler.plan(self._pace.tokens)
+        started = time.perf_counter()
+        self._drafter.follow(plan)
         self._runner.copy(plan.copies)
-        self._prefill(plan)
+        self._prefill(plan, started)
         return self._decode(plan.decode) if plan.decode else []
 
     def run(self, handle: Handle) -> Iterator[Output]:
@@ -205,10 +222,37 @@ class Engine:
                 f"{config.context_length}, got {len(prompt)}: shorten it"
             )
 
-    def _prefill(self, plan: Plan) -> None:
+    def _draft_model(self, draft: Qwen, pool: PagePool) -> DraftModel:
+        """A draft model on the pages of the pool."""
+        if not self.settings.speculation:
+            raise ValueError("speculation: expected at least 1 with a draft model, got 0")
+        vocab_size = self.tokenizer.vocab_size
+        if draft.config.vocab_size < vocab_size:
+            raise ValueError(
+                f"draft: expected a model of the same tokenizer, with at least {vocab_size} "
+                f"tokens, got one of {draft.config.vocab_size}"
+            )
+        return DraftModel(
+            draft,
+            pool.draft_caches,
+            Coverage(pool.num_pages, self.settings.page_size),
+            self._scheduler.room,
+            vocab_size=vocab_size,
+            prefill_tokens=self.settings.prefill_tokens,
+        )
+
+    def _limits(self) -> dict[Tokens, int]:
+        """Who is about to choose, and how many tokens may be guessed for it: at least one."""
+        limits = {
+            sequence: min(self.settings.speculation, self._handles[sequence].left - 1)
+            for sequence in self._scheduler.running
+            if not sequence.is_prefilling and sequence.computed == len(sequence.tokens) - 1
+        }
+        return {sequence: limit for sequence, limit in limits.items() if limit > 0}
+
+    def _prefill(self, plan: Plan, started: float) -> None:
         if not plan.prefill:
             return
-        started = time.perf_counter()
         self._runner.prefill(plan.prefill)
         tokens = sum(chunk.length for chunk in plan.prefill)
         self._pace.observe(tokens, time.perf_counter() - started)
@@ -252,7 +296,7 @@ class Engine:
             if handle.finish_reason is not None or token != draft:
                 break
         self._generated_tokens += len(outputs)
-        self._lookup.judge(sequence, len(drafts), len(outputs) - 1)
+        self._drafter.judge(sequence, len(drafts), len(outputs) - 1)
         handle.chooser.keep([output.token for output in outputs])
         self._scheduler.advance(sequence, len(sequence.tokens) - 1)
         sequence.draft.clear()
@@ -272,7 +316,7 @@ class Engine:
         handle.finish_reason = reason
         self._cached_tokens += handle.usage.cached_tokens
         self._scheduler.remove(handle.sequence)
-        self._lookup.forget(handle.sequence)
+        self._drafter.forget(handle.sequence)
         del self._handles[handle.sequence]
 
 

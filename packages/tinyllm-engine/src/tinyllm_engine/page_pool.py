@@ -17,57 +17,71 @@ _ENOUGH = 4 << 30
 class PagePool:
     """Memory for keys and values, taken once: a page is the same numbers of tokens in all layers.
 
+    A draft model has layers like any other: its keys and values of the same tokens.
+
     Attributes:
         num_pages: pages that sequences can hold.
-        page_bytes: what one of them takes in all layers.
+        page_bytes: what one of them takes in all layers of both models.
         caches: one for each layer.
+        draft_caches: one for each layer of the draft model.
     """
 
-    def __init__(self, model: Qwen, settings: EngineSettings) -> None:
+    def __init__(self, model: Qwen, settings: EngineSettings, draft: Qwen | None = None) -> None:
         """Take the memory.
 
         Raises:
             ValueError: if it is too little for one page, or `kv_bits` does not suit the model.
         """
-        config = model.config
-        self._model, self._settings = model, settings
-        self.page_bytes = config.num_hidden_layers * 2 * self._pages(1).nbytes
-        self.num_pages = self._affordable()
-        window = config.sliding_window
-        sizes = (
-            window.size if window is not None and layer in window.layers else None
-            for layer in range(config.num_hidden_layers)
+        self._settings = settings
+        models = (model,) if draft is None else (model, draft)
+        self.page_bytes = sum(
+            each.config.num_hidden_layers * 2 * self._pages(each, 1).nbytes for each in models
         )
-        self.caches = [
-            PagedCache(self._pages(self.num_pages), self._pages(self.num_pages), size)
-            for size in sizes
-        ]
-        mx.eval([array for cache in self.caches for array in cache.arrays])
+        self.num_pages = self._affordable(model.config.context_length)
+        self.caches = self._layers(model)
+        self.draft_caches = [] if draft is None else self._layers(draft)
+        mx.eval([array for cache in self._all_caches for array in cache.arrays])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all pages."""
-        return sum(cache.nbytes for cache in self.caches)
+        return sum(cache.nbytes for cache in self._all_caches)
 
-    def _pages(self, count: int) -> Weight:
+    @property
+    def _all_caches(self) -> list[PagedCache]:
+        return [*self.caches, *self.draft_caches]
+
+    def _layers(self, model: Qwen) -> list[PagedCache]:
+        """Empty pages of all layers of a model."""
+        window = model.config.sliding_window
+        sizes = (
+            window.size if window is not None and layer in window.layers else None
+            for layer in range(model.config.num_hidden_layers)
+        )
+        return [
+            PagedCache(self._pages(model, self.num_pages), self._pages(model, self.num_pages), size)
+            for size in sizes
+        ]
+
+    def _pages(self, model: Qwen, count: int) -> Weight:
         """Empty pages of one layer's keys, or values."""
-        config, bits = self._model.config, self._settings.kv_bits
+        config, bits = model.config, self._settings.kv_bits
         lead = (count, config.num_key_value_heads, self._settings.page_size)
         if bits is None:
-            return mx.zeros((*lead, config.head_dim), self._model.dtype)
+            return mx.zeros((*lead, config.head_dim), model.dtype)
         group_size = _group_size(config.head_dim)
         groups = (*lead, config.head_dim // group_size)
         return QuantizedTensor(
             mx.zeros((*lead, config.head_dim * bits // 32), mx.uint32),
-            mx.zeros(groups, self._model.dtype),
-            mx.zeros(groups, self._model.dtype),
+            mx.zeros(groups, model.dtype),
+            mx.zeros(groups, model.dtype),
             group_size,
             bits,
         )
 
-    def _affordable(self) -> int:
+    def _affordable(self, context_length: int) -> int:
         """How many pages the settings allow, or need."""
-        settings, config = self._settings, self._model.config
+        settings = self._settings
         limit = settings.memory_bytes
         if limit is not None:
             if limit < self.page_bytes:
@@ -76,7 +90,7 @@ class PagePool:
                     f"{settings.page_size} tokens takes, got {limit}"
                 )
             return limit // self.page_bytes
-        context = -(-config.context_length // settings.page_size)
+        context = -(-context_length // settings.page_size)
         free = int(psutil.virtual_memory().available) // 2 // self.page_bytes
         # To touch tens of gigabytes takes as many seconds: more than that is to be asked for.
         wanted = min(settings.max_running * context, max(context, _ENOUGH // self.page_bytes))

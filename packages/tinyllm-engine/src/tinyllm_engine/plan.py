@@ -31,7 +31,8 @@ class Chunk:
         """Their ids."""
         sequence = self.sequence
         known = sequence.tokens[self.start : self.stop]
-        return known + sequence.draft[: self.stop - len(sequence.tokens)] if self.drafts else known
+        first = max(0, self.start - len(sequence.tokens))
+        return known + sequence.draft[first : self.drafts]
 
     @property
     def drafts(self) -> int:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from tinyllm_ops import PagedTokens
 from tinyllm_qwen import Qwen
 
-from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.paged_cache import PagedCache
 from tinyllm_engine.plan import Chunk
 
 NOWHERE = -1
@@ -28,11 +28,11 @@ class Runner:
     beside the arithmetic of a prompt.
     """
 
-    def __init__(self, model: Qwen, pool: PagePool) -> None:
-        """Compute with a model, on the pages of a pool."""
+    def __init__(self, model: Qwen, caches: Sequence[PagedCache]) -> None:
+        """Compute with a model, on pages: one cache for each layer."""
         self._model = model
-        self._caches = pool.caches
-        self._page_size = pool.caches[0].keys.shape[-2]
+        self._caches = caches
+        self._page_size = caches[0].keys.shape[-2]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, from the first of each pair to the second."""

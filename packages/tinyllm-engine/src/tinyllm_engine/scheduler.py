@@ -85,6 +85,14 @@ class Scheduler:
                 self.pages.name(sequence.pages[index], keys[index])
         sequence.computed = computed
 
+    def room(self, sequence: Sequence, length: int) -> bool:
+        """Get a sequence the pages for so many tokens, if there are enough."""
+        needed = max(0, self.pages.pages_for(length) - len(sequence.pages))
+        if needed > self.pages.available:
+            return False
+        sequence.pages += self.pages.take(needed)
+        return True
+
     def _admit(self) -> list[tuple[int, int]]:
         """Give pages to those who wait, in rank; the pages that must be copied for it."""
         copies: list[tuple[int, int]] = []
@@ -141,24 +149,16 @@ class Scheduler:
             if sequence not in self._running or sequence.is_prefilling:
                 continue
             chunk = _decoded(sequence, sequence.computed)
-            if not self._room(sequence, chunk.stop):
+            if not self.room(sequence, chunk.stop):
                 sequence.draft.clear()
                 chunk = _decoded(sequence, sequence.computed)
-                while not self._room(sequence, chunk.stop):
+                while not self.room(sequence, chunk.stop):
                     self._preempt(self._running[-1])
                     if not sequence.pages:
                         break
             if sequence.pages:
                 chunks.append(chunk)
         return chunks
-
-    def _room(self, sequence: Sequence, length: int) -> bool:
-        """Get the pages for so many tokens, if there are enough."""
-        needed = max(0, self.pages.pages_for(length) - len(sequence.pages))
-        if needed > self.pages.available:
-            return False
-        sequence.pages += self.pages.take(needed)
-        return True
 
     def _prefill(self, budget: int) -> list[Chunk]:
         """Share out the tokens that may be prefilled."""

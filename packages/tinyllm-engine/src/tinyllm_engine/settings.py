@@ -23,8 +23,8 @@ class EngineSettings:
         prefix_cache: keep the pages of finished requests for those that begin alike.
         prefix_cache_bytes: how much of the memory they may take while nobody uses them; None
             lets them take all.
-        speculation: tokens guessed at most ahead of each token from what the text has said
-            before; 0 guesses nothing.
+        speculation: tokens guessed at most ahead of each token, by a draft model or from what
+            the text has said before; 0 guesses nothing.
 
     Raises:
         ValueError: if a number is out of its range.

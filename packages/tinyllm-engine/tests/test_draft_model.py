@@ -1,0 +1,218 @@
+"""A draft model changes how soon tokens come, and no token."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request
+from tinyllm_engine.coverage import Coverage
+from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.sequence import Sequence as Tokens
+from tinyllm_ops.testing import assert_close, exact
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
+from tinyllm_qwen.manifest import expected_shapes
+
+Model = tuple[Qwen, Tokenizer]
+Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
+
+GREEDY = SamplingParams()
+DRAWN = SamplingParams(temperature=0.6, top_k=40, seed=3)
+
+
+def noise(pico: Model, **fields: object) -> Qwen:
+    """A model of one random block, whose guesses are wrong."""
+    config = replace(pico[0].config, num_hidden_layers=1, **fields)
+    mx.random.seed(1)
+    shapes = expected_shapes(config).items()
+    weights = {name: 0.1 * mx.random.normal(shape) for name, shape in shapes}
+    return Qwen(config, weights, ops=pico[0].ops)
+
+
+def answer(handle: Handle) -> list[int]:
+    return handle.sequence.tokens[len(handle.request.prompt) :]
+
+
+def finish(engine: Engine) -> int:
+    """The steps that it took."""
+    steps = 0
+    while engine.has_work:
+        engine.step()
+        steps += 1
+    return steps
+
+
+def assert_pages_are_alike(engine: Engine, sequence: Tokens) -> None:
+    """What a draft model that is the model itself has computed is what the model has."""
+    length = engine._drafter._coverage.reach(sequence)
+    pages = mx.array(sequence.pages, dtype=mx.int32)
+    for own, draft in zip(engine._runner._caches, engine._drafter._runner._caches, strict=True):
+        for expected, actual in ((own.keys, draft.keys), (own.values, draft.values)):
+            rows = [
+                each[pages].swapaxes(1, 2).flatten(0, 1)[:length] for each in (actual, expected)
+            ]
+            assert_close(rows[0], exact(rows[1]), position=length)
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_guessed_a_request_gets_what_it_gets_alone(
+    pico: Model, prompts: list[list[int]], generated: Generated, seed: int, is_right: bool
+) -> None:
+    draw = random.Random(seed)
+    draft = pico[0] if is_right else noise(pico)
+    page_size = draw.choice([3, 8, 16])
+    longest = -(-(max(map(len, prompts)) + 24) // page_size)
+    page = PagePool(pico[0], EngineSettings(page_size, memory_bytes=1 << 24), draft).page_bytes
+    settings = EngineSettings(
+        page_size=page_size,
+        memory_bytes=page * draw.choice([longest + 1, 2 * longest, 400]),
+        max_running=draw.choice([2, 5, 32]),
+        prefill_tokens=draw.choice([7, 64, 512]),
+        step_seconds=1000.0,
+        prefix_cache=seed > 0,
+        speculation=draw.choice([1, 3, 5]),
+    )
+    engine = Engine(*pico, settings, draft=draft)
+    handles = []
+    for _ in range(8):
+        prompt, sampling = draw.choice(prompts), draw.choice([GREEDY, DRAWN])
+        handles.append(engine.add(Request(prompt, 24, sampling, priority=draw.randrange(-1, 2))))
+        for _ in range(draw.randrange(6)):
+            engine.step()
+    finish(engine)
+    for handle in handles:
+        request = handle.request
+        assert answer(handle) == generated(request.prompt, 24, request.sampling)
+    assert engine.stats.drafted_tokens > 0
+    assert engine.stats.pages_used == 0
+
+
+def test_a_model_guesses_itself_right(pico: Model, prompts: list[list[int]]) -> None:
+    """In batches, after preemptions, on pages that others filled: a wrong key shows at once."""
+    page = PagePool(pico[0], EngineSettings(4, memory_bytes=1 << 24), pico[0]).page_bytes
+    longest = -(-(max(map(len, prompts)) + 30) // 4)
+    settings = EngineSettings(4, memory_bytes=page * 2 * longest, speculation=4)
+    engine = Engine(*pico, settings, draft=pico[0])
+    for again in (False, True):
+        for prompt in prompts:
+            engine.add(Request(prompt, 26, ignore_end=True))
+        finish(engine)
+        assert engine.stats.cached_tokens > 0 or not again
+    assert engine.stats.preemptions > 0
+    assert engine.stats.drafted_tokens == engine.stats.accepted_tokens > 0
+
+
+def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
+    pico: Model, prompts: list[list[int]]
+) -> None:
+    engine = Engine(*pico, EngineSettings(speculation=4), draft=pico[0])
+    handles = [engine.add(Request(prompt, 50, ignore_end=True)) for prompt in prompts[:3]]
+    coverage = engine._drafter._coverage
+    for _ in range(12):
+        engine.step()
+        running = [handle.sequence for handle in handles if handle.finish_reason is None]
+        assert all(coverage.reach(sequence) >= sequence.computed - 1 for sequence in running)
+    assert not engine.has_work
+
+
+def test_a_page_that_is_copied_is_copied_for_both(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico, EngineSettings(32, speculation=4), draft=pico[0])
+    prompt = prompts[9]
+    assert len(prompt) == 64
+    engine.add(Request(prompt, 1))
+    finish(engine)
+    handle = engine.add(Request(prompt, 40, ignore_end=True))
+    engine.step()
+    assert handle.usage.cached_tokens == 63
+    assert engine._drafter._coverage.reach(handle.sequence) == 63
+    assert_pages_are_alike(engine, handle.sequence)
+    finish(engine)
+    assert engine.stats.drafted_tokens == engine.stats.accepted_tokens > 0
+
+
+def test_pages_that_the_draft_model_has_not_filled_are_filled_before_it_guesses(
+    pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EngineSettings(4, speculation=3, prefill_tokens=16)
+    engine = Engine(*pico, settings, draft=pico[0])
+    with monkeypatch.context() as paused:
+        paused.setattr(engine._drafter.acceptance, "is_poor", lambda _: True)
+        first = engine.add(Request(prompts[0], 60, ignore_end=True))
+        finish(engine)
+    assert engine.stats.drafted_tokens == 0
+    text = list(first.sequence.tokens)
+    handles = [
+        engine.add(Request([*text, *more], 20, ignore_end=True)) for more in ([5], prompts[1])
+    ]
+    for _ in range(7):
+        engine.step()
+        for handle in handles:
+            if handle.sequence.pages:
+                assert_pages_are_alike(engine, handle.sequence)
+    assert all(engine._drafter._coverage.reach(h.sequence) > len(text) for h in handles)
+    finish(engine)
+    assert all(handle.usage.cached_tokens >= len(text) // 4 * 4 - 4 for handle in handles)
+    assert engine.stats.drafted_tokens == engine.stats.accepted_tokens > 0
+
+
+def test_poor_guesses_are_given_up_for_a_while(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico, EngineSettings(speculation=4), draft=noise(pico))
+    engine.add(Request(prompts[0], 100, ignore_end=True))
+    finish(engine)
+    assert 0 < engine.stats.drafted_tokens < 100
+
+
+def test_guesses_keep_to_the_grammar(pico: Model, prompts: list[list[int]]) -> None:
+    grammar = Grammar.regex("(norm|rope){4}x{6}")
+    request = Request(prompts[0], 60, SamplingParams(temperature=1.0, seed=2), grammar=grammar)
+    alone = Engine(*pico)
+    wanted = alone.add(request)
+    finish(alone)
+    engine = Engine(*pico, EngineSettings(speculation=4), draft=pico[0])
+    handle = engine.add(request)
+    finish(engine)
+    assert answer(handle) == answer(wanted)
+
+
+def test_ids_that_only_one_model_has_end_the_guesses_of_one_text(
+    pico: Model, prompts: list[list[int]]
+) -> None:
+    padded = noise(pico, vocab_size=pico[0].config.vocab_size + 8)
+    prompt = [*prompts[0], padded.config.vocab_size - 2, 5]
+    engine = Engine(padded, pico[1], EngineSettings(speculation=2), draft=pico[0])
+    handles = [engine.add(Request(each, 9, ignore_end=True)) for each in (prompt, prompts[0])]
+    for _ in range(3):
+        engine.step()
+    reached = [engine._drafter._coverage.reach(handle.sequence) for handle in handles]
+    assert reached[0] == 0 < reached[1]
+    finish(engine)
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(pico: Model) -> None:
+    settings = EngineSettings(speculation=2)
+    with pytest.raises(ValueError, match="draft: expected a model of the same tokenizer"):
+        Engine(*pico, settings, draft=noise(pico, vocab_size=pico[1].vocab_size - 1))
+    with pytest.raises(ValueError, match="speculation: expected at least 1"):
+        Engine(*pico, draft=pico[0])
+
+
+def test_both_models_share_the_memory(pico: Model) -> None:
+    settings = EngineSettings(8, memory_bytes=1 << 22, speculation=1)
+    alone, both = PagePool(pico[0], settings), PagePool(pico[0], settings, pico[0])
+    assert both.page_bytes == 2 * alone.page_bytes
+    assert both.nbytes == both.num_pages * both.page_bytes <= 1 << 22
+
+
+def test_coverage_ends_at_the_first_gap() -> None:
+    coverage = Coverage(num_pages=4, page_size=4)
+    sequence = Tokens(Request([1] * 12), 0, [1] * 12, computed=10, pages=[2, 0, 3])
+    assert coverage.reach(sequence) == 0
+    coverage.extend(sequence, 0, 10)
+    assert coverage.reach(sequence) == 10
+    coverage.copy(0, 1)
+    coverage.cut(sequence, 6, 9)
+    assert coverage.reach(sequence) == 6
+    sequence.pages[1] = 1
+    assert coverage.reach(sequence) == 8
