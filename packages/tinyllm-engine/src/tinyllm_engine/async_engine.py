@@ -140,7 +140,10 @@ class AsyncEngine:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """End at once: requests under way fail, and the thread with the model ends."""
+        """End at once: requests under way fail, and the thread with the model ends.
+
+        If the settings have a `prefix_path`, the prefix cache is saved there first.
+        """
         self._closed = self._closed or "the server is shutting down"
         self._errands.put(None)
         if self._thread is not None:
@@ -184,6 +187,8 @@ class AsyncEngine:
         try:
             while self._do_errands(self._engine):
                 self._deliver(self._engine.step())
+            if self._engine.settings.prefix_path is not None:
+                self._engine.save_prefixes()
         except Exception as error:
             _log.exception("a step has failed")
             self._closed = f"the engine has failed: {error}"

@@ -108,8 +108,9 @@ class BlockManager:
         return self._holders[page] > 1 or page in self._key_of
 
     def named(self) -> dict[bytes, int]:
-        """All pages that can be found, by key."""
-        return dict(self._page_of)
+        """All pages that can be found, by key, in the order in which they would be given away."""
+        held = [page for page in reversed(self._key_of) if page not in self._kept]
+        return {self._key_of[page]: page for page in [*self._kept, *held]}
 
     def _forget(self) -> int:
         """Take the kept page that is longest unused, and its name from it."""

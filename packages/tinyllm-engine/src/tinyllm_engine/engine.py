@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
@@ -16,12 +18,14 @@ from tinyllm_engine.chooser import Chooser
 from tinyllm_engine.coverage import Coverage
 from tinyllm_engine.draft_model import DraftModel
 from tinyllm_engine.drafter import Drafter
+from tinyllm_engine.fingerprint import fingerprint
 from tinyllm_engine.grammar_compiler import GrammarCompiler
 from tinyllm_engine.handle import Handle
 from tinyllm_engine.output import FinishReason, Output, TokenLogprob
 from tinyllm_engine.pace import Pace
 from tinyllm_engine.page_pool import PagePool
 from tinyllm_engine.plan import Chunk, Plan
+from tinyllm_engine.prefix_store import PrefixStore
 from tinyllm_engine.prompt_lookup import PromptLookup
 from tinyllm_engine.request import Request, RequestError
 from tinyllm_engine.runner import Runner
@@ -99,6 +103,9 @@ class Engine:
         self._pace = Pace(settings.step_seconds, settings.prefill_tokens)
         self._drafter: Drafter = PromptLookup() if draft is None else self._draft_model(draft, pool)
         self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
+        self._caches = pool.caches
+        if settings.prefix_cache and settings.prefix_path is not None:
+            self._prefixes.load(settings.prefix_path)
         self._handles: dict[Tokens, Handle] = {}
         self._arrivals = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -189,6 +196,23 @@ class Engine:
         while handle.finish_reason is None:
             yield from (output for owner, output in self.step() if owner is handle)
 
+    def save_prefixes(self, path: Path | None = None) -> int:
+        """Write the pages of the prefix cache to a file, for the next engine of this model.
+
+        Args:
+            path: the file; None takes `settings.prefix_path`.
+
+        Returns:
+            How many pages were written; 0 if that failed, which the log explains.
+
+        Raises:
+            ValueError: if there is no path.
+        """
+        path = self.settings.prefix_path if path is None else path
+        if path is None:
+            raise ValueError("path: expected one here or in EngineSettings.prefix_path, got None")
+        return self._prefixes.save(path)
+
     def embed(self, tokens: Sequence[int]) -> list[float]:
         """The direction, of length 1, in which the model stands after a text.
 
@@ -221,6 +245,16 @@ class Engine:
                 f"prompt: expected fewer tokens than the model's context of "
                 f"{config.context_length}, got {len(prompt)}: shorten it"
             )
+
+    @cached_property
+    def _prefixes(self) -> PrefixStore:
+        """What saves and loads pages; made when it is needed, since it looks at all weights.
+
+        A draft model's pages are not among them: it catches up with what it has not computed.
+        """
+        settings = self.settings
+        identity = f"{fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
+        return PrefixStore(self._pages, self._caches, identity)
 
     def _draft_model(self, draft: Qwen, pool: PagePool) -> DraftModel:
         """A draft model on the pages of the pool."""

@@ -9,6 +9,9 @@ from hashlib import blake2b
 ROOT = b""
 """The key before the first page."""
 
+KEY_BYTES = 16
+"""The length of a key."""
+
 
 def page_keys(tokens: Sequence[int], page_size: int, known: Sequence[bytes] = ()) -> list[bytes]:
     """The keys of all full pages of a text.
@@ -26,5 +29,5 @@ def page_keys(tokens: Sequence[int], page_size: int, known: Sequence[bytes] = ()
     for start in range(len(keys) * page_size, len(tokens) - page_size + 1, page_size):
         page = array("I", tokens[start : start + page_size])
         before = keys[-1] if keys else ROOT
-        keys.append(blake2b(before + page.tobytes(), digest_size=16).digest())
+        keys.append(blake2b(before + page.tobytes(), digest_size=KEY_BYTES).digest())
     return keys

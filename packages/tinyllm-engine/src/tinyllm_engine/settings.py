@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class EngineSettings:
         prefix_cache: keep the pages of finished requests for those that begin alike.
         prefix_cache_bytes: how much of the memory they may take while nobody uses them; None
             lets them take all.
+        prefix_path: a file from which an engine takes the kept pages of an earlier one, and to
+            which `Engine.save_prefixes` writes them; None keeps none.
         speculation: tokens guessed at most ahead of each token, by a draft model or from what
             the text has said before; 0 guesses nothing.
 
@@ -39,6 +42,7 @@ class EngineSettings:
     kv_bits: int | None = None
     prefix_cache: bool = True
     prefix_cache_bytes: int | None = None
+    prefix_path: Path | None = None
     speculation: int = 0
 
     def __post_init__(self) -> None:

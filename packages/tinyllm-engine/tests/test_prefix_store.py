@@ -1,0 +1,218 @@
+"""Kept pages survive a restart, and a file that is not right stops nobody."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tinyllm_engine import AsyncEngine, Engine, EngineSettings, Handle, Request
+from tinyllm_engine.fingerprint import fingerprint
+from tinyllm_engine.page_pool import PagePool
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, load
+
+Model = tuple[Qwen, Tokenizer]
+Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
+
+SETTINGS = EngineSettings(8, memory_bytes=1 << 24)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "prefixes"
+
+
+def answer(handle: Handle) -> list[int]:
+    return handle.sequence.tokens[len(handle.request.prompt) :]
+
+
+def ask(engine: Engine, prompts: list[list[int]]) -> list[Handle]:
+    handles = [engine.add(Request(prompt, 12)) for prompt in prompts]
+    while engine.has_work:
+        engine.step()
+    return handles
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_the_next_engine_has_what_this_one_computed(
+    pico: Model, prompts: list[list[int]], path: Path, bits: int | None
+) -> None:
+    settings = replace(SETTINGS, kv_bits=bits, prefix_path=path)
+    first = Engine(*pico, settings)
+    wanted = [answer(handle) for handle in ask(first, prompts)]
+    saved = first.save_prefixes()
+    assert saved == first.stats.pages_kept > 10
+    second = Engine(*pico, settings)
+    assert second.stats.pages_kept == saved
+    handles = ask(second, prompts)
+    assert [answer(handle) for handle in handles] == wanted
+    for handle in handles:
+        length = len(handle.request.prompt)
+        assert handle.usage.cached_tokens == min(length // 8 * 8, length - 1)
+    assert second.stats.pages_used == 0
+
+
+@pytest.mark.parametrize("cap", [None, 7])
+def test_pages_come_back_exactly_and_in_the_order_in_which_they_were_used(
+    pico: Model, prompts: list[list[int]], path: Path, cap: int | None
+) -> None:
+    first = Engine(*pico, SETTINGS)
+    ask(first, prompts)
+    under_way = first.add(Request(prompts[3], 30, ignore_end=True))
+    for _ in range(20):
+        first.step()
+    assert under_way.finish_reason is None
+    saved = first.save_prefixes(path)
+    assert saved > first.stats.pages_kept
+    limit = None if cap is None else cap * PagePool(pico[0], SETTINGS).page_bytes
+    second = Engine(*pico, replace(SETTINGS, prefix_path=path, prefix_cache_bytes=limit))
+    before, after = list(first._pages.named().items()), list(second._pages.named().items())
+    before = before[-len(after) :]
+    assert len(after) == (cap or saved)
+    assert [key for key, _ in before] == [key for key, _ in after]
+    assert before[-1][1] == under_way.sequence.pages[0]  # held, and the first of its text
+    pages = [mx.array([page for _, page in named]) for named in (before, after)]
+    for old, new in zip(first._runner._caches, second._runner._caches, strict=True):
+        for kept, restored in zip(old.arrays, new.arrays, strict=True):
+            assert mx.array_equal(kept[pages[0]], restored[pages[1]])
+
+
+def test_no_more_is_kept_than_the_cap_allows_and_it_is_what_was_used_last(
+    pico: Model, prompts: list[list[int]], path: Path
+) -> None:
+    first = Engine(*pico, SETTINGS)
+    ask(first, [prompts[6]])
+    ask(first, [prompts[3]])
+    everything = first.save_prefixes(path)
+    page = PagePool(pico[0], SETTINGS).page_bytes
+    capped = replace(SETTINGS, prefix_path=path, prefix_cache_bytes=5 * page + 1)
+    second = Engine(*pico, capped)
+    assert second.stats.pages_kept == 5 < everything
+    assert second.save_prefixes() == 5
+    (handle,) = ask(second, [prompts[3]])
+    assert handle.usage.cached_tokens >= min(len(prompts[3]) // 8, 5) * 8
+    small = replace(SETTINGS, prefix_path=path, memory_bytes=3 * page)
+    assert Engine(*pico, small).stats.pages_kept == 3
+    none = replace(SETTINGS, prefix_path=path, prefix_cache_bytes=0)
+    assert Engine(*pico, none).stats.pages_kept == 0
+    off = replace(SETTINGS, prefix_path=path, prefix_cache=False)
+    assert Engine(*pico, off).stats.pages_kept == 0
+
+
+def test_pages_of_another_model_or_layout_are_ignored(
+    pico: Model, prompts: list[list[int]], path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Engine(*pico, SETTINGS)
+    ask(first, prompts[:2])
+    first.save_prefixes(path)
+    settings = replace(SETTINGS, prefix_path=path)
+    other = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
+    mlp = other.blocks[2].mlp
+    mlp.w_down = replace(mlp.w_down, scales=mlp.w_down.scales * 1.01)
+    engines = [
+        Engine(other, pico[1], settings),
+        Engine(*pico, replace(settings, page_size=16)),
+        Engine(*pico, replace(settings, kv_bits=8)),
+    ]
+    for engine in engines:
+        assert engine.stats.pages_kept == 0
+        ask(engine, prompts[:1])
+    assert len(caplog.records) == len(engines)
+    assert all("of another model" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "damage", ["truncated", "empty", "text", "one bit", "folder", "other file"]
+)
+def test_a_file_that_is_damaged_is_said_and_ignored(
+    pico: Model, prompts: list[list[int]], path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    first = Engine(*pico, SETTINGS)
+    ask(first, prompts[:2])
+    first.save_prefixes(path)
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "other file":
+        mx.save_safetensors(f"{path}.safetensors", {"x": mx.zeros(3)})
+        Path(f"{path}.safetensors").rename(path)
+    else:
+        data[-100] ^= 1
+        lengths = {"truncated": len(data) - 50, "empty": 0, "one bit": len(data)}
+        path.write_bytes(data[: lengths[damage]] if damage in lengths else b"hello, world\n" * 9)
+    engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
+    assert engine.stats.pages_kept == 0
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert str(path) in record.message
+    ask(engine, prompts[:1])
+
+
+def test_what_cannot_be_written_is_said_and_leaves_the_old_file(
+    pico: Model,
+    prompts: list[list[int]],
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
+    assert engine.save_prefixes() == 0  # there is nothing yet
+    assert not path.exists()
+    ask(engine, prompts[:2])
+    saved = engine.save_prefixes()
+    old = path.read_bytes()
+
+    def write_half(file: str, *_: object) -> None:
+        Path(file).write_bytes(old[: len(old) // 2])
+
+    with monkeypatch.context() as full:
+        full.setattr(mx, "save_safetensors", write_half)
+        assert engine.save_prefixes() == 0
+    assert "is it full?" in caplog.text
+    assert engine.save_prefixes(path / "below a file") == 0
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == old
+    assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_kept == saved
+    with pytest.raises(ValueError, match="prefix_path"):
+        Engine(*pico).save_prefixes()
+
+
+def test_a_draft_model_catches_up_with_pages_of_a_file(
+    pico: Model, prompts: list[list[int]], path: Path, generated: Generated
+) -> None:
+    first = Engine(*pico, SETTINGS)
+    ask(first, prompts)
+    first.save_prefixes(path)
+    engine = Engine(*pico, replace(SETTINGS, prefix_path=path, speculation=3), draft=pico[0])
+    for handle in ask(engine, prompts):
+        assert answer(handle) == generated(handle.request.prompt, 12, SamplingParams())
+    assert engine.stats.cached_tokens > 0
+    assert engine.stats.accepted_tokens > 0
+
+
+def test_an_engine_that_is_closed_leaves_its_prefixes(
+    pico: Model, prompts: list[list[int]], path: Path
+) -> None:
+    async def serve() -> int:
+        settings = replace(SETTINGS, prefix_path=path)
+        engine = AsyncEngine(lambda: Engine(*load("pico"), settings))
+        await engine.start()
+        kept = engine.stats.pages_kept
+        async for _ in engine.stream(Request(prompts[6], 2)):
+            pass
+        await engine.close()
+        return kept
+
+    assert asyncio.run(serve()) == 0
+    assert asyncio.run(serve()) > 0
+
+
+def test_models_differ_in_their_fingerprints(pico: Model) -> None:
+    twin = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
+    assert fingerprint(twin) == fingerprint(pico[0])
+    assert fingerprint(load("pico", dtype=mx.bfloat16)[0]) != fingerprint(twin)
+    twin.norm.weight = twin.norm.weight + mx.array([1.0] + [0.0] * 255)
+    assert fingerprint(twin) != fingerprint(pico[0])
