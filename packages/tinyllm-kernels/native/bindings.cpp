@@ -21,15 +21,15 @@ namespace {
 using Part = std::optional<array>;
 
 // As Python hands them over; keys and values as weights.
-using Weight = std::tuple<array, Part, Part, int, int, std::string>;
+using Weight = std::tuple<array, Part, Part, int, int, std::string, bool>;
 using Projection = std::tuple<Weight, Part>;
 using Norm = std::tuple<Part, float>;
 using Rotary = std::tuple<array, bool, float>;
 using PagedTokens = std::tuple<array, array, array, array, array>;
 
 tinyllm::WeightArrays weight(const Weight& w) {
-  const auto& [numbers, scales, biases, group_size, bits, mode] = w;
-  return {numbers, scales, biases, group_size, bits, mode};
+  const auto& [numbers, scales, biases, group_size, bits, mode, interleaved] = w;
+  return {numbers, scales, biases, group_size, bits, mode, interleaved};
 }
 
 tinyllm::ProjectionArrays projection(const Projection& p) {
@@ -144,6 +144,9 @@ NB_MODULE(_cpu, m) {
       },
       "q"_a, "k"_a, "v"_a, "block_table"_a, "query_starts"_a, "context_lengths"_a, "scale"_a,
       "window"_a);
+  m.def(
+      "interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); },
+      "w"_a);
   m.def(
       "use_huge_pages",
       [](const array& x) { tinyllm::use_huge_pages(x.data<void>(), x.nbytes()); }, "x"_a);

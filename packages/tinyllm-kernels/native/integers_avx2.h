@@ -6,84 +6,63 @@
 
 #include <bit>
 
-#include "integer_chunk.h"
-#include "some_scales.h"
+#include "integer_words.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr bool kIntegerPrompts = false;  // floats are as fast once they are unpacked
-inline constexpr int kIntegerRows = 4;          // of x that are multiplied with a chunk together
+inline constexpr int kIntegerRows = 8;          // of x that are multiplied with a word together
 
-// Of 4 bits every fourth number side by side, as a shift of words of 16 bits brings up their codes.
 template <int Bits>
-inline void put_pair(int at, Ints a, Ints b, int8_t* chunk) {
-  if constexpr (Bits == 4) {
-    constexpr auto lanes = std::make_integer_sequence<int, 4>{};
-    int8_t* to = chunk + at / 4 * 2;
-    store_lanes<int16_t, 0, 4>(to, a, b, lanes);
-    store_lanes<int16_t, 1, 4>(to + 32, a, b, lanes);
-    store_lanes<int16_t, 2, 4>(to + 64, a, b, lanes);
-    store_lanes<int16_t, 3, 4>(to + 96, a, b, lanes);
-  } else {
-    store_lanes<int16_t, 0, 1>(chunk + 2 * at, a, b, std::make_integer_sequence<int, 2 * W>{});
-  }
+inline constexpr float kMissing = 0;  // what has been taken away from every code
+
+// The first or the second numbers of W pairs: a shift brings up a code in each half of a word.
+template <int Bits, int Half, int... Lanes>
+inline Words half_numbers(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
+  constexpr int pairs = kPlanes<Bits>;
+  return std::bit_cast<Words>(
+      __builtin_shufflevector(a, b, (word_of<Bits>(Lanes) + Half * pairs + Lanes % pairs)...));
 }
 
 template <int Bits>
-struct Chunk {
-  static constexpr float kOffset = 0;  // what is missing from every code
+inline void put_planes(Ints a, Ints b, int8_t* to) {
+  constexpr auto lanes = std::make_integer_sequence<int, W>{};
+  const Words pairs =
+      (half_numbers<Bits, 0>(a, b, lanes) & 0xffff) | half_numbers<Bits, 1>(a, b, lanes) << 16;
+  std::memcpy(to, &pairs, sizeof pairs);
+}
 
-  explicit Chunk(const uint8_t* from) {
-    if constexpr (Bits == 4) {
-      const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-      const __m256i low_bits = _mm256_set1_epi16(15);
-      parts[0] = _mm256_and_si256(codes, low_bits);
-      parts[1] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low_bits);
-      parts[2] = _mm256_and_si256(_mm256_srli_epi16(codes, 8), low_bits);
-      parts[3] = _mm256_srli_epi16(codes, 12);
-    } else {
-      const __m128i* halves = reinterpret_cast<const __m128i*>(from);
-      parts[0] = _mm256_cvtepu8_epi16(_mm_loadu_si128(halves));
-      parts[1] = _mm256_cvtepu8_epi16(_mm_loadu_si128(halves + 1));
-    }
-  }
+struct Sums {
+  Floats total() const { return std::bit_cast<Floats>(_mm256_cvtepi32_ps(sum)); }
 
-  // Times their numbers of x: W sums, each over the codes of four bytes.
-  Floats sums(const int8_t* x) const {
-    const __m256i* numbers = reinterpret_cast<const __m256i*>(x);
-    __m256i sums = _mm256_madd_epi16(parts[0], _mm256_loadu_si256(numbers));
-    for (int i = 1; i < 16 / Bits; ++i) {
-      const __m256i more = _mm256_madd_epi16(parts[i], _mm256_loadu_si256(numbers + i));
-      sums = _mm256_add_epi32(sums, more);
-    }
-    return std::bit_cast<Floats>(_mm256_cvtepi32_ps(sums));
-  }
-
-  __m256i parts[16 / Bits];
+  __m256i sum{};
 };
 
 template <int Bits>
-class Owners {
+class IntegerWord {
  public:
-  explicit Owners(int group) {
-    const int shift = std::countr_zero(static_cast<unsigned>(group));
-    for (int c = 0; c < kChunks; ++c) {
-      alignas(32) int owner[W];
-      for (int lane = 0; lane < W; ++lane) {
-        owner[lane] = (c * W + lane) * (kChunk<Bits> / W) >> shift;
-      }
-      of_[c] = _mm256_load_si256(reinterpret_cast<const __m256i*>(owner));
+  explicit IntegerWord(const uint32_t* from) {
+    Words word;
+    std::memcpy(&word, from, sizeof word);
+    const __m256i low_bits = _mm256_set1_epi16((1 << Bits) - 1);
+    for (__m256i& part : parts_) {
+      part = _mm256_and_si256(std::bit_cast<__m256i>(word), low_bits);
+      word >>= Bits;
     }
   }
 
-  // The scale of each sum of a chunk.
-  Floats spread(int chunk, Floats scales) const {
-    return std::bit_cast<Floats>(
-        _mm256_permutevar8x32_ps(std::bit_cast<__m256>(scales), of_[chunk]));
+  // Times their numbers of x.
+  void multiply(const int8_t* x, Sums& sums) const {
+    for (const __m256i& part : parts_) {
+      int32_t pair;
+      std::memcpy(&pair, x, sizeof pair);
+      sums.sum = _mm256_add_epi32(sums.sum, _mm256_madd_epi16(part, _mm256_set1_epi32(pair)));
+      x += sizeof pair;
+    }
   }
 
  private:
-  __m256i of_[kChunks];
+  __m256i parts_[16 / Bits];
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

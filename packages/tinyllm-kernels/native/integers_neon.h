@@ -6,70 +6,73 @@
 
 #include <bit>
 
-#include "integer_chunk.h"
-#include "some_scales.h"
+#include "integer_words.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr bool kIntegerPrompts = true;  // half as many multiplications as with floats
-inline constexpr int kIntegerRows = 4;         // of x that are multiplied with a chunk together
+inline constexpr int kIntegerRows = 4;         // of x that are multiplied with a word together
+
+// What has been taken away from every code: those of 8 bits are signed without 128.
+template <int Bits>
+inline constexpr float kMissing = Bits == 8 ? 128 : 0;
 
 template <int Bits>
-inline void put_pair(int at, Ints a, Ints b, int8_t* chunk) {
-  put_planes<Bits>(at, a, b, chunk);
+inline void put_planes(Ints a, Ints b, int8_t* to) {
+  put_byte_planes<Bits>(a, b, to);
 }
 
-template <int Bits>
-struct Chunk {
-  // What is missing from every code: those of 8 bits are signed by taking away 128.
-  static constexpr float kOffset = Bits == 8 ? 128 : 0;
-
-  explicit Chunk(const uint8_t* from) {
+struct Sums {
+  Floats total() const {
+    float32x4_t floats[2];
     for (int half = 0; half < 2; ++half) {
-      const uint8x16_t codes = vld1q_u8(from + 16 * half);
-      if constexpr (Bits == 4) {
-        parts[half] = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(15)));
-        parts[2 + half] = vreinterpretq_s8_u8(vshrq_n_u8(codes, 4));
-      } else {
-        parts[half] = vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(128)));
-      }
+      floats[half] = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high[half], 7), low[half]));
     }
-  }
-
-  // Times their numbers of x: W sums, each over the codes of four bytes.
-  Floats sums(const int8_t* planes) const {
-    int32x4_t sums[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
-    for (int plane = 0; plane < 2; ++plane) {
-      for (int half = 0; half < 2; ++half) {
-        if (plane == 1) sums[half] = vshlq_n_s32(sums[half], 7);
-        for (int i = half; i < 16 / Bits; i += 2) {
-          sums[half] = vdotq_s32(sums[half], parts[i], vld1q_s8(planes + 16 * i));
-        }
-      }
-      planes += kChunk<Bits>;
-    }
-    const float32x4_t floats[2] = {vcvtq_f32_s32(sums[0]), vcvtq_f32_s32(sums[1])};
     return std::bit_cast<Floats>(floats);
   }
 
-  int8x16_t parts[16 / Bits];
+  int32x4_t high[2]{}, low[2]{};
 };
 
-// Four sums are 16 codes or 32, which are in one group.
 template <int Bits>
-class Owners {
+class IntegerWord {
  public:
-  explicit Owners(int group) : shift_(std::countr_zero(static_cast<unsigned>(group))) {}
+  explicit IntegerWord(const uint32_t* from) {
+    Words word;
+    std::memcpy(&word, from, sizeof word);
+    uint8x16_t codes[2];
+    std::memcpy(codes, &word, sizeof word);
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (Bits == 4) {
+        parts_[0][half] = vreinterpretq_s8_u8(vandq_u8(codes[half], vdupq_n_u8(15)));
+        parts_[1][half] = vreinterpretq_s8_u8(vshrq_n_u8(codes[half], 4));
+      } else {
+        parts_[0][half] = vreinterpretq_s8_u8(veorq_u8(codes[half], vdupq_n_u8(128)));
+      }
+    }
+  }
 
-  // The scale of each sum of a chunk.
-  Floats spread(int chunk, Floats scales) const {
-    const float first = scales[chunk * kChunk<Bits> >> shift_];
-    const float second = scales[(2 * chunk + 1) * kChunk<Bits> / 2 >> shift_];
-    return Floats{first, first, first, first, second, second, second, second};
+  // Times their numbers of x.
+  void multiply(const int8_t* x, Sums& sums) const {
+    for (int half = 0; half < 2; ++half) {
+      int32x4_t& high = sums.high[half];
+      int32x4_t& low = sums.low[half];
+      if constexpr (Bits == 4) {
+        const int8x16_t words = vld1q_s8(x);
+        high = vdotq_laneq_s32(high, parts_[0][half], words, 0);
+        high = vdotq_laneq_s32(high, parts_[1][half], words, 1);
+        low = vdotq_laneq_s32(low, parts_[0][half], words, 2);
+        low = vdotq_laneq_s32(low, parts_[1][half], words, 3);
+      } else {
+        const int8x8_t words = vld1_s8(x);
+        high = vdotq_lane_s32(high, parts_[0][half], words, 0);
+        low = vdotq_lane_s32(low, parts_[0][half], words, 1);
+      }
+    }
   }
 
  private:
-  int shift_;
+  int8x16_t parts_[8 / Bits][2];
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -21,6 +21,7 @@ const Kernels kernels = {
     .group_sums = group_sums,
     .linear_takes_planes = linear_takes_planes,
     .linear_planes = linear_planes,
+    .linear_interleaves = linear_interleaves,
     .linear_takes_tiles = linear_takes_tiles,
     .linear_tiles = linear_tiles,
     .linear_plan = linear_plan,

@@ -27,6 +27,8 @@ struct Kernels {
   bool (*linear_takes_planes)(const Weights&, Type, Tokens);
   void (*linear_planes)(const float* x, int64_t count, const Weights&, int8_t* planes,
                         float* scales);
+  // How many rows of w products want side by side (see interleaved_rows.h); 0 is none.
+  int (*linear_interleaves)(const Weights&);
   // Whether prompts are multiplied in pairs of bfloat16, and x as those: see
   // bfloat16_tiles.h. Tiles are of 32 rows; those of `first` to `last` are packed.
   bool (*linear_takes_tiles)(Type);
@@ -68,6 +70,7 @@ void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
 bool linear_takes_planes(const Weights&, Type, Tokens);
 void linear_planes(const float* x, int64_t count, const Weights&, int8_t* planes, float* scales);
+int linear_interleaves(const Weights&);
 bool linear_takes_tiles(Type);
 void linear_tiles(const void* x, int64_t rows, int columns, int64_t first, int64_t last,
                   uint32_t* tiles);

@@ -8,6 +8,7 @@
 #include "float_rows.h"
 #include "half.h"
 #include "integer_rows.h"
+#include "interleaved_rows.h"
 #include "kernels.h"
 #include "numbers.h"
 #include "tile_panels.h"
@@ -47,9 +48,18 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type,
                          [[maybe_unused]] Tokens tokens) {
 #if defined(TINYLLM_INTEGERS)
-  return (kIntegerPrompts || tokens == Tokens::decoded) && multiplies_in_integers(w, type);
+  const bool wanted = kIntegerPrompts || tokens == Tokens::decoded;
+  return wanted && type != Type::float32 && has_integers(w);
 #else
   return false;
+#endif
+}
+
+int linear_interleaves([[maybe_unused]] const Weights& w) {
+#if defined(TINYLLM_INTEGERS)
+  return has_integers(w) && w.rows % W == 0 ? W : 0;
+#else
+  return 0;
 #endif
 }
 
@@ -83,20 +93,30 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_range(t, part);
 #if defined(TINYLLM_INTEGERS)
   if (t.planes) {
-    return (t.w->bits == 4 ? multiply_integer_rows<4> : multiply_integer_rows<8>)(t, range);
+    const auto multiply = t.w->bits == 4 ? multiply_integer_rows<4> : multiply_integer_rows<8>;
+    return multiply(t, range, scratch);
   }
 #endif
-  with_format(*t.w, [&]<typename Format>() { multiply_part<Format>(t, range, scratch); });
+  Weights w = *t.w;
+  LinearTask task = t;
+  task.w = &w;
+  if (w.interleaved) {
+    w = plain_rows(w, range.first_row, range.last_row, scratch);
+    scratch += plain_room(w, t.part_rows);
+  }
+  with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
 }
 
 void linear_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,
                  Type type) {
   const Aligned<float> row = aligned<float>(w.columns);
+  const Aligned<float> room = aligned<float>(w.interleaved ? plain_room(w, 1) : 0);
   with_format(w, [&]<typename Format>() {
     with_type(type, [&]<typename T>(T*) {
       for (int64_t n = first; n < last; ++n) {
         const uint32_t id = std::min<uint32_t>(ids[n], w.rows - 1);
-        decode_row<Format>(w, id, 0, w.columns, row.get());
+        const Weights plain = w.interleaved ? plain_rows(w, id, id + 1, room.get()) : w;
+        decode_row<Format>(plain, id, 0, w.columns, row.get());
         T* to = static_cast<T*>(y) + n * w.columns;
         for (int k = 0; k < w.columns; ++k) to[k] = from_float<T>(row[k]);
       }
@@ -116,7 +136,7 @@ void linear_plan(LinearTask& t, int threads) {
     t.part_tokens = t.planes ? block_tokens(t, 2 * t.w->columns) : t.rows;
   } else if (t.tiles) {
     // A panel that only one tile meets may stay in the first-level cache.
-    t.part_rows = t.rows <= kTileTokens ? kPairPanel / 4 : kPairPanel;
+    t.part_rows = t.rows <= kTileTokens && !t.w->interleaved ? kPairPanel / 4 : kPairPanel;
     const int64_t blocks = ceil_div(wanted, ceil_div(t.w->rows, t.part_rows));
     const int64_t tiles = ceil_div(t.rows, kTileTokens);
     t.part_tokens = std::max<int64_t>(ceil_div(tiles, blocks), 1) * kTileTokens;
@@ -138,12 +158,14 @@ LinearRange linear_range(const LinearTask& t, int64_t part) {
 }
 
 int64_t linear_scratch(const LinearTask& t) {
+  if (t.planes) return t.w->interleaved ? 0 : RowSizes(*t.w).room(W);
+  const int64_t plain = t.w->interleaved ? plain_room(*t.w, t.part_rows) : 0;
 #if defined(TINYLLM_TILES)
-  if (t.tiles) return tiles_scratch(t);
+  if (t.tiles) return plain + tiles_scratch(t);
 #endif
-  if (t.planes || t.tokens == Tokens::decoded) return 0;
-  if (t.tiles) return panel_room(t.w->columns) + kPairPanel * kTileTokens;
-  return kFloatPanel * (std::min(t.w->columns, kFloatDepth) + block_rows(t));
+  if (t.tokens == Tokens::decoded) return plain;
+  if (t.tiles) return plain + panel_room(t.w->columns) + kPairPanel * kTileTokens;
+  return plain + kFloatPanel * (std::min(t.w->columns, kFloatDepth) + block_rows(t));
 }
 
 void group_sums(const float* x, int64_t groups, int group, float* sums) {

@@ -2,6 +2,7 @@
 #include "primitive.h"
 #include "primitives.h"
 #include "product.h"
+#include "tiers.h"
 #include "weight_inputs.h"
 
 namespace tinyllm {
@@ -91,6 +92,10 @@ class Embedding : public CpuPrimitive {
 };
 
 }  // namespace
+
+int interleaves(const WeightArrays& w) {
+  return chosen_tier().linear_interleaves(describe(w, w.scales->shape(-1) * w.group_size));
+}
 
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,
                  const std::optional<mx::array>& residual) {

@@ -18,7 +18,11 @@ struct WeightArrays {
   std::optional<mlx::core::array> scales, biases;
   int group_size, bits;
   std::string mode;
+  bool interleaved;  // rows lie side by side, as `interleaves` said
 };
+
+// How many rows of w products want side by side (see interleaved_rows.h); 0 is none.
+int interleaves(const WeightArrays& w);
 
 // x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`.
 mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,

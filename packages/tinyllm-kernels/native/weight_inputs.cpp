@@ -11,6 +11,7 @@ Weights describe(const WeightArrays& w, int columns) {
   found.group = w.group_size;
   found.mode = mode_of(w.mode);
   found.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
+  found.interleaved = w.interleaved;
   return found;
 }
 

@@ -51,7 +51,9 @@ def batch(
     chosen = Arithmetic.choose(ops, dtype)
     subject = Subject.make(Settings(shape=shape, bits=bits, dtype=dtype))
     _, tokenizer = load("pico")  # its text is looked at by nobody
-    model = Qwen(subject.config, subject.weights, ops=chosen.ops)
+    weights = dict(subject.weights)
+    chosen.ops.prepare(weights)
+    model = Qwen(subject.config, weights, ops=chosen.ops)
     engine = Engine(
         model, tokenizer, EngineSettings(max_running=max(*sizes, 2), prefix_cache=False)
     )

@@ -10,6 +10,7 @@ from tinyllm_qwen.weights import expected_shapes
 
 from tinyllm_bench.cost import Cost, product_flops
 from tinyllm_bench.op_case import OpCase, Regime, Work, activations, nbytes
+from tinyllm_bench.prepared_layers import PreparedLayers
 from tinyllm_bench.random_weights import random_floats, random_packed
 from tinyllm_bench.subject import Subject
 
@@ -42,7 +43,8 @@ def _linear(part: str, layers: Sequence[Weight], regime: Regime, subject: Subjec
         x = activations(regime.rows, regime.length, inner, dtype=subject.form.dtype)
         written = regime.tokens * out * x.dtype.size
         cost = Cost(nbytes(x, layers[0]) + written, product_flops(regime.tokens, inner, out))
-        return Work(lambda ops, i: ops.linear(x, layers[i % len(layers)]), cost)
+        prepared = PreparedLayers(layers)
+        return Work(lambda ops, i: ops.linear(x, prepared.of(ops, i)), cost)
 
     name = part.removesuffix(".weight").rsplit(".", 1)[-1]
     return OpCase("linear", f"{name} {out}x{inner}", regime, make)
@@ -71,7 +73,8 @@ def expert_linear_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpC
             cost = Cost(
                 nbytes(x, routes) + read + written, product_flops(rows, shape[-1], shape[1])
             )
-            return Work(lambda ops, i: ops.expert_linear(x, stacks[i % len(stacks)], routes), cost)
+            prepared = PreparedLayers(stacks)
+            return Work(lambda ops, i: ops.expert_linear(x, prepared.of(ops, i), routes), cost)
 
         size = "x".join(map(str, shape))
         return OpCase("expert_linear", f"{chosen} of {size}", regime, make)
@@ -102,7 +105,10 @@ def embedding_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]
             dtype = table.scales.dtype if isinstance(table, QuantizedTensor) else table.dtype
             wide = 4 if dtype == mx.uint8 else dtype.size  # byte scales leave it open: float32
             moved = math.prod(ids.shape) * (row_bytes + width * wide)
-            return Work(lambda ops, _i: ops.embedding(ids, table), Cost(moved + nbytes(ids)))
+            prepared = PreparedLayers([table])
+            return Work(
+                lambda ops, i: ops.embedding(ids, prepared.of(ops, i)), Cost(moved + nbytes(ids))
+            )
 
         return OpCase("embedding", f"{rows}x{width}", regime, make)
 

@@ -29,7 +29,9 @@ class QwenRunner(Runner):
                 since computing them would take longer than what is measured.
         """
         self._subject = subject
-        self._model = Qwen(subject.config, subject.weights, ops=ops)
+        weights = dict(subject.weights)
+        ops.prepare(weights)
+        self._model = Qwen(subject.config, weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
         self._cache: list[KVCache] | None = None

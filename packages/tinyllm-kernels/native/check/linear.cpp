@@ -36,6 +36,14 @@ void check_packed(const Kernels& kernels, Type type, int N, int K, int bits, int
     for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
   }
   for (int count : rows) check_product(kernels, matrix.w, numbers, type, tokens, count);
+  const int side = kernels.linear_interleaves(matrix.w);
+  if (!side) return;
+  const Matrix interleaved = matrix.interleaved(side);
+  for (int count : rows) {
+    for (Type of_x : {type, Type::float32}) {
+      check_product(kernels, interleaved.w, numbers, of_x, tokens, count);
+    }
+  }
 }
 
 void check_dense(const Kernels& kernels, Type type, int N, int K, Tokens tokens,
@@ -56,6 +64,8 @@ void check_linear(const Kernels& kernels, Type type) {
       check_packed(kernels, type, 27, 256, bits, group, Tokens::decoded, {1, 3, 6});
       check_packed(kernels, type, 27, 256, bits, group, Tokens::prompt, {2, 9});
     }
+    check_packed(kernels, type, 48, 384, bits, bits == 4 ? 64 : 128, Tokens::decoded, {1, 5, 17});
+    check_packed(kernels, type, 80, 384, bits, 32, Tokens::prompt, {9, 33});
     // Whole blocks of rows, of columns and of tokens, and what is left over of each.
     check_packed(kernels, type, 70, 608, bits, 32, Tokens::prompt, {17, 70});
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "array.h"
@@ -27,9 +28,35 @@ struct Matrix {
     return code * scales.at(group) + biases.at(group);
   }
 
+  // The same matrix with so many rows side by side.
+  Matrix interleaved(int side) const {
+    Matrix found = *this;
+    interleave(codes.data(), found.codes.data(), 4, size_t(w.columns) * w.bits / 32, side);
+    const size_t groups = w.columns / w.group;
+    interleave(scales.bytes.data(), found.scales.bytes.data(), 2, groups, side);
+    interleave(biases.bytes.data(), found.biases.bytes.data(), 2, groups, side);
+    found.w = w;
+    found.w.data = found.codes.data();
+    found.w.scales = found.scales.bytes.data(), found.w.biases = found.biases.bytes.data();
+    found.w.interleaved = true;
+    return found;
+  }
+
   std::vector<uint8_t> codes;
   Array scales, biases;
   Weights w;
+
+ private:
+  // Rows of `width` items of so many bytes: item i of row n goes where those of its block are.
+  void interleave(const void* from, void* to, size_t size, size_t width, size_t side) const {
+    for (size_t n = 0; n < size_t(w.rows); ++n) {
+      for (size_t i = 0; i < width; ++i) {
+        const size_t at = (n / side * width + i) * side + n % side;
+        std::memcpy(static_cast<char*>(to) + at * size,
+                    static_cast<const char*>(from) + (n * width + i) * size, size);
+      }
+    }
+  }
 };
 
 }  // namespace tinyllm::check

@@ -21,6 +21,8 @@ from tinyllm_ops import (
 from tinyllm_ops.positions import position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
+from tinyllm_kernels.interleaved_tensor import InterleavedTensor
+
 
 def array(value: object) -> mx.array:
     """What a call of the extension or of a Metal kernel returns, which has no types of its own."""
@@ -34,14 +36,18 @@ def arrays(values: list[object]) -> list[mx.array]:
 
 
 def weight(w: Weight) -> tuple[object, ...]:
-    """Numbers or codes, scales, biases; group size, bits and mode, which a dense weight has not."""
+    """Numbers or codes, scales, biases; group size, bits and mode; whether rows are interleaved."""
+    if isinstance(w, InterleavedTensor):
+        return *w.interleaved, w.group_size, w.bits, w.mode, True
     if isinstance(w, QuantizedTensor):
-        return w.packed, w.scales, w.biases, w.group_size, w.bits, w.mode
-    return w, None, None, 0, 0, ""
+        return w.packed, w.scales, w.biases, w.group_size, w.bits, w.mode, False
+    return w, None, None, 0, 0, "", False
 
 
 def parts(w: Weight) -> tuple[mx.array, ...]:
-    """The arrays that a weight consists of."""
+    """The arrays that a weight consists of, as they lie in memory."""
+    if isinstance(w, InterleavedTensor):
+        return w.interleaved
     return w.arrays if isinstance(w, QuantizedTensor) else (w,)
 
 

@@ -7,7 +7,7 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -20,12 +20,14 @@ from tinyllm_ops import (
     OpSet,
     PagedTokens,
     Positions,
+    QuantizedTensor,
     Weight,
 )
 from tinyllm_ops.contract import check_linear, check_paged_attention_block, check_rms_norm
 from tinyllm_ops.quantized_tensor import AFFINE
 
 from tinyllm_kernels import arguments
+from tinyllm_kernels.interleaved_tensor import InterleavedTensor
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,11 @@ class CpuOpSet(OpSet):
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
-    def prepare(self, weights: Iterable[Weight]) -> None:
-        """Compute what is still to be computed of them, and move it into large pages."""
-        for weight in weights:
-            parts = arguments.parts(weight)
+    def prepare(self, weights: MutableMapping[str, Weight]) -> None:
+        """Let rows lie side by side where products want that, and move all into large pages."""
+        for name, weight in weights.items():
+            ready = weights[name] = self._interleaved(weight)
+            parts = arguments.parts(ready)
             mx.eval(*parts)
             for part in parts:
                 self.native.use_huge_pages(part)
@@ -135,6 +138,13 @@ class CpuOpSet(OpSet):
         joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
         weight = arguments.weight(block.o.weight)
         return arguments.array(self.native.linear(joined, weight, block.o.bias, x))
+
+    def _interleaved(self, weight: Weight) -> Weight:
+        """The weight as products of this machine want it."""
+        if not isinstance(weight, QuantizedTensor) or isinstance(weight, InterleavedTensor):
+            return weight
+        rows = self.native.interleaves(arguments.weight(weight))
+        return InterleavedTensor(weight, rows) if rows else weight
 
     def _attention(self, block: AttentionBlock) -> object:
         """What the extension was told of the block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -213,10 +213,15 @@ class OpSet:
     top_k: TopK
     log_probability: LogProbability
 
-    def prepare(self, weights: Iterable[Weight]) -> None:
-        """Get ready for weights that a model will be computed with, once it holds them all.
+    def prepare(self, weights: MutableMapping[str, Weight]) -> None:
+        """Get ready for weights that a model will be computed with, before it is made of them.
 
-        There is nothing to do here; a backend may care where in memory they lie.
+        There is nothing to do here; a backend may care how they lie in memory, and put others in
+        their place. Those have the same numbers, and are read like them by every OpSet.
+
+        Args:
+            weights: each is replaced before the next is looked at, so that memory is enough for
+                all of them and one.
         """
 
     def mlp_block(

@@ -47,4 +47,5 @@ def load(
             f"{config.vocab_size} rows: tokenizer.json and config.json are not of one model"
         )
     weights = load_weights(folder, config, dtype=dtype, progress=progress)
+    ops.prepare(weights)
     return Qwen(config, weights, ops=ops), tokenizer

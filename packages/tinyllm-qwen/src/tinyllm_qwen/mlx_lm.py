@@ -55,7 +55,9 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
     for path, module in model.named_modules():
         weights |= _weights(path, module)
     _check(config, weights)
-    return Qwen(dataclasses.replace(config, quantization=_quantization(weights)), weights, ops=ops)
+    config = dataclasses.replace(config, quantization=_quantization(weights))
+    ops.prepare(weights)
+    return Qwen(config, weights, ops=ops)
 
 
 def _weights(path: str, module: Module) -> dict[str, Weight]:

@@ -41,7 +41,8 @@ class Qwen:
             config: the architecture.
             weights: tensors by the names that Hugging Face gives them, without "model."; experts
                 by those of MLX, stacked.
-            ops: the implementation of the model's maths.
+            ops: the implementation of the model's maths; `ops.prepare(weights)` first is not
+                needed, and faster.
 
         Raises:
             KeyError: if a weight is missing.
@@ -55,7 +56,6 @@ class Qwen:
         self.blocks = [_block(config, weights, i, ops) for i in range(config.num_hidden_layers)]
         self.norm = _norm(weights, "norm.weight", config.hidden_size, config, ops)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
-        ops.prepare(self.weights())
 
     def __call__(
         self,

@@ -1,0 +1,86 @@
+"""Weights whose rows lie side by side are those that they were made of, to everybody."""
+
+import mlx.core as mx
+import pytest
+from tinyllm_kernels.interleaved_tensor import InterleavedTensor
+from tinyllm_ops import MLX, REFERENCE, OpSet, QuantizedTensor, Weight, quantize
+from tinyllm_ops.testing import assert_close, exact, normal, oracle
+
+SIXTEEN = [mx.bfloat16, mx.float16]
+
+
+def prepared(ops: OpSet, w: Weight) -> Weight:
+    weights = {"w": w}
+    ops.prepare(weights)
+    return weights["w"]
+
+
+def packed(shape: tuple[int, ...], dtype: mx.Dtype, bits: int = 4, group: int = 64) -> Weight:
+    return quantize(normal(shape, dtype, seed=2), group, bits)
+
+
+def same_bits(a: mx.array, b: mx.array) -> bool:
+    width = mx.uint32 if a.dtype == mx.float32 else mx.uint16
+    return mx.array_equal(a.view(width), b.view(width))
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("of_w", SIXTEEN, ids=str)
+def test_products_are_those_with_the_plain_weight(
+    ops: OpSet, dtype: mx.Dtype, of_w: mx.Dtype, bits: int, group: int
+) -> None:
+    plain = packed((48, 384), of_w, bits, group)
+    w = prepared(ops, plain)
+    for shape in ((1, 1, 384), (9, 1, 384), (1, 5, 384), (1, 70, 384)):
+        x = normal(shape, dtype, seed=1)
+        y = ops.linear(x, w)
+        assert_close(y, oracle.linear(exact(x), exact(plain)))
+        assert same_bits(y, ops.linear(x, plain))
+    ids = mx.array([[0, 47, 17], [3, 3, 16]])
+    assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_experts_are_found(ops: OpSet, dtype: mx.Dtype, bits: int) -> None:
+    plain = packed((3, 32, 128), mx.bfloat16, bits)
+    x = normal((5, 1, 128), dtype, seed=1)
+    experts = mx.array([[0], [1], [1], [2], [2]])
+    y = ops.expert_linear(x, prepared(ops, plain), experts)
+    assert same_bits(y, ops.expert_linear(x, plain, experts))
+
+
+def test_a_tier_interleaves_what_it_multiplies_in_integers(ops: OpSet) -> None:
+    """Which weights: of 4 or 8 bits, whole vectors of rows and of columns, scales of 16 bits."""
+    tier = ops.native.chosen_tier()
+    is_done = isinstance(prepared(ops, packed((48, 384), mx.bfloat16)), InterleavedTensor)
+    assert is_done == (tier not in ("avx512", "portable"))
+    others: list[Weight] = [
+        packed((45, 384), mx.bfloat16),
+        packed((48, 96), mx.bfloat16, group=32),
+        packed((48, 384), mx.float32),
+        packed((48, 384), mx.bfloat16, bits=3),
+        quantize(normal((48, 384), mx.bfloat16, seed=3), 32, 4, "mxfp4"),
+        normal((48, 384), mx.bfloat16, seed=3),
+    ]
+    for other in others:
+        assert prepared(ops, other) is other
+
+
+def test_it_reads_as_the_tensor_that_it_was_made_of(ops: OpSet) -> None:
+    plain = packed((2, 32, 256), mx.bfloat16)
+    assert isinstance(plain, QuantizedTensor)
+    w = InterleavedTensor(plain, 8)
+    assert (w.shape, w.nbytes, w.bits, w.mode) == (plain.shape, plain.nbytes, 4, "affine")
+    for each, expected in ((w, plain), (w.plain, plain), (w[1], plain[1])):
+        for part, wanted in zip(each.arrays, expected.arrays, strict=True):
+            assert mx.array_equal(part, wanted)
+    assert not mx.array_equal(w.interleaved[0], plain.packed)
+    x = normal((3, 256), mx.float32, seed=1)
+    for others in (MLX, REFERENCE):
+        assert mx.array_equal(others.linear(x, w[0]), others.linear(x, plain[0]))
+
+
+def test_what_is_prepared_already_stays(ops: OpSet) -> None:
+    w = prepared(ops, packed((48, 384), mx.bfloat16))
+    assert prepared(ops, w) is w
