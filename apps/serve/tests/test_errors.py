@@ -9,7 +9,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 from tinyllm_serve import cli
+from tinyllm_serve.host_check import HostCheck
+from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
 CHAT = "/v1/chat/completions"
@@ -128,6 +132,40 @@ def test_other_origins_are_let_in_when_asked_for(
     assert "access-control-allow-origin" not in other.headers
 
 
+REBOUND = ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example")
+WRONG = ("", "[", "a b", "localhost@evil.example@", "http://localhost")
+
+
+@pytest.mark.parametrize("host", [*REBOUND, *WRONG])
+def test_a_page_that_names_itself_gets_no_answer(pico: Server, host: str) -> None:
+    for path in ("/", "/v1/models", "/metrics", "/health", "/docs"):
+        refused = httpx.get(pico.url + path, headers={"Host": host})
+        assert refused.status_code in (400, 403)  # 400 from the HTTP parser, for what is no name
+        assert "model" not in refused.text
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost.:1", "127.0.0.1:1", "127.8.9.1", "[::1]"])
+def test_this_machine_may_be_called_by_any_of_its_names(pico: Server, host: str) -> None:
+    assert httpx.get(f"{pico.url}/v1/models", headers={"Host": host}).status_code == 200
+
+
+def test_names_can_be_added_and_matter_only_where_everybody_may_ask() -> None:
+    ready = PlainTextResponse("ready")
+
+    def status(asked: str, **settings: object) -> int:
+        names = Settings(**settings).host_names
+        client = TestClient(ready if names is None else HostCheck(ready, names))
+        return client.get("/", headers={"Host": asked}).status_code
+
+    assert status("evil.example") == 403
+    assert status("evil.example", api_keys=("k",)) == 200
+    assert status("evil.example", host="0.0.0.0") == 200
+    assert status("Box.example:80", allowed_hosts=("box.example",)) == 200
+    assert status("evil.example", allowed_hosts=("box.example",), host="0.0.0.0") == 403
+    assert status("evil.example", allowed_hosts=("box.example",), api_keys=("k",)) == 403
+    assert status("[2001:DB8::1]:80", allowed_hosts=("box.example",), host="2001:db8::1") == 200
+
+
 def run(*options: str) -> tuple[int, str]:
     """A process that ends by itself: its code, and its last line."""
     done = subprocess.run(
@@ -145,6 +183,9 @@ def run(*options: str) -> tuple[int, str]:
         (["--ops", "cuda"], "--ops: expected one of auto, cpu, metal, mlx, reference, got cuda"),
         (["--cors-origin", "here"], "--cors-origin: expected * or an origin"),
         (["--api-key", "a b"], "--api-key: expected printable characters"),
+        (["--allowed-host", "http://a.b"], "--allowed-host: expected a name alone"),
+        (["--allowed-host", "a.b:80"], "--allowed-host: expected a name alone"),
+        (["--memory", "inf"], "--memory: expected gigabytes, got inf"),
         (["--drain", "nan"], "--drain: expected from 0 to 3600 seconds, got nan"),
     ],
 )

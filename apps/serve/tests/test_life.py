@@ -28,8 +28,8 @@ def asking(server: Server, **fields: object) -> Iterator[socket.socket]:
     body = json.dumps({"messages": HELLO, **fields}).encode()
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         yield connection
 

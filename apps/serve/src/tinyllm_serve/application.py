@@ -14,6 +14,7 @@ from tinyllm_qwen import TemplateError
 from tinyllm_serve.api_error import ApiError, as_api_error
 from tinyllm_serve.api_key import ApiKey
 from tinyllm_serve.body_limit import BodyLimit
+from tinyllm_serve.host_check import HostCheck
 from tinyllm_serve.request_log import RequestLog
 from tinyllm_serve.routes.chat import chat_router
 from tinyllm_serve.routes.completions import completions_router
@@ -71,6 +72,8 @@ def make_application(service: Service) -> ASGIApp:
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
+    if settings.host_names is not None:
+        guarded = HostCheck(guarded, settings.host_names)
     return RequestLog(guarded, service.metrics)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,6 +66,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="A web page that may ask; may be repeated."),
     ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="By which clients may ask for it; may be repeated."),
+    ] = None,
     max_tokens: Annotated[
         int, typer.Option(metavar="N", help="Of an answer, where the client does not say.")
     ] = 4096,
@@ -84,12 +89,39 @@ def serve(
     kv_bits: Annotated[
         int | None, typer.Option(metavar="4|8", help="Quantize keys and values.")
     ] = None,
+    page_size: Annotated[
+        int, typer.Option(metavar="N", help="Tokens that a page of keys and values holds.")
+    ] = 32,
+    prefill_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Tokens of prompts that a step computes at most.")
+    ] = 512,
+    step_seconds: Annotated[
+        float,
+        typer.Option(metavar="S", help="That prompts may keep those waiting who are answered."),
+    ] = 0.25,
     no_prefix_cache: Annotated[
         bool, typer.Option("--no-prefix-cache", help="Compute each prompt from its beginning.")
     ] = False,
+    prefix_memory: Annotated[
+        float | None,
+        typer.Option(metavar="GB", help="For beginnings that nobody uses now; unless given, all."),
+    ] = None,
+    prefix_path: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keeps beginnings of prompts over a restart."),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="A smaller model that guesses ahead; as --model."),
+    ] = None,
     speculation: Annotated[
-        int, typer.Option(metavar="N", help="Guess up to N tokens ahead; the text stays the same.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Guess up to N tokens ahead; the text stays the same. "
+            "[default: 4 with --draft-model, otherwise 0]",
+        ),
+    ] = None,
     keep_alive: Annotated[
         float, typer.Option(metavar="S", help="Seconds of silence until a stream says it is alive.")
     ] = 10.0,
@@ -123,13 +155,20 @@ def serve(
         port=port,
         api_keys=tuple(api_key or ()),
         cors_origins=tuple(cors_origin or ()),
+        allowed_hosts=tuple(allowed_host or ()),
         max_tokens=max_tokens,
         max_body=max_body,
         max_running=max_running,
         max_waiting=max_waiting,
-        memory=None if memory is None else int(memory * 1e9),
+        memory=_bytes("--memory", memory),
         kv_bits=kv_bits,
+        page_size=page_size,
+        prefill_tokens=prefill_tokens,
+        step_seconds=step_seconds,
         prefix_cache=not no_prefix_cache,
+        prefix_memory=_bytes("--prefix-memory", prefix_memory),
+        prefix_path=prefix_path,
+        draft_model=draft_model,
         speculation=speculation,
         keep_alive=keep_alive,
         drain=drain,
@@ -137,6 +176,14 @@ def serve(
     begin_log()
     asyncio.run(run(settings))
     return 0
+
+
+def _bytes(option: str, gigabytes: float | None) -> int | None:
+    if gigabytes is None:
+        return None
+    if not 0 <= gigabytes < 1e9:  # nor infinite, nor NaN
+        raise UsageError(f"{option}: expected gigabytes, got {gigabytes}")
+    return int(gigabytes * 1e9)
 
 
 def _notice(text: str) -> None:

@@ -39,4 +39,5 @@ def begin_log() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger(__package__).setLevel(logging.INFO)
+    for ours in (__package__, "tinyllm_engine"):
+        logging.getLogger(ours).setLevel(logging.INFO)

@@ -89,7 +89,16 @@ async def _loaded(service: Service, signals: Signals) -> bool:
     loading.result()
     chosen = service.arithmetic
     if chosen is not None:
-        _announce("ready", ops=chosen.ops.name, device=chosen.device, note=chosen.note or None)
+        settings, stats = service.settings, service.engine.stats
+        _announce(
+            "ready",
+            ops=chosen.ops.name,
+            device=chosen.device,
+            note=chosen.note or None,
+            pages=stats.pages_total,
+            draft_model=settings.draft_model,
+            speculation=settings.guesses or None,
+        )
     return True
 
 

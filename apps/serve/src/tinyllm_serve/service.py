@@ -9,6 +9,7 @@ from tinyllm_qwen import GenerationConfig, Tokenizer, load
 from tinyllm_qwen.hub import resolve
 
 from tinyllm_serve.api_error import ApiError, closing
+from tinyllm_serve.draft_model import load_draft_model
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.settings import Settings
 
@@ -101,15 +102,24 @@ class Service:
         self.advice = GenerationConfig.from_folder(folder)
         self.advice.sampling()  # out of range, it fails here and not at the first request
         model, tokenizer = load(folder, ops=self.arithmetic.ops, dtype=self.arithmetic.dtype)
+        draft = None
+        if settings.draft_model is not None:
+            draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)
         return Engine(
             model,
             tokenizer,
             EngineSettings(
+                page_size=settings.page_size,
                 memory_bytes=settings.memory,
                 max_running=settings.max_running,
                 max_waiting=settings.max_waiting,
                 kv_bits=settings.kv_bits,
+                prefill_tokens=settings.prefill_tokens,
+                step_seconds=settings.step_seconds,
                 prefix_cache=settings.prefix_cache,
-                speculation=settings.speculation,
+                prefix_cache_bytes=settings.prefix_memory,
+                prefix_path=settings.prefix_path,
+                speculation=settings.guesses,
             ),
+            draft=draft,
         )

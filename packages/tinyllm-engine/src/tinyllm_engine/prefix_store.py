@@ -75,6 +75,7 @@ class PrefixStore:
             if partial.exists():
                 partial.unlink()
             return 0
+        _log.info("%s: %d pages of prefixes were saved", path, len(named))
         return len(named)
 
     def load(self, path: Path) -> int:
@@ -102,6 +103,7 @@ class PrefixStore:
             array[index] = tensors[name][-count:]
         mx.eval(list(self._arrays().values()))
         self._pages.release(pages[::-1])  # the first, longest unused, are to be given away first
+        _log.info("%s: %d pages of prefixes were loaded", path, count)
         return count
 
     def _read(self, path: Path) -> dict[str, mx.array]:
