@@ -1,7 +1,5 @@
 """A draft model changes how soon tokens come, and no token."""
 
-import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import mlx.core as mx
@@ -10,15 +8,12 @@ from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request
 from tinyllm_engine.coverage import Coverage
 from tinyllm_engine.page_pool import PagePool
 from tinyllm_engine.sequence import Sequence as Tokens
+from tinyllm_engine.testing import Oracle, run_schedule
 from tinyllm_ops.testing import assert_close, exact
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 from tinyllm_qwen.manifest import expected_shapes
 
 Model = tuple[Qwen, Tokenizer]
-Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
-
-GREEDY = SamplingParams()
-DRAWN = SamplingParams(temperature=0.6, top_k=40, seed=3)
 
 
 def noise(pico: Model, **fields: object) -> Qwen:
@@ -58,35 +53,11 @@ def assert_pages_are_alike(engine: Engine, sequence: Tokens) -> None:
 @pytest.mark.parametrize("is_right", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_guessed_a_request_gets_what_it_gets_alone(
-    pico: Model, prompts: list[list[int]], generated: Generated, seed: int, is_right: bool
+    pico: Model, prompts: list[list[int]], generated: Oracle, seed: int, is_right: bool
 ) -> None:
-    draw = random.Random(seed)
     draft = pico[0] if is_right else noise(pico)
-    page_size = draw.choice([3, 8, 16])
-    longest = -(-(max(map(len, prompts)) + 24) // page_size)
-    page = PagePool(pico[0], EngineSettings(page_size, memory_bytes=1 << 24), draft).page_bytes
-    settings = EngineSettings(
-        page_size=page_size,
-        memory_bytes=page * draw.choice([longest + 1, 2 * longest, 400]),
-        max_running=draw.choice([2, 5, 32]),
-        prefill_tokens=draw.choice([7, 64, 512]),
-        step_seconds=1000.0,
-        prefix_cache=seed > 0,
-        speculation=draw.choice([1, 3, 5]),
-    )
-    engine = Engine(*pico, settings, draft=draft)
-    handles = []
-    for _ in range(8):
-        prompt, sampling = draw.choice(prompts), draw.choice([GREEDY, DRAWN])
-        handles.append(engine.add(Request(prompt, 24, sampling, priority=draw.randrange(-1, 2))))
-        for _ in range(draw.randrange(6)):
-            engine.step()
-    finish(engine)
-    for handle in handles:
-        request = handle.request
-        assert answer(handle) == generated(request.prompt, 24, request.sampling)
-    assert engine.stats.drafted_tokens > 0
-    assert engine.stats.pages_used == 0
+    tally = run_schedule(*pico, prompts, generated, seed, draft=draft, requests=8)
+    assert tally.drafted > 0
 
 
 def test_a_model_guesses_itself_right(pico: Model, prompts: list[list[int]]) -> None:

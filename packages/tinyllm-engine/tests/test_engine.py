@@ -1,25 +1,13 @@
 """The engine gives each request what `generate` gives it alone, whatever else happens."""
 
-import random
-from collections.abc import Callable, Sequence
-
 import mlx.core as mx
 import pytest
 from tinyllm_engine import Engine, EngineFullError, EngineSettings, Handle, Request, RequestError
-from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.block_manager import BlockManager
+from tinyllm_engine.testing import DRAWN, Oracle, pages_of, run_schedule
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
 
 Model = tuple[Qwen, Tokenizer]
-Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
-
-GREEDY = SamplingParams()
-DRAWN = SamplingParams(temperature=1.0, top_p=0.95, seed=3)
-PENALIZED = SamplingParams(temperature=0.8, top_k=40, repetition_penalty=1.2, seed=4)
-
-
-def memory(model: Qwen, pages: int, page_size: int) -> int:
-    """Bytes for so many pages."""
-    return pages * PagePool(model, EngineSettings(page_size, memory_bytes=1 << 24)).page_bytes
 
 
 def finish(engine: Engine) -> None:
@@ -33,48 +21,31 @@ def answer(handle: Handle) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_a_request_gets_what_it_gets_alone(
-    pico: Model, prompts: list[list[int]], generated: Generated, seed: int
+    pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
 ) -> None:
-    draw = random.Random(seed)
-    page_size = draw.choice([3, 8, 16])
-    longest = -(-(max(map(len, prompts)) + 24) // page_size)
-    settings = EngineSettings(
-        page_size=page_size,
-        # From hardly enough for one to plenty: preemptions in the first case.
-        memory_bytes=memory(pico[0], draw.choice([longest + 1, 2 * longest, 400]), page_size),
-        max_running=draw.choice([2, 5, 32]),
-        prefill_tokens=draw.choice([2, 7, 64, 512]),
-        step_seconds=1000.0,
-        prefix_cache=draw.random() < 0.8,
-        speculation=draw.choice([0, 3]),
-    )
-    engine = Engine(*pico, settings)
-    live: list[Handle] = []
-    wanted: list[tuple[Handle, list[int]]] = []
-    for _ in range(14):
-        prompt, count = draw.choice(prompts), draw.choice([1, 2, 9, 24])
-        sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
-        handle = engine.add(Request(prompt, count, sampling, priority=draw.randrange(-1, 2)))
-        wanted.append((handle, generated(prompt, count, sampling)))
-        live.append(handle)
-        for _ in range(draw.randrange(6)):
-            engine.step()
-        if draw.random() < 0.2:
-            engine.cancel(live.pop(draw.randrange(len(live))))
-    finish(engine)
-    for handle, tokens in wanted:
-        if handle.finish_reason == "cancelled":
-            assert answer(handle) == tokens[: len(answer(handle))]
-        else:
-            assert answer(handle) == tokens
-    assert engine.stats.pages_used == 0
-    assert engine.stats.running == engine.stats.waiting == 0
+    tally = run_schedule(*pico, prompts, generated, seed)
+    assert tally.requests == 14
+    assert tally.tokens > 0
+
+
+def test_a_token_that_differs_and_a_page_that_is_lost_are_seen(
+    pico: Model, prompts: list[list[int]], generated: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(Oracle):
+        def __call__(self, *asked: object) -> list[int]:
+            return [0, *super().__call__(*asked)[1:]]
+
+    with pytest.raises(AssertionError, match=r"seed 0, Request.*: expected \[0"):
+        run_schedule(*pico, prompts, Wrong(*pico), 0)
+    monkeypatch.setattr(BlockManager, "release", lambda *_: None)
+    with pytest.raises(AssertionError, match="seed 5: expected nothing left behind"):
+        run_schedule(*pico, prompts, generated, 5, requests=1)
 
 
 def test_preemptions_do_happen_in_a_small_memory_and_lose_nothing(
-    pico: Model, prompts: list[list[int]], generated: Generated
+    pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
-    settings = EngineSettings(page_size=4, memory_bytes=memory(pico[0], 16, 4))
+    settings = EngineSettings(page_size=4, memory_bytes=pages_of(pico[0], 16, 4))
     engine = Engine(*pico, settings)
     handles = [engine.add(Request(prompt, 24, DRAWN)) for prompt in prompts[:6]]
     finish(engine)
@@ -163,7 +134,7 @@ def test_the_context_ends_a_text(pico: Model, prompts: list[list[int]]) -> None:
 
 def test_what_can_never_be_served_is_refused_at_once(pico: Model, prompts: list[list[int]]) -> None:
     model = pico[0]
-    engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=memory(model, 5, 4)))
+    engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4)))
     vocab, context = model.config.vocab_size, model.config.context_length
     refused = [
         ([vocab], {}, f"below {vocab}"),

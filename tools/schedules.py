@@ -1,0 +1,48 @@
+"""Runs random schedules of the engine against `generate`, and counts what happened in them.
+
+uv run tools/schedules.py             # 500 seeds, two of five with a draft model: some minutes
+uv run tools/schedules.py 20 1000     # 20 seeds from 1000 on
+
+A token that a request would not get alone, or a page that is not given back, ends it with the seed.
+"""
+
+import sys
+import time
+from dataclasses import asdict, replace
+
+import mlx.core as mx
+from tinyllm_engine.testing import Oracle, Tally, run_schedule, sample_prompts
+from tinyllm_kernels import Arithmetic
+from tinyllm_qwen import Qwen, load
+from tinyllm_qwen.manifest import expected_shapes
+
+
+def main() -> None:
+    """Run them and print the sums."""
+    count, first = [*map(int, sys.argv[1:]), *(500, 0)[len(sys.argv) - 1 :]]
+    ops = Arithmetic.choose().ops
+    model, tokenizer = load("pico", ops=ops, dtype=mx.float32)
+    prompts, oracle = sample_prompts(tokenizer), Oracle(model, tokenizer)
+    drafts = [None, None, None, model, noise(model)]
+    tally, began = Tally(), time.monotonic()
+    for seed in range(first, first + count):
+        draft = drafts[seed % len(drafts)]
+        tally += run_schedule(model, tokenizer, prompts, oracle, seed, draft=draft)
+        print(f"\r{seed - first + 1} of {count} schedules", end="", file=sys.stderr, flush=True)
+    print(f"\r{count} schedules from seed {first} on, ops {ops.name}, ", end="")
+    print(f"{time.monotonic() - began:.0f} s, all as alone, no page left behind:")
+    for name, number in asdict(tally).items():
+        print(f"  {number:10,} {name.replace('_', ' ')}")
+
+
+def noise(model: Qwen) -> Qwen:
+    """A draft model whose guesses are wrong: one block of random weights."""
+    config = replace(model.config, num_hidden_layers=1)
+    mx.random.seed(1)
+    shapes = expected_shapes(config).items()
+    weights = {name: 0.1 * mx.random.normal(shape) for name, shape in shapes}
+    return Qwen(config, weights, ops=model.ops)
+
+
+if __name__ == "__main__":
+    main()
