@@ -2,17 +2,27 @@
 
 import json
 import statistics
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from tinyllm_bench.errors import BenchError, UsageError
+from tinyllm_bench.random_weights import random_weights
+from tinyllm_bench.serving import served
 from tinyllm_bench.serving.figures import Figures
 from tinyllm_bench.serving.load import Load
+from tinyllm_bench.serving.load_plot import draw_load
 from tinyllm_bench.serving.reply import Reply
-from tinyllm_bench.serving.report import draw_figures
 from tinyllm_bench.serving.served import Served
+from tinyllm_bench.serving.subject_files import SubjectFiles, write_checkpoint
+from tinyllm_bench.settings import Settings
+from tinyllm_bench.subject import Subject
+from tinyllm_qwen import Tokenizer, load
+from tinyllm_qwen.hub import resolve
 
 
 def test_arrivals_are_random_and_the_same_again() -> None:
@@ -46,7 +56,7 @@ def test_figures_are_those_of_numpy() -> None:
         pieces = start + np.cumsum(draw.uniform(0.1, 0.5, 30))
         replies.append(Reply(float(start), pieces.tolist(), 10, 4, 30))
     replies.append(Reply(3.0, error="HTTP status 429"))
-    figures = Figures.of("ours", replies)
+    figures = Figures.of("ours", 4.0, replies)
     good = replies[:-1]
     firsts = [reply.pieces[0] - reply.sent for reply in good]
     gaps = np.concatenate([np.diff(reply.pieces) for reply in good])
@@ -84,5 +94,108 @@ def test_a_server_that_does_not_come_up_is_named(tmp_path: Path) -> None:
 
 
 def test_a_plot_needs_no_answers(tmp_path: Path) -> None:
-    draw_figures(Load(), [Figures.of("silent", [])], tmp_path / "plot.svg")
+    draw_load("here", Load(), [Figures.of("silent", 4.0, [])], tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").exists()
+    silent = [Figures.of("silent", rate, []) for rate in (1.0, 2.0)]
+    draw_load("here", Load(), silent, tmp_path / "silence.svg")
+    assert (tmp_path / "silence.svg").exists()
+
+
+def test_several_rates_are_curves_of_those_who_answered(tmp_path: Path) -> None:
+    reply = Reply(0.0, [0.5, 0.6, 0.8], 10, 4, 3)
+    figures = [Figures.of("good", rate, [reply]) for rate in (1.0, 2.0, 4.0)]
+    draw_load("here", Load(), [*figures, Figures.of("silent", 1.0, [])], tmp_path / "curves.svg")
+    image = (tmp_path / "curves.svg").read_text()
+    assert image.count("<!-- good, p95 -->") == 2
+    assert "silent" not in image
+
+
+REFUSING = """
+import http.server, itertools, sys
+requests = itertools.count()
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        good = SOME and next(requests) % 2
+        self.send_response(200 if good else 429)
+        self.end_headers()
+        if good:
+            self.wfile.write(b'data: {"choices": [{"text": "a"}]}\\n\\n')
+
+port = int(sys.argv[-1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(("some", "failed", "expected"), [(False, 6, 1), (True, 3, 0)])
+def test_requests_that_fail_are_counted_and_no_answer_at_all_is_a_failure(
+    bench: Callable[[str], tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    some: bool,
+    failed: int,
+    expected: int,
+) -> None:
+    command = [sys.executable, "-c", REFUSING.replace("SOME", str(some))]
+    refusing = Served("refusing", command, "/ready")
+    monkeypatch.setattr(served, "servers", lambda *_, **__: ([refusing], []))
+    code, out, err = bench("serve --requests 6 --rate 0 --json")
+    assert code == expected
+    assert f"bench: refusing: {failed} of 6 requests failed: HTTP status 429 ({failed})\n" in err
+    assert json.loads(out)["servers"][0]["answered"] == 6 - failed
+
+
+def test_a_shape_is_served_and_its_tokens_are_text(
+    bench: Callable[[str], tuple[int, str, str]],
+) -> None:
+    options = "--requests 2 --answer-tokens 6 --prompt-words 20 --rate 0 --rate 100"
+    code, out, err = bench(f"serve --shape pico --bits 8 {options} --json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["model"] == "shape pico, random weights, 8-bit affine, group 64, bfloat16"
+    assert [each["rate"] for each in document["servers"]] == [0.0, 100.0]
+    for each in document["servers"]:
+        assert each["answered"] == 2
+        assert each["prompt_tokens"] == 40
+
+
+def test_a_model_and_a_shape_exclude_each_other(
+    bench: Callable[[str], tuple[int, str, str]],
+) -> None:
+    code, _, err = bench("serve --model pico --shape pico")
+    assert code == 2
+    assert "--shape: makes a model of its own" in err
+    code, _, err = bench("serve --bits 4")
+    assert code == 2
+    assert "--bits: is for random weights" in err
+
+
+def test_a_shape_has_a_checkpoint_and_a_gguf_of_one_tokenizer(tmp_path: Path) -> None:
+    files = SubjectFiles.of_shape("pico", 4, tmp_path, gguf=True)
+    model, tokenizer = load(files.folder)
+    assert tokenizer.vocab_size == model.config.vocab_size
+    fields = gguf.GGUFReader(files.gguf).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    (prompt,) = {arrival.prompt for arrival in Load(requests=1, prompt_words=30).arrivals()}
+    spoken = [tokens[token].replace("\u0120", " ") for token in tokenizer.encode(prompt)]
+    assert "".join(spoken) == prompt
+    absent = SubjectFiles.of_shape("pico", 5, tmp_path / "five", gguf=True)
+    assert absent.gguf is None
+    assert "not at 5" in absent.without_gguf
+
+
+def test_a_vocabulary_larger_than_the_tokenizer_is_filled_with_words(tmp_path: Path) -> None:
+    settings = Settings(shape="pico", prompt_tokens=4, decode_tokens=2, batch=2)
+    subject = Subject.make(settings)
+    larger = replace(subject.config, vocab_size=3000)
+    wide = Subject("wide", {}, larger, random_weights(larger, subject.form), subject.form)
+    tokenizer = Tokenizer.from_folder(write_checkpoint(wide, tmp_path / "wide"))
+    assert tokenizer.vocab_size == 3000
+    assert tokenizer.decode([2999, 2048]) == " t2999 t2048"
+    pico = Tokenizer.from_folder(resolve("pico"))
+    said = "the norm of a<|im_end|>"
+    assert tokenizer.encode(said) == pico.encode(said)

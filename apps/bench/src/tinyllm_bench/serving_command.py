@@ -1,10 +1,14 @@
 """The command line: `bench serve`."""
 
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tinyllm_bench.errors import UsageError
 
 serving = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -12,13 +16,24 @@ serving = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_except
 @serving.command()
 def serve(
     model: Annotated[
-        str,
-        typer.Option(metavar="ID", help="A folder, owner/name on the Hugging Face Hub, or pico."),
-    ] = "pico",
+        str | None,
+        typer.Option(metavar="ID", help="A folder, owner/name on the Hub, or pico, the default."),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Random weights instead, as of bench: qwen3-0.6b, ..."),
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(metavar="N", help="Of random weights. [default: 4]")
+    ] = None,
     requests: Annotated[int, typer.Option(metavar="N", help="How many are sent.")] = 32,
     rate: Annotated[
-        float, typer.Option(metavar="R", help="How many a second on average; 0: all at once.")
-    ] = 4.0,
+        list[float] | None,
+        typer.Option(
+            metavar="R",
+            help="How many a second on average, 0: all at once; may be repeated. [default: 4]",
+        ),
+    ] = None,
     concurrency: Annotated[
         int, typer.Option(metavar="N", help="How many are under way at most.")
     ] = 64,
@@ -46,38 +61,51 @@ def serve(
     """Send requests at random times to a server, and time its answers.
 
     Starts `serve` with the model, and with --peers other servers after it, each with the same
-    load. Answers are greedy. Prompts of random words begin alike for a while.
+    loads. Answers are greedy. Prompts of random words begin alike for a while. Exit codes: as of
+    bench, and 1 if a server did not come up or answered nothing.
     """
-    from tinyllm_qwen.hub import resolve  # with MLX, which --help can do without
-
-    from tinyllm_bench.machine import Machine
+    from tinyllm_bench.machine import Machine  # with MLX, which --help can do without
     from tinyllm_bench.plot import check_plot
     from tinyllm_bench.serving.load import Load
-    from tinyllm_bench.serving.report import as_json, draw_figures, print_figures
+    from tinyllm_bench.serving.load_plot import draw_load
+    from tinyllm_bench.serving.report import as_json, print_figures
     from tinyllm_bench.serving.run import measure
     from tinyllm_bench.serving.served import servers
+    from tinyllm_bench.serving.subject_files import SubjectFiles
 
     load = Load(
         requests=requests,
-        rate=rate,
         concurrency=concurrency,
         prompt_words=prompt_words,
         shared=shared,
         answer_tokens=answer_tokens,
         seed=seed,
     )
+    # Other seeds, so that no load finds the prompts of an earlier one in a cache.
+    loads = [replace(load, rate=r, seed=seed + i) for i, r in enumerate(rate or [load.rate])]
     if plot is not None:
         check_plot(plot)
-    found, absent = servers(resolve(model), gguf, peers=peers)
-    figures, failures = measure(load, found)
+    with tempfile.TemporaryDirectory() as folder:
+        if shape is None:
+            if bits is not None:
+                raise UsageError("--bits: is for random weights; --model has its own")
+            files = SubjectFiles.of_model(model or "pico", gguf)
+        else:
+            if model is not None or gguf is not None:
+                raise UsageError("--shape: makes a model of its own, without --model and --gguf")
+            files = SubjectFiles.of_shape(shape, bits, Path(folder), gguf=peers)
+        found, absent = servers(files, peers=peers, most_tokens=prompt_words + answer_tokens)
+        figures, failures = measure(loads, found)
+    machine = Machine.here()
     notices = [*absent, *failures]
     for notice in notices:
         sys.stderr.write(f"bench: {notice}\n")
     if json:
-        sys.stdout.write(as_json(Machine.here(), model, load, figures, notices) + "\n")
+        sys.stdout.write(as_json(machine, files.name, loads, figures, notices) + "\n")
     else:
-        print_figures(figures)
+        print_figures(machine, files.name, figures)
     if plot is not None and figures:
-        draw_figures(load, figures, plot)
+        draw_load(f"{machine}; {files.name}", load, figures, plot)
         sys.stderr.write(f"bench: wrote {plot}\n")
-    return 0 if figures else 1
+    complete = len(figures) == len(found) * len(loads)
+    return 0 if complete and all(each.answered for each in figures) else 1

@@ -1,10 +1,10 @@
 """The model that is measured."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops import Weight
+from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantized_tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.hub import resolve
@@ -46,6 +46,19 @@ class Subject:
     def nbytes(self) -> int:
         """Bytes of all weights."""
         return sum(weight.nbytes for weight in self.weights.values())
+
+    def arrays(self) -> Iterator[tuple[str, mx.array]]:
+        """Every array by the name that it has in a checkpoint of mlx-lm."""
+        for name, weight in self.weights.items():
+            full = name if name.startswith("lm_head.") else f"model.{name}"
+            if not isinstance(weight, QuantizedTensor):
+                yield full, weight
+                continue
+            path = full.removesuffix(".weight")
+            yield full, weight.packed
+            yield f"{path}.scales", weight.scales
+            if weight.biases is not None:
+                yield f"{path}.biases", weight.biases
 
     @classmethod
     def make(cls, settings: Settings) -> "Subject":

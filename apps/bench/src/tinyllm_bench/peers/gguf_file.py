@@ -17,6 +17,7 @@ from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.weights import expected_shapes
 
 from tinyllm_bench.errors import BenchError
+from tinyllm_bench.peers.gguf_vocabulary import GgufVocabulary
 
 _BLOCK = 32
 _SCALE = np.float16(2.0**-8)
@@ -88,13 +89,16 @@ class GgufType:
 TYPES = {4: GgufType("Q4_0", 18), 8: GgufType("Q8_0", 34), 16: GgufType("F16", 64)}
 
 
-def write_gguf(path: Path, config: QwenConfig, kind: GgufType) -> dict[str, int]:
+def write_gguf(
+    path: Path, config: QwenConfig, kind: GgufType, vocabulary: GgufVocabulary | None = None
+) -> dict[str, int]:
     """Write a model of random weights, one tensor in memory at a time.
 
     Args:
         path: the file, which must not exist.
         config: its architecture.
         kind: how matrices are stored; norms and biases are float32.
+        vocabulary: its tokens; None for a model that will be given ids.
 
     Returns:
         The bytes of each tensor, by its Hugging Face name less "model.".
@@ -109,7 +113,8 @@ def write_gguf(path: Path, config: QwenConfig, kind: GgufType) -> dict[str, int]
     gguf = importlib.import_module("gguf")
     stored = getattr(gguf.GGMLQuantizationType, kind.name)
     writer = gguf.GGUFWriter(path, config.model_type)
-    _describe(writer, config, gguf)
+    _describe(writer, config)
+    _list_tokens(writer, vocabulary or GgufVocabulary.nameless(config.vocab_size), gguf)
     tensors = {name: _tensor_shape(shape, kind) for name, shape in expected_shapes(config).items()}
     for name, (shape, matrix) in tensors.items():
         dtype = np.dtype(np.uint8 if matrix else np.float32)
@@ -130,8 +135,8 @@ def write_gguf(path: Path, config: QwenConfig, kind: GgufType) -> dict[str, int]
     }
 
 
-def _describe(writer: "_Writer", config: QwenConfig, gguf: ModuleType) -> None:
-    """What llama.cpp wants to know; the vocabulary is one of names that nobody will read."""
+def _describe(writer: "_Writer", config: QwenConfig) -> None:
+    """What llama.cpp wants to know of the model."""
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.context_length)
     writer.add_embedding_length(config.hidden_size)
@@ -142,11 +147,17 @@ def _describe(writer: "_Writer", config: QwenConfig, gguf: ModuleType) -> None:
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_theta)
+
+
+def _list_tokens(writer: "_Writer", vocabulary: GgufVocabulary, gguf: ModuleType) -> None:
+    """What it wants to know of the tokenizer."""
+    normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
+    count = len(vocabulary.tokens)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
-    writer.add_token_types([int(gguf.TokenType.NORMAL)] * config.vocab_size)
-    writer.add_token_merges(["t 0"])
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types([control if i in vocabulary.control else normal for i in range(count)])
+    writer.add_token_merges(vocabulary.merges)
 
 
 def _gguf_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 import mlx.core as mx
@@ -134,20 +134,6 @@ def _build(subject: Subject) -> _Model:
     if packed:
         form, nn = subject.form, importlib.import_module("mlx.nn")
         nn.quantize(model, form.group_size, form.bits, mode=form.mode, class_predicate=chosen)
-    model.load_weights(list(_named(subject)))
+    model.load_weights(list(subject.arrays()))
     mx.eval(model.parameters())
     return model
-
-
-def _named(subject: Subject) -> Iterator[tuple[str, mx.array]]:
-    """Every array by the name that mlx-lm gives it."""
-    for name, weight in subject.weights.items():
-        full = name if name.startswith("lm_head.") else f"model.{name}"
-        if isinstance(weight, mx.array):
-            yield full, weight
-            continue
-        path = full.removesuffix(".weight")
-        yield full, weight.packed
-        yield f"{path}.scales", weight.scales
-        if weight.biases is not None:
-            yield f"{path}.biases", weight.biases

@@ -17,6 +17,7 @@ class Figures:
 
     Attributes:
         name: of the server.
+        rate: requests that came in a second, on average; 0 if all came at once.
         answered: requests that got an answer.
         failed: the others.
         seconds: from the first request to the last piece.
@@ -28,6 +29,7 @@ class Figures:
     """
 
     name: str
+    rate: float
     answered: int
     failed: int
     seconds: float
@@ -38,7 +40,7 @@ class Figures:
     between_tokens: Percentiles
 
     @classmethod
-    def of(cls, name: str, replies: Sequence[Reply]) -> "Figures":
+    def of(cls, name: str, rate: float, replies: Sequence[Reply]) -> "Figures":
         """Add up the replies."""
         good = [reply for reply in replies if reply.error is None]
         began = min((reply.sent for reply in replies), default=0.0)
@@ -46,6 +48,7 @@ class Figures:
         tokens = sum(reply.tokens for reply in good)
         return cls(
             name=name,
+            rate=rate,
             answered=len(good),
             failed=len(replies) - len(good),
             seconds=seconds,
