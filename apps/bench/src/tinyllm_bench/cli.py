@@ -11,11 +11,12 @@ from tinyllm_bench.batching_command import batching
 from tinyllm_bench.errors import UsageError, one_line
 from tinyllm_bench.serving_command import serving
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.soak_command import soaking
 
 if TYPE_CHECKING:
     from tinyllm_bench.report import Report
 
-_COMMANDS = {"batch": batching, "serve": serving}
+_COMMANDS = {"batch": batching, "serve": serving, "soak": soaking}
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -126,7 +127,8 @@ def bench(
     Weights are random: what an operation costs does not depend on them. Speeds stand beside what
     the machine can do, which is measured too. Tables go to stdout, progress and notices to
     stderr. Ctrl-C ends a run and shows what was measured by then. Exit codes: 0; 2 for usage; 130
-    after Ctrl-C; 1 otherwise. `bench serve` measures servers instead.
+    after Ctrl-C; 1 otherwise. `bench batch`, `bench serve` and `bench soak` measure engine and
+    server.
     """
     settings = Settings(
         shape=shape,

@@ -49,6 +49,10 @@ class ProgressLine:
         """A step begins."""
         self._bar.update(self._task, description=what)
 
+    def reach(self, place: float) -> None:
+        """So many steps are behind."""
+        self._bar.update(self._task, completed=round(place))
+
     def end(self) -> None:
         """It is done."""
         self._bar.advance(self._task)
