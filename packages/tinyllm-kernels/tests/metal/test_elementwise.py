@@ -1,21 +1,37 @@
 """Softmax, the gate of an MLP, rows of a table, rotary positions: no sums of products."""
 
+from itertools import cycle
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_ops import OpSet, Rotary, Yarn, quantize
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
 
 SIZES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
+EACH_SIZE = list(zip(SIZES, cycle(TOLERANCE), strict=False))
+BITS, GROUPS = [2, 3, 4, 5, 6, 8], [32, 64, 128]
+EACH_FORMAT = list(zip(BITS, cycle(GROUPS), strict=False))
+SHAPES, YARN = [(1, 1, 1, 2), (2, 5, 3, 10), (1, 33, 2, 80), (2, 3, 4, 128)], Yarn(4.0, 64)
+BIASED, NORMED = {"biased": True}, {"normed": True}
 
 
-@pytest.mark.parametrize("width", SIZES)
-def test_softmax(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+def check_softmax(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
     x = normal((3, width), dtype, seed=1, magnitude=5.0)
     x[1, ::2] = -mx.inf
     x[2] = -mx.inf  # a row that sees nothing
     assert_close(metal.softmax(x), oracle.softmax(exact(x)))
+
+
+@pytest.mark.parametrize(("width", "dtype"), EACH_SIZE)
+def test_softmax(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+    check_softmax(metal, dtype, width)
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_softmax_of_any_size_and_dtype(metal_checked: OpSet, dtype: mx.Dtype, width: int) -> None:
+    check_softmax(metal_checked, dtype, width)
 
 
 def test_softmax_along_another_axis_and_of_long_rows(metal: OpSet) -> None:
@@ -26,10 +42,19 @@ def test_softmax_along_another_axis_and_of_long_rows(metal: OpSet) -> None:
     assert metal.softmax(mx.zeros((2, 0))).shape == (2, 0)
 
 
-@pytest.mark.parametrize("width", SIZES)
-def test_swiglu(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+def check_swiglu(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
     gate, up = normal((width,), dtype, seed=1, magnitude=6.0), normal((width,), dtype, seed=2)
     assert_close(metal.swiglu(gate, up), oracle.swiglu(exact(gate), exact(up)))
+
+
+@pytest.mark.parametrize(("width", "dtype"), EACH_SIZE)
+def test_swiglu(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+    check_swiglu(metal, dtype, width)
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_swiglu_of_any_size_and_dtype(metal_checked: OpSet, dtype: mx.Dtype, width: int) -> None:
+    check_swiglu(metal_checked, dtype, width)
 
 
 def test_swiglu_of_numbers_beyond_the_range_of_exp(metal: OpSet) -> None:
@@ -40,12 +65,21 @@ def test_swiglu_of_numbers_beyond_the_range_of_exp(metal: OpSet) -> None:
     assert metal.swiglu(mx.zeros((2, 0)), mx.zeros((2, 0))).shape == (2, 0)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-@pytest.mark.parametrize("group_size", [32, 64, 128])
-def test_embedding_of_every_format(metal: OpSet, group_size: int, bits: int) -> None:
+def check_embedding(metal: OpSet, group_size: int, bits: int) -> None:
     w = quantize(normal((7, 384), mx.bfloat16, seed=1), group_size, bits)
     ids = np.array([[6, 0, 3], [3, 1, 5]])
     assert_close(metal.embedding(mx.array(ids), w), oracle.embedding(ids, exact(w)))
+
+
+@pytest.mark.parametrize(("bits", "group_size"), EACH_FORMAT)
+def test_embedding_of_every_width(metal: OpSet, group_size: int, bits: int) -> None:
+    check_embedding(metal, group_size, bits)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("group_size", GROUPS)
+def test_embedding_of_every_format(metal_checked: OpSet, group_size: int, bits: int) -> None:
+    check_embedding(metal_checked, group_size, bits)
 
 
 def test_embedding_of_every_dtype(metal: OpSet, dtype: mx.Dtype) -> None:
@@ -56,16 +90,41 @@ def test_embedding_of_every_dtype(metal: OpSet, dtype: mx.Dtype) -> None:
         assert_close(y, oracle.embedding(ids, exact(w)))
 
 
-@pytest.mark.parametrize("traditional", [False, True])
-@pytest.mark.parametrize("scaling", [None, Yarn(4.0, 64)], ids=["plain", "yarn"])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (2, 5, 3, 10), (1, 33, 2, 80), (2, 3, 4, 128)])
-def test_rope(
+def check_rope(
     metal: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], scaling: Yarn | None, traditional: bool
 ) -> None:
     x = normal(shape, dtype, seed=1)
     y = metal.rope(x, slice(7, 7 + shape[1]), 1e4, traditional, scaling)
     expected = oracle.rope(exact(x), np.arange(7, 7 + shape[1]), 1e4, traditional, scaling)
     assert_close(y, expected, position=7 + shape[1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "scaling", "traditional"),
+    [
+        (SHAPES[0], mx.float32, None, True),
+        (SHAPES[1], mx.float16, YARN, True),
+        (SHAPES[2], mx.float32, YARN, False),
+        (SHAPES[3], mx.bfloat16, None, False),
+    ],
+)
+def test_rope(
+    metal: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], scaling: Yarn | None, traditional: bool
+) -> None:
+    check_rope(metal, dtype, shape, scaling, traditional)
+
+
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("scaling", [None, YARN], ids=["plain", "yarn"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rope_of_every_kind(
+    metal_checked: OpSet,
+    dtype: mx.Dtype,
+    shape: tuple[int, ...],
+    scaling: Yarn | None,
+    traditional: bool,
+) -> None:
+    check_rope(metal_checked, dtype, shape, scaling, traditional)
 
 
 def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None:
@@ -79,12 +138,10 @@ def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None
     assert metal.rope(mx.zeros((1, 0, 2, 8))).shape == (1, 0, 2, 8)
 
 
-@pytest.mark.parametrize("kind", [{"biased": True}, {"normed": True}], ids=str)
-@pytest.mark.parametrize("length", [1, 5])
-def test_what_attention_is_given(
+def check_attention_inputs(
     metal: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
 ) -> None:
-    rotary = Rotary(1e4, scaling=Yarn(4.0, 64))
+    rotary = Rotary(1e4, scaling=YARN)
     block = attention_block(64, 4, 2, 24, dtype, bits=4, rotary=rotary, **kind)
     x = normal((2, length, 64), dtype, seed=4)
     where = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 30]])[:, :length]
@@ -92,3 +149,27 @@ def test_what_attention_is_given(
     for part, expected in zip(made, attention_inputs_oracle(exact(x), block, where), strict=True):
         assert part.dtype == dtype
         assert_close(part, expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "dtype"),
+    [
+        (BIASED, 5, mx.float32),
+        (NORMED, 5, mx.float32),
+        (NORMED, 1, mx.float16),
+        (NORMED, 5, mx.bfloat16),
+    ],
+    ids=str,
+)
+def test_what_attention_is_given(
+    metal: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
+) -> None:
+    check_attention_inputs(metal, dtype, kind, length)
+
+
+@pytest.mark.parametrize("kind", [BIASED, NORMED], ids=str)
+@pytest.mark.parametrize("length", [1, 5])
+def test_what_attention_is_given_in_every_dtype(
+    metal_checked: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
+) -> None:
+    check_attention_inputs(metal_checked, dtype, kind, length)

@@ -1,5 +1,7 @@
 """Products with quantized matrices: a few tokens at a time, and many."""
 
+from itertools import cycle
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from tinyllm_ops import MLX, OpSet, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 SIZES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
+BITS, GROUPS = [2, 3, 4, 5, 6, 8], [32, 64, 128]
+EACH_FORMAT = list(zip(BITS, cycle(GROUPS), strict=False))
 EXACT = {mx.float32: 2e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}  # of issue 4, for the CPU's kernels
 
 
@@ -52,11 +56,17 @@ def test_any_number_of_inputs(metal: OpSet, tokens: int, inputs: int) -> None:
     check(metal, tokens, 5, inputs, mx.bfloat16, group_size=32)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize(("bits", "group_size"), EACH_FORMAT)
 @pytest.mark.parametrize("tokens", [1, 9])
-def test_every_format(metal: OpSet, tokens: int, group_size: int, bits: int) -> None:
+def test_every_width(metal: OpSet, tokens: int, group_size: int, bits: int) -> None:
     check(metal, tokens, 9, 256, mx.bfloat16, group_size=group_size, bits=bits)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("group_size", GROUPS)
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_every_format(metal_checked: OpSet, tokens: int, group_size: int, bits: int) -> None:
+    check(metal_checked, tokens, 9, 256, mx.bfloat16, group_size=group_size, bits=bits)
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 9])

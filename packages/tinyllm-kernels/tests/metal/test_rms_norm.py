@@ -1,17 +1,29 @@
+from itertools import cycle
+
 import mlx.core as mx
 import pytest
 from tinyllm_ops import OpSet
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 
 WIDTHS = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
+EACH_WIDTH = list(zip(WIDTHS, cycle(TOLERANCE), strict=False))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_rms_norm(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+def check(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
     x, weight = normal((3, width), dtype, seed=1), normal((width,), dtype, seed=2)
     y = metal.rms_norm(x, weight, 1e-6)
     assert (y.shape, y.dtype) == (x.shape, dtype)
     assert_close(y, oracle.rms_norm(exact(x), exact(weight), 1e-6))
+
+
+@pytest.mark.parametrize(("width", "dtype"), EACH_WIDTH)
+def test_rows_of_any_width(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
+    check(metal, dtype, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rows_of_any_width_and_dtype(metal_checked: OpSet, dtype: mx.Dtype, width: int) -> None:
+    check(metal_checked, dtype, width)
 
 
 def test_rows_that_fill_a_threadgroup_or_have_gaps(metal: OpSet) -> None:
