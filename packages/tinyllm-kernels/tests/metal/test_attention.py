@@ -4,11 +4,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_kernels.metal import METAL
-from tinyllm_kernels.metal.attention import MAX_PARTS, MIN_PART
-from tinyllm_ops import MLX, OpSet, quantize
+from tinyllm_kernels.metal.attention.decode import MAX_PARTS, MIN_PART
+from tinyllm_ops import MLX, OpSet, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # beside 64, float32
+# Head dim, dtype, and the group and width of the codes of keys and of values.
+PACKED = [
+    (64, mx.float32, (64, 8), (64, 8)),
+    (64, mx.bfloat16, (32, 2), (32, 5)),
+    (96, mx.float16, (32, 4), (32, 4)),
+    (128, mx.bfloat16, (128, 3), (64, 6)),
+]
 EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 # Queries and keys: fewer keys than queries, too, so that the first queries see none.
 TILES = [
@@ -30,9 +37,7 @@ def qkv(
     return q, k, v
 
 
-def check(
-    metal: OpSet, q: mx.array, k: mx.array, v: mx.array, mask: str | None = "causal"
-) -> mx.array:
+def check(metal: OpSet, q: mx.array, k: Weight, v: Weight, mask: str | None = "causal") -> mx.array:
     y = metal.attention(q, k, v, None, mask)
     assert (y.shape, y.dtype) == (q.shape, q.dtype)
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
@@ -90,6 +95,29 @@ def test_keys_of_a_cache_are_read_where_they_lie(metal: OpSet, length: int) -> N
         check(metal, q[..., columns], k, v)
 
 
+@pytest.mark.parametrize(("dim", "dtype", "of_keys", "of_values"), PACKED)
+@pytest.mark.parametrize("lengths", [(1, 33), (23, 77)], ids=str)
+def test_packed_keys_and_values(
+    metal: OpSet,
+    lengths: tuple[int, int],
+    dim: int,
+    dtype: mx.Dtype,
+    of_keys: tuple[int, int],
+    of_values: tuple[int, int],
+) -> None:
+    q, k, v = qkv(*lengths, dim, dtype)
+    check(metal, q, quantize(k, *of_keys), quantize(v, *of_values))
+
+
+def test_one_packed_key_and_those_of_a_cache(metal: OpSet) -> None:
+    q, k, v = qkv(1, 300, rows=2)
+    packed = [quantize(x, 64, 8) for x in (k, v)]
+    check(metal, q[:1, :2], *(x[:1, :1, :1] for x in packed))  # with a scale that is a `constant`
+    check(metal, q, *(x[:, :, 4:291] for x in packed))
+    turned = [quantize(x.swapaxes(1, 2), 64, 8) for x in (k, v)]
+    check(metal, q, *(x.map(lambda part: part.swapaxes(1, 2)) for x in turned))
+
+
 @pytest.mark.parametrize("length", [1, 3])
 def test_takes_any_number_of_leading_axes(metal: OpSet, length: int) -> None:
     for lead in ((), (2, 3)):
@@ -115,11 +143,11 @@ def test_scores_far_apart_do_not_overflow(metal: OpSet, length: int) -> None:
 @pytest.mark.parametrize("length", [1, 3])
 @pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
 def test_what_is_no_number_reaches_the_queries_that_see_it(
-    metal: OpSet, length: int, bad: float
+    metal_checked: OpSet, length: int, bad: float
 ) -> None:
     q, k, v = qkv(length, 40)
     k[:, :, 17, 5] = bad
-    y = exact(metal.attention(mx.abs(q), k, v, None, "causal"))
+    y = exact(metal_checked.attention(mx.abs(q), k, v, None, "causal"))
     assert np.isfinite(y).all() if bad == -mx.inf else np.isnan(y).all()
 
 
@@ -131,11 +159,12 @@ def test_no_keys_give_zeros(metal: OpSet) -> None:
 @pytest.mark.parametrize("length", [1, 5])
 def test_mlx_computes_the_rest(metal: OpSet, length: int) -> None:
     q, k, v = qkv(length, 9)
-    packed = quantize(k, 64, 8)
+    packed, floating = quantize(k, 64, 8), quantize(k, 32, 4, "mxfp4")
     narrow = [x[..., :48] for x in (q, k, v)]
     for inputs in (
         (q, k, v, None, normal((length, 9), seed=4)),
-        (q, packed, packed, None, "causal"),
+        (q, packed, v, None, "causal"),
+        (q, floating, floating, None, "causal"),
         (*narrow, None, None),
     ):
         assert mx.array_equal(metal.attention(*inputs), MLX.attention(*inputs)).item()

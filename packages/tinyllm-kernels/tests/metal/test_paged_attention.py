@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import MLX, OpSet, quantize
+from tinyllm_ops import MLX, OpSet, Weight, quantize
 from tinyllm_ops.testing import PageTable, assert_close, exact, normal, oracle, page_table
 
 FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # beside 64, float32
@@ -28,8 +28,8 @@ def inputs(
 def check(
     metal: OpSet,
     q: mx.array,
-    k: mx.array,
-    v: mx.array,
+    k: Weight,
+    v: Weight,
     table: PageTable,
     window: int | None = None,
 ) -> mx.array:
@@ -133,10 +133,40 @@ def test_what_is_past_the_end_of_a_request_is_not_looked_at(metal: OpSet) -> Non
     assert mx.isfinite(metal.paged_attention(q, k, v, *table.arrays)).all().item()
 
 
-def test_mlx_computes_packed_pages_and_other_head_dims(metal: OpSet) -> None:
+@pytest.mark.parametrize(
+    ("dim", "dtype", "of_keys", "of_values"),
+    [(64, mx.float32, (64, 8), (32, 4)), (128, mx.bfloat16, (64, 4), (128, 8))],
+)
+def test_packed_pages(
+    metal: OpSet,
+    dim: int,
+    dtype: mx.Dtype,
+    of_keys: tuple[int, int],
+    of_values: tuple[int, int],
+) -> None:
+    table = page_table([(1, 257), (23, 77), (0, 3), (1, 1)], 16, seed=0)
+    q, k, v = inputs(table, 16, dim, dtype)
+    for window in (None, 40):
+        check(metal, q, quantize(k, *of_keys), quantize(v, *of_values), table, window)
+
+
+def test_packed_pages_give_what_a_packed_cache_gives(metal: OpSet) -> None:
+    table = page_table([(1, 400)], 16, seed=4)
+    q, *dense = inputs(table, 16)
+    k, v = (quantize(x, 64, 4) for x in dense)
+    rows = [
+        x.map(lambda part: part[table.block_table[0, :25]].swapaxes(0, 1).flatten(1, 2))
+        for x in (k, v)
+    ]
+    alone = metal.attention(q.swapaxes(0, 1), *(x[:, :400] for x in rows)).swapaxes(0, 1)
+    assert mx.array_equal(metal.paged_attention(q, k, v, *table.arrays), alone).item()
+
+
+def test_mlx_computes_pages_of_other_formats_and_head_dims(metal: OpSet) -> None:
     table = page_table([(1, 13), (5, 21)], 8, seed=7)
     q, k, v = inputs(table, 8)
     narrow = [x[..., :48] for x in (q, k, v)]
-    for tensors in ((q, quantize(k, 64, 8), quantize(v, 64, 8)), narrow):
+    floating = [quantize(x, 32, 4, "mxfp4") for x in (k, v)]
+    for tensors in ((q, *floating), (q, k, quantize(v, 64, 8)), narrow):
         y = metal.paged_attention(*tensors, *table.arrays)
         assert mx.array_equal(y, MLX.paged_attention(*tensors, *table.arrays)).item()

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
-from tinyllm_ops import Rotary, quantize
+from tinyllm_ops import QuantizedTensor, Rotary, quantize
 from tinyllm_ops.testing import PageTable, assert_close, exact, normal, oracle, page_table
 from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
 
@@ -102,6 +102,20 @@ def tiles() -> None:
         assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
 
 
+def packed_keys() -> None:
+    """Codes of two widths, in groups of two sizes, by both kernels: in one piece and in pages."""
+    q = normal((2, 6, 5, 64), seed=1)
+    k, v = _packed(*(normal((2, 2, 45, 64), seed=seed) for seed in (2, 3)))
+    for queries in (q, q[:, :, -1:]):
+        y = METAL.attention(queries, k, v, None, "causal")
+        assert_close(y, oracle.attention(exact(queries), exact(k), exact(v), None, "causal"))
+    _attend_pages(page_table([(1, 20), (13, 45)], 8, seed=1), None, packed=True)
+
+
+def _packed(k: mx.array, v: mx.array) -> tuple[QuantizedTensor, QuantizedTensor]:
+    return quantize(k, 32, 3), quantize(v, 64, 4)
+
+
 def paged_attention() -> None:
     """Requests of all kinds and tokens that are nobody's, with and without a window."""
     table = page_table([(1, 300), (13, 45), (0, 9), (2, 7), (1, 1), (1, 40)], 8, seed=1)
@@ -114,10 +128,11 @@ def requests() -> None:
     _attend_pages(page_table([(1, 3), (3, 5)] * 20, 8, seed=1), None)
 
 
-def _attend_pages(table: PageTable, window: int | None) -> None:
+def _attend_pages(table: PageTable, window: int | None, *, packed: bool = False) -> None:
     tokens = int(table.query_starts[-1].item())
     q = normal((tokens + 2, 6, 64), seed=1)  # the last two are nobody's
-    k, v = (normal((table.pages, 2, 8, 64), seed=seed) for seed in (2, 3))
+    dense = [normal((table.pages, 2, 8, 64), seed=seed) for seed in (2, 3)]
+    k, v = _packed(*dense) if packed else dense
     y = METAL.paged_attention(q, k, v, *table.arrays, window=window)
     where = (np.array(x) for x in table.arrays)
     expected = oracle.paged_attention(exact(q), exact(k), exact(v), *where, None, window)
@@ -137,6 +152,7 @@ CASES = {
         expert_linear,
         decode,
         tiles,
+        packed_keys,
         paged_attention,
         requests,
     )

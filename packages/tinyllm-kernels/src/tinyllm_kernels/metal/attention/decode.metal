@@ -1,8 +1,9 @@
 // One query of each head against a part of the keys, by an online softmax (Milakov 2018).
 
 // Rows [row0, rows) of the queries, at most ROWS, against some keys.
-template <int D, int ROWS, int SIMDGROUPS, typename Q, typename Keys, typename Output>
-void attend_part(Q q, Keys k, Keys v, float scale, int row0, int rows, Range keys, Output output,
+template <int D, int ROWS, int SIMDGROUPS, typename Q, typename Keys, typename Values,
+          typename Output>
+void attend_part(Q q, Keys k, Values v, float scale, int row0, int rows, Range keys, Output output,
                  threadgroup float* sums, threadgroup float* tops, threadgroup float* totals,
                  int thread_index) {
   constexpr int COLUMNS = (D + 31) / 32;  // of a lane: lane, lane + 32, ...
@@ -26,8 +27,8 @@ void attend_part(Q q, Keys k, Keys v, float scale, int row0, int rows, Range key
     float offered[COLUMNS], given[COLUMNS];
     for (int c = 0; c < COLUMNS; ++c) {
       const int column = lane + 32 * c;
-      offered[c] = column < D ? float(k.row(key).at(column)) : 0.0f;
-      given[c] = column < D ? float(v.row(key).at(column)) : 0.0f;
+      offered[c] = column < D ? float(k.row(key)[column]) : 0.0f;
+      given[c] = column < D ? float(v.row(key)[column]) : 0.0f;
     }
     for (int r = 0; r < ROWS; ++r) {
       float score = 0;

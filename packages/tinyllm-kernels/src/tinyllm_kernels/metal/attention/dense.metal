@@ -6,10 +6,15 @@ Queries<T> queries_of(const device T* q, Strides strides, HeadGroup of) {
           strides[3], of.group};
 }
 
-template <typename T, typename Strides>
-Rows<T> rows_of(const device T* x, Strides strides, HeadGroup of) {
-  return {x + of.batch * strides[0] + of.kv_head * strides[1], strides[2], strides[3]};
-}
+// Where the keys and values of a head are.
+struct HeadInBatch {
+  int batch, kv_head;
+
+  template <typename P, typename Strides>
+  Rows<P> rows(P x, Strides strides) const {
+    return {x + batch * strides[0] + kv_head * strides[1], strides[2], strides[3]};
+  }
+};
 
 // The output is contiguous.
 template <typename T, typename Shape>

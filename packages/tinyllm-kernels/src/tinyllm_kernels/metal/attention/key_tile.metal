@@ -10,7 +10,7 @@ void stage(Keys x, int block, int first, int end, threadgroup T* tile, int threa
     const int key = block + i;
     const bool is_there = key >= first && key < end;
     for (int column = thread_index % 32; column < D; column += 32) {
-      tile[i * STRIDE + column] = is_there ? T(x.row(key).at(column)) : T(0);
+      tile[i * STRIDE + column] = is_there ? T(x.row(key)[column]) : T(0);
     }
   }
 }

@@ -15,23 +15,23 @@ struct Queries {
   }
 };
 
-// A key or a value.
-template <typename T>
+// A key or a value, or a part of its codes; P is a pointer.
+template <typename P>
 struct Row {
-  const device T* x;
+  P x;
   int64_t column_stride;
 
-  T at(int column) const { return x[column * column_stride]; }
+  auto operator[](int column) const { return x[column * column_stride]; }
 };
 
 // The keys or values of one head, one after the other. A cache hands out a view of its buffer, which
 // is read in place: a copy would cost as much as attention itself.
-template <typename T>
+template <typename P>
 struct Rows {
-  const device T* x;
+  P x;
   int64_t token_stride, column_stride;
 
-  Row<T> row(int key) const { return {x + key * token_stride, column_stride}; }
+  Row<P> row(int key) const { return {x + key * token_stride, column_stride}; }
 };
 
 // The results, in the order of `Queries`.

@@ -15,8 +15,9 @@ inline Place place_of(int lane) {
 
 // Rows [row0, rows) of the queries, at most 32. Query i sees the keys up to before + i, of the
 // `keys` that there are, and of these the last `window` if that is not 0.
-template <typename T, int D, int STRIDE, typename Q, typename Keys, typename Output>
-void attend_tile(Q q, Keys k, Keys v, float scale, int row0, int rows, int before, int keys,
+template <typename T, int D, int STRIDE, typename Q, typename Keys, typename Values,
+          typename Output>
+void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int before, int keys,
                  int window, Output output, threadgroup T* tile, int thread_index) {
   constexpr int SIMDGROUPS = 4;  // with eight rows each
   const Place place = place_of(thread_index % 32);

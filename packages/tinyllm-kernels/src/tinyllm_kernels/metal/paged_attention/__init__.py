@@ -1,12 +1,13 @@
 """Attention over keys and values in pages, by prompts and decoded tokens side by side.
 
-The contract of `tinyllm_ops.paged_attention`, for head dims 64, 80, 96 and 128 and dense pages; MLX
-computes the rest, which reads back where the requests are.
+The contract of `tinyllm_ops.paged_attention`, for head dims 64, 80, 96 and 128 and pages of numbers
+or affine codes; MLX computes the rest, which reads back where the requests are.
 
 These are the kernels of `tinyllm_kernels.metal.attention` (shapes, memory and registers are those
-of its docstring), which ask a block table for each key's row. Nothing is read back: the host knows
-how many tokens and requests there are, not whose they are, so it launches as many threadgroups as
-there could be work for, and each finds out what is its own (`requests.metal`).
+of its `decode.py` and `tiles.py`), which ask a block table for each key's row. Nothing is read
+back: the host knows how many tokens and requests there are, not whose they are, so it launches as
+many threadgroups as there could be work for, and each finds out what is its own
+(`requests.metal`).
 
 1. Parts of the keys of requests with one new token. (MAX_PARTS or what the widest block table can
    hold) x key heads x requests; those of the others write that they have seen nothing.
@@ -23,81 +24,102 @@ alone.
 
 from __future__ import annotations
 
+import functools
+
 import mlx.core as mx
 from jaxtyping import Float, Int32
 from tinyllm_ops import MLX, Weight
 from tinyllm_ops.contract import check_paged_attention
 
-from tinyllm_kernels.metal.attention import (
+from tinyllm_kernels.metal.attention import HEAD_DIMS
+from tinyllm_kernels.metal.attention.decode import (
+    ATTEND_PART,
     GROUP,
-    HEAD_DIMS,
     MAX_PARTS,
     MIN_PART,
-    TILE,
+    READ,
     decode_groups,
     decode_template,
     parts_at_most,
 )
+from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
+from tinyllm_kernels.metal.attention.tiles import ATTEND_TILE, TILE
 from tinyllm_kernels.metal.kernel import Kernel
 
-_INPUTS = ("q", "k", "v", "block_table", "query_starts", "context_lengths", "scale", "window")
+_WHERE = ("block_table", "query_starts", "context_lengths", "scale", "window")
 _FILES = (
-    "attention/rows.metal",
-    "attention/head_group.metal",
-    "attention/parts.metal",
-    "attention/decode.metal",
-    "attention/key_tile.metal",
-    "attention/tiles.metal",
+    *READ,
+    *ATTEND_PART,
+    *ATTEND_TILE,
     "paged_attention/pages.metal",
     "paged_attention/requests.metal",
     "paged_attention/paged_attention.metal",
 )
-_PARTS = Kernel(
-    "paged_attention_parts",
-    _FILES,
-    _INPUTS,
-    ("partial",),
-    """
+_REQUESTS = """
+    const auto requests =
+        requests_of(block_table, query_starts, context_lengths, block_table_shape, window);
+"""
+
+
+@functools.cache
+def _parts(keys: KeyFormat) -> Kernel:
+    """The first launch, for each format of keys."""
+    place = """
     threadgroup float sums[SIMDGROUPS * D], tops[SIMDGROUPS * ROWS], totals[SIMDGROUPS * ROWS];
     const uint3 at = threadgroup_position_in_grid;
     const HeadGroup of = head_group_to_decode<ROWS>(at, q_shape, k_shape);
-    const auto requests =
-        requests_of(block_table, query_starts, context_lengths, block_table_shape, window);
-    const auto pages = requests.pages(of.batch);
+    const auto place = head_in_pages(requests.pages(of.batch), k_shape[2], of.kv_head);
+    """
+    attend = """
     attend_part<D, ROWS, SIMDGROUPS>(
-        queries_from(q, q_strides, min(query_starts[of.batch], q_shape[0] - 1), of),
-        rows_in_pages(k, k_shape, k_strides, of.kv_head, pages),
-        rows_in_pages(v, k_shape, v_strides, of.kv_head, pages), scale, of.row0, of.group,
+        queries_from(q, q_strides, min(query_starts[of.batch], q_shape[0] - 1), of), keys, values,
+        scale, of.row0, of.group,
         part_of<MIN_PART, MAX_PARTS>(requests.visible_to_one(of.batch), at.x),
         part_results_of<D, false>(partial, of.first_head(q_shape[1]), at.x,
                                   threadgroups_per_grid.x),
         sums, tops, totals, thread_index_in_threadgroup);
-    """,
-    row_contiguous=False,
-)
-_RESULTS = Kernel(
-    "paged_attention",
-    _FILES,
-    (*_INPUTS, "partial", "tiles"),
-    ("out",),
     """
+    return Kernel(
+        f"paged_attention_parts{keys.name}",
+        _FILES,
+        ("q", *keys.inputs, *_WHERE),
+        ("partial",),
+        _REQUESTS + place + keys.body + attend,
+        row_contiguous=False,
+    )
+
+
+@functools.cache
+def _results(keys: KeyFormat) -> Kernel:
+    """The second launch, for each format of keys."""
+    place = """
     constexpr int STRIDE = D + 8;
     threadgroup T tile[TILE * STRIDE];
     const int x = threadgroup_position_in_grid.x, kv_head = threadgroup_position_in_grid.y;
-    const auto requests =
-        requests_of(block_table, query_starts, context_lengths, block_table_shape, window);
-    if (x < tiles) {
-      attend_tile_of_request<T, D, STRIDE>(requests, q, k, v, scale, out, q_shape, q_strides,
-                                           k_shape, k_strides, v_strides, x, kv_head, tile,
-                                           thread_index_in_threadgroup);
-    } else {
-      put_token<T, D, THREADS, MIN_PART, MAX_PARTS>(requests, partial, out, q_shape, k_shape,
+    const int thread_index = thread_index_in_threadgroup, kv_heads = k_shape[1];
+    if (x >= tiles) {
+      put_token<T, D, THREADS, MIN_PART, MAX_PARTS>(requests, partial, out, q_shape, kv_heads,
                                                     partial_shape[2], x - tiles, kv_head,
-                                                    thread_index_in_threadgroup);
+                                                    thread_index);
+      return;
     }
-    """,
-    row_contiguous=False,
-)
+    const TileOfRequest at =
+        tile_of_request(requests, x, q_shape[1] / kv_heads, thread_index % 32);
+    if (at.request < 0) return;
+    const auto place = head_in_pages(requests.pages(at.request), k_shape[2], kv_head);
+    """
+    attend = """
+    attend_tile_of_request<T, D, STRIDE>(requests, at, q, keys, values, scale, out, q_shape,
+                                         q_strides, kv_heads, kv_head, tile, thread_index);
+    """
+    return Kernel(
+        f"paged_attention{keys.name}",
+        _FILES,
+        ("q", *keys.inputs, *_WHERE, "partial", "tiles"),
+        ("out",),
+        _REQUESTS + place + keys.body + attend,
+        row_contiguous=False,
+    )
 
 
 def paged_attention(
@@ -116,26 +138,27 @@ def paged_attention(
         return mx.zeros(q.shape, q.dtype)
     where = (block_table, query_starts, context_lengths)
     tokens, heads, dim = q.shape
-    if not (isinstance(k, mx.array) and isinstance(v, mx.array)) or dim not in HEAD_DIMS:
+    stored = StoredKeys.of(k, v)
+    if stored is None or dim not in HEAD_DIMS:
         return MLX.paged_attention(q, k, v, *where, scale, window)
     requests, blocks = block_table.shape
-    kv_heads, page = k.shape[1:3]
+    _, kv_heads, page = stored.lead
     inputs = (
-        *(q, k, v),
+        *(q, *stored.arrays),
         *(mx.contiguous(x) for x in where),  # no copy, if they are
         *(dim**-0.5 if scale is None else scale, window or 0),
     )
     parts = parts_at_most(blocks * page if window is None else min(blocks * page, window))
-    (partial,) = _PARTS(
+    (partial,) = _parts(stored.format)(
         inputs,
         [((requests, heads, parts, dim + 2), mx.float32)],
         groups=(parts, decode_groups(heads, kv_heads), requests),
         group=GROUP,
-        template=decode_template(heads, kv_heads, dim),
+        template=[*decode_template(heads, kv_heads, dim), *stored.template],
     )
     group = heads // kv_heads
     tiles = tokens * group // TILE + min(requests, tokens // 2) if tokens > 1 else 0
-    (out,) = _RESULTS(
+    (out,) = _results(stored.format)(
         (*inputs, partial, tiles),
         [(q.shape, q.dtype)],
         groups=(tiles + tokens, kv_heads, 1),
@@ -143,6 +166,7 @@ def paged_attention(
         template=[
             *(("T", q.dtype), ("D", dim), ("THREADS", GROUP[0])),
             *(("MIN_PART", MIN_PART), ("MAX_PARTS", MAX_PARTS)),
+            *stored.template,
         ],
     )
     return out

@@ -1,22 +1,33 @@
 // Keys and values in pages, `P Hkv page D` (Kwon et al. 2023).
 
-// The keys or values of one head of one request.
-template <typename T, typename Table>
+// The keys or values of one head of one request; P is a pointer.
+template <typename P, typename Table>
 struct RowsInPages {
-  const device T* x;  // of the head, in the first page of all
+  P x;                // of the head, in the first page of all
   Table block_table;  // the pages of the request, in order
   int page;           // keys in each
   int64_t page_stride, token_stride, column_stride;
 
-  Row<T> row(int key) const {
+  Row<P> row(int key) const {
     return {x + block_table[key / page] * page_stride + key % page * token_stride, column_stride};
   }
 };
 
-template <typename T, typename Table, typename Shape, typename Strides>
-RowsInPages<T, Table> rows_in_pages(const device T* x, Shape shape, Strides strides, int kv_head,
-                                    Table block_table) {
-  return {x + kv_head * strides[1], block_table, shape[2], strides[0], strides[2], strides[3]};
+// Where the keys and values of a head are.
+template <typename Table>
+struct HeadInPages {
+  Table block_table;
+  int page, kv_head;
+
+  template <typename P, typename Strides>
+  RowsInPages<P, Table> rows(P x, Strides strides) const {
+    return {x + kv_head * strides[1], block_table, page, strides[0], strides[2], strides[3]};
+  }
+};
+
+template <typename Table>
+HeadInPages<Table> head_in_pages(Table block_table, int page, int kv_head) {
+  return {block_table, page, kv_head};
 }
 
 // The queries of the heads of a group, `T H D`, from a token on.
