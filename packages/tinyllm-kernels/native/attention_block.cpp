@@ -114,7 +114,7 @@ void run(const Kernels& kernels, const AttentionBlockTask& t) {
   run_attention(kernels, attention);
 
   Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), tokens_of(in));
-  multiply(kernels, joined, {{&t.o, t.o_bias, in.x, t.y}});
+  multiply(kernels, joined, {{&t.o, t.o_bias, t.residual, t.y}});
 }
 
 }  // namespace tinyllm

@@ -38,6 +38,7 @@ struct AttentionBlockTask {
   AttentionInputsTask inputs;
   Weights o;
   const void* o_bias;
+  const void* residual;  // x of the inputs, or null where it is not added
   int64_t offset;  // tokens of the cache before those to which to_k and to_v of the inputs point
   float scale;
   void* y;  // B L E

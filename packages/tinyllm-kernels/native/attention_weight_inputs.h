@@ -17,6 +17,7 @@ class AttentionWeightInputs {
 
   Weights o(Copies& copies) const { return projections_[3].placed(copies); }
   const void* o_bias(Copies& copies) const { return biases_[3].placed(copies); }
+  const void* residual(const void* x) const { return block_->residual ? x : nullptr; }
 
  private:
   std::shared_ptr<AttentionWeights> block_;

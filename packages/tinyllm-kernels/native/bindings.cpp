@@ -74,11 +74,11 @@ NB_MODULE(_cpu, m) {
       .def(
           "__init__",
           [](Told<tinyllm::MlpWeights>* self, const Norm& n, const Weight& gate, const Weight& up,
-             const Weight& down) {
+             const Weight& down, bool residual) {
             new (self) Told<tinyllm::MlpWeights>{std::make_shared<tinyllm::MlpWeights>(
-                norm(n), weight(gate), weight(up), weight(down))};
+                norm(n), weight(gate), weight(up), weight(down), residual)};
           },
-          "norm"_a, "gate"_a, "up"_a, "down"_a);
+          "norm"_a, "gate"_a, "up"_a, "down"_a, "residual"_a);
   m.def(
       "mlp_block",
       [](const array& x, const Told<tinyllm::MlpWeights>& block) {
@@ -90,12 +90,13 @@ NB_MODULE(_cpu, m) {
           "__init__",
           [](Told<tinyllm::AttentionWeights>* self, const Norm& n, const Projection& q,
              const Projection& k, const Projection& v, const Projection& o, int head_dim,
-             const Rotary& r, const Norm& q_norm, const Norm& k_norm) {
+             const Rotary& r, const Norm& q_norm, const Norm& k_norm, bool residual) {
             new (self) Told<tinyllm::AttentionWeights>{std::make_shared<tinyllm::AttentionWeights>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
-                rotary(r), norm(q_norm), norm(k_norm))};
+                rotary(r), norm(q_norm), norm(k_norm), residual)};
           },
-          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rotary"_a, "q_norm"_a, "k_norm"_a);
+          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rotary"_a, "q_norm"_a, "k_norm"_a,
+          "residual"_a);
   m.def(
       "attention_inputs",
       [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& positions) {

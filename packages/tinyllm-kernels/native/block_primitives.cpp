@@ -23,11 +23,13 @@ struct MlpInputsOf {
         gate(block.gate, inputs, at),
         up(block.up, inputs, at),
         down(block.down, inputs, at),
-        eps(block.eps) {}
+        eps(block.eps),
+        residual(block.residual) {}
 
   Input norm;
   WeightInput gate, up, down;
   float eps;
+  bool residual;
 };
 
 class MlpBlock : public CpuPrimitive {
@@ -41,6 +43,7 @@ class MlpBlock : public CpuPrimitive {
       Copies copies;
       MlpBlockTask task{};
       task.x = placed(x, copies);
+      task.residual = block.residual ? task.x : nullptr;
       task.rows = x.size / x.shape.back(), task.tokens = tokens_of(x);
       task.norm = {placed(block.norm, copies), block.eps};
       task.gate = block.gate.placed(copies), task.up = block.up.placed(copies);
@@ -116,6 +119,7 @@ class AttentionBlock : public CpuPrimitives {
       task.inputs.to_k = {keys + first, {task.inputs.kv_heads * head, head, dim}};
       task.inputs.to_v = {values + first, {task.inputs.kv_heads * head, head, dim}};
       task.o = block.o(copies), task.o_bias = block.o_bias(copies);
+      task.residual = block.residual(task.inputs.x);
       task.offset = offset;
       task.scale = 1 / std::sqrt(static_cast<float>(dim));
       task.y = y;
@@ -133,11 +137,12 @@ class AttentionBlock : public CpuPrimitives {
 }  // namespace
 
 MlpWeights::MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
-                       const WeightArrays& down)
+                       const WeightArrays& down, bool residual)
     : gate(describe(gate, norm.weight.value().shape(0))),
       up(describe(up, this->gate.columns)),
       down(describe(down, this->gate.rows)),
       eps(norm.eps),
+      residual(residual),
       arrays({norm.weight.value()}) {
   for (const WeightArrays* w : {&gate, &up, &down}) append(arrays, *w);
 }
@@ -153,12 +158,13 @@ AttentionWeights::AttentionWeights(const NormArrays& norm, const ProjectionArray
                                    const ProjectionArrays& k, const ProjectionArrays& v,
                                    const ProjectionArrays& o, int head_dim,
                                    const RotaryArrays& rotary, const NormArrays& q_norm,
-                                   const NormArrays& k_norm)
+                                   const NormArrays& k_norm, bool residual)
     : q(describe(q.weight, o.weight.w.shape(-2))),
       k(describe(k.weight, this->q.columns)),
       v(describe(v.weight, this->q.columns)),
       o(describe(o.weight, this->q.rows)),
       dim(head_dim),
+      residual(residual),
       traditional(rotary.traditional),
       magnitude(rotary.magnitude),
       eps{norm.eps, q_norm.eps, k_norm.eps},

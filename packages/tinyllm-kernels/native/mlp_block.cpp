@@ -18,7 +18,7 @@ void run(const Kernels& kernels, const MlpBlockTask& t) {
   multiply_gated(kernels, x, t.gate, t.up, up.get(), gated.get());
 
   Operand between(kernels, gated.get(), t.type, t.rows, hidden, t.tokens);
-  multiply(kernels, between, {{&t.down, nullptr, t.x, t.y}});
+  multiply(kernels, between, {{&t.down, nullptr, t.residual, t.y}});
 }
 
 }  // namespace tinyllm

@@ -11,7 +11,8 @@ struct Norm {
 };
 
 struct MlpBlockTask {
-  const void* x;  // rows E
+  const void* x;         // rows E
+  const void* residual;  // x, or null where it is not added
   int64_t rows;
   Tokens tokens;
   Norm norm;

@@ -10,7 +10,8 @@ namespace tinyllm {
 struct PagedAttentionBlockTask {
   AttentionInputsTask inputs;  // but for where the results go
   Weights o;
-  const void* o_bias;  // or null
+  const void* o_bias;    // or null
+  const void* residual;  // as in `AttentionBlockTask`
   PageRows keys, values;
   // As in `AttentionTask`; and the slot of each token.
   const int32_t *block_table, *query_starts, *context_lengths, *slots;

@@ -75,6 +75,7 @@ class PagedAttentionBlock : public CpuPrimitives {
       task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
       task.inputs.positions = integers(3), task.inputs.one_row = false;
       task.o = block.o(copies), task.o_bias = block.o_bias(copies);
+      task.residual = block.residual(task.inputs.x);
       task.keys = keys.rows(), task.values = values.rows();
       task.block_table = integers(0), task.query_starts = integers(1);
       task.context_lengths = integers(2), task.slots = integers(4);

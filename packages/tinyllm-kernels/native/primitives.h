@@ -75,10 +75,11 @@ struct ProjectionArrays {
 // tinyllm_ops.MlpBlock, told once and used for every token.
 struct MlpWeights {
   MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
-             const WeightArrays& down);
+             const WeightArrays& down, bool residual);
 
   Weights gate, up, down;
   float eps;
+  bool residual;  // whether x is added
   std::vector<mlx::core::array> arrays;
 };
 
@@ -96,13 +97,15 @@ struct RotaryArrays {
 struct AttentionWeights {
   AttentionWeights(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
                    const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
-                   const RotaryArrays& rotary, const NormArrays& q_norm, const NormArrays& k_norm);
+                   const RotaryArrays& rotary, const NormArrays& q_norm, const NormArrays& k_norm,
+                   bool residual);
 
   int heads() const { return q.rows / dim; }
   int kv_heads() const { return k.rows / dim; }
 
   Weights q, k, v, o;
   int dim;
+  bool residual;  // whether x is added
   bool traditional;
   float magnitude, eps[3];
   bool normed[3], biased[4];

@@ -55,6 +55,20 @@ def test_attention_is_one_step_from_norm_to_residual(
     assert (keys[:, :, 11:] == 0).all().item()
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_halves_that_add_no_residual(ops: OpSet, dtype: mx.Dtype, rows: int) -> None:
+    x = normal((1, rows, 128), dtype, seed=8)
+    mlp = replace(mlp_block(128, 384, dtype, 4), residual=False)
+    assert_close(ops.mlp_block(x, mlp), mlp_block_oracle(exact(x), mlp))
+    attention = replace(attention_block(128, 6, 2, 32, dtype, bits=4), residual=False)
+    expected = attention_block_oracle(exact(x), attention)
+    keys, values = (mx.zeros((1, 2, 16, 32), dtype) for _ in range(2))
+    assert_close(ops.attention_block(x, attention, keys, values, 0)[0], expected)
+    q, k, v = ops.attention_inputs(x, attention, slice(0, rows))
+    heads = ops.attention(q, k, v, None, "causal")
+    assert_close(ops.attention_output(x, heads, attention), expected)
+
+
 @pytest.mark.parametrize("rotary", [Rotary(1e4, True), Rotary(1e6, scaling=Yarn(4.0, 64))], ids=str)
 def test_inputs_of_attention_stand_where_they_are_told(
     ops: OpSet, dtype: mx.Dtype, rotary: Rotary

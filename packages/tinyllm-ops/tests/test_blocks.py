@@ -36,6 +36,19 @@ def test_attention_from_norm_to_residual(
     assert_close(values[:, :, :7], v)
 
 
+def test_halves_that_add_no_residual_sum_up_with_one_that_does(ops: OpSet, dtype: mx.Dtype) -> None:
+    x = normal((2, 4, 48), dtype, seed=4)
+    mlp = replace(mlp_block(48, 96, dtype), residual=False)
+    assert_close(ops.mlp_block(x, mlp), mlp_block_oracle(exact(x), mlp))
+    attention = replace(attention_block(48, 6, 2, 10, dtype, biased=True), residual=False)
+    expected = attention_block_oracle(exact(x), attention)
+    keys, values = (mx.zeros((2, 2, 9, 10), dtype) for _ in range(2))
+    assert_close(ops.attention_block(x, attention, keys, values, 0)[0], expected)
+    q, k, v = ops.attention_inputs(x, attention, slice(0, 4))
+    heads = ops.attention(q, k, v, None, "causal")
+    assert_close(ops.attention_output(x, heads, attention), expected)
+
+
 def test_preparing_weights_changes_nothing(ops: OpSet) -> None:
     block = mlp_block(64, 96, mx.float32, 4)
     x = normal((3, 64), seed=3)

@@ -86,13 +86,14 @@ def attention_weights(native: ModuleType, block: AttentionBlock) -> object:
         rotary=(turns, rotary.traditional, magnitude(rotary.scaling)),
         q_norm=norm(block.q_norm),
         k_norm=norm(block.k_norm),
+        residual=block.residual,
     )
 
 
 def mlp_weights(native: ModuleType, block: MlpBlock) -> object:
     """An MLP block, told to the extension once."""
     weights = (weight(w) for w in (block.gate, block.up, block.down))
-    return native.MlpWeights(norm(block.norm), *weights)
+    return native.MlpWeights(norm(block.norm), *weights, residual=block.residual)
 
 
 def positions(where: Positions, batch: int, length: int) -> mx.array:

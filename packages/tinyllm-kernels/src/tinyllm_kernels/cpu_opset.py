@@ -137,7 +137,8 @@ class CpuOpSet(OpSet):
             return super().attention_output(x, heads, block)
         joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
         weight = arguments.weight(block.o.weight)
-        return arguments.array(self.native.linear(joined, weight, block.o.bias, x))
+        added = x if block.residual else None
+        return arguments.array(self.native.linear(joined, weight, block.o.bias, added))
 
     def _interleaved(self, weight: Weight) -> Weight:
         """The weight as products of this machine want it."""

@@ -23,6 +23,8 @@ class AttentionBlock:
         rotary: how positions turn queries and keys.
         q_norm: what normalizes each query head, or None.
         k_norm: what normalizes each key head, or None.
+        residual: whether x is added. Of a block whose heads several machines share, one adds it:
+            what leaves the whole block is the sum of what leaves its parts.
     """
 
     norm: Norm | None
@@ -34,6 +36,7 @@ class AttentionBlock:
     rotary: Rotary
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+    residual: bool = True
 
     @property
     def num_heads(self) -> int:

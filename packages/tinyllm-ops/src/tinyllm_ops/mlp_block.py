@@ -17,9 +17,11 @@ class MlpBlock:
         gate: `F E`.
         up: `F E`.
         down: `E F`.
+        residual: whether x is added, as in `AttentionBlock`.
     """
 
     norm: Norm
     gate: Weight
     up: Weight
     down: Weight
+    residual: bool = True

@@ -227,10 +227,11 @@ class OpSet:
     def mlp_block(
         self, x: Float[mx.array, "*batch E"], block: MlpBlock
     ) -> Float[mx.array, "*batch E"]:
-        """x + down(silu(gate n) * (up n)), n = norm(x)."""
+        """x + down(silu(gate n) * (up n)), n = norm(x); without x where `residual` is off."""
         normal = self._normalized(x, block.norm)
         gated = self.swiglu(self.linear(normal, block.gate), self.linear(normal, block.up))
-        return x + self.linear(gated, block.down)
+        y = self.linear(gated, block.down)
+        return x + y if block.residual else y
 
     def attention_block(
         self,
@@ -329,9 +330,10 @@ class OpSet:
     def attention_output(
         self, x: Float[mx.array, "B L E"], heads: Float[mx.array, "B H L D"], block: AttentionBlock
     ) -> Float[mx.array, "B L E"]:
-        """x + o(heads side by side)."""
+        """x + o(heads side by side); without x where `residual` is off."""
         joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
-        return x + self.linear(joined, block.o.weight, block.o.bias)
+        y = self.linear(joined, block.o.weight, block.o.bias)
+        return x + y if block.residual else y
 
     def _like(self, rows: mx.array, stored: Weight) -> Weight:
         """Rows in the format of a cache."""

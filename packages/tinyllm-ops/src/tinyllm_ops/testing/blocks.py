@@ -71,10 +71,11 @@ def attention_block(
 
 
 def mlp_block_oracle(x: Array, block: MlpBlock) -> Array:
-    """x + down(silu(gate n) * (up n)) for n = norm(x)."""
+    """x + down(silu(gate n) * (up n)) for n = norm(x), or without the first x."""
     normal = _normalized(x, block.norm)
     gate, up = (oracle.linear(normal, exact(w)) for w in (block.gate, block.up))
-    return x + oracle.linear(oracle.swiglu(gate, up), exact(block.down))
+    y = oracle.linear(oracle.swiglu(gate, up), exact(block.down))
+    return x + y if block.residual else y
 
 
 def attention_inputs_oracle(
@@ -98,8 +99,7 @@ def attention_inputs_oracle(
 def attention_block_oracle(x: Array, block: AttentionBlock) -> Array:
     """What a whole text becomes, from its first token on."""
     q, k, v = attention_inputs_oracle(x, block, np.arange(x.shape[1]))
-    heads = oracle.attention(q, k, v, None, "causal").swapaxes(1, 2)
-    return x + _projected(heads.reshape(*x.shape[:2], -1), block.o)
+    return _output(x, oracle.attention(q, k, v, None, "causal").swapaxes(1, 2), block)
 
 
 def paged_attention_block_oracle(
@@ -117,7 +117,13 @@ def paged_attention_block_oracle(
         np.array(pages.context_lengths),
         window=pages.window,
     )
-    return x + _projected(heads.reshape(*x.shape[:2], -1), block.o)
+    return _output(x, heads, block)
+
+
+def _output(x: Array, heads: Array, block: AttentionBlock) -> Array:
+    """What the heads of all tokens, `B L H D` or as many rows, give."""
+    y = _projected(heads.reshape(*x.shape[:2], -1), block.o)
+    return x + y if block.residual else y
 
 
 def _projected(x: Array, projection: Projection) -> Array:
