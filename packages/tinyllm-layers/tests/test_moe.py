@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
@@ -70,6 +71,22 @@ def test_a_prefill_of_many_tokens_is_its_tokens_one_by_one(ops: OpSet) -> None:
     x = normal((1, 70, WIDTH), seed=6)
     alone = mx.concatenate([layer(x[:, i : i + 1]) for i in range(70)], axis=1)
     assert_close(layer(x), exact(alone))
+
+
+@pytest.mark.parametrize("lead", [(2, 1), (1, 1), (1, 7), (2, 0)])
+@pytest.mark.parametrize("edges", [(0, 3, 6), (0, 1, 2, 6)])
+def test_experts_in_several_hands_add_up(
+    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], edges: tuple[int, ...]
+) -> None:
+    whole = make(dtype, ops=ops)
+    x = normal((*lead, WIDTH), dtype, seed=5)
+    total = np.zeros(x.shape)
+    for first, last in pairwise(edges):
+        own = (w[first:last] for w in (whole.w_gate, whole.w_up, whole.w_down))
+        held = range(first, last)
+        part = MoE(WIDTH, HIDDEN, EXPERTS, CHOSEN, whole.w_router, *own, held=held, ops=ops)
+        total += exact(part(x))
+    assert_close(mx.array(total).astype(mx.float32), expected(whole, exact(x)), dtype)
 
 
 def test_one_expert_of_one_is_an_mlp(ops: OpSet, projection: Callable[..., Weight]) -> None:

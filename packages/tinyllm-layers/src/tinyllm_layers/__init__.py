@@ -8,9 +8,11 @@ from tinyllm_layers.layer_cache import LayerCache
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
 from tinyllm_layers.quantized_cache import QuantizedCache
+from tinyllm_layers.ranks import Ranks
 from tinyllm_layers.rms_norm import RMSNorm
 from tinyllm_layers.rope import RoPE
 from tinyllm_layers.rotating_cache import RotatingCache
+from tinyllm_layers.sharded_embedding import ShardedEmbedding
 from tinyllm_layers.simple_attention import SimpleMultiHeadAttention
 from tinyllm_layers.transformer_block import TransformerBlock
 
@@ -25,8 +27,10 @@ __all__ = [
     "MoE",
     "QuantizedCache",
     "RMSNorm",
+    "Ranks",
     "RoPE",
     "RotatingCache",
+    "ShardedEmbedding",
     "SimpleMultiHeadAttention",
     "TransformerBlock",
 ]

@@ -28,5 +28,5 @@ class Embedding:
         return self.ops.embedding(ids, self.weight)
 
     def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch V"]:
-        """Score each token by its vector's product with h: the head of a tied model."""
+        """Score each token held by its vector's product with h: the head of a tied model."""
         return self.ops.linear(h, self.weight)

@@ -82,8 +82,13 @@ class GroupedQueryAttention:
         joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
         return self.ops.linear(joined, self.wo, self.biases.o)
 
-    def block(self, norm: RMSNorm | None) -> AttentionBlock:
-        """These weights as a value for the coarse ops, with the norm before them, if any."""
+    def block(self, norm: RMSNorm | None, *, residual: bool = True) -> AttentionBlock:
+        """These weights as a value for the coarse ops, with the norm before them, if any.
+
+        Args:
+            norm: the norm.
+            residual: whether the ops add what they are given to what they make of it.
+        """
         return AttentionBlock(
             norm=_norm(norm),
             q=Projection(self.wq, self.biases.q),
@@ -94,6 +99,7 @@ class GroupedQueryAttention:
             rotary=self.rope.rotary,
             q_norm=_norm(self.q_norm),
             k_norm=_norm(self.k_norm),
+            residual=residual,
         )
 
 

@@ -42,6 +42,12 @@ class MLP:
         gated = ops.swiglu(ops.linear(x, self.w_gate), ops.linear(x, self.w_up))
         return ops.linear(gated, self.w_down)
 
-    def block(self, norm: RMSNorm) -> MlpBlock:
-        """These weights as a value for the coarse ops, with the norm before them."""
-        return MlpBlock(Norm(norm.weight, norm.eps), self.w_gate, self.w_up, self.w_down)
+    def block(self, norm: RMSNorm, *, residual: bool = True) -> MlpBlock:
+        """These weights as a value for the coarse ops, with the norm before them.
+
+        Args:
+            norm: the norm.
+            residual: whether the ops add what they are given to what they make of it.
+        """
+        normal = Norm(norm.weight, norm.eps)
+        return MlpBlock(normal, self.w_gate, self.w_up, self.w_down, residual)

@@ -9,11 +9,16 @@ from tinyllm_layers.grouped_query_attention import GroupedQueryAttention
 from tinyllm_layers.layer_cache import LayerCache
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
+from tinyllm_layers.ranks import Ranks
 from tinyllm_layers.rms_norm import RMSNorm
 
 
 class TransformerBlock:
-    """h = x + attention(norm1(x)); out = h + mlp(norm2(h)): the pre-norm residual block."""
+    """h = x + attention(norm1(x)); out = h + mlp(norm2(h)): the pre-norm residual block.
+
+    Where several processes hold a part of each half, what leaves a half is the sum of what leaves
+    its parts, of which one adds the residual.
+    """
 
     def __init__(
         self,
@@ -21,20 +26,35 @@ class TransformerBlock:
         mlp: MLP | MoE,
         attention_norm: RMSNorm,
         mlp_norm: RMSNorm,
+        ranks: Ranks | None = None,
     ) -> None:
-        """Hold the parts."""
+        """Hold the parts.
+
+        Args:
+            attention: all heads, or those of this process.
+            mlp: the whole of it, or the columns or experts of this process.
+            attention_norm: what normalizes the input of attention.
+            mlp_norm: what normalizes the input of the MLP.
+            ranks: the processes that share the block, None where it is whole.
+        """
         self.attention = attention
         self.mlp = mlp
         self.attention_norm = attention_norm
         self.mlp_norm = mlp_norm
-        self._attention_block = attention.block(attention_norm)
-        self._mlp_block = None if isinstance(mlp, MoE) else mlp.block(mlp_norm)
+        self.ranks = ranks
+        residual = ranks is None or ranks.adds_residual
+        self._attention_block = attention.block(attention_norm, residual=residual)
+        self._mlp_block = None if isinstance(mlp, MoE) else mlp.block(mlp_norm, residual=residual)
 
     def __call__(self, x: Float[mx.array, "B L E"], cache: LayerCache) -> Float[mx.array, "B L E"]:
         """Pass L tokens through the block, whose keys and values `cache` holds."""
         ops = self.attention.ops
         self.attention.rope.check(cache.positions(x.shape[1]), x.shape[1])
-        h = cache.attention_block(x, self._attention_block, ops)
+        h = self._whole(cache.attention_block(x, self._attention_block, ops))
         if self._mlp_block is None:
-            return h + self.mlp(self.mlp_norm(h))
-        return ops.mlp_block(h, self._mlp_block)
+            return h + self._whole(self.mlp(self.mlp_norm(h)))
+        return self._whole(ops.mlp_block(h, self._mlp_block))
+
+    def _whole(self, part: Float[mx.array, "B L E"]) -> Float[mx.array, "B L E"]:
+        """The sum of what all processes have."""
+        return part if self.ranks is None else self.ranks.sum(part)
