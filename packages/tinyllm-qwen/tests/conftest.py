@@ -105,11 +105,23 @@ class RandomCheckpoint:
         return self
 
 
+@pytest.fixture(scope="session")
+def checkpoint_in() -> Callable[..., RandomCheckpoint]:
+    """Make a checkpoint of a family in FAMILIES in a folder, with fields of its config replaced."""
+
+    def make(folder: Path, family: str, **fields: object) -> RandomCheckpoint:
+        return RandomCheckpoint(folder, FAMILIES[family] | fields)
+
+    return make
+
+
 @pytest.fixture
-def random_checkpoint(tmp_path: Path) -> Callable[..., RandomCheckpoint]:
-    """Make a checkpoint of a family in FAMILIES, with fields of its config replaced."""
+def random_checkpoint(
+    tmp_path: Path, checkpoint_in: Callable[..., RandomCheckpoint]
+) -> Callable[..., RandomCheckpoint]:
+    """The same in a folder of its own."""
 
     def make(family: str = "qwen3", **fields: object) -> RandomCheckpoint:
-        return RandomCheckpoint(tmp_path / "checkpoint", FAMILIES[family] | fields)
+        return checkpoint_in(tmp_path / "checkpoint", family, **fields)
 
     return make

@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import mlx.core as mx
+from tinyllm_layers import Ranks
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.hub import resolve
 from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.share import Share
 from tinyllm_qwen.tokenizer import Tokenizer
-from tinyllm_qwen.weights import Progress, load_weights
+from tinyllm_qwen.weights import Progress, load_part, load_weights
 
 
 def load(
@@ -20,6 +22,7 @@ def load(
     dtype: mx.Dtype | None = None,
     revision: str | None = None,
     progress: Progress | None = None,
+    group: mx.distributed.Group | None = None,
 ) -> tuple[Qwen, Tokenizer]:
     """Load a model and its tokenizer.
 
@@ -32,11 +35,14 @@ def load(
         dtype: of the floating weights; None keeps the checkpoint's own.
         revision: branch, tag or commit of a repository.
         progress: called with the bytes of weights read so far and in all.
+        group: processes that share the model, from `mx.distributed.init`; each loads its own part
+            of every layer, reads no more than that, and computes with the others: see `Ranks`.
 
     Raises:
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
-        ValueError: if `dtype` is not float32, float16 or bfloat16.
+        ValueError: if `dtype` is not float32, float16 or bfloat16, or the group is too large for
+            the model.
     """
     folder = resolve(path_or_repo, revision)
     config = QwenConfig.from_folder(folder)
@@ -46,6 +52,13 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the embedding "
             f"{config.vocab_size} rows: tokenizer.json and config.json are not of one model"
         )
-    weights = load_weights(folder, config, dtype=dtype, progress=progress)
+    if group is None or group.size() == 1:
+        weights = load_weights(folder, config, dtype=dtype, progress=progress)
+        ops.prepare(weights)
+        return Qwen(config, weights, ops=ops), tokenizer
+    ranks = Ranks(group)
+    weights, partition = load_part(
+        folder, config, ranks.rank, ranks.size, dtype=dtype, progress=progress
+    )
     ops.prepare(weights)
-    return Qwen(config, weights, ops=ops), tokenizer
+    return Qwen(config, weights, ops=ops, share=Share(ranks, partition)), tokenizer

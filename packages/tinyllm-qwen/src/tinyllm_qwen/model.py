@@ -17,11 +17,14 @@ from tinyllm_layers import (
     RMSNorm,
     RoPE,
     RotatingCache,
+    ShardedEmbedding,
     TransformerBlock,
 )
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
+from tinyllm_qwen.best_tokens import BestTokens
 from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.share import Share
 
 
 class Qwen:
@@ -30,10 +33,17 @@ class Qwen:
     Attributes:
         config: the architecture.
         ops: the implementation of its maths.
+        share: which part of every layer is here, and who has the others; None if all is.
+        part: the architecture of what is here: `config`, or one of fewer heads and so on.
     """
 
     def __init__(
-        self, config: QwenConfig, weights: Mapping[str, Weight], *, ops: OpSet = REFERENCE
+        self,
+        config: QwenConfig,
+        weights: Mapping[str, Weight],
+        *,
+        ops: OpSet = REFERENCE,
+        share: Share | None = None,
     ) -> None:
         """Hang the weights into the architecture.
 
@@ -43,6 +53,7 @@ class Qwen:
                 by those of MLX, stacked.
             ops: the implementation of the model's maths; `ops.prepare(weights)` first is not
                 needed, and faster.
+            share: where the weights are one process's part of them.
 
         Raises:
             KeyError: if a weight is missing.
@@ -50,10 +61,12 @@ class Qwen:
         """
         self.config = config
         self.ops = ops
-        self.embed_tokens = Embedding(
-            config.vocab_size, config.hidden_size, weights["embed_tokens.weight"], ops=ops
-        )
-        self.blocks = [_block(config, weights, i, ops) for i in range(config.num_hidden_layers)]
+        self.share = share
+        self.part = config if share is None else share.partition.local(config)
+        self.embed_tokens = _embedding(config, weights["embed_tokens.weight"], share, ops)
+        self.blocks = [
+            _block(self.part, weights, i, share, ops) for i in range(config.num_hidden_layers)
+        ]
         self.norm = _norm(weights, "norm.weight", config.hidden_size, config, ops)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
 
@@ -100,10 +113,33 @@ class Qwen:
 
     def head(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
         """Score every possible next token, from what left the last block."""
-        h = self.norm(h)
-        if self.lm_head is None:
-            return self.embed_tokens.as_linear(h)
-        return self.ops.linear(h, self.lm_head)
+        scores, share = self._scores(h), self.share
+        if share is None:
+            return scores
+        parts = mx.moveaxis(share.ranks.stack(self._padded(scores)), 0, -2)  # B L ranks rows
+        return parts.flatten(-2)[..., : self.config.vocab_size]
+
+    def best(self, h: Float[mx.array, "B L E"], k: int) -> BestTokens:
+        """Find the likeliest next tokens, from what left the last block.
+
+        Where several processes share the vocabulary, each gives its k best: the k best of all are
+        among them, and far fewer numbers travel than for all scores.
+
+        Args:
+            h: what left the last block.
+            k: how many are wanted; there may be more.
+
+        Raises:
+            ValueError: if k is not in 1..V.
+        """
+        if not 1 <= k <= self.config.vocab_size:
+            raise ValueError(f"k: expected 1 to {self.config.vocab_size}, got {k}")
+        scores, share = self._scores(h), self.share
+        if share is None:
+            return BestTokens.among(scores, k, 0, self.ops)
+        first, padded = share.partition.vocabulary.start, self._padded(scores)
+        own = BestTokens.among(padded, min(k, padded.shape[-1]), first, self.ops)
+        return BestTokens.joined(share.ranks.stack(own.packed()))
 
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None
@@ -160,6 +196,21 @@ class Qwen:
         """The dtype of activations: that of the norms."""
         return self.norm.weight.dtype
 
+    def _scores(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L rows"]:
+        """The score of every token whose row is here."""
+        h = self.norm(h)
+        if self.lm_head is None:
+            return self.embed_tokens.as_linear(h)
+        return self.ops.linear(h, self.lm_head)
+
+    def _padded(self, scores: Float[mx.array, "B L rows"]) -> Float[mx.array, "B L rows_of_first"]:
+        """As many scores as the first process has: the last one may have fewer tokens."""
+        ranks = 1 if self.share is None else self.share.ranks.size
+        missing = -(-self.config.vocab_size // ranks) - scores.shape[-1]
+        if not missing:
+            return scores
+        return mx.pad(scores, [(0, 0), (0, 0), (0, missing)], constant_values=-mx.inf)
+
     def _cache_group_size(self) -> int:
         """The widest group that divides the head dim."""
         head_dim = self.config.head_dim
@@ -169,10 +220,19 @@ class Qwen:
         raise ValueError(f"kv_bits: expected a head dim in groups of 32, the model has {head_dim}")
 
 
+def _embedding(config: QwenConfig, weight: Weight, share: Share | None, ops: OpSet) -> Embedding:
+    """The table of token vectors, or what is here of it."""
+    if share is None:
+        return Embedding(config.vocab_size, config.hidden_size, weight, ops=ops)
+    held = share.partition.vocabulary
+    return ShardedEmbedding(held, config.hidden_size, weight, share.ranks, ops=ops)
+
+
 def _block(
-    config: QwenConfig, weights: Mapping[str, Weight], index: int, ops: OpSet
+    config: QwenConfig, weights: Mapping[str, Weight], index: int, share: Share | None, ops: OpSet
 ) -> TransformerBlock:
     """Block `index` of the stack."""
+    ranks = None if share is None else share.ranks
     width, head_dim = config.hidden_size, config.head_dim
     attention = f"layers.{index}.self_attn"
 
@@ -202,19 +262,22 @@ def _block(
                 q=bias("q", config.attention_bias),
                 k=bias("k", config.attention_bias),
                 v=bias("v", config.attention_bias),
-                o=bias("o", config.output_bias),
+                o=bias("o", config.output_bias and (ranks is None or ranks.adds_residual)),
             ),
             q_norm=head_norm("q"),
             k_norm=head_norm("k"),
             ops=ops,
         ),
-        _mlp(config, weights, index, ops),
+        _mlp(config, weights, index, share, ops),
         _norm(weights, f"layers.{index}.input_layernorm.weight", width, config, ops),
         _norm(weights, f"layers.{index}.post_attention_layernorm.weight", width, config, ops),
+        ranks,
     )
 
 
-def _mlp(config: QwenConfig, weights: Mapping[str, Weight], index: int, ops: OpSet) -> MLP | MoE:
+def _mlp(
+    config: QwenConfig, weights: Mapping[str, Weight], index: int, share: Share | None, ops: OpSet
+) -> MLP | MoE:
     """The feed-forward half of block `index`."""
     width, mlp, experts = config.hidden_size, f"layers.{index}.mlp", config.experts
     if experts is None or index not in experts.layers:
@@ -229,6 +292,7 @@ def _mlp(config: QwenConfig, weights: Mapping[str, Weight], index: int, ops: OpS
         weights[f"{mlp}.gate.weight"],
         *stacks,
         norm_topk_prob=experts.norm_topk_prob,
+        held=None if share is None else share.partition.experts,
         ops=ops,
     )
 

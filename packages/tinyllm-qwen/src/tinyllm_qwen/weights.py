@@ -7,11 +7,13 @@ from tinyllm_ops import QuantizedTensor
 
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.manifest import FLOATING, check_manifest, expected_shapes
+from tinyllm_qwen.partition import Partition
 from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.slice_reader import read_slices
 from tinyllm_qwen.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.tensor_reader import MLX_DTYPES, Progress, read_tensors
 
-__all__ = ["Progress", "Weights", "expected_shapes", "load_weights"]
+__all__ = ["Progress", "Weights", "expected_shapes", "load_part", "load_weights"]
 
 Weights = dict[str, mx.array | QuantizedTensor]
 
@@ -39,12 +41,53 @@ def load_weights(
         CheckpointError: if a file is missing or damaged, or its tensors do not fit the config.
         ValueError: if `dtype` is not float32, float16 or bfloat16.
     """
+    stored, formats = _find(folder, config, dtype)
+    arrays = read_tensors(stored, dtype or _common_dtype(stored), progress)
+    return _pack(arrays, formats)
+
+
+def load_part(
+    folder: Path,
+    config: QwenConfig,
+    rank: int,
+    size: int,
+    *,
+    dtype: mx.Dtype | None = None,
+    progress: Progress | None = None,
+) -> tuple[Weights, Partition]:
+    """Load what one of several ranks needs of every tensor, and read no more than that.
+
+    Args:
+        folder: as for `load_weights`.
+        config: the config of the whole model.
+        rank: whose part.
+        size: how many ranks share the model.
+        dtype: as for `load_weights`.
+        progress: called with the bytes read so far and in all, which are those of the part.
+
+    Returns:
+        The weights, and which part they are.
+
+    Raises:
+        CheckpointError: as `load_weights`.
+        ValueError: if the model cannot be shared by so many, or as `load_weights`.
+    """
+    stored, formats = _find(folder, config, dtype)
+    partition = Partition.of(config, formats, rank, size)
+    parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
+    wanted = {name: part for name, part in parts.items() if part is not None}
+    arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
+    return _pack(arrays, formats), partition
+
+
+def _find(
+    folder: Path, config: QwenConfig, dtype: mx.Dtype | None
+) -> tuple[dict[str, StoredTensor], dict[str, PackedFormat]]:
+    """Where the tensors are, and which are packed how, once they are known to be those expected."""
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
-    formats = check_manifest(config, stored, str(folder))
-    arrays = read_tensors(stored, dtype or _common_dtype(stored), progress)
-    return _pack(arrays, formats)
+    return stored, check_manifest(config, stored, str(folder))
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:

@@ -1,0 +1,56 @@
+"""The tokens that a model thinks likeliest, without the scores of all others."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from jaxtyping import Float, Float32, Int32
+from tinyllm_ops import OpSet
+
+
+@dataclass(frozen=True)
+class BestTokens:
+    """N tokens with their scores, among them the best of all, and what it takes to normalize them.
+
+    Attributes:
+        tokens: which they are; those of one rank best first, by rank.
+        scores: their logits.
+        log_total: log sum exp of all scores, those of other tokens included.
+    """
+
+    tokens: Int32[mx.array, "*batch N"]
+    scores: Float32[mx.array, "*batch N"]
+    log_total: Float32[mx.array, "*batch"]
+
+    @classmethod
+    def among(
+        cls, scores: Float[mx.array, "*batch V"], k: int, first: int, ops: OpSet
+    ) -> "BestTokens":
+        """The k best of the tokens from `first` on; the first of those that tie for the best."""
+        if k == 1:  # of equal scores `argmax` takes the first, `top_k` any
+            found = ops.argmax(scores)[..., None]
+            best = mx.take_along_axis(scores, found, axis=-1)
+        else:
+            best, found = ops.top_k(scores, k)
+        best = best.astype(mx.float32)
+        log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
+        return cls(found + first, best, log_total)
+
+    def packed(self) -> Float32[mx.array, "*batch 2*N+1"]:
+        """All of it as one array, for one message instead of three; the ids by their bits."""
+        tokens = self.tokens.view(mx.float32)
+        return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
+
+    @classmethod
+    def joined(cls, packed: Float32[mx.array, "ranks *batch 2*k+1"]) -> "BestTokens":
+        """What several ranks packed, as one."""
+        k = packed.shape[-1] // 2
+
+        def side_by_side(parts: mx.array) -> mx.array:
+            return mx.moveaxis(parts, 0, -2).flatten(-2)  # *batch ranks*k
+
+        totals = packed[..., -1]
+        return cls(
+            side_by_side(packed[..., k : 2 * k]).view(mx.int32),
+            side_by_side(packed[..., :k]),
+            mx.logsumexp(totals, axis=0),
+        )

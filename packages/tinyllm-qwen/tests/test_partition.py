@@ -1,0 +1,112 @@
+"""Every number of a model is somebody's, and no group of a packed matrix is torn."""
+
+import pytest
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.partition import Partition
+from tinyllm_qwen.quantization import PackedFormat
+
+FIELDS: dict[str, object] = {
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "intermediate_size": 640,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "vocab_size": 157,
+    "head_dim": 64,
+}
+MOE: dict[str, object] = FIELDS | {
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 2,
+    "moe_intermediate_size": 32,
+    "num_experts": 10,
+    "num_experts_per_tok": 2,
+}
+
+
+def parts_of(size: int, group: int = 0, **fields: object) -> tuple[QwenConfig, list[Partition]]:
+    config = QwenConfig.from_hf(MOE | fields)
+    formats = {
+        name.removesuffix(".weight"): PackedFormat(group_size=group, bits=4)
+        for name, shape in expected_shapes(config).items()
+        if group and len(shape) > 1
+    }
+    return config, [Partition.of(config, formats, rank, size) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 10])
+def test_the_parts_of_a_tensor_cover_it(size: int) -> None:
+    config, parts = parts_of(size)
+    for name, shape in expected_shapes(config).items():
+        covered = [
+            {at for part in parts for at in (part.slices(name, shape, config) or ())[axis]}
+            for axis in range(len(shape))
+        ]
+        assert covered == [set(range(size)) for size in shape], name
+
+
+@pytest.mark.parametrize(
+    ("size", "group"), [(2, 32), (5, 32), (2, 64), (3, 64), (4, 64), (5, 64), (2, 128)]
+)
+def test_groups_stay_whole(size: int, group: int) -> None:
+    config, parts = parts_of(size, group)
+    for part in parts:
+        for name, total in (("self_attn.o_proj", 768), ("mlp.down_proj", 640)):
+            path = f"layers.0.{name}"
+            _, words = part.slices(f"{path}.weight", (64, total // 8), config) or ()
+            _, groups = part.slices(f"{path}.scales", (64, total // group), config) or ()
+            assert (words.start * 8, words.stop * 8) == (groups.start * group, groups.stop * group)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 12])
+def test_query_heads_stay_with_their_keys(size: int) -> None:
+    config, parts = parts_of(size, num_experts=64, vocab_size=999)
+    together = 3  # query heads of a key/value head
+    for part in parts:
+        assert len(part.heads) % len(part.kv_heads) == 0
+        for at, head in enumerate(part.heads):
+            local = at // (len(part.heads) // len(part.kv_heads))
+            assert part.kv_heads[local] == head // together
+    heads = [head for part in parts for head in part.heads]
+    assert heads == list(range(12))
+    assert config.num_attention_heads == 12
+
+
+def test_a_part_is_a_model_of_fewer_heads() -> None:
+    config, parts = parts_of(3)
+    local = [part.local(config) for part in parts]
+    assert [each.num_key_value_heads for each in local] == [2, 1, 1]
+    assert [each.num_attention_heads for each in local] == [6, 3, 3]
+    assert [each.intermediate_size for each in local] == [214, 213, 213]
+    assert {each.head_dim for each in local} == {64}
+    assert [len(part.experts or ()) for part in parts] == [4, 3, 3]
+    assert [part.vocabulary for part in parts] == [range(53), range(53, 106), range(106, 157)]
+
+
+def test_a_bias_of_the_sum_is_added_once() -> None:
+    config, parts = parts_of(3, attention_bias=True)
+    found = [part.slices("layers.0.self_attn.o_proj.bias", (64,), config) for part in parts]
+    assert found == [(range(64),), None, None]
+    assert parts[1].slices("layers.0.self_attn.q_proj.bias", (768,), config) == (range(384, 576),)
+
+
+@pytest.mark.parametrize(
+    ("size", "group", "fields", "message"),
+    [
+        (13, 0, {"num_experts": 99}, "3 query heads of one key/value head cannot be .* by 4 ranks"),
+        (11, 0, {}, "10 experts cannot be shared by 11 ranks: use fewer"),
+        (2, 128, {"intermediate_size": 128}, "128 columns of the MLP in units of 128"),
+        (3, 128, {}, "4 key/value heads in units of 2, which quantized groups keep together"),
+        (4, 128, {}, "3 query heads of one key/value head in units of 2"),
+        (4, 0, {"vocab_size": 6}, "6 tokens of the vocabulary cannot be shared by 4"),
+    ],
+)
+def test_too_many_ranks_are_refused(
+    size: int, group: int, fields: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        parts_of(size, group, **fields)

@@ -1,0 +1,129 @@
+"""Several processes that share a model say what one says: real processes, on loopback."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tinyllm_ops import MLX
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.weights import load_weights
+
+PROGRAM = Path(__file__).parent / "ranks_program.py"
+FAMILIES = sorted((Path(__file__).parent / "goldens" / "models").iterdir())
+PROMPT = [5, 80, 33, 33, 12, 150, 7]
+STEPS = 6
+FORMATS = [
+    ("qwen2", "affine", 4, 32),
+    ("qwen3", "affine", 8, 64),
+    ("qwen3_moe", "affine", 4, 32),
+    ("qwen3", "mxfp4", 4, 32),
+    ("qwen3", "mxfp8", 8, 32),
+    ("qwen3", "nvfp4", 4, 16),
+]
+Make = Callable[..., Any]
+
+
+def hostfile(folder: Path, size: int) -> Path:
+    """Addresses on loopback whose ports nobody uses, as MLX's ring wants them."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(size)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [[f"127.0.0.1:{each.getsockname()[1]}"] for each in sockets]
+    path = folder / f"hosts-{size}.json"
+    path.write_text(json.dumps(addresses))
+    return path
+
+
+def launched(folder: Path, size: int, checkpoints: Sequence[Path]) -> list[list[dict[str, Any]]]:
+    """What each rank prints for each checkpoint."""
+    hosts = str(hostfile(folder, size))
+    command = [sys.executable, str(PROGRAM), *map(str, checkpoints)]
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(size):
+            environment = os.environ | {"MLX_RANK": str(rank), "MLX_HOSTFILE": hosts}
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            ranks.append(process)
+        ends = [process.communicate(timeout=120) for process in ranks]
+    for process, (_, errors) in zip(ranks, ends, strict=True):
+        assert process.returncode == 0, errors
+    return [[json.loads(line) for line in out.splitlines()] for out, _ in ends]
+
+
+def alone(folder: Path) -> list[int]:
+    """What one process says."""
+    config = QwenConfig.from_folder(folder)
+    model = Qwen(config, load_weights(folder, config, dtype=mx.float32), ops=MLX)
+    cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
+    for _ in range(STEPS):
+        token = mx.argmax(model(tokens, cache, last_only=True), axis=-1)
+        tokens = token.reshape(1, 1)
+        found.append(int(token))
+    return found
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> list[Path]:
+    """A checkpoint of each format, of matrices that four ranks can share."""
+    mx.random.seed(3)
+    folders = []
+    for family, mode, bits, group in FORMATS:
+        folder = tmp_path_factory.mktemp("packed") / f"{family}-{mode}-{bits}"
+        settings = {"group_size": group, "bits": bits, "mode": mode}
+        made = checkpoint_in(
+            folder,
+            family,
+            vocab_size=157,
+            num_hidden_layers=1,
+            intermediate_size=256,
+            hidden_size=64,
+            head_dim=64,
+            quantization=settings,
+        ).fill(mx.float32)
+        made.tensors = {name: tensor * 0.2 for name, tensor in made.tensors.items()}
+        paths = [name.removesuffix(".weight") for name, w in made.tensors.items() if w.ndim > 1]
+        made.quantize(paths, group, bits, mode).save()
+        folders.append(folder)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def spoken(packed: list[Path]) -> dict[Path, list[int]]:
+    """Every checkpoint, and what one process says."""
+    return {folder: alone(folder) for folder in [*FAMILIES, *packed]}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_say_what_one_process_says(
+    size: int, tmp_path: Path, spoken: dict[Path, list[int]]
+) -> None:
+    checkpoints, expected = list(spoken), list(spoken.values())
+    ranks = launched(tmp_path, size, checkpoints)
+    for printed in ranks:
+        assert [line["tokens"] for line in printed] == expected
+    for at, folder in enumerate(checkpoints):
+        file = folder / "model.safetensors"
+        header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+        whole = file.stat().st_size - header
+        told = [printed[at]["told"] for printed in ranks]
+        # Norms and routers are everybody's, and so are heads that several ranks look at.
+        assert whole <= sum(told) < 1.6 * whole
+        assert max(told) < 0.7 * whole
+        if Path("/proc/self/io").exists():  # Linux alone tells what a process has read
+            for printed in ranks:  # the header too, twice, through a buffer of 8 KiB
+                more = printed[at]["read"] - printed[at]["told"]
+                assert 0 <= more < 2 * (header + 8192) + 1024
