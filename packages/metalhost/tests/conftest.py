@@ -1,6 +1,6 @@
-"""What the tests share: a build cache of their own, and kernels of one line."""
+"""What the tests share: kernels of one line."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -8,13 +8,6 @@ from metalhost import CompilerError, Settings, compiler, metal_kernel, using
 from numpy.typing import NDArray
 
 Evaluate = Callable[..., NDArray[np.generic]]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("METALHOST_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,21 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def without_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: None) -> Path:
+    """A folder with what all programs are made of, as far as it was ever built."""
+    shared = build_cache.folder()
+    for path in (*shared.glob("*.o"), *shared.glob("*.gch")):
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setenv("METALHOST_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def written(scratch: Path) -> Path:
+    (scratch / "file").write_text("text")
+    return scratch / "file"
+
+
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("METALHOST_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -39,8 +54,7 @@ def test_a_file_is_made_once(empty: Path) -> None:
 
     def make(scratch: Path) -> Path:
         made.append(scratch)
-        (scratch / "file").write_text("text")
-        return scratch / "file"
+        return written(scratch)
 
     assert cached("name", make).read_text() == "text"
     assert cached("name", make) == empty / "name"
@@ -65,12 +79,22 @@ def test_what_is_old_is_forgotten(empty: Path) -> None:
         (empty / name).write_text("")
         os.utime(empty / name, (past, past))
     os.utime(empty / "making-dead", (past, past))
-    cached("used", lambda scratch: scratch)
-    (empty / "new").write_text("")
-    cached(
-        "another", lambda scratch: ((scratch / "new").write_text("") and scratch) or scratch / "new"
-    )
-    assert {path.name for path in empty.iterdir()} == {"used", "new", "another"}
+    cached("used", written)
+    cached("new", written)
+    assert {path.name for path in empty.iterdir()} == {"used", "new"}
+
+
+def test_what_was_used_longest_ago_makes_room(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_cache, "KEPT_BYTES", 200)
+    for hours, name in enumerate(("at work", "yesterday", "before", "long before")):
+        (empty / name).write_text("x" * 150)
+        past = time.time() - 10 * hours * 3600
+        os.utime(empty / name, (past, past))
+    cached("new", written)
+    assert {path.name for path in empty.iterdir()} == {"at work", "new"}
+    (empty / "at work").rename(empty / "nobody's")
+    cached("another", written)
+    assert len(list(empty.iterdir())) == 3  # a process cleans up once
 
 
 def test_keys_tell_apart_what_is_made_of_different_parts() -> None:
@@ -87,7 +111,7 @@ def test_processes_may_build_the_same_at_once(empty: Path, host: None) -> None:
     assert not list(empty.glob("making-*"))
 
 
-def test_a_kernel_is_built_once_for_each_mode_and_type(empty: Path, host: None) -> None:
+def test_a_kernel_is_built_once_for_each_mode_and_type(without_programs: Path) -> None:
     kernel = metal_kernel("copy", ["x"], ["y"], "y[thread_position_in_grid.x] = x;")
     counts = []
     for dtype, mode in [("f4", "fast"), ("f4", "fast"), ("f4", "check"), ("i4", "check")]:
@@ -99,5 +123,5 @@ def test_a_kernel_is_built_once_for_each_mode_and_type(empty: Path, host: None) 
             threadgroup=(1, 1, 1),
             mode=mode,
         )
-        counts.append(len([path for path in empty.iterdir() if not path.suffix]))
+        counts.append(len([path for path in without_programs.iterdir() if not path.suffix]))
     assert counts == [1, 1, 2, 3]

@@ -61,6 +61,12 @@ def _version(path: str) -> str:
     return told.stdout
 
 
+@functools.cache
+def _declarations() -> str:
+    """The library as clang sees it."""
+    return "".join(path.read_text() for path in sorted(_HEADERS.iterdir()))
+
+
 def _said(path: str, unit: str) -> str:
     """The messages of a clang about a translation unit; none if it has no objections."""
     done = subprocess.run(
@@ -90,7 +96,6 @@ def problems(text: KernelText) -> list[Problem]:
         said.write_text(_said(path, unit), encoding="utf-8")
         return said
 
-    headers = "".join(path.read_text() for path in sorted(_HEADERS.iterdir()))
-    key = build_cache.key(path, _version(path), " ".join(_FLAGS), headers, unit)
+    key = build_cache.key(path, _version(path), " ".join(_FLAGS), _declarations(), unit)
     said = build_cache.cached(f"{key}.txt", make).read_text(encoding="utf-8")
     return [text.located(problem) for problem in compiler_errors.problems(said)]
