@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tinyllm_bench.errors import BenchError, UsageError
 from tinyllm_bench.random_weights import random_weights
-from tinyllm_bench.serving import served
+from tinyllm_bench.serving import roster
 from tinyllm_bench.serving.figures import Figures
 from tinyllm_bench.serving.load import Load
 from tinyllm_bench.serving.load_plot import draw_load
@@ -142,7 +142,7 @@ def test_requests_that_fail_are_counted_and_no_answer_at_all_is_a_failure(
 ) -> None:
     command = [sys.executable, "-c", REFUSING.replace("SOME", str(some))]
     refusing = Served("refusing", command, "/ready")
-    monkeypatch.setattr(served, "servers", lambda *_, **__: ([refusing], []))
+    monkeypatch.setattr(roster, "find_servers", lambda *_: ([refusing], []))
     code, out, err = bench("serve --requests 6 --rate 0 --json")
     assert code == expected
     assert f"bench: refusing: {failed} of 6 requests failed: HTTP status 429 ({failed})\n" in err
@@ -172,6 +172,10 @@ def test_a_model_and_a_shape_exclude_each_other(
     code, _, err = bench("serve --bits 4")
     assert code == 2
     assert "--bits: is for random weights" in err
+    for options in ("--peer mlx-lm", "--peers --peer ollama"):
+        code, _, err = bench(f"serve {options}")
+        assert code == 2
+        assert "--peer: expected one of mlx-lm, llama.cpp, beside --peers" in err
 
 
 def test_a_shape_has_a_checkpoint_and_a_gguf_of_one_tokenizer(tmp_path: Path) -> None:

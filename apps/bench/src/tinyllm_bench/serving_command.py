@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tinyllm_bench.errors import UsageError
+from tinyllm_bench.settings import PEERS
 
 serving = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -48,6 +49,10 @@ def serve(
     peers: Annotated[
         bool, typer.Option("--peers", help="Measure mlx_lm.server and llama.cpp's, where there.")
     ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this peer, mlx-lm or llama.cpp; may be repeated."),
+    ] = None,
     gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The same model, for llama.cpp.")
     ] = None,
@@ -69,8 +74,8 @@ def serve(
     from tinyllm_bench.serving.load import Load
     from tinyllm_bench.serving.load_plot import draw_load
     from tinyllm_bench.serving.report import as_json, print_figures
+    from tinyllm_bench.serving.roster import find_servers
     from tinyllm_bench.serving.run import measure
-    from tinyllm_bench.serving.served import servers
     from tinyllm_bench.serving.subject_files import SubjectFiles
 
     load = Load(
@@ -83,6 +88,10 @@ def serve(
     )
     # Other seeds, so that no load finds the prompts of an earlier one in a cache.
     loads = [replace(load, rate=r, seed=seed + i) for i, r in enumerate(rate or [load.rate])]
+    unknown = set(peer or ()) - set(PEERS)
+    if unknown or (peer and not peers):
+        raise UsageError(f"--peer: expected one of {', '.join(PEERS)}, beside --peers")
+    compared = (peer or PEERS) if peers else ()
     if plot is not None:
         check_plot(plot)
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +103,7 @@ def serve(
             if model is not None or gguf is not None:
                 raise UsageError("--shape: makes a model of its own, without --model and --gguf")
             files = SubjectFiles.of_shape(shape, bits, Path(folder), gguf=peers)
-        found, absent = servers(files, peers=peers, most_tokens=prompt_words + answer_tokens)
+        found, absent = find_servers(files, compared, prompt_words + answer_tokens)
         figures, failures = measure(loads, found)
     machine = Machine.here()
     notices = [*absent, *failures]

@@ -39,7 +39,7 @@ def soak(
     from tinyllm_bench.machine import Machine  # with MLX, which --help can do without
     from tinyllm_bench.progress import ProgressLine
     from tinyllm_bench.serving import soak as clients_of
-    from tinyllm_bench.serving.served import tinyllm
+    from tinyllm_bench.serving.roster import tinyllm
     from tinyllm_bench.serving.subject_files import SubjectFiles
     from tinyllm_bench.serving.vitals import Vitals
 

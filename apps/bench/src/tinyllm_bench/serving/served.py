@@ -1,10 +1,7 @@
-"""The servers that are measured, each as a process of its own."""
+"""A server that is measured, as a process of its own."""
 
-import importlib.util
-import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,12 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinyllm_bench.errors import BenchError
-from tinyllm_bench.machine import usable_cores
-from tinyllm_bench.serving.subject_files import SubjectFiles
 
 _PATIENCE = 180.0  # seconds until the model is loaded
-_PARALLEL = 8  # answers that llama.cpp computes at a time
-_MARGIN = 64  # tokens that a prompt may have more than words
 
 
 @dataclass(frozen=True)
@@ -79,52 +72,6 @@ class Served:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def tinyllm(files: SubjectFiles, *options: str) -> Served:
-    """Ours, with further options of its command line."""
-    command = ["-m", "tinyllm_serve", "--model", str(files.folder), "--name", "model", *options]
-    return Served("tinyllm", [sys.executable, *command], "/ready", {"ignore_eos": True})
-
-
-def servers(
-    files: SubjectFiles, *, peers: bool, most_tokens: int
-) -> tuple[list[Served], list[str]]:
-    """Those that are here, and why the others are not.
-
-    Args:
-        files: the model.
-        peers: whether to look for others than ours.
-        most_tokens: of a prompt and its answer; llama.cpp takes memory for no more.
-    """
-    found = [tinyllm(files)]
-    notices: list[str] = []
-    if not peers:
-        return found, notices
-    if importlib.util.find_spec("mlx_lm") is None:
-        notices.append("mlx_lm.server: mlx-lm is not installed")
-    else:
-        theirs = [sys.executable, "-m", "mlx_lm", "server", "--model", str(files.folder)]
-        # It takes whatever name a request has for a model to be fetched, but this one.
-        found.append(Served("mlx_lm.server", theirs, "/health", {"model": "default_model"}))
-    if files.gguf is None:
-        notices.append(f"llama.cpp: {files.without_gguf}")
-        return found, notices
-    llama = shutil.which("llama-server")
-    if llama is not None:
-        context = _PARALLEL * (most_tokens + _MARGIN)  # its slots share it
-        command = [llama, "--model", str(files.gguf), "--parallel", str(_PARALLEL)]
-        command += ["--ctx-size", str(context), "--threads", str(usable_cores())]
-        found.append(Served("llama.cpp", command, "/health", {"ignore_eos": True}))
-    elif importlib.util.find_spec("llama_cpp") is not None:
-        command = [sys.executable, "-m", "llama_cpp.server", "--model", str(files.gguf)]
-        command += ["--n_ctx", str(most_tokens + _MARGIN), "--n_threads", str(usable_cores())]
-        # Unless told, a request that comes ends the one that is being answered.
-        command += ["--interrupt_requests", "false"]
-        found.append(Served("llama_cpp.server", command, "/v1/models"))
-    else:
-        notices.append("llama.cpp: neither llama-server nor llama-cpp-python is installed")
-    return found, notices
 
 
 def _free_port() -> int:
