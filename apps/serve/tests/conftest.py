@@ -59,7 +59,23 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def guarded() -> Iterator[Server]:
+    """A server with two keys, where pages from elsewhere may ask, bodies and answers are short."""
+    options = ("--cors-origin", "https://a.example", "--max-body", "50000", "--max-tokens", "8")
+    with Server(*options, TINYLLM_API_KEY="first second") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that says letters until its context of a million tokens is full."""
     folder = tmp_path_factory.mktemp("models") / "endless"
     return random_checkpoint(folder, TEMPLATE, context=1_000_000)
+
+
+@pytest.fixture(scope="session")
+def busy(endless: Path) -> Iterator[Server]:
+    """A server whose answers do not end, which computes two at a time."""
+    options = ("--max-tokens", "100000", "--memory", "0.2", "--max-running", "2")
+    with Server("--model", str(endless), *options) as server:
+        yield server

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
-from tinyllm_serve import cli
+from tinyllm_serve import cli, json_log
 from tinyllm_serve.host_check import HostCheck
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
@@ -91,44 +91,40 @@ def test_other_things_that_are_refused(pico: Server) -> None:
     assert status("POST", CHAT, content=json.dumps({"messages": HELLO})) == 400
 
 
-def test_a_body_has_a_limit(start: Callable[..., Server]) -> None:
-    server = start("--max-body", "1000")
-    long = json.dumps({"messages": [{"role": "user", "content": "x" * 2000}]}).encode()
-    announced = httpx.post(server.url + CHAT, content=long)
+def test_a_body_has_a_limit(guarded: Server) -> None:
+    key = {"Authorization": "Bearer first"}
+    long = json.dumps({"messages": [{"role": "user", "content": "x" * 60_000}]}).encode()
+    announced = httpx.post(guarded.url + CHAT, content=long, headers=key)
     assert (announced.status_code, error(announced)["param"]) == (413, None)
 
     def in_pieces() -> object:
-        for place in range(0, len(long), 100):
-            yield long[place : place + 100]
+        for place in range(0, len(long), 5000):
+            yield long[place : place + 5000]
 
-    as_json = {"Content-Type": "application/json"}
-    assert httpx.post(server.url + CHAT, content=in_pieces(), headers=as_json).status_code == 413
+    as_json = {"Content-Type": "application/json", **key}
+    assert httpx.post(guarded.url + CHAT, content=in_pieces(), headers=as_json).status_code == 413
 
 
-def test_a_key_is_needed_where_there_is_one(start: Callable[..., Server]) -> None:
-    server = start("--api-key", "first", "--api-key", "second")
-    url = f"{server.url}/v1/models"
+def test_a_key_is_needed_where_there_is_one(guarded: Server) -> None:
+    url = f"{guarded.url}/v1/models"
     for headers in ({}, {"Authorization": "Bearer third"}, {"Authorization": "Basic first"}):
         refused = httpx.get(url, headers=headers)
         assert (refused.status_code, error(refused)["code"]) == (401, "invalid_api_key")
         assert refused.headers["www-authenticate"] == "Bearer"
     assert httpx.get(url, headers={"Authorization": "Bearer second"}).status_code == 200
-    assert httpx.get(f"{server.url}/metrics").status_code == 401
+    assert httpx.get(f"{guarded.url}/metrics").status_code == 401
     for path in ("/", "/health", "/ready", "/docs", "/openapi.json", "/page/chat.js"):
-        assert httpx.get(server.url + path).status_code == 200
+        assert httpx.get(guarded.url + path).status_code == 200
 
 
-def test_other_origins_are_let_in_when_asked_for(
-    pico: Server, start: Callable[..., Server]
-) -> None:
+def test_other_origins_are_let_in_when_asked_for(pico: Server, guarded: Server) -> None:
     asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     assert (
         "access-control-allow-origin" not in httpx.options(pico.url + CHAT, headers=asked).headers
     )
-    server = start("--cors-origin", "https://a.example", "--api-key", "k")
-    allowed = httpx.options(server.url + CHAT, headers=asked)
+    allowed = httpx.options(guarded.url + CHAT, headers=asked)
     assert allowed.headers["access-control-allow-origin"] == "https://a.example"
-    other = httpx.options(server.url + CHAT, headers=asked | {"Origin": "https://b.example"})
+    other = httpx.options(guarded.url + CHAT, headers=asked | {"Origin": "https://b.example"})
     assert "access-control-allow-origin" not in other.headers
 
 
@@ -166,14 +162,6 @@ def test_names_can_be_added_and_matter_only_where_everybody_may_ask() -> None:
     assert status("[2001:DB8::1]:80", allowed_hosts=("box.example",), host="2001:db8::1") == 200
 
 
-def run(*options: str) -> tuple[int, str]:
-    """A process that ends by itself: its code, and its last line."""
-    done = subprocess.run(
-        ["serve", *options], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -202,6 +190,23 @@ def test_a_bad_option_is_named(
     assert said in line
 
 
+@pytest.fixture
+def fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Run the program, which cannot start: what it says."""
+    monkeypatch.setattr(json_log, "begin_log", lambda: None)
+
+    def run(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["serve", *options])
+        assert cli.main() == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("serve: ")
+        return line
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -209,23 +214,29 @@ def test_a_bad_option_is_named(
         (["--host", "256.0.0.1", "--port", "0"], "cannot listen on 256.0.0.1:0"),
     ],
 )
-def test_a_server_that_cannot_start_says_why(options: list[str], said: str) -> None:
-    code, line = run(*options)
-    assert code == 1
-    assert line.startswith("serve: ")
-    assert said in line
+def test_a_server_that_cannot_start_says_why(
+    fails: Callable[..., str], options: list[str], said: str
+) -> None:
+    assert said in fails(*options)
+
+
+def test_a_damaged_model_is_named(fails: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    assert str(tmp_path / "config.json") in fails("--model", str(tmp_path), "--port", "0")
+
+
+def test_a_draft_model_of_other_tokens_is_refused(fails: Callable[..., str], endless: Path) -> None:
+    line = fails("--port", "0", "--draft-model", str(endless))
+    assert "--draft-model: expected the " in line
+    assert "of the same family" in line
 
 
 def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, line = run("--port", str(taken.getsockname()[1]))
-    assert code == 1
+        command = ["serve", "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("serve: ")
     assert "Address already in use" in line
     assert "choose another --host or --port" in line
-
-
-def test_a_damaged_model_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    code, line = run("--model", str(tmp_path), "--port", "0")
-    assert code == 1
-    assert str(tmp_path / "config.json") in line

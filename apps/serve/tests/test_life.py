@@ -44,13 +44,6 @@ def read_until(connection: socket.socket, text: bytes, count: int = 1) -> bytes:
     return said
 
 
-@pytest.fixture(scope="module")
-def busy(endless: Path) -> Iterator[Server]:
-    """A server whose answers do not end, which computes two at a time."""
-    with Server("--model", str(endless), *ENDLESS, "--max-running", "2") as server:
-        yield server
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_frees_its_pages(busy: Server, stream: bool) -> None:
     with asking(busy, stream=stream) as connection:
@@ -93,23 +86,19 @@ def test_a_slow_reader_keeps_nobody_waiting(busy: Server) -> None:
         assert time.monotonic() - began < 15
 
 
-def test_silence_is_filled_with_comments(start: Start, endless: Path) -> None:
-    server = start("--model", str(endless), *ENDLESS, "--max-running", "1", "--keep-alive", "0.2")
+def test_a_full_server_says_when_to_come_again_and_fills_the_silence(
+    start: Start, endless: Path
+) -> None:
+    options = ("--max-running", "1", "--max-waiting", "1", "--keep-alive", "0.2")
+    server = start("--model", str(endless), *ENDLESS, *options)
     with asking(server, stream=True) as first:
         read_until(first, b"data: ")
         with asking(server, stream=True) as second:
+            server.wait_until("tinyllm_waiting", 1.0)
+            refused = httpx.post(server.url + CHAT, json={"messages": HELLO, "stream": True})
             said = read_until(second, b": keep-alive\n\n", 3)
     assert said.startswith(b"HTTP/1.1 200")
     assert b"data: " not in said
-
-
-def test_a_full_server_says_when_to_come_again(start: Start, endless: Path) -> None:
-    server = start("--model", str(endless), *ENDLESS, "--max-running", "1", "--max-waiting", "1")
-    with asking(server, stream=True) as first:
-        read_until(first, b"data: ")
-        with asking(server, stream=True):
-            server.wait_until("tinyllm_waiting", 1.0)
-            refused = httpx.post(server.url + CHAT, json={"messages": HELLO, "stream": True})
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "engine_full"
     assert int(refused.headers["retry-after"]) >= 1
@@ -174,18 +163,20 @@ def test_two_hundred_at_once(pico: Server) -> None:
     pico.wait_until("tinyllm_pages_used", 0.0)
 
 
-def test_the_log_tells_of_each_request_and_not_what_it_said(start: Start) -> None:
-    server = start()
+def test_the_log_tells_of_each_request_and_not_what_it_said(pico: Server) -> None:
     secret = "my password is swordfish"
     asked = {"messages": [{"role": "user", "content": secret}], "max_tokens": 3, "user": "me"}
-    answer = httpx.post(server.url + CHAT, json=asked)
-    httpx.post(server.url + CHAT, json=asked | {"stop": [3]})
-    httpx.post(server.url + CHAT, json={"messages": [{"role": "tool", "content": secret}]})
-    httpx.get(f"{server.url}/{secret}")
-    server.stop()
-    done, *refused = [each for each in server.entries("request") if each["path"] != "/metrics"]
-    assert done["id"] == answer.headers["x-request-id"]
+    mistake = {"messages": [{"role": "tool", "content": secret}]}
+    answers = [
+        httpx.post(pico.url + CHAT, json=asked),
+        httpx.post(pico.url + CHAT, json=asked | {"stop": [3]}),
+        httpx.post(pico.url + CHAT, json=mistake),
+        httpx.get(f"{pico.url}/{secret}"),
+    ]
+    done, *refused = [
+        pico.wait_for("request", id=answer.headers["x-request-id"]) for answer in answers
+    ]
     assert (done["path"], done["status"], done["user"]) == (CHAT, 200, "me")
     assert (done["completion_tokens"], done["endings"]) == (3, ["length"])
     assert [each["status"] for each in refused] == [400, 400, 404]
-    assert "swordfish" not in json.dumps(server.log())
+    assert "swordfish" not in json.dumps(pico.log())

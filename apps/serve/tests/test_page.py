@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
@@ -84,18 +83,15 @@ def test_thinking_is_folded(browser: Browser, scripted: Server) -> None:
     assert (thought.is_displayed(), thought.text) == (True, "Hm.")
 
 
-def test_stop_ends_the_answer_and_frees_its_pages(
-    browser: Browser, start: Callable[..., Server], endless: Path
-) -> None:
-    server = start("--model", str(endless), "--max-tokens", "100000", "--memory", "0.2")
-    open_page(browser, server)
+def test_stop_ends_the_answer_and_frees_its_pages(browser: Browser, busy: Server) -> None:
+    open_page(browser, busy)
     say(browser, "hello")
     wait(browser, lambda: texts(browser, ".assistant > .text")[0:1] not in ([], [""]))
     assert not shown(browser, "send")
     browser.find_element(By.ID, "stop").click()
     wait(browser, lambda: shown(browser, "send"))
     assert texts(browser, ".figures")[0].endswith("stopped")
-    server.wait_until("tinyllm_running", 0.0)
+    busy.wait_until("tinyllm_running", 0.0)
 
 
 def test_what_a_model_or_a_user_says_is_no_markup(browser: Browser, pico: Server) -> None:
@@ -106,10 +102,9 @@ def test_what_a_model_or_a_user_says_is_no_markup(browser: Browser, pico: Server
     assert browser.find_elements(By.TAG_NAME, "img") == []
 
 
-def test_a_key_is_asked_for(browser: Browser, start: Callable[..., Server]) -> None:
-    server = start(TINYLLM_API_KEY="sesame")
-    browser.get(server.url)
+def test_a_key_is_asked_for(browser: Browser, guarded: Server) -> None:
+    browser.get(guarded.url)
     wait(browser, lambda: shown(browser, "key"))
-    browser.find_element(By.NAME, "key").send_keys("sesame", Keys.ENTER)
+    browser.find_element(By.NAME, "key").send_keys("second", Keys.ENTER)
     wait(browser, lambda: texts(browser, "#model") == ["pico"])
     assert not shown(browser, "key")

@@ -54,18 +54,19 @@ class Server:
         """The lines so far."""
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
-    def entries(self, event: str) -> list[Entry]:
-        """The lines of one kind."""
-        return [entry for entry in self.log() if entry["event"] == event]
+    def entries(self, event: str, **fields: object) -> list[Entry]:
+        """The lines of one kind that have these fields."""
+        wanted = {"event": event, **fields}.items()
+        return [entry for entry in self.log() if wanted <= entry.items()]
 
-    def wait_for(self, event: str, seconds: float = 90.0) -> Entry:
-        """Wait for a line of a kind, and give the first one.
+    def wait_for(self, event: str, seconds: float = 90.0, **fields: object) -> Entry:
+        """Wait for a line of a kind with these fields, and give the first one.
 
         Raises:
             RuntimeError: if it does not come.
         """
         deadline = time.monotonic() + seconds
-        while not (found := self.entries(event)):
+        while not (found := self.entries(event, **fields)):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"no {event!r} in the log: {self.log()}")
             time.sleep(0.02)
