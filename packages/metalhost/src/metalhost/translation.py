@@ -17,7 +17,7 @@ from metalhost.dialect import (
     with_macros,
 )
 from metalhost.kernel_text import KernelText
-from metalhost.problem import KernelTextError
+from metalhost.problem import KernelTextError, Problem
 from metalhost.threadgroup import ThreadgroupTranslation
 from metalhost.tokens import join, tokenize
 
@@ -48,18 +48,25 @@ def unit_to_check(text: KernelText) -> str:
 
 
 def _translated(text: KernelText, passes: tuple[Pass, ...]) -> str:
-    header = ThreadgroupTranslation("header", in_body=False)
-    body = ThreadgroupTranslation("source", in_body=True)
     parts = (("header", text.header), ("signature", text.before), ("source", text.source))
     unit = '#include "kernel.h"\n'
+    refused: list[Problem] = []
     for name, part in parts:
-        tokens = tokenize(part)
-        for one in passes:
-            tokens = with_macros(one)(tokens)
-        if name != "signature":
-            tokens = (header if name == "header" else body).apply(tokens)
-        unit += f'#line 1 "<{name}>"\n{join(tokens)}\n'
-    refused = header.problems + body.problems
+        translated, problems = _part(name, part, passes)
+        unit += f'#line 1 "<{name}>"\n{translated}\n'
+        refused += problems
     if refused:
         raise KernelTextError(text.name, [text.located(problem) for problem in refused])
     return f'{unit}#line 1 "<end>"\n}}\n'
+
+
+@functools.lru_cache(maxsize=256)  # many kernels have a header in common
+def _part(name: str, text: str, passes: tuple[Pass, ...]) -> tuple[str, tuple[Problem, ...]]:
+    """The translation of a part, and what of it was refused."""
+    tokens = tokenize(text)
+    for one in passes:
+        tokens = with_macros(one)(tokens)
+    if name == "signature":
+        return join(tokens), ()
+    threadgroup = ThreadgroupTranslation(name, in_body=name == "source")
+    return join(threadgroup.apply(tokens)), tuple(threadgroup.problems)
