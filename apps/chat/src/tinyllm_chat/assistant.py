@@ -17,6 +17,7 @@ from tinyllm_qwen import (
     load,
 )
 from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.parallel import Member
 from tinyllm_qwen.thoughts import OPEN, Segment, Thoughts
 
 from tinyllm_chat.answer import Answer, Ending
@@ -79,12 +80,18 @@ class Assistant:
         sampling_params(settings, advice, 0)
 
     @classmethod
-    def load(cls, settings: Settings, progress: Progress | None = None) -> "Assistant":
+    def load(
+        cls,
+        settings: Settings,
+        progress: Progress | None = None,
+        member: Member | None = None,
+    ) -> "Assistant":
         """Find, fetch where needed, and load a model.
 
         Args:
             settings: what was asked for.
             progress: called with the bytes of weights read so far and in all.
+            member: this process, where several share the model; it is the one that leads.
 
         Raises:
             ChatError: if the implementation that was asked for is not on this machine.
@@ -99,7 +106,10 @@ class Assistant:
             raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
         advice = GenerationConfig.from_folder(folder)
-        model, tokenizer = load(folder, ops=backend.ops, dtype=backend.dtype, progress=progress)
+        load_part = load if member is None else member.load
+        model, tokenizer = load_part(
+            folder, ops=backend.ops, dtype=backend.dtype, progress=progress
+        )
         return cls(model, tokenizer, advice, backend, settings, time.perf_counter() - started)
 
     @property
@@ -136,8 +146,10 @@ class Assistant:
     def details(self) -> list[str]:
         """The lines of /stats that tell of the model."""
         held = f"{len(self.cache.tokens):,} of {self.window:,} tokens"
+        share = self.model.share
+        part = "" if share is None else f" on this rank of {share.ranks.size}"
         return [
-            f"model    {self.settings.model}, {size(self.model.nbytes)} of weights, "
+            f"model    {self.settings.model}, {size(self.model.nbytes)} of weights{part}, "
             f"loaded in {self.load_seconds:.2f} s",
             f"maths    {self.label}",
             f"context  {held} held, {size(self.cache.nbytes)} of keys and values",

@@ -167,20 +167,27 @@ def _open_streams() -> None:
 
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
-    """Answer once, or begin a conversation."""
+    """Answer once, or begin a conversation; or compute with the process that does."""
+    from tinyllm_chat import group  # with MLX, which --help can do without
+
     terminal = Terminal.standard()
-    piped = _piped(terminal)
-    if prompt is None and piped is None:
-        if as_json:
-            raise UsageError("--json: expected --prompt TEXT or text on stdin beside it")
-        from tinyllm_chat import repl  # with MLX and prompt_toolkit, which --help can do without
+    with group.joined(settings, terminal) as member:
+        if member is not None and not member.leads:
+            group.follow(settings, terminal, member)
+            return
+        # A launcher's pipe never ends: what comes through it is a conversation, not a text.
+        piped = _piped(terminal) if member is None else None
+        if prompt is None and piped is None:
+            if as_json:
+                raise UsageError("--json: expected --prompt TEXT or text on stdin beside it")
+            from tinyllm_chat import repl  # with prompt_toolkit, which one question can do without
 
-        repl.run(settings, terminal)
-        return
-    question = read_question(prompt, piped, terminal)
-    from tinyllm_chat import one_shot  # with MLX
+            repl.run(settings, terminal, member)
+            return
+        question = read_question(prompt, piped, terminal)
+        from tinyllm_chat import one_shot  # as the others
 
-    one_shot.run(settings, question, terminal, as_json=as_json)
+        one_shot.run(settings, question, terminal, as_json=as_json, member=member)
 
 
 def _piped(terminal: Terminal) -> Source | None:

@@ -2,6 +2,8 @@
 
 import json
 
+from tinyllm_qwen.parallel import Member
+
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.progress import ProgressBar
 from tinyllm_chat.session import Session, load_assistant
@@ -10,14 +12,28 @@ from tinyllm_chat.summary import record
 from tinyllm_chat.terminal import Terminal
 
 
-def run(settings: Settings, question: str, terminal: Terminal, *, as_json: bool) -> None:
+def run(
+    settings: Settings,
+    question: str,
+    terminal: Terminal,
+    *,
+    as_json: bool,
+    member: Member | None = None,
+) -> None:
     """Answer a question: on stdout the answer alone, or one record of JSON.
+
+    Args:
+        settings: what was asked for.
+        question: what to answer.
+        terminal: where to write.
+        as_json: whether to print a record.
+        member: this process, where several share the model.
 
     Raises:
         ChatError: if the question does not fit into the context.
         CheckpointError, HubError, ValueError: as `Assistant.load`.
     """
-    assistant = load_assistant(settings, terminal)
+    assistant = load_assistant(settings, terminal, member)
     if not as_json:
         Session(assistant, terminal).ask(question, interruptible=False)
         return

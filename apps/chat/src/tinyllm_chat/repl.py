@@ -1,7 +1,11 @@
 """The conversation on a terminal: read, answer, again."""
 
 import os
+import sys
 
+from tinyllm_qwen.parallel import Member
+
+from tinyllm_chat import lines
 from tinyllm_chat.commands import dispatch
 from tinyllm_chat.errors import one_line
 from tinyllm_chat.history import SafeHistory, history_path
@@ -16,16 +20,25 @@ PICO_NOTICE = (
 )
 
 
-def run(settings: Settings, terminal: Terminal) -> None:
+def run(settings: Settings, terminal: Terminal, member: Member | None = None) -> None:
     """Talk until the user leaves.
+
+    Args:
+        settings: what was asked for.
+        terminal: where to write.
+        member: this process, where several share the model. A launcher gives them no terminal:
+            then each line of stdin is a question.
 
     Raises:
         CheckpointError, HubError, ValueError: as `Assistant.load`.
     """
-    assistant = load_assistant(settings, terminal)
+    assistant = load_assistant(settings, terminal, member)
     if assistant.settings.model == PICO:
         terminal.aside(PICO_NOTICE)
     terminal.aside(f"{assistant.settings.model}: {assistant.label}; /help for help")
+    if not sys.stdin.isatty():
+        lines.talk(Session(assistant, terminal), sys.stdin)
+        return
     reader = Reader(SafeHistory(history_path(os.environ), terminal.notice))
     talk(Session(assistant, terminal), reader)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from tinyllm_qwen.parallel import Leader, Member
 from tinyllm_qwen.thoughts import Segment
 
 from tinyllm_chat.answer import Answer
@@ -19,8 +20,15 @@ from tinyllm_chat.summary import summary
 from tinyllm_chat.terminal import Terminal
 
 
-def load_assistant(settings: Settings, terminal: Terminal) -> Answerer:
+def load_assistant(
+    settings: Settings, terminal: Terminal, member: Member | None = None
+) -> Answerer:
     """Load the model, or find it on its server, and say what is not as one might think.
+
+    Args:
+        settings: what was asked for.
+        terminal: where to say it.
+        member: this process, where several share the model.
 
     Raises:
         ChatError, CheckpointError, HubError, ValueError: as `Assistant.load`.
@@ -31,7 +39,7 @@ def load_assistant(settings: Settings, terminal: Terminal) -> Answerer:
         assistant = RemoteAssistant(settings, connection)
     else:
         with ProgressBar(f"loading {settings.model}", terminal) as bar:
-            assistant = Assistant.load(settings, bar)
+            assistant = Assistant.load(settings, bar, member)
     for notice in assistant.notices():
         terminal.notice(notice)
     return assistant
@@ -106,6 +114,8 @@ class Session:
         """
         if not model:
             raise ChatError("/model: expected a folder or the name of a repository")
+        if isinstance(self.assistant, Assistant) and isinstance(self.assistant.model, Leader):
+            raise ChatError("/model: several processes share this one; start them with --model")
         settings = replace(self.assistant.settings, model=model, revision=None)
         think = self.assistant.think
         self.assistant = load_assistant(settings, self.terminal)

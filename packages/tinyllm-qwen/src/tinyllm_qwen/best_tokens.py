@@ -35,13 +35,17 @@ class BestTokens:
         log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
         return cls(found + first, best, log_total)
 
-    def packed(self) -> Float32[mx.array, "*batch 2*N+1"]:
+    def at(self, *place: int) -> "BestTokens":
+        """Those of one position."""
+        return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
+
+    def packed(self) -> Float32[mx.array, "*batch packed"]:
         """All of it as one array, for one message instead of three; the ids by their bits."""
         tokens = self.tokens.view(mx.float32)
         return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
 
     @classmethod
-    def joined(cls, packed: Float32[mx.array, "ranks *batch 2*k+1"]) -> "BestTokens":
+    def joined(cls, packed: Float32[mx.array, "ranks *batch packed"]) -> "BestTokens":
         """What several ranks packed, as one."""
         k = packed.shape[-1] // 2
 

@@ -141,11 +141,11 @@ def _prefill(
 ) -> None:
     """Fill the cache with all tokens but the last, which decoding starts from.
 
-    Logits are never evaluated here, so the head costs nothing.
+    There are no logits here, so the head costs nothing.
     """
     for start in range(0, len(tokens), chunk):
         piece = list(tokens[start : start + chunk])
-        model(mx.array(piece, dtype=mx.int32)[None], cache, last_only=True)
+        model.hidden(mx.array(piece, dtype=mx.int32)[None], cache)
         mx.eval([array for block in cache for array in block.arrays])
         if on_prefill is not None:
             on_prefill(start + len(piece), len(tokens))
@@ -153,8 +153,11 @@ def _prefill(
 
 def _step(model: Qwen, token: mx.array, cache: Sequence[KVCache], sampler: Sampler) -> Sample:
     """Build the graph that puts one token in and chooses the next."""
-    logits = model(token.reshape(1, 1), cache, last_only=True)
-    return sampler(logits[0, 0])
+    h = model.hidden(token.reshape(1, 1), cache)
+    reach = None if model.share is None else sampler.reach
+    if reach is None:
+        return sampler(model.head(h)[0, 0])
+    return sampler.among(model.best(h, reach).at(0, 0))
 
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:

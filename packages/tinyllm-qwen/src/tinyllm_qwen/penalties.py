@@ -17,6 +17,9 @@ class Penalties:
     The memory is one array of length V each for prompt and output, kept on the device: `record`
     adds to the graph of a token that has perhaps not been computed yet. Where no penalty is set
     there is no memory, and nothing is computed.
+
+    Attributes:
+        active: whether there is a penalty.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int) -> None:
@@ -25,12 +28,12 @@ class Penalties:
         self._presence = params.presence_penalty
         self._frequency = params.frequency_penalty
         self._vocab_size = vocab_size
-        self._active = (self._repetition, self._presence, self._frequency) != (1, 0, 0)
+        self.active = (self._repetition, self._presence, self._frequency) != (1, 0, 0)
         self.start(mx.zeros((0,), dtype=mx.int32))
 
     def start(self, prompt: Integer[mx.array, "L"]) -> None:
         """Forget the last sequence and begin one after `prompt`, whose ids are all below V."""
-        if self._active:
+        if self.active:
             in_prompt = mx.zeros((self._vocab_size,), dtype=mx.bool_)
             in_prompt[prompt] = True
             self._in_prompt = in_prompt
@@ -38,7 +41,7 @@ class Penalties:
 
     def __call__(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
         """Return the scores with the three penalties taken off."""
-        if not self._active:
+        if not self.active:
             return scores
         scores = scores.astype(mx.float32)
         in_output = self._output_counts > 0
@@ -51,5 +54,5 @@ class Penalties:
 
     def record(self, token: Int[mx.array, ""]) -> None:
         """Count one token of output, computed or not."""
-        if self._active:
+        if self.active:
             self._output_counts = self._output_counts.at[token].add(1)

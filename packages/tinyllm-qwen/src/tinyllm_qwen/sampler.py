@@ -8,6 +8,7 @@ import mlx.core as mx
 from jaxtyping import Bool, Float, Int, Integer
 from tinyllm_ops import REFERENCE, OpSet
 
+from tinyllm_qwen.best_tokens import BestTokens
 from tinyllm_qwen.candidates import Candidates
 from tinyllm_qwen.penalties import Penalties
 from tinyllm_qwen.sample import Sample
@@ -97,6 +98,39 @@ class Sampler:
         self._penalties.record(token)
         return Sample.of(token, logits, self._params.top_logprobs, self._ops)
 
+    @property
+    def reach(self) -> int | None:
+        """How many of the best tokens settle the choice and what is reported of it.
+
+        None if every score counts: without top-k a draw and its filters look at all of them, and a
+        bias or a penalty can bring any token to the top.
+        """
+        params = self._params
+        if self._biases.size or self._penalties.active:
+            return None
+        if not params.is_greedy and not 0 < params.top_k < self._vocabulary.size:
+            return None
+        choices = 1 if params.is_greedy else params.top_k
+        return min(max(choices, params.top_logprobs), self._vocabulary.size)
+
+    def among(self, best: BestTokens) -> Sample:
+        """Choose where at least the `reach` best tokens are known, and the others are not.
+
+        The token is the one that all scores would have given, but for scores that tie for the last
+        place: see `Candidates.top_k`.
+        """
+        candidates = Candidates(best.tokens, best.scores)
+        if self._params.is_greedy:
+            token = best.tokens[self._ops.argmax(best.scores)]
+        else:
+            token = self._draw(candidates)
+        chosen = mx.where(best.tokens == token, best.scores, -math.inf).max()
+        logprob, top = chosen - best.log_total, self._params.top_logprobs
+        if top == 0:
+            return Sample(token, logprob)
+        rivals = candidates.top_k(top, self._ops)
+        return Sample(token, logprob, rivals.tokens, rivals.scores - best.log_total)
+
     def fork(self) -> "Sampler":
         """A second sampler that stands where this one does, and goes its own way from here."""
         twin = copy.copy(self)
@@ -112,7 +146,10 @@ class Sampler:
         params = self._params
         if params.is_greedy:
             return self._ops.argmax(scores)
-        candidates = Candidates(self._vocabulary, scores)
+        return self._draw(Candidates(self._vocabulary, scores))
+
+    def _draw(self, candidates: Candidates) -> Int[mx.array, ""]:
+        params = self._params
         # Top-k may come before the temperature, which leaves the ranking as it is, and before
         # min-p, which keeps a beginning of it: what changes is the number of tokens that those
         # have to look at.

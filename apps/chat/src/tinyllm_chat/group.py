@@ -1,0 +1,73 @@
+"""Several processes that share the model: one talks to the user, the others compute with it."""
+
+import os
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinyllm_kernels import Arithmetic
+from tinyllm_qwen.parallel import JOINING, Member, is_launched
+
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.size import size
+from tinyllm_chat.terminal import Terminal
+
+LOST = 1
+"""The exit code of a process that has lost another one."""
+
+
+@contextmanager
+def joined(settings: Settings, terminal: Terminal) -> Iterator[Member | None]:
+    """Be a member of the group that a launcher has started, if there is one and it is needed.
+
+    Raises:
+        RuntimeError: if the launcher's description of the group is wrong.
+    """
+    if not is_launched() or settings.server is not None:
+        yield None
+        return
+    terminal.aside(f"waiting for the other ranks, {JOINING} s at most")
+    before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+
+    def lost(rank: int, why: str) -> None:
+        # From a thread, while the model may wait for that rank for ever: there is no other way out.
+        if before is not None:  # the prompt may have the terminal in a mode of its own
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        terminal.notice(f"rank {rank} {why}: the group ends")
+        os._exit(LOST)
+
+    member = Member.join(lost)
+    try:
+        yield member
+    finally:
+        if member is not None:
+            member.leave()
+
+
+def follow(settings: Settings, terminal: Terminal, member: Member) -> None:
+    """Compute with rank 0 until it ends.
+
+    Raises:
+        CheckpointError, HubError, ValueError: as `Assistant.load`.
+    """
+    # Ctrl-C on a terminal reaches all processes there: what becomes of it is for rank 0 to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    backend = Arithmetic.choose(settings.ops, settings.dtype)
+    read = 0
+
+    def count(_done: int, total: int) -> None:
+        nonlocal read
+        read = total
+
+    model, _ = member.load(
+        settings.model,
+        ops=backend.ops,
+        dtype=backend.dtype,
+        revision=settings.revision,
+        progress=count,
+    )
+    ranks = member.ranks
+    terminal.aside(f"rank {ranks.rank} of {ranks.size}: {size(read)} of weights read")
+    member.follow(model)

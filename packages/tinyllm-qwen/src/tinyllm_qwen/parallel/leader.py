@@ -1,0 +1,113 @@
+"""The model of the rank that leads."""
+
+import weakref
+from collections.abc import Sequence
+from typing import cast
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_layers import KVCache, LayerCache
+
+from tinyllm_qwen.best_tokens import BestTokens
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.parallel.line import Line
+from tinyllm_qwen.parallel.orders import (
+    DropCache,
+    FindBest,
+    MakeCache,
+    Order,
+    Pass,
+    Score,
+    encoded,
+)
+
+
+class Leader(Qwen):
+    """A model whose every pass is that of all ranks: before it computes, it tells the others.
+
+    What is asked for is computed at once and not when somebody looks at it, since the others do
+    their part in any case: sums that one rank leaves out are sums that the others wait for.
+    """
+
+    def __init__(self, model: Qwen, lines: Sequence[Line]) -> None:
+        """Lead with this rank's part of a model.
+
+        Args:
+            model: the part, loaded with a group.
+            lines: to all other ranks.
+        """
+        vars(self).update(vars(model))  # the same weights in the same blocks
+        self._lines = lines
+        self._numbers: weakref.WeakKeyDictionary[LayerCache, int] = weakref.WeakKeyDictionary()
+        self._dropped: list[int] = []
+        self._made = 0
+        self._length = 0
+        self._in_step = True
+
+    def make_cache(
+        self, *, kv_bits: int | None = None, max_size: int | None = None
+    ) -> list[KVCache]:
+        """Make caches here and everywhere; see `Qwen.make_cache`."""
+        caches = super().make_cache(kv_bits=kv_bits, max_size=max_size)
+        number, self._made = self._made, self._made + 1
+        self._numbers[caches[0]] = number
+        # Told with the next order: what is collected may be so in the middle of one.
+        weakref.finalize(caches[0], self._dropped.append, number).atexit = False
+        self._tell(MakeCache(number, kv_bits, max_size))
+        return caches
+
+    def hidden(
+        self, tokens: Integer[mx.array, "B L"], cache: Sequence[LayerCache]
+    ) -> Float[mx.array, "B L E"]:
+        """Pass tokens through all blocks on all ranks; see `Qwen.hidden`.
+
+        Raises:
+            ValueError: if the caches are not from `make_cache`.
+        """
+        number = self._numbers.get(cache[0]) if cache else None
+        if number is None or not isinstance(cache[0], KVCache):
+            raise ValueError("cache: expected caches that make_cache of this model made")
+        self._tell(Pass(number, cache[0].offset, cast(list[list[int]], tokens.tolist())))
+        h = self._together(super().hidden(tokens, cache))
+        self._length = h.shape[1]
+        return h
+
+    def head(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
+        """Score every possible next token on all ranks; see `Qwen.head`.
+
+        Args:
+            h: what the last pass gave, all of it or after its last token.
+        """
+        self._tell(Score(last_only=h.shape[1] < self._length))
+        return self._together(super().head(h))
+
+    def best(self, h: Float[mx.array, "B L E"], k: int) -> BestTokens:
+        """Find the likeliest next tokens on all ranks; see `Qwen.best`.
+
+        Args:
+            h: what the last pass gave after its last token.
+            k: how many are wanted; there may be more.
+        """
+        self._tell(FindBest(k))
+        best = super().best(h, k)
+        self._together(best.tokens)
+        return best
+
+    def _tell(self, order: Order) -> None:
+        """Tell all ranks, which from now on wait for this one to do the same."""
+        if not self._in_step:
+            raise RuntimeError(
+                "the ranks are out of step: an answer was stopped in the middle of a pass. Start "
+                "the program again, on all of them"
+            )
+        told = [encoded(DropCache(number)) for number in self._dropped]
+        self._dropped.clear()
+        for line in self._lines:
+            line.send(b"".join([*told, encoded(order)]))
+        self._in_step = isinstance(order, MakeCache)
+
+    def _together(self, array: mx.array) -> mx.array:
+        """Begin to compute what the others were told to."""
+        mx.async_eval(array)
+        self._in_step = True
+        return array

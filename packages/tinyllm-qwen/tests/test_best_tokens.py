@@ -1,0 +1,82 @@
+"""The best tokens of several parts of the vocabulary settle what all scores would have."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_ops import MLX
+from tinyllm_ops.testing import assert_close, normal
+from tinyllm_qwen.best_tokens import BestTokens
+from tinyllm_qwen.sampler import Sampler
+from tinyllm_qwen.sampling import SamplingParams
+
+V = 300
+PARTS = [range(100), range(100, 200), range(200, 300)]
+
+
+def found(scores: mx.array, k: int) -> BestTokens:
+    """As three ranks find them."""
+    parts = [BestTokens.among(scores[part.start : part.stop], k, part.start, MLX) for part in PARTS]
+    return BestTokens.joined(mx.stack([part.packed() for part in parts]))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(top_logprobs=4),
+        SamplingParams(temperature=0.8, top_k=5, seed=1),
+        SamplingParams(temperature=2.0, top_k=20, top_p=0.9, seed=2, top_logprobs=3),
+        SamplingParams(temperature=1.3, top_k=50, min_p=0.02, seed=3),
+        SamplingParams(temperature=1.0, top_k=299, top_p=0.95, min_p=0.001, seed=4),
+    ],
+    ids=lambda params: f"{params.temperature}-{params.top_k}-{params.top_p}-{params.top_logprobs}",
+)
+def test_the_choice_is_that_of_all_scores(params: SamplingParams) -> None:
+    whole, parted = Sampler(params, V, MLX), Sampler(params, V, MLX)
+    for step in range(20):
+        scores = normal((V,), seed=step, magnitude=3.0)
+        expected = whole(scores)
+        assert parted.reach is not None
+        sample = parted.among(found(scores, min(parted.reach, 100)))
+        assert sample.token.item() == expected.token.item()
+        assert_close(sample.logprob, np.array(expected.logprob, dtype=np.float64))
+        assert (sample.top_tokens is None) == (params.top_logprobs == 0)
+        if sample.top_tokens is not None and expected.top_tokens is not None:
+            assert sample.top_tokens.tolist() == expected.top_tokens.tolist()
+            assert sample.top_logprobs is not None
+            assert_close(sample.top_logprobs, np.array(expected.top_logprobs, dtype=np.float64))
+
+
+def test_draws_differ_from_the_best_token() -> None:
+    params = SamplingParams(temperature=2.0, top_k=20, seed=2)
+    sampler = Sampler(params, V, MLX)
+    tokens = [int(sampler.among(found(normal((V,), seed=0), 20)).token) for _ in range(20)]
+    assert len(set(tokens)) > 3
+
+
+def test_of_equal_scores_the_first_token_is_taken() -> None:
+    scores = mx.zeros((V,))
+    scores[mx.array([120, 150, 260])] = 5.0
+    assert Sampler(SamplingParams(), V, MLX).among(found(scores, 1)).token.item() == 120
+
+
+@pytest.mark.parametrize(
+    ("change", "reach"),
+    [
+        ({}, 1),
+        ({"top_logprobs": 7}, 7),
+        ({"temperature": 0.5, "top_k": 20}, 20),
+        ({"temperature": 0.5, "top_k": 3, "top_logprobs": 7}, 7),
+        ({"temperature": 0.5}, None),
+        ({"temperature": 0.5, "top_p": 0.9}, None),
+        ({"temperature": 0.5, "top_k": V}, None),
+        ({"repetition_penalty": 1.1}, None),
+        ({"presence_penalty": 0.5}, None),
+        ({"logit_bias": {3: 1.0}}, None),
+    ],
+    ids=str,
+)
+def test_how_many_tokens_settle_the_choice(change: dict[str, object], reach: int | None) -> None:
+    assert Sampler(replace(SamplingParams(), **change), V, MLX).reach == reach

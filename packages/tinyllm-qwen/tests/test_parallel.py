@@ -1,0 +1,167 @@
+"""A leader's orders put followers in its place, and a line notices when the other end is gone."""
+
+import queue
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tinyllm_layers import Ranks
+from tinyllm_ops import MLX
+from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.parallel import line as line_module
+from tinyllm_qwen.parallel.follower import follow
+from tinyllm_qwen.parallel.leader import Leader
+from tinyllm_qwen.parallel.line import Line
+from tinyllm_qwen.parallel.orders import FindBest, MakeCache, Pass, Score, decoded, encoded
+from tinyllm_qwen.share import Share
+from tinyllm_qwen.weights import load_part
+
+GOLDEN = Path(__file__).parent / "goldens" / "models" / "qwen3"
+
+
+def part() -> Qwen:
+    """The one part of a model that a process shares with nobody."""
+    config = QwenConfig.from_folder(GOLDEN)
+    weights, partition = load_part(GOLDEN, config, 0, 1)
+    share = Share(Ranks(mx.distributed.init()), partition)
+    return Qwen(config, weights, ops=MLX, share=share)
+
+
+class Recorder(Line):
+    """A line that leads nowhere."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, line: bytes) -> None:
+        self.sent += line.splitlines(keepends=True)
+
+
+class Watched(Qwen):
+    """A follower's part, and how its caches stood after each pass."""
+
+    def __init__(self, model: Qwen) -> None:
+        vars(self).update(vars(model))
+        self.seen: list[tuple[int, list[list[int]]]] = []
+
+    def hidden(self, tokens: mx.array, cache: object) -> mx.array:
+        h = super().hidden(tokens, cache)
+        self.seen.append((cache[0].offset, tokens.tolist()))
+        return h
+
+
+def test_followers_go_where_the_leader_goes() -> None:
+    record = Recorder()
+    leader, follower = Leader(part(), [record]), Watched(part())
+    first, second = leader.make_cache(), leader.make_cache(max_size=16)
+    h = leader.hidden(mx.array([[1, 2, 3]]), first)
+    leader.head(h[:, -1:])
+    for cache in first:
+        cache.trim(1)
+    leader.best(leader.hidden(mx.array([[4]]), first), 2)
+    leader.head(leader.hidden(mx.array([[5, 6], [7, 8]]), second))
+    follow(follower, record.sent)
+    assert follower.seen == [(3, [[1, 2, 3]]), (2, [[4]]), (2, [[5, 6], [7, 8]])]
+
+
+def test_caches_that_are_gone_are_forgotten_everywhere() -> None:
+    record = Recorder()
+    leader = Leader(part(), [record])
+    for _ in range(2):
+        cache = leader.make_cache()
+        leader.hidden(mx.array([[1]]), cache)
+        del cache
+    leader.make_cache()
+    assert [decoded(line).__class__.__name__ for line in record.sent].count("DropCache") == 2
+    follow(part(), record.sent)
+
+
+def test_a_pass_that_was_left_in_the_middle_ends_the_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader(part(), [Recorder()])
+    cache = leader.make_cache()
+
+    def interrupted(*_: object) -> mx.array:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(leader, "blocks", [interrupted, interrupted])
+    with pytest.raises(KeyboardInterrupt):
+        leader.hidden(mx.array([[1]]), cache)
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match=r"out of step: .* Start the program again"):
+        leader.hidden(mx.array([[1]]), cache)
+
+
+def test_caches_of_others_are_refused() -> None:
+    leader, other = Leader(part(), []), part()
+    with pytest.raises(ValueError, match="expected caches that make_cache of this model made"):
+        leader.hidden(mx.array([[1]]), other.make_cache())
+
+
+@pytest.mark.parametrize(
+    "order", [MakeCache(3, None, 16), Pass(1, 7, [[1, 2]]), Score(last_only=True), FindBest(20)]
+)
+def test_orders_come_as_they_were_sent(order: MakeCache | Pass | Score | FindBest) -> None:
+    assert encoded(order).count(b"\n") == 1
+    assert decoded(encoded(order)) == order
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b'{"order": "Leave"}\n', b'{"order": "FindBest"}\n'])
+def test_an_order_that_is_not_known_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match="do all ranks run the same version"):
+        decoded(line)
+
+
+Said = queue.SimpleQueue[tuple[int, str]]
+Ends = tuple[Line, socket.socket, Said]
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    """A line from rank 1 to rank 0, rank 0's end of it, and what is said of a loss."""
+    monkeypatch.setattr(line_module, "LIMIT", 0.4)
+    monkeypatch.setattr(line_module, "BEAT", 0.05)
+    said: Said = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    line = Line(ours, 0, lambda rank, why: said.put((rank, why)))
+    with ours, theirs:
+        yield line, theirs, said
+        line.close()
+
+
+def test_lines_come_through_and_signs_of_life_do_not(ends: Ends) -> None:
+    line, theirs, said = ends
+    theirs.sendall(b"one\n\ntwo\nend\n")
+    assert list(line.received()) == [b"one\n", b"two\n"]
+    assert theirs.recv(10).startswith(b"\n")
+    line.close()
+    with pytest.raises(queue.Empty):
+        said.get(timeout=0.6)
+
+
+def test_an_end_that_closes_is_lost_at_once(ends: Ends) -> None:
+    _, theirs, said = ends
+    theirs.close()
+    assert said.get(timeout=0.3) == (0, "has left")
+
+
+def test_an_end_that_says_nothing_is_lost_after_a_while(ends: Ends) -> None:
+    assert ends[2].get(timeout=5) == (0, "has given no sign of life for 0 s")
+
+
+def test_signs_of_life_are_enough(ends: Ends) -> None:
+    _, theirs, said = ends
+    for _ in range(8):
+        theirs.sendall(b"\n")
+        with pytest.raises(queue.Empty):
+            said.get(timeout=0.1)
+
+
+def test_an_end_in_the_middle_of_an_answer_is_a_loss(ends: Ends) -> None:
+    _, theirs, said = ends
+    theirs.sendall(b"end\n")
+    assert said.get(timeout=5) == (0, "has ended in the middle of an answer")
