@@ -66,7 +66,7 @@ def _draw_curves(panels: "Sequence[Axes]", figures: Sequence[Figures]) -> None:
         speeds = [each.tokens_per_second for each in chosen]
         throughput.plot(rates, speeds, marker=".", color=color, label=name)
         for rank, (percentile, style) in enumerate(_PERCENTILES):
-            label = f"{name}, {percentile}"
+            label = "" if place else percentile  # the same for all servers
             for axes, waits in (
                 (first, [each.first_token[rank] * 1e3 for each in chosen]),
                 (between, [each.between_tokens[rank] * 1e3 for each in chosen]),

@@ -16,6 +16,7 @@ from tinyllm_bench.serving.vitals import Vitals, highest
 
 _WARM_UP = 0.1  # of the time: what is made once and kept is made in it
 _PATIENCE = 60.0  # seconds until a server without clients is idle
+_REST = 2.0  # seconds after which a server has given back what it does not need
 _LOOK = 1.0  # seconds between two looks at the server
 
 Tick = Callable[[float], None]
@@ -108,6 +109,7 @@ async def _clients(
 
 def _settled(server: RunningServer) -> Vitals:
     """What it holds once nobody is being served, and connections are closed."""
+    time.sleep(_REST)
     deadline = time.monotonic() + _PATIENCE
     while not (vitals := Vitals.of(server.url, server.process)).is_idle or vitals.sockets > 1:
         if time.monotonic() > deadline:
