@@ -2,9 +2,16 @@
 
 import mlx.core as mx
 import pytest
+from tinyllm_engine import page_pool
 from tinyllm_engine.testing import Oracle, sample_prompts
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import Qwen, Tokenizer, load
+
+
+@pytest.fixture(autouse=True)
+def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little more than a context: an engine takes a third of a second to touch 400 MB."""
+    monkeypatch.setattr(page_pool, "_ENOUGH", 1 << 24)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 
+import mlx.core as mx
 import pytest
 from tinyllm_engine import (
     AsyncEngine,
@@ -12,6 +13,7 @@ from tinyllm_engine import (
     Output,
     Request,
     RequestError,
+    async_engine,
 )
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
@@ -102,6 +104,23 @@ def test_draining_ends_what_is_under_way_and_refuses_what_comes(prompts: list[li
             await engine.embed(prompts[0])
         await drained
         assert len(await task) == 30
+
+    run(test)
+
+
+def test_an_idle_engine_gives_memory_back(
+    prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_engine, "IDLE_SECONDS", 0.05)
+
+    async def test(engine: AsyncEngine) -> None:
+        for _ in range(2):
+            kept = 0
+            async for _ in engine.stream(Request(prompts[6], 8)):
+                kept = max(kept, mx.get_cache_memory())
+            assert kept > 0
+            while mx.get_cache_memory():
+                await asyncio.sleep(0.02)
 
     run(test)
 

@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+IDLE_SECONDS = 1.0
+"""Silence after which memory goes back that the next step would have used again."""
+
 
 class EngineClosedError(RuntimeError):
     """The engine takes no requests: it is closed, or it has failed; the message says which."""
@@ -200,11 +203,16 @@ class AsyncEngine:
         Returns:
             Whether to go on.
         """
+        patience: float | None = IDLE_SECONDS
         while True:
             try:
-                errand = self._errands.get(block=not engine.has_work)
+                errand = self._errands.get(block=not engine.has_work, timeout=patience)
             except Empty:
-                return True
+                if engine.has_work:
+                    return True
+                engine.release_memory()
+                patience = None
+                continue
             if errand is None:
                 return False
             errand(engine)
