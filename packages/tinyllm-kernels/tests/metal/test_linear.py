@@ -1,14 +1,17 @@
 """Products with quantized matrices: a few tokens at a time, and many."""
 
+from dataclasses import replace
 from itertools import cycle
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_kernels.metal import METAL
+from tinyllm_kernels.metal.linear import add_linear
 from tinyllm_kernels.metal.linear.matrix_product import group_units
 from tinyllm_ops import MLX, OpSet, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing.blocks import attention_block, mlp_block, mlp_block_oracle
 
 SIZES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 BITS, GROUPS = [2, 3, 4, 5, 6, 8], [32, 64, 128]
@@ -110,6 +113,35 @@ def test_views_of_larger_arrays_and_a_bias(metal: OpSet) -> None:
     assert_close(metal.linear(x, w, bias), oracle.linear(exact(x), exact(w), exact(bias)))
 
 
+@pytest.mark.parametrize("tokens", [1, 5, 9, 37])
+def test_a_residual_and_a_bias_are_added(metal: OpSet, tokens: int) -> None:
+    w = quantize(normal((33, 544), seed=2), 32)  # in two parts, of prompts
+    x, bias = normal((tokens, 544), seed=1), normal((33,), seed=3)
+    residual = normal((33, tokens), seed=4).T
+    expected = oracle.linear(exact(x), exact(w))
+    assert_close(metal.linear(x, w, bias), expected + exact(bias))
+    assert_close(add_linear(residual, x, w), exact(residual) + expected)
+    assert_close(add_linear(residual, x, w, bias), exact(residual) + expected + exact(bias))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 64), (1, 12, 64)], ids=str)
+@pytest.mark.parametrize("residual", [True, False])
+def test_halves_of_a_block(
+    metal_checked: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], residual: bool
+) -> None:
+    x = normal(shape, dtype, seed=1)
+    mlp = replace(mlp_block(64, 96, dtype, bits=4), residual=residual)
+    assert_close(metal_checked.mlp_block(x, mlp), mlp_block_oracle(exact(x), mlp))
+    block = attention_block(64, 4, 2, 16, dtype, bits=4, biased=True)
+    block = replace(block, residual=residual)
+    heads = normal((shape[0], 4, shape[1], 16), dtype, seed=2)
+    joined = exact(heads).swapaxes(1, 2).reshape(shape)
+    assert block.o.bias is not None
+    expected = oracle.linear(joined, exact(block.o.weight), exact(block.o.bias))
+    expected = exact(x) + expected if residual else expected
+    assert_close(metal_checked.attention_output(x, heads, block), expected)
+
+
 def test_what_is_not_a_number_reaches_its_own_token_alone(metal: OpSet) -> None:
     w = quantize(normal((30, 64), seed=2))
     for tokens in (5, 12):
@@ -126,6 +158,7 @@ def test_other_weights_are_left_to_mlx() -> None:
     x, w = normal((3, 64), seed=1), normal((9, 64), seed=2)
     for weight in (w, quantize(w, 32, 4, "mxfp4")):
         assert mx.array_equal(METAL.linear(x, weight), MLX.linear(x, weight))
+        assert mx.array_equal(add_linear(x[:, :9], x, weight), x[:, :9] + MLX.linear(x, weight))
     assert METAL.linear(mx.zeros((0, 64)), quantize(w)).shape == (0, 9)
 
 

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
+from tinyllm_kernels.metal.linear import add_linear
 from tinyllm_ops import QuantizedTensor, Rotary, quantize
 from tinyllm_ops.testing import PageTable, assert_close, exact, normal, oracle, page_table
 from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
@@ -60,8 +61,10 @@ def matrix_vector() -> None:
     """Tokens fewer than are unrolled and more than a group's, two simdgroups, rests throughout."""
     w = quantize(normal((6, 1088), seed=2), 64, 3)
     for tokens in (3, 11):
-        x = normal((tokens, 1, 1088), seed=1)
-        assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
+        x, residual = normal((tokens, 1, 1088), seed=1), normal((tokens, 1, 6), seed=3)
+        assert_close(
+            add_linear(residual, x, w), exact(residual) + oracle.linear(exact(x), exact(w))
+        )
 
 
 def matrix_product() -> None:
@@ -69,8 +72,10 @@ def matrix_product() -> None:
     grid = importlib.import_module("tinyllm_kernels.metal.linear.matrix_product")
     for shape, group, enough in (((37, 128), 64, 128), ((9, 544), 32, 128), ((9, 544), 32, 1)):
         x, w = normal(shape, seed=1), quantize(normal((35, shape[1]), seed=2), group, 4)
+        residual = normal((shape[0], 35), seed=3)
+        expected = exact(residual) + oracle.linear(exact(x), exact(w))
         with patch.object(grid, "ENOUGH_GROUPS", enough):
-            assert_close(METAL.linear(x, w), oracle.linear(exact(x), exact(w)))
+            assert_close(add_linear(residual, x, w), expected)
 
 
 def expert_linear() -> None:

@@ -37,7 +37,7 @@ _EXPERT_LINEAR = Kernel(
     const ulong group = row * (inputs / group_size);
     matrix_vector<T, BITS, TOKENS, ROWS>(
         x + n * inputs, packed + row * (inputs / 32 * BITS), scales + group, biases + group,
-        y + n * outputs, 1u, uint(outputs), uint(inputs), uint(group_size),
+        Nothing(), y + n * outputs, 1u, uint(outputs), uint(inputs), uint(group_size),
         threadgroup_position_in_grid.x * ROWS, thread_index_in_simdgroup,
         simdgroup_index_in_threadgroup, simdgroups_per_threadgroup, partial);
     """,

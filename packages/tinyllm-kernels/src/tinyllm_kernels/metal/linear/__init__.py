@@ -12,12 +12,15 @@ floating-point modes (mxfp4, mxfp8, nvfp4) go to MLX, which has kernels for them
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import MLX, QuantizedTensor, Weight
 from tinyllm_ops.contract import check_linear
 from tinyllm_ops.quantized_tensor import AFFINE
 
+from tinyllm_kernels.metal.linear.addend import Addend
 from tinyllm_kernels.metal.linear.matrix_product import matrix_product
 from tinyllm_kernels.metal.linear.matrix_vector import MAX_TOKENS, is_decoded, matrix_vector
 
@@ -27,8 +30,32 @@ def linear(
 ) -> Float[mx.array, "*batch O"]:
     """x w^T + bias, sums in float32; see `tinyllm_ops.linear`."""
     check_linear(x, w, bias)
-    if not isinstance(w, QuantizedTensor) or w.mode != AFFINE or x.size == 0 or w.packed.size == 0:
+    if not _has_kernel(w, x):
         return MLX.linear(x, w, bias)
+    return _product(x, w, bias)
+
+
+def add_linear(
+    residual: Float[mx.array, "*batch O"],
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    bias: Float[mx.array, "O"] | None = None,
+) -> Float[mx.array, "*batch O"]:
+    """Residual + x w^T + bias, by the product itself."""
+    check_linear(x, w, bias)
+    if not _has_kernel(w, x):
+        return residual + MLX.linear(x, w, bias)
+    rows = residual if bias is None else residual + bias
+    return _product(x, w, rows.reshape(-1, w.shape[0]))
+
+
+def _has_kernel(w: Weight, x: mx.array) -> TypeGuard[QuantizedTensor]:
+    """Whether the product is one with affine codes, and not empty."""
+    is_affine = isinstance(w, QuantizedTensor) and w.mode == AFFINE
+    return is_affine and x.size > 0 and w.shape[0] > 0
+
+
+def _product(x: mx.array, w: QuantizedTensor, added: mx.array | None) -> mx.array:
     product = matrix_vector if is_decoded(x, MAX_TOKENS) else matrix_product
-    y = product(x.reshape(-1, x.shape[-1]), w).reshape(*x.shape[:-1], w.shape[0])
-    return y if bias is None else y + bias
+    y = product(x.reshape(-1, x.shape[-1]), w, Addend.of(added))
+    return y.reshape(*x.shape[:-1], w.shape[0])

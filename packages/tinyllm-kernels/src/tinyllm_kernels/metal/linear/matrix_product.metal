@@ -1,4 +1,4 @@
-// A tile of y = x w^T, 32 tokens by 32 rows of w, for a group of four simdgroups; over the units of
+// A tile of y = x w^T + addend, 32 tokens by 32 rows of w, for a group of four simdgroups; over the units of
 // 32 columns from `begin` to `end`, summed part by part: whether parts have a group of their own or
 // not, the result is the same. Sums are float32; OUT is T, or float for a part.
 #include <metal_simdgroup_matrix>
@@ -8,11 +8,13 @@ struct Tiles {
   enum : uint { SIDE = 32, STRIDE = SIDE + 16 / sizeof(T) };  // rows begin in different banks
 };
 
-template <typename T, typename OUT, int BITS, typename X, typename W, typename S, typename B>
-void matrix_product(X x, W packed, S scales, B biases, device OUT* y, uint tokens, uint outputs,
-                    uint inputs, uint group_size, uint begin, uint end, uint part_units,
-                    uint first_token, uint first_row, uint thread_index, uint simdgroup,
-                    threadgroup T* x_tile, threadgroup T* w_tile, threadgroup float* y_tile) {
+template <typename T, typename OUT, int BITS, typename X, typename W, typename S, typename B,
+          typename A>
+void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, uint tokens,
+                    uint outputs, uint inputs, uint group_size, uint begin, uint end,
+                    uint part_units, uint first_token, uint first_row, uint thread_index,
+                    uint simdgroup, threadgroup T* x_tile, threadgroup T* w_tile,
+                    threadgroup float* y_tile) {
   constexpr uint STRIDE = Tiles<T>::STRIDE;
   const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
   // Four threads share a row of a tile, eight numbers for each.
@@ -77,7 +79,7 @@ void matrix_product(X x, W packed, S scales, B biases, device OUT* y, uint token
   for (uint i = thread_index; i < 32 * 32; i += 128) {
     const uint at_token = first_token + i / 32, at_row = first_row + i % 32;
     if (at_token < tokens && at_row < outputs) {
-      y[ulong(at_token) * outputs + at_row] = OUT(y_tile[i]);
+      y[ulong(at_token) * outputs + at_row] = OUT(y_tile[i] + addend.at(at_token, at_row));
     }
   }
 }

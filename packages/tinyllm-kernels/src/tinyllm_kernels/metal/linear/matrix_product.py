@@ -19,10 +19,13 @@ same order: how many tokens there are changes no bit.
 
 from __future__ import annotations
 
+import functools
+
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
+from tinyllm_kernels.metal.linear.addend import Addend, AddendFormat
 
 SIDE = 32  # of a tile, and the columns of a step
 SIMDGROUPS = 4
@@ -31,42 +34,50 @@ LEAST_UNITS = 8  # of 32 columns in a part
 MAX_PARTS = 4
 THREADS = 256  # of a group that adds parts
 
-_SIZES = ("tokens", "outputs", "inputs", "group_size", "part_units", "units")
-_MATRIX_PRODUCT = Kernel(
-    "matrix_product",
-    ("codes.metal", "linear/matrix_product.metal"),
-    (
-        "x",
-        "packed",
-        "scales",
-        "biases",
-        "tokens",
-        "outputs",
-        "inputs",
-        "group_size",
-        "part_units",
-        "units",
-    ),
-    ("y",),
-    """
+
+@functools.cache
+def _matrix_product(adds: AddendFormat) -> Kernel:
+    """A kernel for each kind of addend."""
+    place = """
     threadgroup T x_tile[32 * Tiles<T>::STRIDE], w_tile[32 * Tiles<T>::STRIDE];
     threadgroup float y_tile[32 * 32];
     const uint3 group = threadgroup_position_in_grid;
-    const uint begin = group.z * units;
+    const uint begin = group.z * units, first_token = 0;
+    """
+    multiply = """
     matrix_product<T, OUT, BITS>(
-        x, packed, scales, biases, y + ulong(group.z) * tokens * outputs, uint(tokens),
+        x, packed, scales, biases, added, y + ulong(group.z) * tokens * outputs, uint(tokens),
         uint(outputs), uint(inputs), uint(group_size), begin,
         metal::min(begin + units, uint(inputs) / 32), uint(part_units), group.y * 32, group.x * 32,
         thread_index_in_threadgroup, simdgroup_index_in_threadgroup, x_tile, w_tile, y_tile);
-    """,
-)
-_SUM_OF_PARTS = Kernel(
-    "sum_of_parts",
-    ("codes.metal", "linear/sum_of_parts.metal"),
-    ("parts", "count", "size"),
-    ("y",),
-    "sum_of_parts<T>(parts, y, uint(count), uint(size), thread_position_in_grid.x);",
-)
+    """
+    sizes = ("tokens", "outputs", "inputs", "group_size", "part_units", "units")
+    return Kernel(
+        f"matrix_product{adds.name}",
+        ("codes.metal", "linear/addend.metal", "linear/matrix_product.metal"),
+        ("x", "packed", "scales", "biases", *sizes, *adds.inputs),
+        ("y",),
+        place + adds.body + multiply,
+    )
+
+
+@functools.cache
+def _sum_of_parts(adds: AddendFormat) -> Kernel:
+    """A kernel for each kind of addend."""
+    place = """
+    const uint first_token = 0;
+    """
+    add = """
+    sum_of_parts<T>(parts, added, y, uint(count), uint(size), uint(outputs),
+                    thread_position_in_grid.x);
+    """
+    return Kernel(
+        f"sum_of_parts{adds.name}",
+        ("codes.metal", "linear/addend.metal", "linear/sum_of_parts.metal"),
+        ("parts", "count", "size", "outputs", *adds.inputs),
+        ("y",),
+        place + adds.body + add,
+    )
 
 
 def part_units(inputs: int) -> int:
@@ -81,17 +92,17 @@ def group_units(tokens: int, outputs: int, inputs: int) -> int:
     return part_units(inputs) if tiles < ENOUGH_GROUPS else inputs // SIDE
 
 
-def matrix_product(x: mx.array, w: QuantizedTensor) -> mx.array:
-    """x w^T for x `M I` and an affine w `O I`."""
+def matrix_product(x: mx.array, w: QuantizedTensor, addend: Addend) -> mx.array:
+    """x w^T + addend for x `M I` and an affine w `O I`."""
     tokens, inputs = x.shape
     outputs = w.shape[0]
-    assert w.biases is not None  # the affine mode has them
     units = group_units(tokens, outputs, inputs)
     parts = -(-inputs // (SIDE * units))
     sizes = (tokens, outputs, inputs, w.group_size, part_units(inputs), units)
     out = x.dtype if parts == 1 else mx.float32
-    (y,) = _MATRIX_PRODUCT(
-        (x, w.packed, w.scales, w.biases, *sizes),
+    whole = addend if parts == 1 else Addend()
+    (y,) = _matrix_product(whole.format)(
+        (x, *w.arrays, *sizes, *whole.inputs),
         [((parts, tokens, outputs), out)],
         groups=(-(-outputs // SIDE), -(-tokens // SIDE), parts),
         group=(SIMD * SIMDGROUPS, 1, 1),
@@ -99,8 +110,8 @@ def matrix_product(x: mx.array, w: QuantizedTensor) -> mx.array:
     )
     if parts > 1:
         size = tokens * outputs
-        (y,) = _SUM_OF_PARTS(
-            (y, parts, size),
+        (y,) = _sum_of_parts(addend.format)(
+            (y, parts, size, outputs, *addend.inputs),
             [((tokens, outputs), x.dtype)],
             groups=(-(-size // THREADS), 1, 1),
             group=(THREADS, 1, 1),

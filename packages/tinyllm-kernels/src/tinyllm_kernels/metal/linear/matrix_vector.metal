@@ -1,10 +1,10 @@
-// y = x w^T for up to TOKENS rows of x. A threadgroup computes ROWS rows of w, whose columns its
+// y = x w^T + addend for up to TOKENS rows of x. A threadgroup computes ROWS rows of w, whose columns its
 // simdgroups share out: a lane takes units of 32 numbers, which are BITS words and have one scale.
 template <typename T, int BITS, int TOKENS, int ROWS, typename X, typename W, typename S,
-          typename B>
-void matrix_vector(X x, W packed, S scales, B biases, device T* y, uint tokens, uint outputs,
-                   uint inputs, uint group_size, uint first_row, uint lane, uint simdgroup,
-                   uint simdgroups, threadgroup float* partial) {
+          typename B, typename A>
+void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uint tokens,
+                   uint outputs, uint inputs, uint group_size, uint first_row, uint lane,
+                   uint simdgroup, uint simdgroups, threadgroup float* partial) {
   const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
   float sum[TOKENS][ROWS] = {};
   for (uint unit = simdgroup * 32 + lane; unit < units; unit += simdgroups * 32) {
@@ -60,7 +60,7 @@ void matrix_vector(X x, W packed, S scales, B biases, device T* y, uint tokens, 
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint i = simdgroup * 32 + lane, token = i / ROWS, row = first_row + i % ROWS;
   if (i < TOKENS * ROWS && token < tokens && row < outputs) {
-    float all = 0;
+    float all = addend.at(token, row);
     for (uint s = 0; s < simdgroups; ++s) {
       all += partial[s * TOKENS * ROWS + i];
     }

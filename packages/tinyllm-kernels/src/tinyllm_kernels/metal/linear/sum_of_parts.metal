@@ -1,6 +1,6 @@
-// y[i] = parts[0][i] + parts[1][i] + ...: one number for a thread.
-template <typename T, typename P>
-void sum_of_parts(P parts, device T* y, uint count, uint size, uint i) {
+// y[i] = parts[0][i] + parts[1][i] + ... + addend: one number for a thread.
+template <typename T, typename P, typename A>
+void sum_of_parts(P parts, A addend, device T* y, uint count, uint size, uint outputs, uint i) {
   if (i >= size) {
     return;
   }
@@ -8,5 +8,5 @@ void sum_of_parts(P parts, device T* y, uint count, uint size, uint i) {
   for (uint part = 0; part < count; ++part) {
     sum += parts[ulong(part) * size + i];
   }
-  y[i] = T(sum);
+  y[i] = T(sum + addend.at(i / outputs, i % outputs));
 }

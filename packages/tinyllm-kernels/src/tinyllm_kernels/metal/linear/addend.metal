@@ -1,0 +1,22 @@
+// What is added to a product before it is rounded.
+
+struct Nothing {
+  float at(uint, uint) const { return 0.0f; }
+};
+
+// A number for each output: of each token (a residual), or the same ones for all (a bias, whose
+// `token_stride` is 0). P is a pointer.
+template <typename P>
+struct Addend {
+  P x;
+  uint token_stride;
+
+  float at(uint token, uint output) const {
+    return float(x[ulong(token) * token_stride + output]);
+  }
+};
+
+template <typename P>
+Addend<P> addend_from(P x, uint token_stride, uint first_token) {
+  return {x + ulong(first_token) * token_stride, token_stride};
+}
