@@ -65,6 +65,9 @@ TRANSLATED = {
     "threadgroup atomic_int n; { threadgroup int n; }": (
         f"{declared(0, 'n', 'atomic_int')} {{ {declared(1, 'n', 'int')} }}"
     ),
+    "struct S { int a; }; threadgroup S s; if (N < 3) { threadgroup int n; }": (
+        f"struct S {{ int a; }}; {declared(0, 's', 'S')} if (N < 3) {{ {declared(1, 'n', 'int')} }}"
+    ),
 }
 
 
@@ -82,6 +85,9 @@ def test_lines_stay_where_they_are() -> None:
 
 
 REFUSED = [
+    "struct S { threadgroup float t; };",
+    "struct S { int a; float f() const { threadgroup float t; return t; } };",
+    "template <class T> union alignas(16) U { int a; threadgroup float t[2]; };",
     "typedef threadgroup float tile[8]; tile t;",
     "using tile = threadgroup float;",
     "const threadgroup float t = 1;",

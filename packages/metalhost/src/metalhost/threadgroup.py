@@ -22,6 +22,7 @@ from metalhost.tokens import Token
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _ENDS_SPECIFIERS = frozenset(";=[,(){}:>") | {"*", "&", "&&"}
 _ENDS_NAME = frozenset("[=")
+_TYPES = frozenset({"struct", "class", "union"})
 
 
 @dataclass
@@ -43,23 +44,37 @@ class ThreadgroupTranslation:
         """The tokens with all declarations translated."""
         done: list[Token] = []
         before = "{"  # the last token that counts
+        statement: list[str] = []  # what counts since the last one ended
+        blocks: list[bool] = []  # the braces that are open: whether they are those of a type
         at = 0
         while at < len(tokens):
             token = tokens[at]
             if token.kind == "directive" and "threadgroup" in _words(token.text):
                 self._refuse(token, "'threadgroup' in a preprocessor directive")
             if token.text == "threadgroup" and token.kind == "word":
-                end = self._declaration_end(tokens, at, before)
+                end = self._declaration_end(tokens, at, before, in_type=any(blocks))
                 if end is not None:
                     done.append(self._translate(tokens[at:end]))
                     at, before = end, ";"
                     continue
             done.append(token)
-            before = token.text if token.counts else before
             at += 1
+            if not token.counts:
+                continue
+            if token.text == "{":
+                blocks.append(before != ")" and not _TYPES.isdisjoint(_outside_angles(statement)))
+            elif token.text == "}" and blocks:
+                blocks.pop()
+            before = token.text
+            if before in ("{", "}", ";"):
+                statement.clear()
+            else:
+                statement.append(before)
         return done
 
-    def _declaration_end(self, tokens: list[Token], at: int, before: str) -> int | None:
+    def _declaration_end(
+        self, tokens: list[Token], at: int, before: str, *, in_type: bool
+    ) -> int | None:
         """The index after a declaration's semicolon; None if the word is harmless, or refused."""
         ending = _after_specifiers(tokens, at + 1)
         if ending in ("*", "&", "&&"):
@@ -69,8 +84,10 @@ class ThreadgroupTranslation:
         if before not in ("{", "}", ";") or ending not in (";", "=", "[", ","):
             self._refuse(tokens[at], "this use of 'threadgroup' is not understood")
             return None
-        if not self.in_body:
-            self._refuse(tokens[at], "threadgroup variables may be declared in the body alone")
+        if in_type or not self.in_body:
+            where = ", not as members" if in_type else ""
+            message = f"threadgroup variables may be declared in the body alone{where}"
+            self._refuse(tokens[at], message)
             return None
         depth = 0
         for end in range(at, len(tokens)):
@@ -128,6 +145,16 @@ def _after_specifiers(tokens: list[Token], start: int) -> str:
             return token.text
         depth += (token.text == "<") - (token.text == ">")
     return ""
+
+
+def _outside_angles(words: list[str]) -> list[str]:
+    """Without the parameters of templates, which may be classes."""
+    found, depth = [], 0
+    for text in words:
+        depth += (text == "<") - (text == ">")
+        if depth == 0:
+            found.append(text)
+    return found
 
 
 def _split(words: list[str]) -> list[list[str]]:
