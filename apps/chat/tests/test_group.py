@@ -82,10 +82,11 @@ def test_lines_of_stdin_are_questions_until_they_end(
 
 def test_one_question_is_answered_and_all_leave(start: Start) -> None:
     ranks = start("--max-tokens", "24", "--json", "-p", "what is rope?", "--temp", "0.7")
-    out, _ = ranks[0].communicate(timeout=60)
+    out, errors = ranks[0].communicate(timeout=60)
+    assert ranks[0].returncode == 0, errors
     assert json.loads(out)["finish_reason"]
-    ended(ranks[1:], 10)
-    assert [rank.returncode for rank in ranks] == [0, 0]
+    errors = ended(ranks[1:], 10)[0]
+    assert ranks[1].returncode == 0, errors
 
 
 @pytest.mark.parametrize("dead", [0, 1])

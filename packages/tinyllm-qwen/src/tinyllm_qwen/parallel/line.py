@@ -62,9 +62,9 @@ class Line:
 
     def close(self) -> None:
         """Leave; rank 0 says so, the others are not to leave before it does."""
+        self._closed.set()  # first: the other one may be gone as soon as it is told
         if self.rank:
             self.send(_END)
-        self._closed.set()
         with contextlib.suppress(OSError):  # the other one may have been faster
             self._connection.shutdown(socket.SHUT_RDWR)
 
