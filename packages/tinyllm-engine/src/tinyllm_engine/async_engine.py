@@ -14,6 +14,7 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.handle import Handle
+from tinyllm_engine.heap import release_free_memory
 from tinyllm_engine.output import Output
 from tinyllm_engine.request import Request
 from tinyllm_engine.stats import EngineStats
@@ -210,7 +211,7 @@ class AsyncEngine:
             except Empty:
                 if engine.has_work:
                     return True
-                engine.release_memory()
+                release_free_memory()  # the pages stay; the next step takes a little longer
                 patience = None
                 continue
             if errand is None:

@@ -196,14 +196,6 @@ class Engine:
         while handle.finish_reason is None:
             yield from (output for owner, output in self.step() if owner is handle)
 
-    def release_memory(self) -> None:
-        """Give the memory back that steps have used and that MLX keeps for the next ones.
-
-        Pages stay where they are. To be called when there is nothing to do for a while: the next
-        step takes a little longer.
-        """
-        mx.clear_cache()
-
     def save_prefixes(self, path: Path | None = None) -> int:
         """Write the pages of the prefix cache to a file, for the next engine of this model.
 
