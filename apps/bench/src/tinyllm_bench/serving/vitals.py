@@ -48,8 +48,9 @@ class Vitals:
                 running=int(counts["tinyllm_running"]),
                 waiting=int(counts["tinyllm_waiting"]),
                 in_flight=int(counts["tinyllm_http_requests_in_flight"]),
-                handles=seen.num_fds(),
+                # Sockets first: the last one to close must not be counted as a handle.
                 sockets=len(seen.net_connections()),
+                handles=seen.num_fds(),
                 threads=seen.num_threads(),
             )
 
