@@ -49,12 +49,15 @@ class CpuOpSet(OpSet):
     )
 
     def prepare(self, weights: MutableMapping[str, Weight]) -> None:
-        """Let rows lie side by side where products want that, and move all into large pages."""
+        """Let rows lie side by side where products want that, and move all into large pages.
+
+        The pages come last: one is made of what lies in its 2 MB, which are often two weights.
+        """
         for name, weight in weights.items():
             ready = weights[name] = self._interleaved(weight)
-            parts = arguments.parts(ready)
-            mx.eval(*parts)
-            for part in parts:
+            mx.eval(*arguments.parts(ready))
+        for weight in weights.values():
+            for part in arguments.parts(weight):
                 self.native.use_huge_pages(part)
 
     def mlp_block(
