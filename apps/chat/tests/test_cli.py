@@ -25,8 +25,10 @@ PROCESS = [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main()
 def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 
-    def note(settings: Settings, asked: str, _terminal: Terminal, *, as_json: bool) -> None:
-        given.extend([settings, asked, as_json])
+    def note(
+        settings: Settings, asked: str, _terminal: Terminal, *, as_json: bool, member: object
+    ) -> None:
+        given.extend([settings, asked, as_json, member])
 
     options = (
         "--model m --revision r --ops reference --dtype float16 --system s --max-tokens 2 "
@@ -58,7 +60,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
         think=False,
         api_key="k",
     )
-    assert given == [settings, "q", True]
+    assert given == [settings, "q", True, None]
 
 
 @pytest.mark.parametrize(
