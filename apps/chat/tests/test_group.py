@@ -21,6 +21,9 @@ Start = Callable[..., list[subprocess.Popen[str]]]
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start `chat` as two ranks on loopback; the first has a pipe for stdin."""
     with ExitStack() as stack:
+        # A process started in a shell's background has Ctrl-C ignored, and hands that down.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGINT, before)
 
         def run(*arguments: str) -> list[subprocess.Popen[str]]:
             with ExitStack() as sockets:
