@@ -20,6 +20,13 @@ namespace {
 // the gap between two layers, and nothing beside the time between two requests.
 constexpr int kSpins = 8000;
 
+// What `gate_` consists of. That the numbers of tasks come round again does not matter: a worker that
+// has slept as long as that misses a task, and may.
+constexpr uint32_t kInside = 1, kOpen = 1 << 11, kRound = 1 << 12;
+
+uint32_t workers_inside(uint32_t gate) { return gate & (kOpen - 1); }
+uint32_t round_of(uint32_t gate) { return gate & ~(kRound - 1); }
+
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -104,34 +111,50 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
     runs_[i].next = parts * i / count;
     runs_[i].end = parts * (i + 1) / count;
   }
-  working_ = static_cast<uint32_t>(workers_.size());
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
+  gate_.store(round_of(gate_.load(std::memory_order_relaxed)) + (kRound | kOpen),
+              std::memory_order_release);
+  gate_.notify_all();
   take_parts(0);
-  for (int spins = 0; uint32_t left = working_.load(std::memory_order_acquire);) {
+  uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+  for (int spins = 0; workers_inside(gate); gate = gate_.load(std::memory_order_acquire)) {
     if (++spins < kSpins) {
       pause();
     } else {
-      working_.wait(left);
+      gate_.wait(gate);
     }
   }
 }
 
 void ThreadPool::serve(int thread) {
-  uint32_t seen = 0;
+  uint32_t round = 0;
   for (;;) {
     runs_[thread].core.store(current_core(), std::memory_order_relaxed);
-    for (int spins = 0; round_.load(std::memory_order_acquire) == seen;) {
-      if (++spins < kSpins) {
-        pause();
-      } else {
-        round_.wait(seen);
-      }
-    }
-    ++seen;
+    if (!enter(round)) continue;
     take_parts(thread);
-    if (working_.fetch_sub(1, std::memory_order_release) == 1) working_.notify_one();
+    leave();
   }
+}
+
+// Waits for a task other than `round`, which becomes its number. False if it was over by then.
+bool ThreadPool::enter(uint32_t& round) {
+  uint32_t gate = gate_.load(std::memory_order_acquire);
+  for (int spins = 0; round_of(gate) == round; gate = gate_.load(std::memory_order_acquire)) {
+    if (++spins < kSpins) {
+      pause();
+    } else {
+      gate_.wait(gate);
+    }
+  }
+  do {
+    round = round_of(gate);
+    if (!(gate & kOpen)) return false;
+  } while (!gate_.compare_exchange_weak(gate, gate + kInside, std::memory_order_acquire));
+  return true;
+}
+
+void ThreadPool::leave() {
+  const uint32_t gate = gate_.fetch_sub(kInside, std::memory_order_release) - kInside;
+  if (!(gate & kOpen) && !workers_inside(gate)) gate_.notify_all();
 }
 
 // Sends a worker away that was last seen on the caller's core: it waits for that core now, and the

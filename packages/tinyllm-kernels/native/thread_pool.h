@@ -27,12 +27,15 @@ class ThreadPool {
   // Calls `work(part, thread)` once for each part in 0..parts-1, from any of the threads, the caller
   // among them, and returns when all are done. If another caller has the pool, this one works alone.
   // Each thread begins with a run of neighboring parts of its own, so that it reads memory from one
-  // end to the other, and helps out with the runs of others after that.
+  // end to the other, and helps out with the runs of others after that. A worker whose core the
+  // system has given to somebody else is not waited for, unless that was in the middle of a part.
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work);
 
  private:
   explicit ThreadPool(int threads);
   void serve(int thread);
+  bool enter(uint32_t& round);
+  void leave();
   void take_parts(int thread);
   void part_from_caller();
 
@@ -47,8 +50,8 @@ class ThreadPool {
     std::atomic<int> core{-1};
   };
   std::vector<Run> runs_;
-  alignas(64) std::atomic<uint32_t> round_{0};
-  alignas(64) std::atomic<uint32_t> working_{0};
+  // The number of the task, whether workers may still enter it, and how many are in it.
+  alignas(64) std::atomic<uint32_t> gate_{0};
   std::vector<std::thread> workers_;
 };
 
