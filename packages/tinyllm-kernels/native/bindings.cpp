@@ -7,6 +7,7 @@
 #include <memory>
 #include <tuple>
 
+#include "block_weights.h"
 #include "huge_pages.h"
 #include "primitives.h"
 #include "thread_pool.h"
@@ -21,7 +22,7 @@ namespace {
 using Part = std::optional<array>;
 
 // As Python hands them over; keys and values as weights.
-using Weight = std::tuple<array, Part, Part, int, int, std::string, bool>;
+using Weight = std::tuple<array, Part, Part, int, int, std::string, int>;
 using Projection = std::tuple<Weight, Part>;
 using Norm = std::tuple<Part, float>;
 using Rotary = std::tuple<array, bool, float>;
@@ -48,6 +49,16 @@ template <typename Weights>
 struct Told {
   std::shared_ptr<Weights> weights;
 };
+
+// As many blocks as there is attention; a missing MLP is none.
+std::vector<tinyllm::BlockWeights> blocks(const std::vector<Told<tinyllm::AttentionWeights>>& attention,
+                                          const std::vector<Told<tinyllm::MlpWeights>>& mlp) {
+  std::vector<tinyllm::BlockWeights> found;
+  for (size_t i = 0; i < attention.size(); ++i) {
+    found.push_back({attention[i].weights, i < mlp.size() ? mlp[i].weights : nullptr});
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -104,21 +115,23 @@ NB_MODULE(_cpu, m) {
       },
       "x"_a, "block"_a, "positions"_a);
   m.def(
-      "attention_block",
-      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& keys,
-         const array& values, int offset) {
-        return tinyllm::attention_block(x, block.weights, keys, values, offset);
-      },
-      "x"_a, "block"_a, "keys"_a, "values"_a, "offset"_a);
+      "blocks",
+      [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
+         const std::vector<Told<tinyllm::MlpWeights>>& mlp, const std::vector<array>& stores,
+         int offset) { return tinyllm::blocks(x, blocks(attention, mlp), stores, offset); },
+      "x"_a, "attention"_a, "mlp"_a, "stores"_a, "offset"_a);
   m.def(
-      "paged_attention_block",
-      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const Weight& keys,
-         const Weight& values, const PagedTokens& pages, int window) {
+      "paged_blocks",
+      [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
+         const std::vector<Told<tinyllm::MlpWeights>>& mlp, const std::vector<Weight>& stores,
+         const PagedTokens& pages, int window) {
         const auto& [table, starts, lengths, positions, slots] = pages;
-        return tinyllm::paged_attention_block(x, block.weights, weight(keys), weight(values),
-                                              {table, starts, lengths, positions, slots}, window);
+        std::vector<tinyllm::WeightArrays> stored;
+        for (const Weight& store : stores) stored.push_back(weight(store));
+        return tinyllm::paged_blocks(x, blocks(attention, mlp), stored,
+                                     {table, starts, lengths, positions, slots}, window);
       },
-      "x"_a, "block"_a, "keys"_a, "values"_a, "pages"_a, "window"_a);
+      "x"_a, "attention"_a, "mlp"_a, "stores"_a, "pages"_a, "window"_a);
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,

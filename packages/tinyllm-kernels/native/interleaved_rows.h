@@ -2,7 +2,8 @@
 // of codes, then the second ones, and so on; scales and biases likewise. The weights of a model
 // that is loaded lie so for good (`CpuOpSet.prepare`), where memory is then read from one end to the
 // other. Others are interleaved on the way to such a product, and those for good are put one after
-// the other on the way to any other.
+// the other on the way to any other: to one of another instruction set as well, whose vectors have
+// another W.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,8 @@ struct RowSizes {
 
 // Where the parts of some rows go, and the weight that has them there from row `first` on.
 struct Placed {
-  Placed(const Weights& w, int64_t first, int64_t rows, float* room) : weights(w) {
+  Placed(const Weights& w, int64_t first, int64_t rows, int interleaved, float* room)
+      : weights(w) {
     const RowSizes sizes(w);
     codes = reinterpret_cast<uint32_t*>(room);
     scales = reinterpret_cast<Half*>(codes + rows * sizes.words);
@@ -37,7 +39,7 @@ struct Placed {
     weights.data = codes - first * sizes.words;
     weights.scales = scales - first * sizes.groups;
     weights.biases = biases - first * sizes.groups;
-    weights.interleaved = !w.interleaved;
+    weights.interleaved = interleaved;
   }
 
   uint32_t* codes;
@@ -48,7 +50,7 @@ struct Placed {
 // Up to W rows of w from `first` on, side by side. What is missing of W is the last one again.
 inline Weights interleaved_block(const Weights& w, int64_t first, int64_t rows, float* room) {
   const RowSizes sizes(w);
-  Placed to(w, first, W, room);
+  Placed to(w, first, W, W, room);
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * sizes.words;
   for (int64_t k = 0; k < sizes.words; k += W) {
     Words words[W];
@@ -71,13 +73,17 @@ inline Weights interleaved_block(const Weights& w, int64_t first, int64_t rows, 
 // Rows `first` to `last` of interleaved w one after the other.
 inline Weights plain_rows(const Weights& w, int64_t first, int64_t last, float* room) {
   const RowSizes sizes(w);
-  const int64_t begin = first / W * W, end = (last + W - 1) / W * W;
-  Placed to(w, begin, end - begin, room);
+  const int64_t side = w.interleaved, begin = first / side * side;
+  const int64_t end = (last + side - 1) / side * side;
+  Placed to(w, begin, end - begin, 0, room);
   const auto* codes = static_cast<const uint32_t*>(w.data);
   const auto* scales = static_cast<const Half*>(w.scales);
   const auto* biases = static_cast<const Half*>(w.biases);
-  for (int64_t n = begin; n < end; n += W) {
-    for (int64_t k = 0; k < sizes.words; k += W) {
+  for (int64_t n = begin; n < end; n += side) {
+    for (int64_t k = 0; side != W && k < sizes.words * side; ++k) {
+      to.codes[(n - begin + k % side) * sizes.words + k / side] = codes[n * sizes.words + k];
+    }
+    for (int64_t k = 0; side == W && k < sizes.words; k += W) {
       Words words[W];
       std::memcpy(words, codes + n * sizes.words + k * W, sizeof words);
       transpose(words);
@@ -85,9 +91,9 @@ inline Weights plain_rows(const Weights& w, int64_t first, int64_t last, float* 
         std::memcpy(to.codes + (n - begin + r) * sizes.words + k, &words[r], sizeof(Words));
       }
     }
-    for (int64_t r = 0; r < W; ++r) {
+    for (int64_t r = 0; r < side; ++r) {
       for (int64_t g = 0; g < sizes.groups; ++g) {
-        const int64_t from = n * sizes.groups + g * W + r, at = (n - begin + r) * sizes.groups + g;
+        const int64_t from = n * sizes.groups + g * side + r, at = (n - begin + r) * sizes.groups + g;
         to.scales[at] = scales[from], to.biases[at] = biases[from];
       }
     }
@@ -97,7 +103,8 @@ inline Weights plain_rows(const Weights& w, int64_t first, int64_t last, float* 
 
 // Words of room for so many rows of interleaved weights, wherever they begin.
 inline int64_t plain_room(const Weights& w, int64_t rows) {
-  return RowSizes(w).room((rows + W - 2) / W * W + W);
+  const int64_t side = w.interleaved;
+  return RowSizes(w).room((rows + side - 2) / side * side + side);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

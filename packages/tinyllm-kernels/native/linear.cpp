@@ -32,6 +32,11 @@ int64_t block_rows(const LinearTask& t) {
   return block_tokens(t, std::min(t.w->columns, kFloatDepth) * int64_t{sizeof(float)});
 }
 
+// Whether the product takes w as it lies in memory.
+bool lies_well(const LinearTask& t) {
+  return !t.w->interleaved || (t.planes && t.w->interleaved == W);
+}
+
 template <typename Format>
 void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_TILES)
@@ -91,19 +96,19 @@ void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] int64_t cou
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_range(t, part);
-#if defined(TINYLLM_INTEGERS)
-  if (t.planes) {
-    const auto multiply = t.w->bits == 4 ? multiply_integer_rows<4> : multiply_integer_rows<8>;
-    return multiply(t, range, scratch);
-  }
-#endif
   Weights w = *t.w;
   LinearTask task = t;
   task.w = &w;
-  if (w.interleaved) {
-    w = plain_rows(w, range.first_row, range.last_row, scratch);
-    scratch += plain_room(w, t.part_rows);
+  if (!lies_well(t)) {
+    w = plain_rows(*t.w, range.first_row, range.last_row, scratch);
+    scratch += plain_room(*t.w, t.part_rows);
   }
+#if defined(TINYLLM_INTEGERS)
+  if (t.planes) {
+    const auto multiply = w.bits == 4 ? multiply_integer_rows<4> : multiply_integer_rows<8>;
+    return multiply(task, range, scratch);
+  }
+#endif
   with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
 }
 
@@ -158,8 +163,8 @@ LinearRange linear_range(const LinearTask& t, int64_t part) {
 }
 
 int64_t linear_scratch(const LinearTask& t) {
-  if (t.planes) return t.w->interleaved ? 0 : RowSizes(*t.w).room(W);
-  const int64_t plain = t.w->interleaved ? plain_room(*t.w, t.part_rows) : 0;
+  const int64_t plain = lies_well(t) ? 0 : plain_room(*t.w, t.part_rows);
+  if (t.planes) return plain + (t.w->interleaved == W ? 0 : RowSizes(*t.w).room(W));
 #if defined(TINYLLM_TILES)
   if (t.tiles) return plain + tiles_scratch(t);
 #endif

@@ -1,10 +1,11 @@
-// `run(PagedAttentionBlockTask)` as a primitive of MLX.
+// Blocks over keys and values in pages as a primitive of MLX.
 
 #include <cmath>
 
-#include "attention_weight_inputs.h"
 #include "paged_attention_block.h"
 #include "primitives.h"
+#include "relay.h"
+#include "run_mlp.h"
 #include "taken_over.h"
 #include "weight_inputs.h"
 
@@ -48,75 +49,71 @@ class PageArrays {
   std::vector<TakenOver> parts_;
 };
 
-class PagedAttentionBlock : public CpuPrimitives {
+class PagedBlocks : public CpuPrimitives {
  public:
-  PagedAttentionBlock(std::shared_ptr<AttentionWeights> block, const WeightArrays& keys,
-                      const WeightArrays& values, int window)
-      : block_(std::move(block)), keys_(keys), values_(values), window_(window) {}
+  PagedBlocks(std::vector<BlockWeights> blocks, const std::vector<WeightArrays>& stores, int window)
+      : blocks_(std::move(blocks)), stores_(stores.begin(), stores.end()), window_(window) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     let_go(inputs, outputs);
     char* y = allocate(outputs[0]);
-    PageArrays keys = keys_, values = values_;
+    std::vector<PageArrays> stores = stores_;
     size_t at = 1, to = 1;
-    keys.take(inputs, at, outputs, to);
-    values.take(inputs, at, outputs, to);
+    for (PageArrays& store : stores) store.take(inputs, at, outputs, to);
     const auto where = inputs.begin() + at;
-    dispatch(outputs, [&kernels = kernels_, x = Input(inputs[0]), keys = std::move(keys),
-                       values = std::move(values), where = std::vector<Input>(where, where + 5),
-                       block = AttentionWeightInputs(block_, inputs, at + 5), window = window_, y,
-                       type = type_of(outputs[0].dtype())] {
+    dispatch(outputs, [&kernels = kernels_, blocks = blocks_, x = Input(inputs[0]),
+                       stores = std::move(stores), where = std::vector<Input>(where, inputs.end()),
+                       window = window_, y, type = type_of(outputs[0].dtype())] {
       Copies copies;
       const auto integers = [&](size_t i) {
         return static_cast<const int32_t*>(placed(where[i], copies));
       };
-      PagedAttentionBlockTask task{.inputs = block.task(copies)};
-      task.inputs.x = placed(x, copies), task.inputs.type = type;
-      task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
-      task.inputs.positions = integers(3), task.inputs.one_row = false;
-      task.o = block.o(copies), task.o_bias = block.o_bias(copies);
-      task.residual = block.residual(task.inputs.x);
-      task.keys = keys.rows(), task.values = values.rows();
+      PagedAttentionBlockTask task{};
       task.block_table = integers(0), task.query_starts = integers(1);
       task.context_lengths = integers(2), task.slots = integers(4);
       task.requests = where[0].shape[0], task.blocks = where[0].shape[1];
-      task.pages = keys.shape()[0], task.page = keys.shape()[2];
       task.window = window;
-      task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
-      task.y = y;
-      run(kernels, task);
+      const int32_t* positions = integers(3);
+      const void* row = placed(x, copies);
+      Relay relay(blocks, x.size * size_of(type), y);
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        const AttentionWeights& told = *blocks[i].attention;
+        task.inputs = told.inputs();
+        task.inputs.x = row, task.inputs.type = type;
+        task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
+        task.inputs.positions = positions, task.inputs.one_row = false;
+        task.o = told.o(), task.o_bias = told.o_bias();
+        task.residual = told.residual() ? row : nullptr;
+        task.keys = stores[2 * i].rows(), task.values = stores[2 * i + 1].rows();
+        task.pages = stores[2 * i].shape()[0], task.page = stores[2 * i].shape()[2];
+        task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
+        row = task.y = relay.next();
+        run(kernels, task);
+        if (blocks[i].mlp) row = run_mlp(kernels, *blocks[i].mlp, row, x, type, relay.next());
+      }
     });
   }
 
-  const char* name() const override { return "tinyllm::PagedAttentionBlock"; }
+  const char* name() const override { return "tinyllm::PagedBlocks"; }
 
  private:
-  std::shared_ptr<AttentionWeights> block_;
-  PageArrays keys_, values_;
+  std::vector<BlockWeights> blocks_;
+  std::vector<PageArrays> stores_;
   int window_;
 };
 
 }  // namespace
 
-std::vector<mx::array> paged_attention_block(const mx::array& x,
-                                             std::shared_ptr<AttentionWeights> block,
-                                             const WeightArrays& keys, const WeightArrays& values,
-                                             const PagedTokensArrays& pages, int window) {
+std::vector<mx::array> paged_blocks(const mx::array& x, std::vector<BlockWeights> blocks,
+                                    const std::vector<WeightArrays>& stores,
+                                    const PagedTokensArrays& pages, int window) {
   std::vector<mx::array> inputs = {x};
-  append(inputs, keys);
-  append(inputs, values);
-  std::vector<mx::Shape> shapes;
-  std::vector<mx::Dtype> dtypes;
-  for (const mx::array& each : inputs) {
-    shapes.push_back(each.shape());
-    dtypes.push_back(each.dtype());
-  }
+  for (const WeightArrays& store : stores) append(inputs, store);
+  const size_t outputs = inputs.size();
   inputs.insert(inputs.end(), {pages.block_table, pages.query_starts, pages.context_lengths,
                                pages.positions, pages.slots});
-  inputs.insert(inputs.end(), block->arrays.begin(), block->arrays.end());
-  auto primitive =
-      std::make_shared<PagedAttentionBlock>(std::move(block), keys, values, window);
-  return mx::array::make_arrays(shapes, dtypes, primitive, inputs);
+  return same_shapes(inputs, outputs,
+                     std::make_shared<PagedBlocks>(std::move(blocks), stores, window));
 }
 
 }  // namespace tinyllm

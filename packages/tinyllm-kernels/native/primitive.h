@@ -1,6 +1,7 @@
 // What all primitives share: outputs that are allocated when they are wanted, no way on a GPU.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -62,5 +63,18 @@ class CpuPrimitives : public mlx::core::Primitive {
 
   const Kernels& kernels_ = chosen_tier();
 };
+
+// Outputs like the first so many inputs.
+inline std::vector<mlx::core::array> same_shapes(
+    const std::vector<mlx::core::array>& inputs, size_t count,
+    std::shared_ptr<mlx::core::Primitive> primitive) {
+  std::vector<mlx::core::Shape> shapes;
+  std::vector<mlx::core::Dtype> dtypes;
+  for (size_t i = 0; i < count; ++i) {
+    shapes.push_back(inputs[i].shape());
+    dtypes.push_back(inputs[i].dtype());
+  }
+  return mlx::core::array::make_arrays(std::move(shapes), dtypes, primitive, inputs);
+}
 
 }  // namespace tinyllm

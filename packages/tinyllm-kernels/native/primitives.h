@@ -4,22 +4,13 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "mlx/array.h"
-#include "weights.h"
+#include "block_weights.h"
+#include "weight_arrays.h"
 
 namespace tinyllm {
-
-// A weight: `w` dense, or codes with scales and, in mode "affine", biases.
-struct WeightArrays {
-  mlx::core::array w;
-  std::optional<mlx::core::array> scales, biases;
-  int group_size, bits;
-  std::string mode;
-  bool interleaved;  // rows lie side by side, as `interleaves` said
-};
 
 // How many rows of w products want side by side (see interleaved_rows.h); 0 is none.
 int interleaves(const WeightArrays& w);
@@ -62,78 +53,30 @@ mlx::core::array paged_attention(const mlx::core::array& q, const WeightArrays& 
                                  const mlx::core::array& query_starts,
                                  const mlx::core::array& context_lengths, float scale, int window);
 
-struct NormArrays {
-  std::optional<mlx::core::array> weight;  // or nothing is normalized
-  float eps;
-};
-
-struct ProjectionArrays {
-  WeightArrays weight;
-  std::optional<mlx::core::array> bias;
-};
-
-// tinyllm_ops.MlpBlock, told once and used for every token.
-struct MlpWeights {
-  MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
-             const WeightArrays& down, bool residual);
-
-  Weights gate, up, down;
-  float eps;
-  bool residual;  // whether x is added
-  std::vector<mlx::core::array> arrays;
-};
-
 // x + down(silu(gate n) * (up n)) for n = norm(x), x `*batch E`.
 mlx::core::array mlp_block(const mlx::core::array& x, std::shared_ptr<MlpWeights> block);
-
-// What RoPE turns by: frequencies `D/2` of float32, in radians a token.
-struct RotaryArrays {
-  mlx::core::array frequencies;
-  bool traditional;
-  float magnitude;
-};
-
-// tinyllm_ops.AttentionBlock, told once and used for every token.
-struct AttentionWeights {
-  AttentionWeights(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
-                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
-                   const RotaryArrays& rotary, const NormArrays& q_norm, const NormArrays& k_norm,
-                   bool residual);
-
-  int heads() const { return q.rows / dim; }
-  int kv_heads() const { return k.rows / dim; }
-
-  Weights q, k, v, o;
-  int dim;
-  bool residual;  // whether x is added
-  bool traditional;
-  float magnitude, eps[3];
-  bool normed[3], biased[4];
-  std::vector<mlx::core::array> arrays;
-};
 
 // Queries `B H L D`, keys and values `B Hkv L D` of x `B L E` at positions `1 L` or `B L` of int32.
 std::vector<mlx::core::array> attention_inputs(const mlx::core::array& x,
                                                std::shared_ptr<AttentionWeights> block,
                                                const mlx::core::array& positions);
 
-// What leaves the block, and keys and values `B Hkv capacity D` with those of x from `offset` on.
-std::vector<mlx::core::array> attention_block(const mlx::core::array& x,
-                                              std::shared_ptr<AttentionWeights> block,
-                                              const mlx::core::array& keys,
-                                              const mlx::core::array& values, int offset);
+// What leaves the last of the blocks; then keys and values of each, `B Hkv capacity D`, with those of x
+// from `offset` on.
+std::vector<mlx::core::array> blocks(const mlx::core::array& x, std::vector<BlockWeights> blocks,
+                                     const std::vector<mlx::core::array>& stores, int offset);
 
 // tinyllm_ops.PagedTokens, all of int32.
 struct PagedTokensArrays {
   mlx::core::array block_table, query_starts, context_lengths, positions, slots;
 };
 
-// What leaves the block; then the arrays of keys and of values, `P Hkv page D`, with those of x.
-std::vector<mlx::core::array> paged_attention_block(const mlx::core::array& x,
-                                                    std::shared_ptr<AttentionWeights> block,
-                                                    const WeightArrays& keys,
-                                                    const WeightArrays& values,
-                                                    const PagedTokensArrays& pages, int window);
+// What leaves the last of the blocks; then the arrays of keys and of values of each, `P Hkv page D`,
+// with those of x.
+std::vector<mlx::core::array> paged_blocks(const mlx::core::array& x,
+                                           std::vector<BlockWeights> blocks,
+                                           const std::vector<WeightArrays>& stores,
+                                           const PagedTokensArrays& pages, int window);
 
 // Rows `ids` (int32, of any shape) of the table w `V E`, in the type `dtype`.
 mlx::core::array embedding(const mlx::core::array& ids, const WeightArrays& w,

@@ -21,7 +21,7 @@ struct Weights {
   int group;           // numbers that share a scale
   Mode mode;
   Type type;  // of the numbers of a dense matrix, or of the scales
-  bool interleaved = false;  // see interleaved_rows.h
+  int interleaved = 0;  // rows that lie side by side (see interleaved_rows.h); 0 is none
 };
 
 }  // namespace tinyllm

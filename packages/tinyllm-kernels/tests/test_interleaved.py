@@ -50,6 +50,22 @@ def test_experts_are_found(ops: OpSet, dtype: mx.Dtype, bits: int) -> None:
     assert same_bits(y, ops.expert_linear(x, plain, experts))
 
 
+def test_what_one_tier_has_prepared_another_multiplies(
+    ops: OpSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a change of TINYLLM_CPU_ISA in a process that has loaded a model."""
+    plain = packed((48, 384), mx.bfloat16)
+    for tier in ops.native.tiers():
+        with monkeypatch.context() as other:
+            other.setenv("TINYLLM_CPU_ISA", tier)
+            w = prepared(ops, plain)
+        for shape in ((2, 1, 384), (1, 40, 384)):
+            x = normal(shape, mx.bfloat16, seed=1)
+            assert same_bits(ops.linear(x, w), ops.linear(x, plain))
+        ids = mx.array([[0, 47, 17]])
+        assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
+
+
 def test_a_tier_interleaves_what_it_multiplies_in_integers(ops: OpSet) -> None:
     """Which weights: of 4 or 8 bits, whole vectors of rows and of columns, scales of 16 bits."""
     tier = ops.native.chosen_tier()

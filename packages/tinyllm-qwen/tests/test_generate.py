@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import tokenizers
-from tinyllm_layers import KVCache
+from tinyllm_layers import KVCache, TransformerBlock
 from tinyllm_ops import MLX
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.generate import generate
@@ -232,7 +232,8 @@ def test_an_interrupt_within_a_forward_pass_leaves_the_blocks_in_step(
         raise InterruptedStepError
 
     # The first block takes its tokens in, the second one never gets to.
-    monkeypatch.setattr(model, "blocks", [model.blocks[0], interrupt])
+    monkeypatch.setattr(model.blocks[1], "value", None)
+    monkeypatch.setattr(TransformerBlock, "__call__", interrupt)
     with pytest.raises(InterruptedStepError):
         list(generate(model, tokenizer, [*PROMPT, *range(30)], cache=cache))
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import Ranks
+from tinyllm_layers import Ranks, TransformerBlock
 from tinyllm_ops import MLX
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.model import Qwen
@@ -86,7 +86,7 @@ def test_a_pass_that_was_left_in_the_middle_ends_the_lead(monkeypatch: pytest.Mo
     def interrupted(*_: object) -> mx.array:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(leader, "blocks", [interrupted, interrupted])
+    monkeypatch.setattr(TransformerBlock, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         leader.hidden(mx.array([[1]]), cache)
     monkeypatch.undo()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import mlx.core as mx
 from jaxtyping import Float, Int32
 from tinyllm_layers import LayerCache
-from tinyllm_ops import AttentionBlock, OpSet, PagedTokens, QuantizedTensor, Weight
+from tinyllm_ops import AttentionBlock, Block, OpSet, PagedTokens, QuantizedTensor, Weight
 
 
 class PagedCache(LayerCache):
@@ -41,10 +41,30 @@ class PagedCache(LayerCache):
         self, x: Float[mx.array, "B L E"], block: AttentionBlock, ops: OpSet
     ) -> Float[mx.array, "B L E"]:
         """Write new keys and values where they belong, and attend to each token's own pages."""
-        tokens = replace(self._tokens, window=self.window)
         y, self.keys, self.values = ops.paged_attention_block(
-            x, block, self.keys, self.values, tokens
+            x, block, self.keys, self.values, replace(self._tokens, window=self.window)
         )
+        return y
+
+    def blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        others: Sequence[LayerCache],
+        ops: OpSet,
+    ) -> Float[mx.array, "B L E"]:
+        """Hand the pages of all blocks to the ops, if a token sees as many in all of them."""
+        caches = [
+            cache
+            for cache in (self, *others)
+            if isinstance(cache, PagedCache) and cache.window == self.window
+        ]
+        if len(caches) < len(blocks):
+            return super().blocks(x, blocks, others, ops)
+        stores = [(cache.keys, cache.values) for cache in caches]
+        y, stores = ops.paged_blocks(x, blocks, stores, replace(self._tokens, window=self.window))
+        for cache, store in zip(caches, stores, strict=True):
+            cache.keys, cache.values = store
         return y
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:

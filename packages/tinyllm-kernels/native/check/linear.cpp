@@ -36,12 +36,14 @@ void check_packed(const Kernels& kernels, Type type, int N, int K, int bits, int
     for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
   }
   for (int count : rows) check_product(kernels, matrix.w, numbers, type, tokens, count);
-  const int side = kernels.linear_interleaves(matrix.w);
-  if (!side) return;
-  const Matrix interleaved = matrix.interleaved(side);
-  for (int count : rows) {
-    for (Type of_x : {type, Type::float32}) {
-      check_product(kernels, interleaved.w, numbers, of_x, tokens, count);
+  const bool is_done = kernels.linear_interleaves(matrix.w);
+  for (int side : {4, 8, 16}) {  // that of this instruction set, and those of others
+    if (!is_done || N % side) continue;
+    const Matrix interleaved = matrix.interleaved(side);
+    for (int count : rows) {
+      for (Type of_x : {type, Type::float32}) {
+        check_product(kernels, interleaved.w, numbers, of_x, tokens, count);
+      }
     }
   }
 }

@@ -38,7 +38,7 @@ struct Matrix {
     found.w = w;
     found.w.data = found.codes.data();
     found.w.scales = found.scales.bytes.data(), found.w.biases = found.biases.bytes.data();
-    found.w.interleaved = true;
+    found.w.interleaved = side;
     return found;
   }
 

@@ -36,12 +36,12 @@ def arrays(values: list[object]) -> list[mx.array]:
 
 
 def weight(w: Weight) -> tuple[object, ...]:
-    """Numbers or codes, scales, biases; group size, bits and mode; whether rows are interleaved."""
+    """Numbers or codes, scales, biases; group size, bits and mode; rows side by side."""
     if isinstance(w, InterleavedTensor):
-        return *w.interleaved, w.group_size, w.bits, w.mode, True
+        return *w.interleaved, w.group_size, w.bits, w.mode, w.rows
     if isinstance(w, QuantizedTensor):
-        return w.packed, w.scales, w.biases, w.group_size, w.bits, w.mode, False
-    return w, None, None, 0, 0, "", False
+        return w.packed, w.scales, w.biases, w.group_size, w.bits, w.mode, 0
+    return w, None, None, 0, 0, "", 0
 
 
 def parts(w: Weight) -> tuple[mx.array, ...]:

@@ -1,4 +1,4 @@
-"""The halves of a transformer block, each as one primitive.
+"""Transformer blocks, and their halves, each as one primitive.
 
 A primitive of MLX costs some microseconds on its way to the stream's thread, and the threads of a
 machine have to be brought together for each product: a token of small steps is slow for what lies
@@ -7,15 +7,17 @@ between them.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import (
     AttentionBlock,
+    Block,
     MlpBlock,
     OpSet,
     PagedTokens,
@@ -28,6 +30,12 @@ from tinyllm_ops.quantized_tensor import AFFINE
 
 from tinyllm_kernels import arguments
 from tinyllm_kernels.interleaved_tensor import InterleavedTensor
+
+_Store = TypeVar("_Store")
+
+_BLOCKS_AT_ONCE = 14
+"""Of a primitive MLX looks at all keys and values before the first block begins, and the threads
+wait: measured on 28 blocks, two primitives are faster than one, and than four."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +73,9 @@ class CpuOpSet(OpSet):
     ) -> Float[mx.array, "*batch E"]:
         """Two passes over the weights: gate with up and their product, then down."""
         check_rms_norm(x, block.norm.weight, block.norm.eps)
-        check_linear(x, block.gate, None)
         if x.size == 0:
             return super().mlp_block(x, block)
-        told = self._told.get(block)
-        if told is None:
-            told = self._told[block] = arguments.mlp_weights(self.native, block)
-        return arguments.array(self.native.mlp_block(x, told))
+        return arguments.array(self.native.mlp_block(x, self._mlp(x, block)))
 
     def attention_block(
         self,
@@ -89,9 +93,29 @@ class CpuOpSet(OpSet):
         _check(x, block)
         if x.size == 0:
             return super().attention_block(x, block, keys, values, offset)
-        made = self.native.attention_block(x, self._attention(block), keys, values, offset)
+        told = [self._attention(x, block)]
+        made = self.native.blocks(x, told, [], [keys, values], offset)
         y, keys, values = arguments.arrays(made)
         return y, keys, values
+
+    def blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        stores: Sequence[tuple[mx.array, mx.array]],
+        offset: int,
+    ) -> tuple[Float[mx.array, "B L E"], list[tuple[mx.array, mx.array]]]:
+        """Many in a primitive: only the threads that compute have to be brought together."""
+        if x.size == 0:
+            return super().blocks(x, blocks, stores, offset)
+        written: list[tuple[mx.array, mx.array]] = []
+        for some, theirs in _together(blocks, stores):
+            _check(x, some[0].attention)
+            flat = [part for store in theirs for part in store]
+            made = self.native.blocks(x, *self._blocks(x, some), flat, offset)
+            x, *parts = arguments.arrays(made)
+            written += zip(parts[::2], parts[1::2], strict=True)
+        return x, written
 
     def paged_attention_block(
         self,
@@ -105,19 +129,30 @@ class CpuOpSet(OpSet):
 
         Pages are dense, or affine in 4 or 8 bits; those in other formats take several steps.
         """
-        kv_heads, dim = block.num_kv_heads, block.head_dim
-        check_paged_attention_block(x, pages.count, kv_heads, dim, keys, values)
-        _check(x, block)
-        written = all(_is_written(each, x.dtype) for each in (keys, values))
-        if x.size == 0 or pages.block_table.size == 0 or not written:
+        _check_pages(x, block, keys, values, pages)
+        if not _takes_pages(x, pages, [(keys, values)]):
             return super().paged_attention_block(x, block, keys, values, pages)
-        stored = (arguments.weight(each) for each in (keys, values))
-        where = arguments.paged_tokens(pages)
-        told, window = self._attention(block), pages.window or 0
-        made = self.native.paged_attention_block(x, told, *stored, where, window)
-        y, *parts = arguments.arrays(made)
-        middle = len(parts) - len(arguments.parts(values))
-        return y, arguments.like(keys, parts[:middle]), arguments.like(values, parts[middle:])
+        told = [self._attention(x, block)]
+        y, [(keys, values)] = self._paged(x, (told, []), [(keys, values)], pages)
+        return y, keys, values
+
+    def paged_blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        stores: Sequence[tuple[Weight, Weight]],
+        pages: PagedTokens,
+    ) -> tuple[Float[mx.array, "B L E"], list[tuple[Weight, Weight]]]:
+        """As `blocks`, for pages as `paged_attention_block` takes them."""
+        if not _takes_pages(x, pages, stores):
+            return super().paged_blocks(x, blocks, stores, pages)
+        written: list[tuple[Weight, Weight]] = []
+        for some, theirs in _together(blocks, stores):
+            for block, store in zip(some, theirs, strict=True):
+                _check_pages(x, block.attention, *store, pages)
+            x, stored = self._paged(x, self._blocks(x, some), theirs, pages)
+            written += stored
+        return x, written
 
     def attention_inputs(
         self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
@@ -129,7 +164,9 @@ class CpuOpSet(OpSet):
         if x.size == 0:
             return super().attention_inputs(x, block, positions)
         where = arguments.positions(positions, *x.shape[:2])
-        q, k, v = arguments.arrays(self.native.attention_inputs(x, self._attention(block), where))
+        q, k, v = arguments.arrays(
+            self.native.attention_inputs(x, self._attention(x, block), where)
+        )
         return q, k, v
 
     def attention_output(
@@ -150,12 +187,61 @@ class CpuOpSet(OpSet):
         rows = self.native.interleaves(arguments.weight(weight))
         return InterleavedTensor(weight, rows) if rows else weight
 
-    def _attention(self, block: AttentionBlock) -> object:
-        """What the extension was told of the block."""
+    def _paged(
+        self,
+        x: mx.array,
+        told: tuple[list[object], list[object]],
+        stores: Sequence[tuple[Weight, Weight]],
+        pages: PagedTokens,
+    ) -> tuple[mx.array, list[tuple[Weight, Weight]]]:
+        """What leaves blocks that the extension was told of, and their pages."""
+        flat = [each for store in stores for each in store]
+        where = arguments.paged_tokens(pages)
+        made = self.native.paged_blocks(
+            x, *told, [arguments.weight(each) for each in flat], where, pages.window or 0
+        )
+        y, *parts = arguments.arrays(made)
+        rest = iter(parts)
+        written = [
+            arguments.like(each, [next(rest) for _ in arguments.parts(each)]) for each in flat
+        ]
+        return y, list(zip(written[::2], written[1::2], strict=True))
+
+    def _blocks(self, x: mx.array, blocks: Sequence[Block]) -> tuple[list[object], list[object]]:
+        """What the extension was told of the halves of blocks."""
+        attention = [self._attention(x, block.attention) for block in blocks]
+        return attention, [self._mlp(x, block.mlp) for block in blocks]
+
+    def _mlp(self, x: mx.array, block: MlpBlock) -> object:
+        """What the extension was told of the block when it first met an input like x."""
         told = self._told.get(block)
         if told is None:
+            check_linear(x, block.gate, None)
+            told = self._told[block] = arguments.mlp_weights(self.native, block)
+        return told
+
+    def _attention(self, x: mx.array, block: AttentionBlock) -> object:
+        """What the extension was told of the block when it first met an input like x."""
+        told = self._told.get(block)
+        if told is None:
+            check_linear(x, block.q.weight, block.q.bias)
             told = self._told[block] = arguments.attention_weights(self.native, block)
         return told
+
+
+def _together(
+    blocks: Sequence[Block], stores: Sequence[_Store]
+) -> Iterator[tuple[Sequence[Block], Sequence[_Store]]]:
+    """As many blocks at a time, with their keys and values, as a primitive takes."""
+    for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        part = slice(first, first + _BLOCKS_AT_ONCE)
+        yield blocks[part], stores[part]
+
+
+def _takes_pages(x: mx.array, pages: PagedTokens, stores: Sequence[tuple[Weight, Weight]]) -> bool:
+    """Whether the extension writes to pages like these, and there is something to write."""
+    written = all(_is_written(each, x.dtype) for store in stores for each in store)
+    return x.size > 0 and pages.block_table.size > 0 and written
 
 
 def _is_written(stored: Weight, dtype: mx.Dtype) -> bool:
@@ -167,7 +253,17 @@ def _is_written(stored: Weight, dtype: mx.Dtype) -> bool:
 
 
 def _check(x: mx.array, block: AttentionBlock) -> None:
-    """The input fits the first weights that it meets; the layers have seen to the rest."""
-    if block.norm is not None:
+    """The input fits the first weight that it meets; the layers have seen to the rest."""
+    if block.norm is None:
+        check_linear(x, block.q.weight, block.q.bias)
+    else:
         check_rms_norm(x, block.norm.weight, block.norm.eps)
-    check_linear(x, block.q.weight, block.q.bias)
+
+
+def _check_pages(
+    x: mx.array, block: AttentionBlock, keys: Weight, values: Weight, pages: PagedTokens
+) -> None:
+    """The input and the pages fit the block."""
+    kv_heads, dim = block.num_kv_heads, block.head_dim
+    check_paged_attention_block(x, pages.count, kv_heads, dim, keys, values)
+    _check(x, block)

@@ -17,10 +17,11 @@ class InterleavedTensor(QuantizedTensor):
 
     Attributes:
         interleaved: codes, scales and biases as they lie in memory, in the shapes of the parts.
+        rows: how many lie side by side.
     """
 
     interleaved: tuple[mx.array, ...]
-    _rows: int
+    rows: int
 
     def __init__(self, w: QuantizedTensor, rows: int) -> None:
         """Copy a weight.
@@ -34,7 +35,7 @@ class InterleavedTensor(QuantizedTensor):
             "bits": w.bits,
             "mode": w.mode,
             "interleaved": tuple(_interleaved(part, rows) for part in w.arrays),
-            "_rows": rows,
+            "rows": rows,
         }
         self.__dict__.update(fields)  # the class is frozen
 
@@ -54,6 +55,17 @@ class InterleavedTensor(QuantizedTensor):
         return self._part(2)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that the codes stand for, `*lead N I`."""
+        *lead, words = self.interleaved[0].shape
+        return (*lead, words * 32 // self.bits)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the packed form occupies."""
+        return sum(part.nbytes for part in self.interleaved)
+
+    @property
     def plain(self) -> QuantizedTensor:
         """The tensor in MLX's layout."""
         return QuantizedTensor(
@@ -67,7 +79,7 @@ class InterleavedTensor(QuantizedTensor):
     def _part(self, index: int) -> mx.array:
         part = self.interleaved[index]
         *lead, n, width = part.shape
-        blocks = part.reshape(*lead, n // self._rows, width, self._rows)
+        blocks = part.reshape(*lead, n // self.rows, width, self.rows)
         return blocks.swapaxes(-1, -2).reshape(part.shape)
 
 

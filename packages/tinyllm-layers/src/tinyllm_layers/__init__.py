@@ -12,6 +12,7 @@ from tinyllm_layers.ranks import Ranks
 from tinyllm_layers.rms_norm import RMSNorm
 from tinyllm_layers.rope import RoPE
 from tinyllm_layers.rotating_cache import RotatingCache
+from tinyllm_layers.run_blocks import run_blocks
 from tinyllm_layers.sharded_embedding import ShardedEmbedding
 from tinyllm_layers.simple_attention import SimpleMultiHeadAttention
 from tinyllm_layers.transformer_block import TransformerBlock
@@ -33,4 +34,5 @@ __all__ = [
     "ShardedEmbedding",
     "SimpleMultiHeadAttention",
     "TransformerBlock",
+    "run_blocks",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import AttentionBlock, OpSet
+from tinyllm_ops import AttentionBlock, Block, OpSet
 
 from tinyllm_layers.kv_cache import KVCache
+from tinyllm_layers.layer_cache import LayerCache
 from tinyllm_layers.token_buffer import TokenBuffer
 
 
@@ -47,12 +50,31 @@ class DenseCache(KVCache):
         self, x: Float[mx.array, "B L E"], block: AttentionBlock, ops: OpSet
     ) -> Float[mx.array, "B L E"]:
         """Lend the ops the arrays, to write the new tokens into."""
-        batch, length, _ = x.shape
-        new = (batch, block.num_kv_heads, length, block.head_dim)
-        keys, values = (buffer.room_for(new, x.dtype) for buffer in (self._keys, self._values))
-        y, keys, values = ops.attention_block(x, block, keys, values, self.offset)
-        self._keys.keep(keys, length)
-        self._values.keep(values, length)
+        y, *store = ops.attention_block(x, block, *self._lend(x, block), self.offset)
+        self._keep(store, x.shape[1])
+        return y
+
+    def blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        others: Sequence[LayerCache],
+        ops: OpSet,
+    ) -> Float[mx.array, "B L E"]:
+        """Lend the ops the arrays of all blocks, if all have seen as many tokens."""
+        caches = [
+            cache
+            for cache in (self, *others)
+            if isinstance(cache, DenseCache) and cache.offset == self.offset
+        ]
+        if len(caches) < len(blocks):
+            return super().blocks(x, blocks, others, ops)
+        stores = [
+            cache._lend(x, block.attention) for cache, block in zip(caches, blocks, strict=True)
+        ]
+        y, stores = ops.blocks(x, blocks, stores, self.offset)
+        for cache, store in zip(caches, stores, strict=True):
+            cache._keep(store, x.shape[1])
         return y
 
     def can_trim(self, length: int) -> bool:
@@ -63,3 +85,14 @@ class DenseCache(KVCache):
         """Forget all but the first `length` tokens."""
         self._keys.trim(length)
         self._values.trim(length)
+
+    def _lend(self, x: mx.array, block: AttentionBlock) -> tuple[mx.array, mx.array]:
+        """Keys and values, with room for the tokens of x."""
+        new = (x.shape[0], block.num_kv_heads, x.shape[1], block.head_dim)
+        return self._keys.room_for(new, x.dtype), self._values.room_for(new, x.dtype)
+
+    def _keep(self, store: Sequence[mx.array], count: int) -> None:
+        """Take keys and values back, with so many more tokens."""
+        keys, values = store
+        self._keys.keep(keys, count)
+        self._values.keep(values, count)

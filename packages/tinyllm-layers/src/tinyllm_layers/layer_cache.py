@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import AttentionBlock, OpSet, Positions
+from tinyllm_ops import AttentionBlock, Block, OpSet, Positions
 
 
 @runtime_checkable
@@ -40,3 +41,24 @@ class LayerCache(Protocol):
         Each token sees all that its text has before it, and itself.
         """
         ...
+
+    def blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        others: Sequence[LayerCache],
+        ops: OpSet,
+    ) -> Float[mx.array, "B L E"]:
+        """Pass L new tokens through several blocks, of which this cache is the first one's.
+
+        Here one by one; caches whose layout the ops know are handed to them all at once.
+
+        Args:
+            x: the tokens.
+            blocks: one after the other.
+            others: the caches of all blocks but the first.
+            ops: what computes.
+        """
+        for block, cache in zip(blocks, (self, *others), strict=True):
+            x = ops.mlp_block(cache.attention_block(x, block.attention, ops), block.mlp)
+        return x

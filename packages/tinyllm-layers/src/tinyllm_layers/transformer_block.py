@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
+from tinyllm_ops import Block
 
 from tinyllm_layers.grouped_query_attention import GroupedQueryAttention
 from tinyllm_layers.layer_cache import LayerCache
@@ -18,6 +19,14 @@ class TransformerBlock:
 
     Where several processes hold a part of each half, what leaves a half is the sum of what leaves
     its parts, of which one adds the residual.
+
+    Attributes:
+        attention: the first half.
+        mlp: the second half.
+        attention_norm: before the first half.
+        mlp_norm: before the second half.
+        ranks: the processes that share the block, or None.
+        value: the block for the coarse ops, or None where it is shared or has experts.
     """
 
     def __init__(
@@ -45,15 +54,22 @@ class TransformerBlock:
         residual = ranks is None or ranks.adds_residual
         self._attention_block = attention.block(attention_norm, residual=residual)
         self._mlp_block = None if isinstance(mlp, MoE) else mlp.block(mlp_norm, residual=residual)
+        self.value: Block | None = None
+        if ranks is None and self._mlp_block is not None:
+            self.value = Block(self._attention_block, self._mlp_block)
 
     def __call__(self, x: Float[mx.array, "B L E"], cache: LayerCache) -> Float[mx.array, "B L E"]:
         """Pass L tokens through the block, whose keys and values `cache` holds."""
         ops = self.attention.ops
-        self.attention.rope.check(cache.positions(x.shape[1]), x.shape[1])
+        self.check_positions(x, cache)
         h = self._whole(cache.attention_block(x, self._attention_block, ops))
         if self._mlp_block is None:
             return h + self._whole(self.mlp(self.mlp_norm(h)))
         return self._whole(ops.mlp_block(h, self._mlp_block))
+
+    def check_positions(self, x: Float[mx.array, "B L E"], cache: LayerCache) -> None:
+        """Raise ValueError if tokens would stand beyond the context; see `RoPE.check`."""
+        self.attention.rope.check(cache.positions(x.shape[1]), x.shape[1])
 
     def _whole(self, part: Float[mx.array, "B L E"]) -> Float[mx.array, "B L E"]:
         """The sum of what all processes have."""

@@ -9,6 +9,7 @@ from tinyllm_ops.attention import (
     scaled_dot_product_attention_simple,
 )
 from tinyllm_ops.attention_block import AttentionBlock
+from tinyllm_ops.block import Block
 from tinyllm_ops.causal_mask import causal_mask
 from tinyllm_ops.contract import Weight
 from tinyllm_ops.embedding import embedding
@@ -38,6 +39,7 @@ __all__ = [
     "MLX",
     "REFERENCE",
     "AttentionBlock",
+    "Block",
     "MlpBlock",
     "Norm",
     "OpSet",

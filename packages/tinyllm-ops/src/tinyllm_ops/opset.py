@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,6 +10,7 @@ import mlx.core as mx
 from jaxtyping import Float, Float32, Int32, Integer
 
 from tinyllm_ops.attention_block import AttentionBlock
+from tinyllm_ops.block import Block
 from tinyllm_ops.contract import Weight, check_paged_attention_block
 from tinyllm_ops.mlp_block import MlpBlock
 from tinyllm_ops.norm import Norm
@@ -192,9 +193,9 @@ class OpSet:
     Two OpSets give the same numbers up to the rounding of the dtype, and refuse the same
     arguments with the same words (`tinyllm_ops.contract`).
 
-    The fields are the fine ops. The methods are the coarse ones, the halves of a transformer block:
-    here they are compositions of the fields, to be read; a backend for which many small steps are
-    too slow may compute each as a whole.
+    The fields are the fine ops. The methods are the coarse ones, the halves of a transformer block
+    and blocks one after the other: here they are compositions of the fields, to be read; a backend
+    for which many small steps are too slow may compute each as a whole.
     """
 
     name: str
@@ -304,6 +305,59 @@ class OpSet:
         out = self.paged_attention(q, keys, values, *where, block.scale, pages.window)
         heads = mx.unflatten(out, 0, lead).swapaxes(1, 2)  # B H L D
         return self.attention_output(x, heads, block), keys, values
+
+    def blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        stores: Sequence[tuple[mx.array, mx.array]],
+        offset: int,
+    ) -> tuple[Float[mx.array, "B L E"], list[tuple[mx.array, mx.array]]]:
+        """Blocks one after the other over dense keys and values.
+
+        Args:
+            x: L new tokens of each row.
+            blocks: the first one takes x, each other one what leaves the one before.
+            stores: keys and values of each, as `attention_block` has them.
+            offset: tokens seen before, in all of them.
+
+        Returns:
+            What leaves the last one, keys and values of each with the new tokens.
+        """
+        written = []
+        for block, store in zip(blocks, stores, strict=True):
+            x, keys, values = self.attention_block(x, block.attention, *store, offset)
+            x = self.mlp_block(x, block.mlp)
+            written.append((keys, values))
+        return x, written
+
+    def paged_blocks(
+        self,
+        x: Float[mx.array, "B L E"],
+        blocks: Sequence[Block],
+        stores: Sequence[tuple[Weight, Weight]],
+        pages: PagedTokens,
+    ) -> tuple[Float[mx.array, "B L E"], list[tuple[Weight, Weight]]]:
+        """Blocks one after the other over keys and values in pages.
+
+        Args:
+            x: T tokens, as in `paged_attention_block`.
+            blocks: the first one takes x, each other one what leaves the one before.
+            stores: keys and values of each, as `paged_attention_block` has them.
+            pages: whose tokens these are, and where they belong in all of them.
+
+        Returns:
+            What leaves the last one, keys and values of each with the new tokens.
+
+        Raises:
+            ValueError: if shapes do not fit.
+        """
+        written = []
+        for block, store in zip(blocks, stores, strict=True):
+            x, keys, values = self.paged_attention_block(x, block.attention, *store, pages)
+            x = self.mlp_block(x, block.mlp)
+            written.append((keys, values))
+        return x, written
 
     def attention_inputs(
         self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions

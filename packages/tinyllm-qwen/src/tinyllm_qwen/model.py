@@ -19,6 +19,7 @@ from tinyllm_layers import (
     RotatingCache,
     ShardedEmbedding,
     TransformerBlock,
+    run_blocks,
 )
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
@@ -103,13 +104,9 @@ class Qwen:
         Raises:
             ValueError: if there are not as many caches as blocks.
         """
-        if len(cache) != len(self.blocks):
-            raise ValueError(f"cache: expected {len(self.blocks)}, one a block, got {len(cache)}")
         # The scales of float formats are bytes, which leave the dtype of the rows open.
         h = self.embed_tokens(tokens).astype(self.dtype)
-        for block, block_cache in zip(self.blocks, cache, strict=True):
-            h = block(h, block_cache)
-        return h
+        return run_blocks(h, self.blocks, cache)
 
     def head(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
         """Score every possible next token, from what left the last block."""

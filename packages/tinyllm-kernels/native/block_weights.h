@@ -1,0 +1,75 @@
+// The halves of a transformer block, told once and used for every token.
+#pragma once
+
+#include <memory>
+
+#include "attention_block.h"
+#include "held_arrays.h"
+#include "mlp_block.h"
+
+namespace tinyllm {
+
+struct NormArrays {
+  std::optional<mlx::core::array> weight;  // or nothing is normalized
+  float eps;
+};
+
+struct ProjectionArrays {
+  WeightArrays weight;
+  std::optional<mlx::core::array> bias;
+};
+
+// What RoPE turns by: frequencies `D/2` of float32, in radians a token.
+struct RotaryArrays {
+  mlx::core::array frequencies;
+  bool traditional;
+  float magnitude;
+};
+
+// tinyllm_ops.MlpBlock.
+class MlpWeights {
+ public:
+  MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
+             const WeightArrays& down, bool residual);
+
+  // The task for rows of x, but where its result goes.
+  MlpBlockTask task(const void* x) const;
+
+ private:
+  HeldArrays held_;
+  MlpBlockTask task_{};
+  bool residual_;  // whether x is added
+};
+
+// tinyllm_ops.AttentionBlock.
+class AttentionWeights {
+ public:
+  AttentionWeights(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
+                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
+                   const RotaryArrays& rotary, const NormArrays& q_norm, const NormArrays& k_norm,
+                   bool residual);
+
+  // Queries, keys and values of x, but where they stand and where they go.
+  const AttentionInputsTask& inputs() const { return inputs_; }
+
+  // Whether x is added to what leaves the block.
+  bool residual() const { return residual_; }
+
+  const Weights& o() const { return o_; }
+  const void* o_bias() const { return o_bias_; }
+
+ private:
+  HeldArrays held_;
+  AttentionInputsTask inputs_{};
+  Weights o_;
+  const void* o_bias_;
+  bool residual_;
+};
+
+// tinyllm_ops.Block, or its first half alone.
+struct BlockWeights {
+  std::shared_ptr<AttentionWeights> attention;
+  std::shared_ptr<MlpWeights> mlp;  // or null
+};
+
+}  // namespace tinyllm
