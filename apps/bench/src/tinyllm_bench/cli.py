@@ -9,6 +9,7 @@ import typer
 
 from tinyllm_bench.batching_command import batching
 from tinyllm_bench.errors import UsageError, one_line
+from tinyllm_bench.predict_command import predicting
 from tinyllm_bench.serving_command import serving
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.soak_command import soaking
@@ -16,7 +17,14 @@ from tinyllm_bench.soak_command import soaking
 if TYPE_CHECKING:
     from tinyllm_bench.report import Report
 
-_COMMANDS = {"batch": batching, "serve": serving, "soak": soaking}
+# `--predict` as well, since that is how it was first asked for.
+_COMMANDS = {
+    "batch": batching,
+    "predict": predicting,
+    "--predict": predicting,
+    "serve": serving,
+    "soak": soaking,
+}
 
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -33,7 +41,9 @@ def main() -> int:
         name = sys.argv[1] if len(sys.argv) > 1 else ""
         if name in _COMMANDS:
             command, options = _COMMANDS[name], sys.argv[2:]
-            return int(command(options, prog_name=f"bench {name}", standalone_mode=False) or 0)
+            return int(
+                command(options, prog_name=f"bench {name.lstrip('-')}", standalone_mode=False) or 0
+            )
         return int(app(prog_name="bench", standalone_mode=False) or 0)
     except typer.TyperException as error:
         _notice(f"{' '.join(error.format_message().split())} (see bench --help)")
@@ -128,7 +138,7 @@ def bench(
     the machine can do, which is measured too. Tables go to stdout, progress and notices to
     stderr. Ctrl-C ends a run and shows what was measured by then. Exit codes: 0; 2 for usage; 130
     after Ctrl-C; 1 otherwise. `bench batch`, `bench serve` and `bench soak` measure engine and
-    server.
+    server; `bench predict` says what several machines would bring.
     """
     settings = Settings(
         shape=shape,

@@ -1,0 +1,1 @@
+"""What one model over several ranks costs, from its shape and from what connects them."""
