@@ -1,0 +1,62 @@
+"""One rank: decodes tokens with the others, and says how long they took and what was sent.
+
+Started by run.py with the checkpoint's folder, the dtype and the number of tokens.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import mlx.core as mx
+from tinyllm_kernels import Arithmetic
+from tinyllm_qwen import Qwen
+from tinyllm_qwen.parallel import Member
+
+PROMPT = [5, 80, 33, 33, 12, 150, 7]
+WARM = 4
+
+
+def sent() -> tuple[int, int]:
+    """Bytes and packets that the network devices of this namespace have sent, but loopback."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
+    rows = {line.split(":")[0].strip(): line.split(":")[1].split() for line in lines}
+    counts = [row for name, row in rows.items() if name != "lo"]
+    return sum(int(row[8]) for row in counts), sum(int(row[9]) for row in counts)
+
+
+def decode(model: Qwen, count: int) -> dict[str, object]:
+    """Continue the prompt greedily, and time each token."""
+    cache, tokens, seconds = model.make_cache(), mx.array([PROMPT]), []
+    before = sent()
+    for step in range(WARM + count):
+        if step == WARM:
+            before = sent()
+        began = time.perf_counter()
+        best = model.best(model.hidden(tokens, cache)[:, -1:], 1)
+        token = best.tokens[0, 0, mx.argmax(best.scores[0, 0])]
+        tokens = token.reshape(1, 1)
+        mx.eval(tokens)
+        seconds.append(time.perf_counter() - began)
+    sent_bytes, packets = (now - then for now, then in zip(sent(), before, strict=True))
+    return {"seconds": seconds[WARM:], "bytes": sent_bytes / count, "packets": packets / count}
+
+
+def main() -> None:
+    """Join, load, and lead or follow."""
+    folder, dtype, count = sys.argv[1:]
+    arithmetic = Arithmetic.choose("auto", dtype)
+    member = Member.join(lambda _rank, _why: os._exit(1))
+    if member is None:
+        raise RuntimeError("started alone: run.py starts all ranks")
+    model, _ = member.load(folder, ops=arithmetic.ops, dtype=arithmetic.dtype)
+    if member.leads:
+        print(json.dumps(decode(model, int(count))))
+    else:
+        member.follow(model)
+    member.leave()
+
+
+if __name__ == "__main__":
+    main()
