@@ -204,6 +204,7 @@ def test_what_a_rank_reads_is_measured_where_it_is_not_given(bench: Bench) -> No
         ("--model pico --shape pico", "--shape: is for a model without a checkpoint"),
         ("--plot out.txt", "--plot: expected one of .png, .svg, .pdf, got .txt"),
         ("--ranks 0", "--ranks"),
+        ("--shape pico --context 2049", "--context: expected at most 2048, the context of pico"),
         ("--nonsense", "No such option: --nonsense"),
     ],
 )

@@ -99,6 +99,11 @@ def predict(
         check_plot(plot)
     links = _links(link, bandwidth, latency)
     blueprint = _blueprint(shape, model, bits, group_size, mode, dtype)
+    longest = blueprint.config.context_length
+    if context > longest:
+        raise UsageError(
+            f"--context: expected at most {longest}, the context of {blueprint.name}, got {context}"
+        )
     rate = 1e9 * (_measured_read() if read is None else read)
     given = Assumptions.of_one(blueprint, rate, alone, context)
     found, refusal = {}, ""
