@@ -179,12 +179,13 @@ def test_peers_stand_beside_the_opsets(bench: Bench) -> None:
     assert ("llama-cpp-python is not installed" in err) == absent
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+@pytest.mark.parametrize("options", [f"{QUICK} --op silu", "predict --ranks 2 --read 1"])
+def test_a_reader_that_leaves_early_is_no_error(options: str) -> None:
     code = f"""
 import os, sys
 from tinyllm_bench import ceilings, cli
 ceilings._READ_BYTES, ceilings._SIDE = 1 << 16, 64
-sys.argv = "bench {QUICK} --op silu".split()
+sys.argv = "bench {options}".split()
 exit(cli.main())
 """
     reader, writer = os.pipe()

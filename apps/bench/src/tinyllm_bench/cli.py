@@ -1,6 +1,5 @@
 """The command line: `bench`."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tinyllm_bench.batching_command import batching
+from tinyllm_bench.closed_pipe import closed_pipe_is_no_error
 from tinyllm_bench.errors import UsageError, one_line
 from tinyllm_bench.predict_command import predicting
 from tinyllm_bench.serving_command import serving
@@ -160,17 +160,12 @@ def bench(
         as_json=as_json,
         plot=plot,
     )
-    try:
+    with closed_pipe_is_no_error():
         if version:
             _print_version()
             return 0
         return _run(settings)
-    except BrokenPipeError:
-        # Caught here, since typer would make it a failure. Python flushes both streams once more
-        # when it exits, and would complain.
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return 0
+    return 0
 
 
 def _print_version() -> None:

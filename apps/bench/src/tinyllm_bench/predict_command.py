@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tinyllm_bench.closed_pipe import closed_pipe_is_no_error
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.settings import IMAGES
 
@@ -111,10 +112,11 @@ def predict(
         found[each], refusal = predict(blueprint, each, ranks, given)
     if refusal:
         sys.stderr.write(f"bench: {refusal}\n")
-    if json:
-        sys.stdout.write(json_report(blueprint, given, found) + "\n")
-    else:
-        print_predictions(blueprint, given, found)
+    with closed_pipe_is_no_error():
+        if json:
+            sys.stdout.write(json_report(blueprint, given, found) + "\n")
+        else:
+            print_predictions(blueprint, given, found)
     if plot is not None:
         draw_predictions(heading(blueprint, given), found, plot)
         sys.stderr.write(f"bench: wrote {plot}\n")

@@ -22,11 +22,15 @@ class _Console(Console):
         raise BrokenPipeError
 
 
+def report_console() -> Console:
+    """A console for tables: a terminal as wide as it is, anything else wide enough."""
+    console = _Console(highlight=False)
+    return console if console.is_terminal else _Console(highlight=False, width=_WIDTH)
+
+
 def print_report(report: Report) -> None:
     """Write the tables to stdout."""
-    console = _Console(highlight=False)
-    if not console.is_terminal:
-        console = _Console(highlight=False, width=_WIDTH)
+    console = report_console()
     console.print(tables(report, brief=console.width < _WIDTH))
 
 

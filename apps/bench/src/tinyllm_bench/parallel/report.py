@@ -4,16 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
 from tinyllm_bench.parallel.blueprint import Blueprint
 from tinyllm_bench.parallel.link import Link
 from tinyllm_bench.parallel.prediction import Assumptions, Prediction, break_even, fastest
-from tinyllm_bench.tables import duration, number
+from tinyllm_bench.tables import duration, number, report_console
 
 FORMAT = "tinyllm-predict/1"
-_WIDTH = 118  # of what goes to a file or a pipe
 
 Predictions = Mapping[Link, Sequence[Prediction]]
 
@@ -30,9 +28,7 @@ def heading(blueprint: Blueprint, given: Assumptions) -> list[str]:
 
 def print_predictions(blueprint: Blueprint, given: Assumptions, found: Predictions) -> None:
     """Write two tables to stdout: what a token takes, and how fast it is over each link."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = report_console()
     for line in heading(blueprint, given):
         console.print(line)
     links = list(found)
