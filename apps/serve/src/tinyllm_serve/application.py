@@ -15,6 +15,7 @@ from tinyllm_serve.api_error import ApiError, as_api_error
 from tinyllm_serve.api_key import ApiKey
 from tinyllm_serve.body_limit import BodyLimit
 from tinyllm_serve.host_check import HostCheck
+from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.request_log import RequestLog
 from tinyllm_serve.routes.chat import chat_router
 from tinyllm_serve.routes.completions import completions_router
@@ -26,6 +27,7 @@ from tinyllm_serve.routes.responses import responses_router
 from tinyllm_serve.routes.tokens import tokens_router
 from tinyllm_serve.schemas.error import ErrorBody
 from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
 
 _ERRORS = (
     ApiError,
@@ -50,6 +52,11 @@ _ROUTERS = (
 
 
 def make_application(service: Service) -> ASGIApp:
+    """The endpoints of a service, and what stands before them."""
+    return guard(make_endpoints(service), service.settings, service.metrics)
+
+
+def make_endpoints(service: Service) -> ASGIApp:
     """Put the endpoints of a service together."""
     app: FastAPI = FastAPIOffline(
         redoc_url=None,
@@ -60,9 +67,18 @@ def make_application(service: Service) -> ASGIApp:
     for router in _ROUTERS:
         app.include_router(router(service))
     app.include_router(page_router())
+    tell_errors(app)
+    return app
+
+
+def tell_errors(app: FastAPI) -> None:
+    """Have all errors told in OpenAI's shape."""
     for kind in _ERRORS:
         app.add_exception_handler(kind, _tell)
-    settings = service.settings
+
+
+def guard(app: ASGIApp, settings: Settings, metrics: Metrics) -> ASGIApp:
+    """Put before an application what decides whose requests come to it, and what counts them."""
     guarded: ASGIApp = ApiKey(BodyLimit(app, settings.max_body), settings.api_keys)
     if settings.cors_origins:
         # Around the keys: a browser asks whether it may ask without sending one.
@@ -74,7 +90,7 @@ def make_application(service: Service) -> ASGIApp:
         )
     if settings.host_names is not None:
         guarded = HostCheck(guarded, settings.host_names)
-    return RequestLog(guarded, service.metrics)
+    return RequestLog(guarded, metrics)
 
 
 async def _tell(_request: Request, error: Exception) -> JSONResponse:

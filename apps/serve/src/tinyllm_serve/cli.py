@@ -3,11 +3,14 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tinyllm_serve.errors import UsageError
+
+if TYPE_CHECKING:
+    from tinyllm_serve.settings import Settings
 
 USAGE, FAILURE = 2, 1
 
@@ -128,6 +131,25 @@ def serve(
     drain: Annotated[
         float, typer.Option(metavar="S", help="Seconds that running answers have after SIGTERM.")
     ] = 30.0,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run copies of the model on Ray Serve; see --replicas.")
+    ] = False,
+    replicas: Annotated[
+        str | None,
+        typer.Option(metavar="N|N-M", help="How many copies; of a range, as many as are needed."),
+    ] = None,
+    affinity: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="A copy may have N requests more than others and still get those whose beginning "
+            "it has; 0 shares evenly. [default: 8]",
+        ),
+    ] = None,
+    update: Annotated[
+        bool,
+        typer.Option("--update", help="Replace the copies of the 'serve --ray' that runs."),
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
     """Serve a Qwen model to OpenAI's clients; a small one, pico, is built in.
@@ -141,8 +163,13 @@ def serve(
 
         typer.echo(f"serve {version_of('tinyllm-serve')}")
         return 0
-    from tinyllm_serve.json_log import begin_log
-    from tinyllm_serve.server import serve as run  # with MLX, which --help can do without
+    if ray:
+        from tinyllm_serve.replicas.environment import prepare_environment
+
+        prepare_environment()
+    elif replicas is not None or affinity is not None or update:
+        raise UsageError("--replicas, --affinity, --update: expected --ray with them")
+    from tinyllm_serve.json_log import begin_log  # with MLX, which --help can do without
     from tinyllm_serve.settings import Settings
 
     settings = Settings(
@@ -174,8 +201,25 @@ def serve(
         drain=drain,
     )
     begin_log()
-    asyncio.run(run(settings))
+    if ray:
+        from tinyllm_serve.replica_options import AFFINITY, ReplicaOptions
+        from tinyllm_serve.replicas.run import run_replicas  # with Ray, which is an extra
+
+        copies = ReplicaOptions.parse(replicas or "1", AFFINITY if affinity is None else affinity)
+        run_replicas(settings, copies, update=update)
+    else:
+        asyncio.run(_serve(settings))
     return 0
+
+
+async def _serve(settings: "Settings") -> None:
+    """Serve a model in this process."""
+    from tinyllm_serve.application import make_application
+    from tinyllm_serve.server import serve as run
+    from tinyllm_serve.service import Service
+
+    service = Service(settings)
+    await run(settings, service, make_application(service))
 
 
 def _bytes(option: str, gigabytes: float | None) -> int | None:

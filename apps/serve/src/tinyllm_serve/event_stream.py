@@ -9,7 +9,7 @@ from contextlib import suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tinyllm_serve.api_error import as_api_error
+from tinyllm_serve.api_error import ApiError, as_api_error
 from tinyllm_serve.disconnect import disconnected
 
 Event = dict[str, object]
@@ -91,13 +91,21 @@ class EventStream(Response):
             told = as_api_error(error)
             if told.status == 500:
                 _log.error("a stream has failed", exc_info=error)
-            return self._bytes(told.body) + self._end, True
-        return (self._end, True) if event is None else (self._bytes(event), False)
+            return error_chunk(told, named=self.named), True
+        if event is None:
+            return _end(named=self.named), True
+        return _bytes(event, named=self.named), False
 
-    @property
-    def _end(self) -> bytes:
-        return b"" if self.named else b"data: [DONE]\n\n"
 
-    def _bytes(self, event: Event) -> bytes:
-        name = f"event: {event['type']}\n" if self.named and "type" in event else ""
-        return f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+def error_chunk(error: ApiError, *, named: bool) -> bytes:
+    """The last bytes of a stream that has failed in the middle."""
+    return _bytes(error.body, named=named) + _end(named=named)
+
+
+def _end(*, named: bool) -> bytes:
+    return b"" if named else b"data: [DONE]\n\n"
+
+
+def _bytes(event: Event, *, named: bool) -> bytes:
+    name = f"event: {event['type']}\n" if named and "type" in event else ""
+    return f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()

@@ -47,9 +47,7 @@ class RequestLog:
             await self._app(scope, receive, watch)
         finally:
             seconds = time.perf_counter() - began
-            route = scope.get("route")
-            # The route's own path: paths that clients make up would each become a time series.
-            path = route.path if isinstance(route, Route) else "other"
+            path = _route(scope) or "other"
             if not complete:
                 status = CLIENT_CLOSED
             self._metrics.in_flight.dec()
@@ -64,3 +62,12 @@ class RequestLog:
                 **{name: value for name, value in note.items() if value is not None},
             }
             _log.info("request", extra={"fields": fields})
+
+
+def _route(scope: Scope) -> str | None:
+    """The route's own path: paths that clients make up would each become a time series."""
+    route = scope.get("route")
+    if isinstance(route, Route):
+        return route.path
+    told: str | None = scope["state"].get("route")  # by the replica that has answered
+    return told

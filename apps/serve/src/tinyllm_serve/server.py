@@ -7,10 +7,10 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from tinyllm_serve.application import make_application
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.service import Service
+from tinyllm_serve.served import Fact, Served
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import Signals
 
@@ -41,20 +41,24 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: Settings, served: Served, application: ASGIApp) -> None:
     """Serve until a signal comes; then finish what is under way, within `settings.drain` seconds.
 
     A second signal ends it at once.
+
+    Args:
+        settings: where to listen.
+        served: what answers.
+        application: its endpoints.
 
     Raises:
         ServeError: if the address cannot be had.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
     with listen(settings.host, settings.port) as listener:
-        service = Service(settings)
         server = _Server(
             uvicorn.Config(
-                make_application(service),
+                application,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -64,51 +68,45 @@ async def serve(settings: Settings) -> None:
         )
         signals = Signals()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        _announce("listening", url=_url(listener), model=service.name)
+        _announce("listening", url=_url(listener), model=settings.served_name)
         try:
-            if await _loaded(service, signals):
+            if await _loaded(served, signals):
                 await signals.first.wait()
-                service.drain()
+                served.drain()
                 _announce("draining", seconds=settings.drain)
-                await _finish(service, server, serving, signals)
-                await service.engine.close()
+                await _finish(served, server, serving, signals, settings.drain)
         finally:
+            await served.close()
             server.should_exit = server.force_exit = True
             await serving
         _announce("ended")
 
 
-async def _loaded(service: Service, signals: Signals) -> bool:
+async def _loaded(served: Served, signals: Signals) -> bool:
     """Load the model; False if a signal came before it was there."""
-    loading = asyncio.create_task(service.start())
+    loading = asyncio.create_task(served.start())
     asked = asyncio.create_task(signals.first.wait())
     await asyncio.wait({loading, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     if not loading.done():
+        loading.cancel()
         return False
     loading.result()
-    chosen = service.arithmetic
-    if chosen is not None:
-        settings, stats = service.settings, service.engine.stats
-        _announce(
-            "ready",
-            ops=chosen.ops.name,
-            device=chosen.device,
-            note=chosen.note or None,
-            pages=stats.pages_total,
-            draft_model=settings.draft_model,
-            speculation=settings.guesses or None,
-        )
+    _announce("ready", **served.facts())
     return True
 
 
 async def _finish(
-    service: Service, server: uvicorn.Server, serving: asyncio.Task[None], signals: Signals
+    served: Served,
+    server: uvicorn.Server,
+    serving: asyncio.Task[None],
+    signals: Signals,
+    seconds: float,
 ) -> None:
     """Wait until all answers are with their clients, the time is over, or a second signal comes."""
 
     async def finish() -> None:
-        await service.engine.drain()
+        await served.finish()
         server.should_exit = True
         await asyncio.shield(serving)
 
@@ -116,14 +114,14 @@ async def _finish(
     urged = asyncio.create_task(signals.second.wait())
     await asyncio.wait(
         {finishing, urged},
-        timeout=service.settings.drain,
+        timeout=seconds,
         return_when=asyncio.FIRST_COMPLETED,
     )
     finishing.cancel()
     urged.cancel()
 
 
-def _announce(event: str, **fields: str | float | None) -> None:
+def _announce(event: str, **fields: Fact) -> None:
     _log.info(event, extra={"fields": {k: v for k, v in fields.items() if v is not None}})
 
 

@@ -1,7 +1,7 @@
 """The model that is served, and whether it is."""
 
 import time
-from typing import Literal
+from collections.abc import Mapping
 
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings
 from tinyllm_kernels import Arithmetic
@@ -11,9 +11,8 @@ from tinyllm_qwen.hub import resolve
 from tinyllm_serve.api_error import ApiError, closing
 from tinyllm_serve.draft_model import load_draft_model
 from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.served import Fact, State
 from tinyllm_serve.settings import Settings
-
-State = Literal["loading", "ready", "draining"]
 
 
 class Service:
@@ -63,9 +62,35 @@ class Service:
         await self.engine.start()
         self.state = "ready"
 
+    def facts(self) -> Mapping[str, Fact]:
+        """What computes, and how many pages there are."""
+        if self.arithmetic is None:
+            return {}
+        return {
+            "ops": self.arithmetic.ops.name,
+            "device": self.arithmetic.device,
+            "note": self.arithmetic.note or None,
+            "pages": self.engine.stats.pages_total,
+            "draft_model": self.settings.draft_model,
+            "speculation": self.settings.guesses or None,
+        }
+
     def drain(self) -> None:
         """Take no new requests."""
         self.state = "draining"
+
+    async def finish(self) -> None:
+        """Wait until those under way have ended."""
+        await self.engine.drain()
+
+    async def close(self) -> None:
+        """End the engine; one that is still loading ends with the process."""
+        if self.state != "loading":
+            await self.engine.close()
+
+    async def metrics_text(self) -> bytes:
+        """All counts in Prometheus's format."""
+        return self.metrics.text()
 
     def check_ready(self) -> None:
         """Refuse a request, unless requests are taken.

@@ -1,0 +1,1 @@
+"""Many copies of a server, on Ray Serve. Only this package imports Ray."""
