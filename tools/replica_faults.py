@@ -1,0 +1,142 @@
+"""Measures what happens to requests while replicas come, die, are replaced and go.
+
+    uv run --extra ray python tools/replica_faults.py
+
+One `serve --ray --replicas 1-2` with pico gets more requests than half of what a replica computes
+at a time, until a second replica is there; then one of the two is killed; then both are replaced;
+then all is idle, until one has gone. Beside the long answers somebody asks for short ones without a
+pause. It needs `ps`, and no other Ray on this machine.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import httpx
+from tinyllm_serve.testing import Server
+
+CHAT = "/v1/chat/completions"
+OPTIONS = ("--ray", "--replicas", "1-2", "--max-running", "4")
+LONG_ANSWERS, PATIENCE = 3, 150.0
+
+
+def replica_processes() -> set[int]:
+    """The numbers of all replicas on this machine, those that are being loaded included."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+    return {
+        int(pid)
+        for pid, state, *name in rows
+        if not state.startswith("Z") and "ray::ServeReplica" in " ".join(name)
+    }
+
+
+class Load:
+    """Long answers, one after the other, and short ones beside them; and how they ended."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        """Prepare to ask."""
+        self._client = client
+        self.ends: Counter[str] = Counter()
+
+    async def long(self, place: int) -> None:
+        """Ask for one long stream after the other."""
+        while True:
+            body = _asked(f"tell story {place}", 1500) | {"stream": True}
+            end = "cut off"
+            async with self._client.stream("POST", CHAT, json=body) as stream:
+                async for line in stream.aiter_lines():
+                    if '"replica_lost"' in line:
+                        end = f"{stream.status_code} and replica_lost"
+                    elif "finish_reason" in line:
+                        end = "done"
+            self.ends[f"stream: {end}"] += 1
+
+    async def short(self) -> None:
+        """Ask for one short answer after the other."""
+        while True:
+            answer = await self._client.post(CHAT, json=_asked("hello", 4))
+            self.ends[f"short: {answer.status_code}"] += 1
+
+
+def _asked(text: str, tokens: int) -> dict[str, object]:
+    messages = [{"role": "user", "content": text}]
+    return {"messages": messages, "max_tokens": tokens, "ignore_eos": True}
+
+
+async def replicas(client: httpx.AsyncClient) -> int:
+    """How many replicas tell their counts: those that take requests."""
+    lines = (await client.get("/metrics")).text.splitlines()
+    return sum(line.startswith("tinyllm_running{") for line in lines)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> float:
+    """Wait until something holds, and give the seconds that it took.
+
+    Raises:
+        TimeoutError: if it does not.
+    """
+    began = time.perf_counter()
+    while not await holds():
+        if time.perf_counter() - began > PATIENCE:
+            raise TimeoutError(f"expected it within {PATIENCE} s")
+        await asyncio.sleep(0.1)
+    return time.perf_counter() - began
+
+
+async def run(url: str) -> None:
+    """Go through it, and print a row for each part."""
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        load = Load(client)
+
+        async def are(count: int) -> bool:
+            return await replicas(client) == count
+
+        async def part(name: str, work: Awaitable[float]) -> None:
+            load.ends.clear()
+            seconds = await work
+            ends = ", ".join(f"{count} {end}" for end, count in sorted(load.ends.items()))
+            print(f"| {name} | {seconds:.1f} | {ends} |", flush=True)
+
+        async def killed() -> float:
+            await asyncio.sleep(1)
+            os.kill(min(replica_processes()), signal.SIGKILL)
+            await until(lambda: are(1))
+            return await until(lambda: are(2))
+
+        async def replaced() -> float:
+            began = time.perf_counter()
+            command = [sys.executable, "-m", "tinyllm_serve", *OPTIONS, "--update"]
+            update = await asyncio.create_subprocess_exec(*command, "--name", "second")
+            if await update.wait():
+                raise RuntimeError("expected the update to end with 0")
+            return time.perf_counter() - began
+
+        asking = [asyncio.create_task(load.long(place)) for place in range(LONG_ANSWERS)]
+        asking.append(asyncio.create_task(load.short()))
+        await part("a second replica comes", until(lambda: are(2)))
+        await part("a replica is killed, until another takes requests", killed())
+        await part("both are replaced by `--update`", replaced())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await part("nobody asks, until one has gone", until(lambda: are(1)))
+
+
+def main() -> None:
+    """Print the table."""
+    print("| what happens | seconds | how requests ended meanwhile |\n|---|---:|---|")
+    with Server(*OPTIONS, ready=False) as server:
+        server.wait_for("ready", 300.0)
+        asyncio.run(run(server.url))
+
+
+if __name__ == "__main__":
+    main()
