@@ -159,16 +159,22 @@ def test_a_replica_that_is_killed_ends_its_streams_alone_and_comes_back(copies: 
 
     replicas = set(replica_processes(copies))
     assert len(replicas) == 2
-    with ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(4) as threads:
         streams = [threads.submit(last_event, f"story {place}") for place in range(2)]
         wait_for_total(copies, "tinyllm_running", 2)
+        wholes = [threads.submit(ask, copies, name, max_tokens=2000) for name in ("one", "two")]
+        wait_for_total(copies, "tinyllm_running", 4)
         os.kill(min(replicas), signal.SIGKILL)
         after = [ask(copies, f"meanwhile {place}", max_tokens=2) for place in range(4)]
         lasts = [stream.result() for stream in streams]
+        answers = sorted((each.result() for each in wholes), key=lambda each: each.status_code)
     assert [answer.status_code for answer in after] == [200] * 4
     lost = [last["error"] for last in lasts if "error" in last]
     assert [error["code"] for error in lost] == ["replica_lost"]
     assert sum("error" not in last for last in lasts) == 1
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert answers[1].json()["error"]["code"] == "replica_lost"
+    assert answers[1].headers["retry-after"] == "5"
     deadline = time.monotonic() + 60
     while len(set(counts(copies, "tinyllm_running"))) < 2 or len(replica_processes(copies)) < 2:
         assert time.monotonic() < deadline, ray_processes(copies)

@@ -97,6 +97,12 @@ def test_without_slack_beginnings_make_no_difference() -> None:
     assert taken == ["first", "second"] * 3
 
 
+def test_requests_that_come_at_once_are_shared_before_they_are_under_way() -> None:
+    places = PrefixMap(slack=8)
+    firsts = [places.order([], {"first": 1, "second": 1})[0] for _ in range(4)]
+    assert firsts == ["first", "second"] * 2
+
+
 def test_beginnings_that_are_longest_unused_are_forgotten() -> None:
     places = PrefixMap(slack=8, capacity=2)
     places.record([b"a", b"b"], "first")

@@ -42,12 +42,14 @@ class PrefixMap:
                     ranked.remove(home)
                     ranked.insert(0, home)
                 break
+        if ranked:
+            # At once: the next request may come before this one counts as under way.
+            self._turns += 1
+            self._turn[ranked[0]] = self._turns
         return ranked
 
     def record(self, beginnings: Sequence[bytes], replica: str) -> None:
         """Note that a request went to a replica, which will have its beginnings from now on."""
-        self._turns += 1
-        self._turn[replica] = self._turns
         # The shortest last: it is what most requests have in common, and forgotten last.
         for name in reversed(beginnings):
             self._replica_of[name] = replica
