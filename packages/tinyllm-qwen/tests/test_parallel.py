@@ -7,15 +7,26 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import Ranks, TransformerBlock
-from tinyllm_ops import MLX
+from tinyllm_layers import PagedCache, Ranks, TransformerBlock
+from tinyllm_ops import MLX, PagedTokens
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel import line as line_module
-from tinyllm_qwen.parallel.follower import follow
+from tinyllm_qwen.parallel.follower import Follower
 from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.line import Line
-from tinyllm_qwen.parallel.orders import FindBest, MakeCache, Pass, Score, decoded, encoded
+from tinyllm_qwen.parallel.orders import (
+    CopyPages,
+    FindBest,
+    MakeCache,
+    MakePages,
+    Order,
+    PagedPass,
+    Pass,
+    Score,
+    decoded,
+    encoded,
+)
 from tinyllm_qwen.share import Share
 from tinyllm_qwen.weights import load_part
 
@@ -47,8 +58,8 @@ class Watched(Qwen):
         vars(self).update(vars(model))
         self.seen: list[tuple[int, list[list[int]]]] = []
 
-    def hidden(self, tokens: mx.array, cache: object) -> mx.array:
-        h = super().hidden(tokens, cache)
+    def hidden(self, tokens: mx.array, cache: object, *, rows: object = None) -> mx.array:
+        h = super().hidden(tokens, cache, rows=rows)
         self.seen.append((cache[0].offset, tokens.tolist()))
         return h
 
@@ -63,8 +74,57 @@ def test_followers_go_where_the_leader_goes() -> None:
         cache.trim(1)
     leader.best(leader.hidden(mx.array([[4]]), first), 2)
     leader.head(leader.hidden(mx.array([[5, 6], [7, 8]]), second))
-    follow(follower, record.sent)
+    Follower(follower).follow(record.sent)
     assert follower.seen == [(3, [[1, 2, 3]]), (2, [[4]]), (2, [[5, 6], [7, 8]])]
+
+
+class Paged(Qwen):
+    """A follower's part, with the pages that it made and the scores that it helped to find."""
+
+    def __init__(self, model: Qwen) -> None:
+        vars(self).update(vars(model))
+        self.pages: list[list[PagedCache]] = []
+        self.scores: list[mx.array] = []
+
+    def make_pages(
+        self, count: int, page_size: int, *, kv_bits: int | None = None
+    ) -> list[PagedCache]:
+        self.pages.append(super().make_pages(count, page_size, kv_bits=kv_bits))
+        return self.pages[-1]
+
+    def head(self, h: mx.array) -> mx.array:
+        self.scores.append(super().head(h))
+        return self.scores[-1]
+
+
+def stand(pages: list[PagedCache], *numbers: list[int] | list[list[int]]) -> None:
+    """Tell all layers' pages where the tokens of a pass stand."""
+    for layer in pages:
+        layer.tokens = PagedTokens(*(mx.array(each, dtype=mx.int32) for each in numbers))
+
+
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_followers_keep_the_pages_that_the_leader_keeps(kv_bits: int | None) -> None:
+    record = Recorder()
+    leader, follower = Leader(part(), [record]), Paged(part())
+    leader.make_pages(1, 4)  # and nobody keeps them
+    pages = leader.make_pages(6, 4, kv_bits=kv_bits)
+    # Two prompts side by side, of five tokens in two pages and of two in one.
+    stand(
+        pages, [[4, 1], [2, 0]], [0, 5, 7], [5, 2], [0, 1, 2, 3, 4, 0, 1], [*range(16, 20), 4, 8, 9]
+    )
+    leader.hidden(mx.array([[1, 2, 3, 4, 5, 6, 7]]), pages)
+    leader.copy_pages(pages, [(1, 3), (2, 5)])
+    # The first goes on in its copy; of the other two rows the head sees the last alone.
+    stand(pages, [[4, 3], [5, 0], [5, 0]], [0, 1, 2, 3], [6, 3, 4], [5, 2, 3], [13, 22, 23])
+    h = leader.hidden(mx.array([[8], [9], [10]]), pages, rows=[0, 2])
+    scores = leader.head(h)
+    assert len(scores) == 2
+    Follower(follower).follow(record.sent)
+    for ours, theirs in zip(pages, follower.pages[1], strict=True):
+        for one, other in zip(ours.arrays, theirs.arrays, strict=True):
+            assert mx.array_equal(one, other)
+    assert mx.array_equal(scores, follower.scores[0])
 
 
 def test_caches_that_are_gone_are_forgotten_everywhere() -> None:
@@ -76,7 +136,7 @@ def test_caches_that_are_gone_are_forgotten_everywhere() -> None:
         del cache
     leader.make_cache()
     assert [decoded(line).__class__.__name__ for line in record.sent].count("DropCache") == 2
-    follow(part(), record.sent)
+    Follower(part()).follow(record.sent)
 
 
 def test_a_pass_that_was_left_in_the_middle_ends_the_lead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +158,23 @@ def test_caches_of_others_are_refused() -> None:
     leader, other = Leader(part(), []), part()
     with pytest.raises(ValueError, match="expected caches that make_cache of this model made"):
         leader.hidden(mx.array([[1]]), other.make_cache())
+    with pytest.raises(ValueError, match="that were told where the tokens stand"):
+        leader.hidden(mx.array([[1]]), leader.make_pages(1, 4))
 
 
 @pytest.mark.parametrize(
-    "order", [MakeCache(3, None, 16), Pass(1, 7, [[1, 2]]), Score(last_only=True), FindBest(20)]
+    "order",
+    [
+        MakeCache(3, None, 16),
+        MakePages(4, 100, 32, 8),
+        CopyPages(4, [[1, 2], [3, 4]]),
+        Pass(1, 7, [[1, 2]]),
+        PagedPass(4, [[1], [2]], [0], [[1, 0], [2, 3]], [0, 1, 2], [3, 9], [2, 8], [34, 96]),
+        Score(last_only=True),
+        FindBest(20),
+    ],
 )
-def test_orders_come_as_they_were_sent(order: MakeCache | Pass | Score | FindBest) -> None:
+def test_orders_come_as_they_were_sent(order: Order) -> None:
     assert encoded(order).count(b"\n") == 1
     assert decoded(encoded(order)) == order
 

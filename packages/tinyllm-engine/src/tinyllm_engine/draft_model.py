@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
+from tinyllm_layers import PagedCache
 from tinyllm_qwen import Qwen
 
 from tinyllm_engine.acceptance import Acceptance
 from tinyllm_engine.coverage import Coverage
-from tinyllm_engine.paged_cache import PagedCache
 from tinyllm_engine.plan import Chunk, Plan
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.sequence import Sequence as Tokens

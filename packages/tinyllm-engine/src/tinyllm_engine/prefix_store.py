@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
+from tinyllm_layers import PagedCache
 
 from tinyllm_engine.block_manager import BlockManager
 from tinyllm_engine.fingerprint import buffer
 from tinyllm_engine.page_key import KEY_BYTES
-from tinyllm_engine.paged_cache import PagedCache
 
 _FORMAT = "1"
 """To be raised whenever the file, the keys of pages or the layout of pages changes."""

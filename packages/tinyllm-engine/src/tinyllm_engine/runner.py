@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import mlx.core as mx
 from jaxtyping import Float
+from tinyllm_layers import PagedCache
 from tinyllm_ops import PagedTokens
 from tinyllm_qwen import Qwen
 
-from tinyllm_engine.paged_cache import PagedCache
 from tinyllm_engine.plan import Chunk
 
 NOWHERE = -1
@@ -37,8 +37,7 @@ class Runner:
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, from the first of each pair to the second."""
         if pairs:
-            for cache in self._caches:
-                cache.copy(pairs)
+            self._model.copy_pages(self._caches, pairs)
 
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         """Put chunks of prompts into their pages."""
@@ -75,13 +74,13 @@ class Runner:
             _ints([self._slot(chunk, at) for chunk, at in places]),
         )
         tokens = _ints([token for chunk in chunks for token in chunk.tokens])[:, None]
-        h = self._pass(tokens, where)  # T 1 E
         choices = [
             row for row, (chunk, at) in enumerate(places) if at >= len(chunk.sequence.tokens) - 1
         ]
+        h = self._pass(tokens, where, choices)  # choices 1 E
         if not choices:
             mx.eval([array for cache in self._caches for array in cache.arrays])
-        h = h if len(choices) == len(places) else h[_ints(choices)]
+            return mx.zeros((0, self._model.config.vocab_size))
         return self._model.head(h)[:, 0]
 
     def _two_at_least(self, chunk: Chunk) -> tuple[Chunk, int]:
@@ -93,10 +92,14 @@ class Runner:
         page, place = divmod(at, self._page_size)
         return chunk.sequence.pages[page] * self._page_size + place
 
-    def _pass(self, tokens: mx.array, where: PagedTokens) -> mx.array:
+    def _pass(
+        self, tokens: mx.array, where: PagedTokens, choices: Sequence[int] | None = None
+    ) -> mx.array:
+        """What leaves the last block: of the rows that are asked for, or of all."""
         for cache in self._caches:
             cache.tokens = where
-        return self._model.hidden(tokens, self._caches)
+        rows = None if choices is None or len(choices) == len(tokens) else choices
+        return self._model.hidden(tokens, self._caches, rows=rows)
 
 
 def _ints(numbers: Iterable[int]) -> mx.array:

@@ -7,6 +7,7 @@ from tinyllm_layers.kv_cache import KVCache
 from tinyllm_layers.layer_cache import LayerCache
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
+from tinyllm_layers.paged_cache import PagedCache
 from tinyllm_layers.quantized_cache import QuantizedCache
 from tinyllm_layers.ranks import Ranks
 from tinyllm_layers.rms_norm import RMSNorm
@@ -26,6 +27,7 @@ __all__ = [
     "KVCache",
     "LayerCache",
     "MoE",
+    "PagedCache",
     "QuantizedCache",
     "RMSNorm",
     "Ranks",

@@ -13,6 +13,7 @@ from tinyllm_layers import (
     KVCache,
     LayerCache,
     MoE,
+    PagedCache,
     QuantizedCache,
     RMSNorm,
     RoPE,
@@ -93,20 +94,26 @@ class Qwen:
         return self.head(h[:, -1:] if last_only else h)
 
     def hidden(
-        self, tokens: Integer[mx.array, "B L"], cache: Sequence[LayerCache]
-    ) -> Float[mx.array, "B L E"]:
+        self,
+        tokens: Integer[mx.array, "B L"],
+        cache: Sequence[LayerCache],
+        *,
+        rows: Sequence[int] | None = None,
+    ) -> Float[mx.array, "rows L E"]:
         """Pass tokens through all blocks; what leaves the last one, not yet normalized.
 
         Args:
             tokens: ids of L new tokens of each row; where they stand is the caches' to say.
             cache: one for each block; they take in the new tokens.
+            rows: which of the B rows to give, those that something follows; None gives all.
 
         Raises:
             ValueError: if there are not as many caches as blocks.
         """
         # The scales of float formats are bytes, which leave the dtype of the rows open.
         h = self.embed_tokens(tokens).astype(self.dtype)
-        return run_blocks(h, self.blocks, cache)
+        h = run_blocks(h, self.blocks, cache)
+        return h if rows is None else h[mx.array(list(rows), dtype=mx.int32)]
 
     def head(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
         """Score every possible next token, from what left the last block."""
@@ -167,6 +174,37 @@ class Qwen:
             return DenseCache() if max_size is None else RotatingCache(max_size)
 
         return [cache_of(layer) for layer in range(self.config.num_hidden_layers)]
+
+    def make_pages(
+        self, count: int, page_size: int, *, kv_bits: int | None = None
+    ) -> list[PagedCache]:
+        """Make empty pages for many sequences; of the heads that are here.
+
+        Args:
+            count: how many.
+            page_size: tokens that one holds.
+            kv_bits: quantize keys and values to so many bits, 8 or 4 as a rule.
+
+        Raises:
+            ValueError: if the head dim does not divide into groups.
+        """
+        config, window = self.part, self.config.sliding_window
+        group_size = 0 if kv_bits is None else self._cache_group_size()
+        return [
+            PagedCache.empty(
+                (count, config.num_key_value_heads, page_size, config.head_dim),
+                self.dtype,
+                bits=kv_bits,
+                group_size=group_size,
+                window=window.size if window is not None and layer in window.layers else None,
+            )
+            for layer in range(config.num_hidden_layers)
+        ]
+
+    def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages of all layers, from the first of each pair to the second."""
+        for cache in pages:
+            cache.copy(pairs)
 
     @property
     def nbytes(self) -> int:

@@ -6,16 +6,19 @@ from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
-from tinyllm_layers import KVCache, LayerCache
+from tinyllm_layers import KVCache, LayerCache, PagedCache
 
 from tinyllm_qwen.best_tokens import BestTokens
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.line import Line
 from tinyllm_qwen.parallel.orders import (
+    CopyPages,
     DropCache,
     FindBest,
     MakeCache,
+    MakePages,
     Order,
+    PagedPass,
     Pass,
     Score,
     encoded,
@@ -49,26 +52,37 @@ class Leader(Qwen):
     ) -> list[KVCache]:
         """Make caches here and everywhere; see `Qwen.make_cache`."""
         caches = super().make_cache(kv_bits=kv_bits, max_size=max_size)
-        number, self._made = self._made, self._made + 1
-        self._numbers[caches[0]] = number
-        # Told with the next order: what is collected may be so in the middle of one.
-        weakref.finalize(caches[0], self._dropped.append, number).atexit = False
-        self._tell(MakeCache(number, kv_bits, max_size))
+        self._tell(MakeCache(self._number(caches[0]), kv_bits, max_size))
         return caches
 
+    def make_pages(
+        self, count: int, page_size: int, *, kv_bits: int | None = None
+    ) -> list[PagedCache]:
+        """Make pages here and everywhere; see `Qwen.make_pages`."""
+        pages = super().make_pages(count, page_size, kv_bits=kv_bits)
+        self._tell(MakePages(self._number(pages[0]), count, page_size, kv_bits))
+        return pages
+
+    def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy pages here and everywhere; see `Qwen.copy_pages`."""
+        self._tell(CopyPages(self._numbers[pages[0]], [list(pair) for pair in pairs]))
+        super().copy_pages(pages, pairs)
+
     def hidden(
-        self, tokens: Integer[mx.array, "B L"], cache: Sequence[LayerCache]
-    ) -> Float[mx.array, "B L E"]:
+        self,
+        tokens: Integer[mx.array, "B L"],
+        cache: Sequence[LayerCache],
+        *,
+        rows: Sequence[int] | None = None,
+    ) -> Float[mx.array, "rows L E"]:
         """Pass tokens through all blocks on all ranks; see `Qwen.hidden`.
 
         Raises:
-            ValueError: if the caches are not from `make_cache`.
+            ValueError: if the caches are neither from `make_cache` nor from `make_pages`, or pages
+                were not told where the tokens stand.
         """
-        number = self._numbers.get(cache[0]) if cache else None
-        if number is None or not isinstance(cache[0], KVCache):
-            raise ValueError("cache: expected caches that make_cache of this model made")
-        self._tell(Pass(number, cache[0].offset, cast(list[list[int]], tokens.tolist())))
-        h = self._together(super().hidden(tokens, cache))
+        self._tell(self._pass(tokens, cache, rows))
+        h = self._together(super().hidden(tokens, cache, rows=rows))
         self._length = h.shape[1]
         return h
 
@@ -93,6 +107,29 @@ class Leader(Qwen):
         self._together(best.tokens)
         return best
 
+    def _number(self, cache: LayerCache) -> int:
+        """A number for new caches, of which this is the first."""
+        number, self._made = self._made, self._made + 1
+        self._numbers[cache] = number
+        # Told with the next order: what is collected may be so in the middle of one.
+        weakref.finalize(cache, self._dropped.append, number).atexit = False
+        return number
+
+    def _pass(
+        self, tokens: mx.array, cache: Sequence[LayerCache], rows: Sequence[int] | None
+    ) -> Pass | PagedPass:
+        """What the others have to know of a pass."""
+        first = cache[0] if cache else None
+        number = None if first is None else self._numbers.get(first)
+        if number is not None and isinstance(first, PagedCache) and first.tokens is not None:
+            return PagedPass.of(number, tokens, rows, first.tokens)
+        if number is not None and isinstance(first, KVCache) and rows is None:
+            return Pass(number, first.offset, cast(list[list[int]], tokens.tolist()))
+        raise ValueError(
+            "cache: expected caches that make_cache of this model made, or pages that make_pages "
+            "made and that were told where the tokens stand; rows of the latter alone"
+        )
+
     def _tell(self, order: Order) -> None:
         """Tell all ranks, which from now on wait for this one to do the same."""
         if not self._in_step:
@@ -104,7 +141,7 @@ class Leader(Qwen):
         self._dropped.clear()
         for line in self._lines:
             line.send(b"".join([*told, encoded(order)]))
-        self._in_step = isinstance(order, MakeCache)
+        self._in_step = not isinstance(order, Pass | PagedPass | Score | FindBest)
 
     def _together(self, array: mx.array) -> mx.array:
         """Begin to compute what the others were told to."""

@@ -13,7 +13,7 @@ from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel.follower import follow
+from tinyllm_qwen.parallel.follower import Follower
 from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.line import Line, Loss
 from tinyllm_qwen.parallel.rendezvous import agree, meet
@@ -109,9 +109,9 @@ class Member:
         return (Leader(model, self.lines) if self.leads else model), tokenizer
 
     def follow(self, model: Qwen) -> None:
-        """Do as rank 0 says until it says no more; see `follow`."""
+        """Do as rank 0 says until it says no more; see `Follower`."""
         (line,) = self.lines
-        follow(model, line.received())
+        Follower(model).follow(line.received())
 
     def leave(self) -> None:
         """Tell the others that this one ends, once it has done its part of what they do."""

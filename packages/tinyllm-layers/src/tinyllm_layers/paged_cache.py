@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import mlx.core as mx
 from jaxtyping import Float, Int32
-from tinyllm_layers import LayerCache
 from tinyllm_ops import AttentionBlock, Block, OpSet, PagedTokens, QuantizedTensor, Weight
+
+from tinyllm_layers.layer_cache import LayerCache
 
 
 class PagedCache(LayerCache):
@@ -27,6 +28,41 @@ class PagedCache(LayerCache):
         self.values = values
         self.window = window
         self.tokens: PagedTokens | None = None
+
+    @classmethod
+    def empty(
+        cls,
+        shape: tuple[int, int, int, int],
+        dtype: mx.Dtype,
+        *,
+        bits: int | None = None,
+        group_size: int = 0,
+        window: int | None = None,
+    ) -> PagedCache:
+        """Make pages that hold nothing yet; they take memory once they are evaluated.
+
+        Args:
+            shape: `P Hkv page D` of the keys, and of the values.
+            dtype: of dense numbers, and of the scales of quantized ones.
+            bits: width of quantized numbers; None keeps them dense.
+            group_size: numbers of D that have a scale in common, where they are quantized.
+            window: how many tokens a token sees at most, or None.
+        """
+
+        def pages() -> Weight:
+            if bits is None:
+                return mx.zeros(shape, dtype)
+            lead, head_dim = shape[:3], shape[3]
+            groups = (*lead, head_dim // group_size)
+            return QuantizedTensor(
+                mx.zeros((*lead, head_dim * bits // 32), mx.uint32),
+                mx.zeros(groups, dtype),
+                mx.zeros(groups, dtype),
+                group_size,
+                bits,
+            )
+
+        return cls(pages(), pages(), window)
 
     @property
     def arrays(self) -> list[mx.array]:
