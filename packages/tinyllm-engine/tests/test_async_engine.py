@@ -1,6 +1,7 @@
 """Tokens that are awaited. Each test has an engine, and a loop, of its own."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 
 import mlx.core as mx
@@ -161,6 +162,42 @@ def test_an_engine_that_fails_fails_everybody_and_says_why(prompts: list[list[in
 
     whole = make()
     run(test, lambda: BrokenEngine(whole.model, whole.tokenizer))
+
+
+class StuckEngine(Engine):
+    """Waits in its first step, and in every embedding, for what does not come."""
+
+    forever = threading.Event()
+
+    def step(self) -> list[object]:
+        self.forever.wait(60)
+        return []
+
+    def embed(self, tokens: Sequence[int]) -> list[float]:
+        self.forever.wait(60)
+        return []
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+def test_a_step_that_never_ends_can_be_given_up(prompts: list[list[int]], embeds: bool) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        asked = engine.embed(prompts[0]) if embeds else collect(engine, Request(prompts[0]))
+        waiting = asyncio.create_task(asked)
+        await asyncio.sleep(0.05)
+        behind = asyncio.create_task(collect(engine, Request(prompts[1])))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(engine.fail, "rank 1 has left")
+        await engine.ended()
+        for each in (waiting, behind, collect(engine, Request(prompts[0]))):
+            with pytest.raises(EngineClosedError, match="rank 1 has left"):
+                await each
+        await engine.drain()
+        assert engine.closed == "rank 1 has left"
+        StuckEngine.forever.set()
+
+    whole = make()
+    StuckEngine.forever.clear()
+    run(test, lambda: StuckEngine(whole.model, whole.tokenizer))
 
 
 def test_what_loading_raises_start_raises() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -39,8 +40,8 @@ class _Stream:
     handle: Handle | None = None
 
 
-_Errand = Callable[[Engine | None], None]
-"""Something to be done between two steps; with None, to be given up: the engine is no more."""
+_Errand = Callable[[Engine], None]
+"""Something to be done between two steps."""
 
 
 class AsyncEngine:
@@ -60,7 +61,9 @@ class AsyncEngine:
         self._make = make
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
         self._streams: dict[Handle, _Stream] = {}  # the owner thread's
+        self._askers: set[Callable[[BaseException], None]] = set()
         self._closed: str | None = None
+        self._ended = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._under_way = 0
@@ -96,6 +99,10 @@ class AsyncEngine:
     def closed(self) -> str | None:
         """Why it takes no requests, after a failure too; None while it does, or is loading."""
         return self._closed
+
+    async def ended(self) -> None:
+        """Wait until it computes no more: after `close`, after `fail`, or because a step failed."""
+        await self._ended.wait()
 
     async def stream(self, request: Request) -> AsyncGenerator[Output, None]:
         """Give a request's tokens as they come.
@@ -153,6 +160,17 @@ class AsyncEngine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
+    def fail(self, reason: str) -> None:
+        """End at once although a step may never end; to be called from any thread, once started.
+
+        Requests under way fail, and the thread with the model is left to itself: a step that needs
+        another process waits for ever when that process is gone.
+
+        Args:
+            reason: what they are told, and all who come later.
+        """
+        self._loop.call_soon_threadsafe(self._give_up, reason)
+
     @property
     def _made(self) -> Engine:
         if self._engine is None:
@@ -167,18 +185,21 @@ class AsyncEngine:
         """Have something done between two steps, and wait for what comes of it."""
         answer: asyncio.Future[T] = self._loop.create_future()
 
-        def run(engine: Engine | None) -> None:
+        def run(engine: Engine) -> None:
             try:
-                if engine is None:
-                    raise EngineClosedError(self._closed or "the engine has ended")
                 result = errand(engine)
             except Exception as error:  # whatever it is, it is the asker's
                 self._loop.call_soon_threadsafe(_fail, answer, error)
             else:
                 self._loop.call_soon_threadsafe(_resolve, answer, result)
 
+        give_up = partial(_fail, answer)
+        self._askers.add(give_up)
         self._errands.put(run)
-        return await answer
+        try:
+            return await answer
+        finally:
+            self._askers.discard(give_up)
 
     def _own(self, ready: asyncio.Future[None]) -> None:
         """The owner thread: load, then errands and steps in turn."""
@@ -188,6 +209,7 @@ class AsyncEngine:
             self._loop.call_soon_threadsafe(_fail, ready, error)
             return
         self._loop.call_soon_threadsafe(_resolve, ready, None)
+        reason = None
         try:
             while self._do_errands(self._engine):
                 self._deliver(self._engine.step())
@@ -195,8 +217,8 @@ class AsyncEngine:
                 self._engine.save_prefixes()
         except Exception as error:
             _log.exception("a step has failed")
-            self._closed = f"the engine has failed: {error}"
-        self._loop.call_soon_threadsafe(self._give_up)
+            reason = f"the engine has failed: {error}"
+        self._loop.call_soon_threadsafe(self._give_up, reason)
 
     def _do_errands(self, engine: Engine) -> bool:
         """Do all that was asked, and wait for more while there is nothing to compute.
@@ -227,20 +249,25 @@ class AsyncEngine:
         stream.handle = engine.add(request)
         self._streams[stream.handle] = stream
 
-    def _leave(self, engine: Engine | None, stream: _Stream) -> None:
-        if engine is not None and stream.handle is not None:
+    def _leave(self, engine: Engine, stream: _Stream) -> None:
+        if stream.handle is not None:
             engine.cancel(stream.handle)
             del self._streams[stream.handle]
 
-    def _give_up(self) -> None:
-        """In the event loop, once the owner thread has ended: nobody waits any longer."""
-        self._closed = self._closed or "the engine has ended"
-        for stream in self._streams.values():
-            stream.outputs.put_nowait(EngineClosedError(self._closed))
-        while not self._errands.empty():
-            errand = self._errands.get()
-            if errand is not None:
-                errand(None)
+    def _give_up(self, reason: str | None) -> None:
+        """In the event loop, when no step comes any more: nobody waits any longer.
+
+        The first failure is what is told, and a failure before an end that was asked for.
+        """
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._closed = reason or self._closed or "the engine has ended"
+        error = EngineClosedError(self._closed)
+        for stream in list(self._streams.values()):  # the owner thread may still be there
+            stream.outputs.put_nowait(error)
+        for give_up in self._askers:
+            give_up(error)
 
 
 def _put(pairs: list[tuple[_Stream, Output]]) -> None:
