@@ -10,6 +10,7 @@ import typer
 from tinyllm_serve.errors import UsageError
 
 if TYPE_CHECKING:
+    from tinyllm_serve.group import Group
     from tinyllm_serve.settings import Settings
 
 USAGE, FAILURE = 2, 1
@@ -169,7 +170,8 @@ def serve(
         prepare_environment()
     elif replicas is not None or affinity is not None or update:
         raise UsageError("--replicas, --affinity, --update: expected --ray with them")
-    from tinyllm_serve.json_log import begin_log  # with MLX, which --help can do without
+    from tinyllm_serve import group  # with MLX, which --help can do without
+    from tinyllm_serve.json_log import begin_log
     from tinyllm_serve.settings import Settings
 
     settings = Settings(
@@ -205,20 +207,25 @@ def serve(
         from tinyllm_serve.replica_options import AFFINITY, ReplicaOptions
         from tinyllm_serve.replicas.run import run_replicas  # with Ray, which is an extra
 
+        group.check_alone("--ray")
         copies = ReplicaOptions.parse(replicas or "1", AFFINITY if affinity is None else affinity)
         run_replicas(settings, copies, update=update)
-    else:
-        asyncio.run(_serve(settings))
+        return 0
+    with group.joined(settings) as several:
+        if several is not None and not several.member.leads:
+            group.follow(settings, several.member)
+        else:
+            asyncio.run(_serve(settings, several))
     return 0
 
 
-async def _serve(settings: "Settings") -> None:
-    """Serve a model in this process."""
+async def _serve(settings: "Settings", group: "Group | None") -> None:
+    """Serve a model that is in this process, or the part of it that leads."""
     from tinyllm_serve.application import make_application
     from tinyllm_serve.server import serve as run
     from tinyllm_serve.service import Service
 
-    service = Service(settings)
+    service = Service(settings, group)
     await run(settings, service, make_application(service))
 
 

@@ -6,6 +6,8 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
+_log = logging.getLogger(__name__)
+
 
 class JsonFormatter(logging.Formatter):
     """Writes a record's message as "event", and the fields that it was given beside it.
@@ -41,3 +43,9 @@ def begin_log() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for ours in (__package__, "tinyllm_engine"):
         logging.getLogger(ours).setLevel(logging.INFO)
+
+
+def announce(event: str, **fields: str | float | None) -> None:
+    """Tell the log of an event, with those fields that are not None."""
+    told = {name: value for name, value in fields.items() if value is not None}
+    _log.info(event, extra={"fields": told})

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
-State = Literal["loading", "ready", "draining"]
+State = Literal["loading", "ready", "draining", "failed"]
 Fact = str | float | None
+
+FAREWELL = 2.0
+"""Seconds in which clients learn that the model is gone, before the process ends."""
 
 
 @runtime_checkable
@@ -16,6 +19,9 @@ class Served(Protocol):
 
     def facts(self) -> Mapping[str, Fact]:
         """What the log says of it when it is ready."""
+
+    async def failed(self) -> str:
+        """Wait until nothing can be answered any more, which may be never; why that is."""
 
     def drain(self) -> None:
         """Take no new requests."""

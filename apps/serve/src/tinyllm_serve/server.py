@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Iterator
 
@@ -10,11 +9,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.served import Fact, Served
+from tinyllm_serve.json_log import announce
+from tinyllm_serve.served import FAREWELL, Served
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import Signals
-
-_log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
@@ -44,7 +42,8 @@ def listen(host: str, port: int) -> socket.socket:
 async def serve(settings: Settings, served: Served, application: ASGIApp) -> None:
     """Serve until a signal comes; then finish what is under way, within `settings.drain` seconds.
 
-    A second signal ends it at once.
+    A second signal ends it at once. A model that several processes share cannot be used again once
+    a step has failed, so that a server of one ends then.
 
     Args:
         settings: where to listen.
@@ -52,7 +51,7 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         application: its endpoints.
 
     Raises:
-        ServeError: if the address cannot be had.
+        ServeError: if the address cannot be had, or nothing can be answered any more.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
     with listen(settings.host, settings.port) as listener:
@@ -68,18 +67,18 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         )
         signals = Signals()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        _announce("listening", url=_url(listener), model=settings.served_name)
+        announce("listening", url=_url(listener), model=settings.served_name)
         try:
             if await _loaded(served, signals):
-                await signals.first.wait()
+                await _asked_or_failed(served, signals)
                 served.drain()
-                _announce("draining", seconds=settings.drain)
+                announce("draining", seconds=settings.drain)
                 await _finish(served, server, serving, signals, settings.drain)
         finally:
             await served.close()
             server.should_exit = server.force_exit = True
             await serving
-        _announce("ended")
+        announce("ended")
 
 
 async def _loaded(served: Served, signals: Signals) -> bool:
@@ -92,8 +91,23 @@ async def _loaded(served: Served, signals: Signals) -> bool:
         loading.cancel()
         return False
     loading.result()
-    _announce("ready", **served.facts())
+    announce("ready", **served.facts())
     return True
+
+
+async def _asked_or_failed(served: Served, signals: Signals) -> None:
+    """Wait for a signal.
+
+    Raises:
+        ServeError: if nothing can be answered any more before that.
+    """
+    asked = asyncio.create_task(signals.first.wait())
+    failed = asyncio.create_task(served.failed())
+    await asyncio.wait({asked, failed}, return_when=asyncio.FIRST_COMPLETED)
+    if not asked.done():
+        await asyncio.sleep(FAREWELL)
+        raise ServeError(failed.result())
+    failed.cancel()
 
 
 async def _finish(
@@ -119,10 +133,6 @@ async def _finish(
     )
     finishing.cancel()
     urged.cancel()
-
-
-def _announce(event: str, **fields: Fact) -> None:
-    _log.info(event, extra={"fields": {k: v for k, v in fields.items() if v is not None}})
 
 
 def _url(listener: socket.socket) -> str:

@@ -1,5 +1,6 @@
 """The model that is served, and whether it is."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from tinyllm_qwen.hub import resolve
 
 from tinyllm_serve.api_error import ApiError, closing
 from tinyllm_serve.draft_model import load_draft_model
+from tinyllm_serve.group import Group
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.served import Fact, State
 from tinyllm_serve.settings import Settings
@@ -24,17 +26,23 @@ class Service:
         metrics: what is counted.
         advice: the checkpoint's own sampling.
         arithmetic: what computes; None before it was chosen.
-        state: requests are taken only when it is "ready".
         created: when the server began, in seconds since 1970.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Prepare; `start` loads the model."""
+    def __init__(self, settings: Settings, group: Group | None = None) -> None:
+        """Prepare; `start` loads the model.
+
+        Args:
+            settings: what was asked for.
+            group: the processes that share the model, of which this one leads; None if it has all
+                of it.
+        """
         self.settings = settings
+        self._group = group
         self.engine = AsyncEngine(self._make)
         self.advice = GenerationConfig()
         self.arithmetic: Arithmetic | None = None
-        self.state: State = "loading"
+        self._state: State = "loading"
         self.created = int(time.time())
         self.metrics = Metrics(lambda: None if self.state == "loading" else self.engine.stats)
 
@@ -42,6 +50,17 @@ class Service:
     def name(self) -> str:
         """How clients call the model."""
         return self.settings.served_name
+
+    @property
+    def state(self) -> State:
+        """Requests are taken only when it is "ready"; once it is "failed", it stays so."""
+        failed = self._state == "ready" and self.engine.closed is not None
+        return "failed" if failed else self._state
+
+    @property
+    def ranks(self) -> int | None:
+        """How many processes share the model; None if this one has all of it."""
+        return None if self._group is None else self._group.member.ranks.size
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -60,7 +79,9 @@ class Service:
             BackendError, CheckpointError, HubError, ValueError: if it cannot be.
         """
         await self.engine.start()
-        self.state = "ready"
+        self._state = "ready"
+        if self._group is not None:
+            self._group.loss.engine = self.engine
 
     def facts(self) -> Mapping[str, Fact]:
         """What computes, and how many pages there are."""
@@ -71,21 +92,29 @@ class Service:
             "device": self.arithmetic.device,
             "note": self.arithmetic.note or None,
             "pages": self.engine.stats.pages_total,
+            "ranks": self.ranks,
             "draft_model": self.settings.draft_model,
             "speculation": self.settings.guesses or None,
         }
 
+    async def failed(self) -> str:
+        """Wait until the engine has failed for good, which that of a whole model never does."""
+        if self._group is None:
+            await asyncio.Event().wait()
+        await self.engine.ended()
+        return self.engine.closed or "the engine has failed"
+
     def drain(self) -> None:
         """Take no new requests."""
-        self.state = "draining"
+        self._state = "draining"
 
     async def finish(self) -> None:
         """Wait until those under way have ended."""
         await self.engine.drain()
 
     async def close(self) -> None:
-        """End the engine; one that is still loading ends with the process."""
-        if self.state != "loading":
+        """End the engine; one that is still loading, or has failed, ends with the process."""
+        if self.state not in ("loading", "failed"):
             await self.engine.close()
 
     async def metrics_text(self) -> bytes:
@@ -98,12 +127,20 @@ class Service:
         Raises:
             ApiError: 503 while loading, while draining, and once the engine has failed.
         """
+        self.check_alive()
         if self.state == "loading":
             raise closing("the model is still being loaded")
         if self.state == "draining":
             raise closing("the server is shutting down")
-        if self.engine.closed is not None:
-            raise closing(self.engine.closed)
+
+    def check_alive(self) -> None:
+        """Refuse a request, if none will be taken until somebody starts the process again.
+
+        Raises:
+            ApiError: 503 once the engine has failed.
+        """
+        if self.state == "failed":
+            raise closing(self.engine.closed or "the engine has failed")
 
     def check_model(self, name: str | None) -> None:
         """Refuse a request for another model.
@@ -126,7 +163,8 @@ class Service:
         folder = resolve(settings.model, settings.revision)
         self.advice = GenerationConfig.from_folder(folder)
         self.advice.sampling()  # out of range, it fails here and not at the first request
-        model, tokenizer = load(folder, ops=self.arithmetic.ops, dtype=self.arithmetic.dtype)
+        load_part = load if self._group is None else self._group.member.load
+        model, tokenizer = load_part(folder, ops=self.arithmetic.ops, dtype=self.arithmetic.dtype)
         draft = None
         if settings.draft_model is not None:
             draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)

@@ -85,6 +85,14 @@ class ReplicaSet:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._owner, stop_cluster)
 
+    async def failed(self) -> str:
+        """Wait for ever: a replica that is lost is replaced."""
+        await asyncio.Event().wait()
+        return ""
+
+    def check_alive(self) -> None:
+        """Refuse nothing: a replica that is lost is replaced."""
+
     def check_ready(self) -> None:
         """Refuse a request, unless requests are taken.
 

@@ -25,6 +25,9 @@ class Operated(Protocol):
     def state(self) -> State:
         """Requests are taken only when it is "ready"."""
 
+    def check_alive(self) -> None:
+        """Raises an `ApiError` if nothing can be answered any more."""
+
     def check_ready(self) -> None:
         """Raises an `ApiError`, unless requests are taken."""
 
@@ -38,7 +41,8 @@ def health_router(operated: Operated) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Health:
-        """200 as long as the process answers."""
+        """200 as long as the process answers, 503 once the engine has failed."""
+        operated.check_alive()
         return Health(state=operated.state)
 
     @router.get("/ready")
