@@ -1,6 +1,7 @@
-"""One rank of several: continues the prompts that are named on its command line, greedily.
+"""One rank of several: continues a prompt with each checkpoint that is named, greedily.
 
-MLX_RANK and MLX_HOSTFILE say which one it is, and where the others are. For each checkpoint it
+MLX_RANK and MLX_HOSTFILE say which one it is, and where the others are; the first argument says how
+they split the models that the others name. For each checkpoint it
 prints a line of JSON: the tokens, the bytes that the system read for it while it loaded, and those
 that the loader said it would read.
 """
@@ -15,6 +16,7 @@ from tinyllm_ops import MLX
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.share import Share
+from tinyllm_qwen.split import Split
 from tinyllm_qwen.weights import load_part
 
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
@@ -44,7 +46,7 @@ def bytes_read() -> int:
     return int(dict(line.split(": ") for line in counters.read_text().splitlines())["rchar"])
 
 
-def continued_after(folder: Path, ranks: Ranks) -> dict[str, object]:
+def continued_after(folder: Path, ranks: Ranks, split: Split) -> dict[str, object]:
     """What this rank says, and what it read to be able to."""
     config = QwenConfig.from_folder(folder)
     totals: list[int] = []
@@ -54,6 +56,7 @@ def continued_after(folder: Path, ranks: Ranks) -> dict[str, object]:
         config,
         ranks.rank,
         ranks.size,
+        split=split,
         dtype=mx.float32,
         progress=lambda _, total: totals.append(total),
     )
@@ -66,8 +69,9 @@ def main() -> None:
     """Continue after every checkpoint."""
     mx.set_default_device(mx.cpu)
     ranks = Ranks(mx.distributed.init(strict=True, backend="ring"))
-    for folder in sys.argv[1:]:
-        sys.stdout.write(json.dumps(continued_after(Path(folder), ranks)) + "\n")
+    split = Split.parse(sys.argv[1])
+    for folder in sys.argv[2:]:
+        sys.stdout.write(json.dumps(continued_after(Path(folder), ranks, split)) + "\n")
 
 
 if __name__ == "__main__":

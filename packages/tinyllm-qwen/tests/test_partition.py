@@ -5,6 +5,7 @@ from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.manifest import expected_shapes
 from tinyllm_qwen.partition import Partition
 from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.split import Split
 
 FIELDS: dict[str, object] = {
     "model_type": "qwen3",
@@ -110,3 +111,51 @@ def test_too_many_ranks_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         parts_of(size, group, **fields)
+
+
+@pytest.mark.parametrize(
+    ("size", "layers", "starts"),
+    [(1, (), [0, 7]), (3, (), [0, 3, 5, 7]), (7, (), [*range(8)]), (3, (1, 4, 2), [0, 1, 5, 7])],
+)
+def test_each_layer_is_whole_and_in_one_stage(
+    size: int, layers: tuple[int, ...], starts: list[int]
+) -> None:
+    config = QwenConfig.from_hf(MOE | {"num_hidden_layers": 7, "attention_bias": True})
+    parts = [Partition.stage(config, rank, size, layers) for rank in range(size)]
+    assert [part.layers for part in parts] == list(map(range, starts[:-1], starts[1:]))
+    assert {part.local(config) for part in parts} == {config}
+    for name, shape in expected_shapes(config).items():
+        held = [part.slices(name, shape, config) for part in parts]
+        whole = tuple(map(range, shape))
+        if name.startswith("layers."):
+            (layer,) = [rank for rank, part in enumerate(held) if part is not None]
+            assert held[layer] == whole
+            assert int(name.split(".")[1]) in (parts[layer].layers or ())
+        elif name == "norm.weight":
+            assert held == [whole] * size
+        else:  # the vocabulary is shared as it always is
+            assert [(part or whole)[0] for part in held] == [each.vocabulary for each in parts]
+
+
+@pytest.mark.parametrize("layers", [(1, 1), (3, 3, 2), (7, 0, 0), (8, -1, 0)])
+def test_layers_that_do_not_add_up_are_refused(layers: tuple[int, ...]) -> None:
+    config = QwenConfig.from_hf(MOE | {"num_hidden_layers": 7})
+    with pytest.raises(ValueError, match="expected 3 numbers of layers, one a rank, that add up"):
+        Partition.stage(config, 0, 3, layers)
+
+
+def test_more_ranks_than_layers_are_refused() -> None:
+    config = QwenConfig.from_hf(MOE)
+    with pytest.raises(ValueError, match="2 layers cannot be shared by 3 ranks: use fewer"):
+        Partition.stage(config, 0, 3)
+
+
+def test_what_a_user_says_of_a_split() -> None:
+    assert Split.parse("heads") == Split()
+    assert Split.parse("layers") == Split(by_layers=True)
+    assert Split.parse("20,8") == Split(by_layers=True, layers=(20, 8))
+    for text in ("heads", "layers", "20,8"):
+        assert str(Split.parse(text)) == text
+    for wrong in ("", "28", "20,", "20,-8", "rows", "1,5.5"):
+        with pytest.raises(ValueError, match="--split: expected heads, layers, or how many layers"):
+            Split.parse(wrong)

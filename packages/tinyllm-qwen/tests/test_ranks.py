@@ -29,6 +29,16 @@ FORMATS = [
     ("qwen3", "mxfp8", 8, 32),
     ("qwen3", "nvfp4", 4, 16),
 ]
+DEEP: list[tuple[str, str, dict[str, object]]] = [
+    (
+        "qwen2-sliding",
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2},
+    ),
+    ("qwen3", "qwen3", {}),
+    ("qwen3-moe-mixed", "qwen3_moe", {"mlp_only_layers": [2]}),
+    ("qwen3-4bit", "qwen3", {"quantization": {"group_size": 32, "bits": 4, "mode": "affine"}}),
+]
 Make = Callable[..., Any]
 
 
@@ -44,10 +54,12 @@ def hostfile(folder: Path, size: int) -> Path:
     return path
 
 
-def launched(folder: Path, size: int, checkpoints: Sequence[Path]) -> list[list[dict[str, Any]]]:
+def launched(
+    folder: Path, size: int, checkpoints: Sequence[Path], split: str = "heads"
+) -> list[list[dict[str, Any]]]:
     """What each rank prints for each checkpoint."""
     hosts = str(hostfile(folder, size))
-    command = [sys.executable, str(PROGRAM), *map(str, checkpoints)]
+    command = [sys.executable, str(PROGRAM), split, *map(str, checkpoints)]
     with ExitStack() as stack:
         ranks = []
         for rank in range(size):
@@ -127,3 +139,40 @@ def test_ranks_say_what_one_process_says(
             for printed in ranks:  # the header too, twice, through a buffer of 8 KiB
                 more = printed[at]["read"] - printed[at]["told"]
                 assert 0 <= more < 2 * (header + 8192) + 1024
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> dict[Path, list[int]]:
+    """A checkpoint of four layers of each family and one in 4 bits, and what one process says."""
+    mx.random.seed(5)
+    found = {}
+    for name, family, fields in DEEP:
+        folder = tmp_path_factory.mktemp("deep") / name
+        made = checkpoint_in(folder, family, vocab_size=157, num_hidden_layers=4, **fields)
+        made = made.fill(mx.float32)
+        made.tensors = {name: tensor * 0.2 for name, tensor in made.tensors.items()}
+        if "quantization" in fields:
+            paths = [name.removesuffix(".weight") for name, w in made.tensors.items() if w.ndim > 1]
+            made.quantize(paths, 32, 4, "affine")
+        made.save()
+        found[folder] = alone(folder)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "split"), [(2, "layers"), (2, "3,1"), (3, "layers"), (3, "1,2,1"), (4, "layers")]
+)
+def test_stages_say_what_one_process_says(
+    size: int, split: str, tmp_path: Path, deep: dict[Path, list[int]]
+) -> None:
+    ranks = launched(tmp_path, size, list(deep), split)
+    for printed in ranks:
+        assert [line["tokens"] for line in printed] == list(deep.values())
+    layers = {"3,1": 3, "1,2,1": 2}.get(split, -(-4 // size))
+    for at, folder in enumerate(deep):
+        file = folder / "model.safetensors"
+        whole = file.stat().st_size - 8 - int.from_bytes(file.read_bytes()[:8], "little")
+        told = [printed[at]["told"] for printed in ranks]
+        # The last norm alone is everybody's, and the vocabulary is a small part of each.
+        assert whole <= sum(told) < 1.02 * whole
+        assert max(told) < (layers / 4 + 0.1) * whole

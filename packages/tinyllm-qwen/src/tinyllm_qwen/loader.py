@@ -11,6 +11,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.hub import resolve
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.share import Share
+from tinyllm_qwen.split import HEADS, Split
 from tinyllm_qwen.tokenizer import Tokenizer
 from tinyllm_qwen.weights import Progress, load_part, load_weights
 
@@ -23,6 +24,7 @@ def load(
     revision: str | None = None,
     progress: Progress | None = None,
     group: mx.distributed.Group | None = None,
+    split: Split = HEADS,
 ) -> tuple[Qwen, Tokenizer]:
     """Load a model and its tokenizer.
 
@@ -37,12 +39,13 @@ def load(
         progress: called with the bytes of weights read so far and in all.
         group: processes that share the model, from `mx.distributed.init`; each loads its own part
             of every layer, reads no more than that, and computes with the others: see `Ranks`.
+        split: how they share it, if a part of every layer is not what each is to have.
 
     Raises:
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
         ValueError: if `dtype` is not float32, float16 or bfloat16, or the group is too large for
-            the model.
+            the model, or the split is not of so many ranks and layers.
     """
     folder = resolve(path_or_repo, revision)
     config = QwenConfig.from_folder(folder)
@@ -58,7 +61,7 @@ def load(
         return Qwen(config, weights, ops=ops), tokenizer
     ranks = Ranks(group)
     weights, partition = load_part(
-        folder, config, ranks.rank, ranks.size, dtype=dtype, progress=progress
+        folder, config, ranks.rank, ranks.size, split=split, dtype=dtype, progress=progress
     )
     ops.prepare(weights)
     return Qwen(config, weights, ops=ops, share=Share(ranks, partition)), tokenizer

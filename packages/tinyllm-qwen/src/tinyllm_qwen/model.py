@@ -35,8 +35,10 @@ class Qwen:
     Attributes:
         config: the architecture.
         ops: the implementation of its maths.
-        share: which part of every layer is here, and who has the others; None if all is.
+        share: which part of every layer, or which layers, are here, and who has the others; None
+            if all is here.
         part: the architecture of what is here: `config`, or one of fewer heads and so on.
+        layers: the numbers of the blocks that are here.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class Qwen:
         self.share = share
         self.part = config if share is None else share.partition.local(config)
         self.embed_tokens = _embedding(config, weights["embed_tokens.weight"], share, ops)
-        self.blocks = [
-            _block(self.part, weights, i, share, ops) for i in range(config.num_hidden_layers)
-        ]
+        held = None if share is None else share.partition.layers
+        self.layers = range(config.num_hidden_layers) if held is None else held
+        self.blocks = [_block(self.part, weights, i, share, ops) for i in self.layers]
         self.norm = _norm(weights, "norm.weight", config.hidden_size, config, ops)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
 
@@ -112,7 +114,10 @@ class Qwen:
         """
         # The scales of float formats are bytes, which leave the dtype of the rows open.
         h = self.embed_tokens(tokens).astype(self.dtype)
+        stages = None if self.share is None else self.share.stages
+        h = h if stages is None else stages.taken_over(h)
         h = run_blocks(h, self.blocks, cache)
+        h = h if stages is None else stages.handed_on(h)
         return h if rows is None else h[mx.array(list(rows), dtype=mx.int32)]
 
     def head(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
@@ -173,12 +178,12 @@ class Qwen:
                 return QuantizedCache(kv_bits, group_size)
             return DenseCache() if max_size is None else RotatingCache(max_size)
 
-        return [cache_of(layer) for layer in range(self.config.num_hidden_layers)]
+        return [cache_of(layer) for layer in self.layers]
 
     def make_pages(
         self, count: int, page_size: int, *, kv_bits: int | None = None
     ) -> list[PagedCache]:
-        """Make empty pages for many sequences; of the heads that are here.
+        """Make empty pages for many sequences; of the heads and layers that are here.
 
         Args:
             count: how many.
@@ -198,7 +203,7 @@ class Qwen:
                 group_size=group_size,
                 window=window.size if window is not None and layer in window.layers else None,
             )
-            for layer in range(config.num_hidden_layers)
+            for layer in self.layers
         ]
 
     def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
@@ -267,7 +272,7 @@ def _block(
     config: QwenConfig, weights: Mapping[str, Weight], index: int, share: Share | None, ops: OpSet
 ) -> TransformerBlock:
     """Block `index` of the stack."""
-    ranks = None if share is None else share.ranks
+    ranks = None if share is None else share.adders
     width, head_dim = config.hidden_size, config.head_dim
     attention = f"layers.{index}.self_attn"
 

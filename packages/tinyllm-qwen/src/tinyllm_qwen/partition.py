@@ -1,8 +1,9 @@
-"""Which part of every layer one of several processes holds."""
+"""Which part of every layer one of several processes holds, or which layers."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.quantization import PackedFormat
@@ -29,6 +30,7 @@ class Partition:
         mlp: numbers of the MLP's width F.
         experts: experts of the layers that have some, None where none has.
         vocabulary: tokens, rows of the embedding and of the head.
+        layers: blocks that are here as a whole; None where every rank has a part of all.
     """
 
     rank: int
@@ -38,6 +40,7 @@ class Partition:
     mlp: range
     experts: range | None
     vocabulary: range
+    layers: range | None = None
 
     @classmethod
     def of(
@@ -72,6 +75,44 @@ class Partition:
             vocabulary=_rows(config.vocab_size, rank, size),
         )
 
+    @classmethod
+    def stage(
+        cls, config: QwenConfig, rank: int, size: int, layers: Sequence[int] = ()
+    ) -> "Partition":
+        """Divide the stack of blocks (pipeline parallelism); tokens are divided as by `of`.
+
+        Args:
+            config: the whole model.
+            rank: whose part is wanted.
+            size: how many share the model.
+            layers: how many blocks each rank has; none says: as evenly as can be.
+
+        Raises:
+            ValueError: if `layers` does not give every rank one, and all of them to somebody, or
+                there are fewer blocks than ranks.
+        """
+        total = config.num_hidden_layers
+        if layers:
+            if len(layers) != size or sum(layers) != total or min(layers) < 1:
+                raise ValueError(
+                    f"split: expected {size} numbers of layers, one a rank, that add up to the "
+                    f"model's {total}, got {','.join(map(str, layers))}"
+                )
+            start, stop = [0, *accumulate(layers)][rank : rank + 2]
+            own = range(start, stop)
+        else:
+            own = _share("layers", total, 1, rank, size)
+        return cls(
+            rank=rank,
+            size=size,
+            heads=range(config.num_attention_heads),
+            kv_heads=range(config.num_key_value_heads),
+            mlp=range(config.intermediate_size),
+            experts=None,
+            vocabulary=_rows(config.vocab_size, rank, size),
+            layers=own,
+        )
+
     def local(self, config: QwenConfig) -> QwenConfig:
         """The architecture of this part, as if it were a model: the number of heads, the width."""
         return replace(
@@ -96,6 +137,8 @@ class Partition:
             None for what this rank has no use for.
         """
         whole = tuple(range(size) for size in shape)
+        if self.layers is not None and name.startswith("layers."):
+            return whole if int(name.split(".")[1]) in self.layers else None
         path, _, kind = name.rpartition(".")
         module = path.rpartition(".")[2]
         if module == "o_proj" and kind == "bias":  # added once, not by every rank

@@ -18,3 +18,13 @@ class Share:
 
     ranks: Ranks
     partition: Partition
+
+    @property
+    def adders(self) -> Ranks | None:
+        """Who adds up what their parts of a block give; None where each has whole blocks."""
+        return self.ranks if self.partition.layers is None else None
+
+    @property
+    def stages(self) -> Ranks | None:
+        """Who hands on what leaves their blocks; None where each has a part of all blocks."""
+        return None if self.partition.layers is None else self.ranks

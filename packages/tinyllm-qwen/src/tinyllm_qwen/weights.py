@@ -10,6 +10,7 @@ from tinyllm_qwen.manifest import FLOATING, check_manifest, expected_shapes
 from tinyllm_qwen.partition import Partition
 from tinyllm_qwen.quantization import PackedFormat
 from tinyllm_qwen.slice_reader import read_slices
+from tinyllm_qwen.split import HEADS, Split
 from tinyllm_qwen.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.tensor_reader import MLX_DTYPES, Progress, read_tensors
 
@@ -52,6 +53,7 @@ def load_part(
     rank: int,
     size: int,
     *,
+    split: Split = HEADS,
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
 ) -> tuple[Weights, Partition]:
@@ -62,6 +64,7 @@ def load_part(
         config: the config of the whole model.
         rank: whose part.
         size: how many ranks share the model.
+        split: how they do.
         dtype: as for `load_weights`.
         progress: called with the bytes read so far and in all, which are those of the part.
 
@@ -73,11 +76,16 @@ def load_part(
         ValueError: if the model cannot be shared by so many, or as `load_weights`.
     """
     stored, formats = _find(folder, config, dtype)
-    partition = Partition.of(config, formats, rank, size)
+    partition = (
+        Partition.stage(config, rank, size, split.layers)
+        if split.by_layers
+        else Partition.of(config, formats, rank, size)
+    )
     parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
     wanted = {name: part for name, part in parts.items() if part is not None}
     arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
-    return _pack(arrays, formats), partition
+    here = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
+    return _pack(arrays, here), partition
 
 
 def _find(

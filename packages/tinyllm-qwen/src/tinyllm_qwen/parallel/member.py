@@ -17,6 +17,7 @@ from tinyllm_qwen.parallel.follower import Follower
 from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.line import Line, Loss
 from tinyllm_qwen.parallel.rendezvous import agree, meet
+from tinyllm_qwen.split import HEADS, Split
 from tinyllm_qwen.tokenizer import Tokenizer
 from tinyllm_qwen.weights import Progress
 
@@ -40,20 +41,23 @@ class Member:
         group: all ranks.
         ranks: the same, as layers see them.
         lines: on rank 0 to all others, on these to rank 0.
+        split: how they divide a model.
     """
 
     group: mx.distributed.Group
     ranks: Ranks
     lines: Sequence[Line]
+    split: Split = HEADS
 
     @classmethod
-    def join(cls, lost: Loss) -> "Member | None":
+    def join(cls, lost: Loss, split: Split = HEADS) -> "Member | None":
         """Find the others.
 
         A rank whose others have not come after `JOINING` seconds ends with exit code 1.
 
         Args:
             lost: what to do when one of them is lost; see `Line`.
+            split: how they divide the models that they load.
 
         Returns:
             None where there are no others.
@@ -71,7 +75,7 @@ class Member:
         if group.size() == 1:
             return None
         ranks = Ranks(group)
-        return cls(group, ranks, meet(ranks, lost))
+        return cls(group, ranks, meet(ranks, lost), split)
 
     @property
     def leads(self) -> bool:
@@ -103,9 +107,10 @@ class Member:
             revision=revision,
             progress=progress,
             group=self.group,
+            split=self.split,
         )
         digest = hashlib.sha256(repr(model.config).encode()).hexdigest()[:12]
-        agree(self.ranks, f"a model of config {digest} in {model.dtype}")
+        agree(self.ranks, f"a model of config {digest} in {model.dtype}, --split {self.split}")
         return (Leader(model, self.lines) if self.leads else model), tokenizer
 
     def follow(self, model: Qwen) -> None:
