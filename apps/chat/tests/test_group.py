@@ -83,6 +83,27 @@ def test_lines_of_stdin_are_questions_until_they_end(
     assert [rank.returncode for rank in ranks] == [0, 0]
 
 
+def test_ranks_may_have_layers_each(
+    start: Start, chat: Callable[..., subprocess.CompletedProcess[bytes]]
+) -> None:
+    options = ("--max-tokens", "24", "--dtype", "float32", "-p", "what is a kv cache?")
+    alone = chat(*options).stdout.decode()
+    ranks = start(*options, "--split", "2,4")
+    out, errors = ranks[0].communicate(timeout=60)
+    assert out == alone, errors
+    assert "rank 1 of 2: 1.9 MB" in ended(ranks[1:], 10)[0]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+
+
+def test_a_split_among_nobody_is_refused(
+    chat: Callable[..., subprocess.CompletedProcess[bytes]],
+) -> None:
+    for split, said in (("layers", "shares its model with nobody"), ("rows", "expected heads, ")):
+        refused = chat("-p", "hello", "--split", split)
+        assert refused.returncode == 2
+        assert said in refused.stderr.decode()
+
+
 def test_one_question_is_answered_and_all_leave(start: Start) -> None:
     ranks = start("--max-tokens", "24", "--json", "-p", "what is rope?", "--temp", "0.7")
     out, errors = ranks[0].communicate(timeout=60)

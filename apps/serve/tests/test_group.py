@@ -76,10 +76,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield lambda *options: stack.enter_context(pair(tmp_path, *options))
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=["heads", "2,4"])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """pico on two ranks in float32, of which the first has a whole model to guess with."""
     options = ("--dtype", "float32", "--page-size", "8", "--draft-model", "pico")
+    options += ("--split", request.param)
     with pair(tmp_path_factory.mktemp("two"), *options) as started:
         yield started
 
@@ -181,6 +182,14 @@ def test_a_server_that_dies_ends_the_other_rank(start: Start, endless: Path) -> 
         two.server.process.kill()
         assert "rank 0 has left: the group ends" in two.follower_said()
     assert two.follower.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("split", "said"), [("layers", "shares its model with nobody"), ("rows", "expected heads, ")]
+)
+def test_a_split_among_nobody_is_refused(split: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said), joined(Settings(split=split)):
+        pass
 
 
 def test_a_file_of_pages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,13 @@ def chat(
             help="Of the arithmetic; auto is the checkpoint's own, but float32 for mlx on a CPU.",
         ),
     ] = "auto",
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="heads|layers|N,N",
+            help="What each of several processes has: heads of all layers, or layers, N each.",
+        ),
+    ] = "heads",
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
     max_tokens: Annotated[
         int, typer.Option(metavar="N", help="The longest answer, thinking included.")
@@ -121,6 +128,7 @@ def chat(
         revision=revision,
         ops=ops,
         dtype=dtype,
+        split=split,
         system=system,
         max_tokens=max_tokens,
         temperature=temp,

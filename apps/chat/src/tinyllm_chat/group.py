@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen.parallel import JOINING, Member, is_launched
+from tinyllm_qwen.parallel import JOINING, Member, is_launched, launched_split
 
+from tinyllm_chat.errors import UsageError
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.size import size
 from tinyllm_chat.terminal import Terminal
@@ -24,7 +25,12 @@ def joined(settings: Settings, terminal: Terminal) -> Iterator[Member | None]:
 
     Raises:
         RuntimeError: if the launcher's description of the group is wrong.
+        UsageError: if `--split` is not understood, or there is nobody to split a model with.
     """
+    try:
+        split = launched_split(settings.split)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if not is_launched() or settings.server is not None:
         yield None
         return
@@ -38,7 +44,7 @@ def joined(settings: Settings, terminal: Terminal) -> Iterator[Member | None]:
         terminal.notice(f"rank {rank} {why}: the group ends")
         os._exit(LOST)
 
-    member = Member.join(lost)
+    member = Member.join(lost, split)
     try:
         yield member
     finally:

@@ -20,6 +20,7 @@ class Settings:
         revision: branch, tag or commit of a repository.
         ops: which implementation of the maths.
         dtype: of the arithmetic.
+        split: what each of several processes has of the model; see `tinyllm_qwen.split`.
         system: the system message.
         max_tokens: of one answer, its thinking included.
         temperature: 0 takes the likeliest token.
@@ -43,6 +44,7 @@ class Settings:
     revision: str | None = None
     ops: str = "auto"
     dtype: str = "auto"
+    split: str = "heads"
     system: str | None = None
     max_tokens: int = 4096
     temperature: float | None = None
@@ -94,6 +96,7 @@ class Settings:
         for option, given in (
             ("--ops", self.ops != "auto"),
             ("--dtype", self.dtype != "auto"),
+            ("--split", self.split != "heads"),
             ("--kv-bits", self.kv_bits is not None),
             ("--max-context", self.max_context is not None),
             ("--revision", self.revision is not None),

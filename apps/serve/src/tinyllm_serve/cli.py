@@ -54,6 +54,13 @@ def serve(
             help="Of the arithmetic; auto is the checkpoint's own, but float32 for mlx on a CPU.",
         ),
     ] = "auto",
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="heads|layers|N,N",
+            help="What each of several processes has: heads of all layers, or layers, N each.",
+        ),
+    ] = "heads",
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is every network.")
     ] = "127.0.0.1",
@@ -180,6 +187,7 @@ def serve(
         name=name,
         ops=ops,
         dtype=dtype,
+        split=split,
         host=host,
         port=port,
         api_keys=tuple(api_key or ()),

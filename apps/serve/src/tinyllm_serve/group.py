@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_engine import AsyncEngine
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen.parallel import JOINING, Member, is_launched
+from tinyllm_qwen.parallel import JOINING, Member, is_launched, launched_split
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import announce
@@ -63,8 +63,12 @@ def joined(settings: Settings) -> Iterator[Group | None]:
 
     Raises:
         RuntimeError: if the launcher's description of the group is wrong.
-        UsageError: if an option does not go with several processes.
+        UsageError: if an option does not go with several processes, or with one.
     """
+    try:
+        split = launched_split(settings.split)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if not is_launched():
         yield None
         return
@@ -75,7 +79,7 @@ def joined(settings: Settings) -> Iterator[Group | None]:
         )
     announce("joining", seconds=JOINING)
     loss = Loss()
-    member = Member.join(loss)
+    member = Member.join(loss, split)
     if member is None:
         yield None
         return

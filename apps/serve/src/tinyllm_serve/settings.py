@@ -24,6 +24,7 @@ class Settings:
         name: how clients call the model; None is the last part of `model`.
         ops: which implementation of the maths.
         dtype: of the arithmetic.
+        split: what each of several processes has of the model; see `tinyllm_qwen.split`.
         host: the address to listen on.
         port: the port; 0 lets the system choose.
         api_keys: one of them must be sent; without any, everybody may ask.
@@ -59,6 +60,7 @@ class Settings:
     name: str | None = None
     ops: str = "auto"
     dtype: str = "auto"
+    split: str = "heads"
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = field(default=(), repr=False)

@@ -7,6 +7,6 @@ JSON over a TCP connection, which tokens go through it. The numbers themselves t
 
 from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.line import LIMIT
-from tinyllm_qwen.parallel.member import JOINING, Member, is_launched
+from tinyllm_qwen.parallel.member import JOINING, Member, is_launched, launched_split
 
-__all__ = ["JOINING", "LIMIT", "Leader", "Member", "is_launched"]
+__all__ = ["JOINING", "LIMIT", "Leader", "Member", "is_launched", "launched_split"]

@@ -33,6 +33,24 @@ def is_launched() -> bool:
     return any(os.environ.get(name) for name in _LAUNCHED)
 
 
+def launched_split(text: str) -> Split:
+    """How the processes that a launcher has started are to divide the model.
+
+    Args:
+        text: what the user has said; see `Split.parse`.
+
+    Raises:
+        ValueError: if it is not understood, or is said to a process that has no others.
+    """
+    split = Split.parse(text)
+    if split != HEADS and not is_launched():
+        raise ValueError(
+            f"--split {split}: expected none in a process that shares its model with nobody: start "
+            "several, with mlx.launch for example"
+        )
+    return split
+
+
 @dataclass(frozen=True)
 class Member:
     """One rank: the group that it is in, and its lines to the others.
