@@ -4,8 +4,13 @@ import mlx.core as mx
 import pytest
 from tinyllm_engine import Engine, EngineFullError, EngineSettings, Handle, Request, RequestError
 from tinyllm_engine.block_manager import BlockManager
-from tinyllm_engine.testing import DRAWN, Oracle, pages_of, run_schedule
+from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
+from tinyllm_layers import Ranks
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
+from tinyllm_qwen.best_tokens import BestTokens
+from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.share import Share
+from tinyllm_qwen.weights import load_part
 
 Model = tuple[Qwen, Tokenizer]
 
@@ -199,3 +204,45 @@ def test_settings_out_of_range_are_refused(name: str, number: int, message: str)
 def test_too_little_memory_for_a_page_is_said(pico: Model) -> None:
     with pytest.raises(ValueError, match="what one page of 32 tokens takes"):
         Engine(*pico, EngineSettings(memory_bytes=100))
+
+
+class Asked(Qwen):
+    """A model that notes what it was asked for after each pass."""
+
+    def __init__(self, model: Qwen) -> None:
+        vars(self).update(vars(model))
+        self.noted: list[int | None] = []
+
+    def head(self, h: mx.array) -> mx.array:
+        self.noted.append(None)
+        return super().head(h)
+
+    def best(self, h: mx.array, k: int) -> BestTokens:
+        self.noted.append(k)
+        return super().best(h, k)
+
+
+def test_ranks_are_asked_for_few_tokens_where_few_settle_the_choice(
+    pico: Model, prompts: list[list[int]], generated: Oracle
+) -> None:
+    folder, ops = resolve("pico"), pico[0].ops
+    weights, partition = load_part(folder, pico[0].config, 0, 1, dtype=mx.float32)
+    share = Share(Ranks(mx.distributed.init()), partition)
+    model = Asked(Qwen(pico[0].config, weights, ops=ops, share=share))
+    few = SamplingParams(temperature=0.9, top_k=5, top_p=0.9, seed=8)
+    for kinds, most, all_of in (
+        ([GREEDY], 1, {1}),
+        ([GREEDY, few], 5, {1, 5}),  # 1 where those have ended that want more
+        ([few, DRAWN], None, {None, 5}),
+    ):
+        model.noted.clear()
+        engine = Engine(model, pico[1], EngineSettings(speculation=2))
+        handles = [
+            engine.add(Request(prompt, 9, kinds[place % len(kinds)]))
+            for place, prompt in enumerate(prompts)
+        ]
+        finish(engine)
+        for handle in handles:
+            assert answer(handle) == generated(handle.request.prompt, 9, handle.request.sampling)
+        assert most in model.noted
+        assert set(model.noted) <= all_of

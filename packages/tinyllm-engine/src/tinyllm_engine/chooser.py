@@ -8,6 +8,7 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_qwen import Sampler, SamplingParams
+from tinyllm_qwen.best_tokens import BestTokens
 from tinyllm_qwen.sample import Sample
 
 from tinyllm_engine.constraint import Constraint
@@ -71,6 +72,24 @@ class Chooser:
         for row, allowed in zip(logits, masks, strict=True):
             sampler = self._states[-1].fork()
             samples.append(sampler(row, allowed))
+            self._states.append(sampler)
+        return samples
+
+    @property
+    def reach(self) -> int | None:
+        """How many of the best tokens settle the choice; None if every score counts."""
+        return None if self._constraint is not None else self._states[-1].reach
+
+    def choose_among(self, best: BestTokens) -> list[Sample]:
+        """A token for each row, where at least the `reach` best are known and the others are not.
+
+        Args:
+            best: after the last token, and after each token of the draft.
+        """
+        samples = []
+        for row in range(len(best.tokens)):
+            sampler = self._states[-1].fork()
+            samples.append(sampler.among(best.at(row)))
             self._states.append(sampler)
         return samples
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -294,20 +295,16 @@ class Engine:
             self._scheduler.advance(chunk.sequence, chunk.stop)
 
     def _decode(self, chunks: list[Chunk]) -> list[tuple[Handle, Output]]:
-        logits = self._runner.decode(chunks)
         choosing = [chunk for chunk in chunks if chunk.chooses]
-        if any(self._handles[chunk.sequence].chooser.is_constrained for chunk in choosing):
-            mx.async_eval(logits)  # the device begins while the host looks at grammars
-        samples: list[list[Sample]] = []
-        wanted: list[mx.array] = []
-        row = 0
-        for chunk in choosing:
-            handle, rows = self._handles[chunk.sequence], 1 + chunk.drafts
-            draft = chunk.sequence.draft[: chunk.drafts]
-            samples.append(handle.chooser.choose(logits[row : row + rows], draft))
-            wanted += [array for sample in samples[-1] for array in _asked(handle, sample)]
-            row += rows
-        mx.eval(wanted)
+        samples = self._choices(chunks, choosing)
+        mx.eval(
+            [
+                array
+                for chunk, chosen in zip(choosing, samples, strict=True)
+                for sample in chosen
+                for array in _asked(self._handles[chunk.sequence], sample)
+            ]
+        )
         for chunk in chunks:
             if not chunk.chooses:
                 self._scheduler.advance(chunk.sequence, chunk.stop)
@@ -316,6 +313,30 @@ class Engine:
             for chunk, chosen in zip(choosing, samples, strict=True)
             for handle in [self._handles[chunk.sequence]]
             for output in self._take(chunk, handle, chosen)
+        ]
+
+    def _choices(self, chunks: list[Chunk], choosing: list[Chunk]) -> list[list[Sample]]:
+        """Tokens for each chunk that chooses: after its last token and after each of its drafts."""
+        stops = list(accumulate(1 + chunk.drafts for chunk in choosing))
+        rows = [
+            slice(stop - 1 - chunk.drafts, stop)
+            for chunk, stop in zip(choosing, stops, strict=True)
+        ]
+        choosers = [self._handles[chunk.sequence].chooser for chunk in choosing]
+        reaches = [chooser.reach for chooser in choosers if chooser.reach is not None]
+        # Several processes that share the vocabulary tell each other few tokens sooner than all.
+        if self.model.share is not None and choosing and len(reaches) == len(choosing):
+            best = self._runner.decode_best(chunks, max(reaches))
+            return [
+                chooser.choose_among(best.at(own))
+                for chooser, own in zip(choosers, rows, strict=True)
+            ]
+        logits = self._runner.decode(chunks)
+        if any(chooser.is_constrained for chooser in choosers):
+            mx.async_eval(logits)  # the device begins while the host looks at grammars
+        return [
+            chooser.choose(logits[own], chunk.sequence.draft[: chunk.drafts])
+            for chooser, own, chunk in zip(choosers, rows, choosing, strict=True)
         ]
 
     def _take(self, chunk: Chunk, handle: Handle, chosen: list[Sample]) -> list[Output]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from tinyllm_layers import PagedCache
 from tinyllm_ops import PagedTokens
 from tinyllm_qwen import Qwen
+from tinyllm_qwen.best_tokens import BestTokens
 
 from tinyllm_engine.plan import Chunk
 
@@ -65,6 +66,18 @@ class Runner:
         These are, of each chunk that chooses, the sequence's last token and its drafts. Nothing
         waits for the device.
         """
+        h = self._decoded(chunks)
+        if not len(h):
+            mx.eval([array for cache in self._caches for array in cache.arrays])
+            return mx.zeros((0, self._model.config.vocab_size))
+        return self._model.head(h)[:, 0]
+
+    def decode_best(self, chunks: Sequence[Chunk], k: int) -> BestTokens:
+        """The same, of chunks of which at least one chooses; the k best tokens instead of all."""
+        return self._model.best(self._decoded(chunks), k).at(slice(None), 0)
+
+    def _decoded(self, chunks: Sequence[Chunk]) -> Float[mx.array, "choices 1 E"]:
+        """Put tokens into their pages; what leaves the last block after those that choose."""
         places = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
         where = PagedTokens(
             _table([chunk.sequence.pages for chunk, _ in places]),
@@ -77,11 +90,7 @@ class Runner:
         choices = [
             row for row, (chunk, at) in enumerate(places) if at >= len(chunk.sequence.tokens) - 1
         ]
-        h = self._pass(tokens, where, choices)  # choices 1 E
-        if not choices:
-            mx.eval([array for cache in self._caches for array in cache.arrays])
-            return mx.zeros((0, self._model.config.vocab_size))
-        return self._model.head(h)[:, 0]
+        return self._pass(tokens, where, choices)
 
     def _two_at_least(self, chunk: Chunk) -> tuple[Chunk, int]:
         """Where a run begins: one token earlier for a single one, to be computed as prompts are."""

@@ -35,8 +35,8 @@ class BestTokens:
         log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
         return cls(found + first, best, log_total)
 
-    def at(self, *place: int) -> "BestTokens":
-        """Those of one position."""
+    def at(self, *place: int | slice) -> "BestTokens":
+        """Those of one position, or of several."""
         return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
 
     def packed(self) -> Float32[mx.array, "*batch packed"]:
