@@ -44,10 +44,23 @@ function thinking(article) {
   return shown;
 }
 
-// Follows the text as long as the reader is at its end.
+// Text waits for the next frame: a page that lays itself out for every token of a long answer falls
+// behind, and does not hear that it is to stop.
+const waiting = new Map(); // what is shown, and the text that comes to its end
+let frame = null;
+
 function grow(shown, text) {
+  waiting.set(shown, (waiting.get(shown) ?? "") + text);
+  frame ??= requestAnimationFrame(write);
+}
+
+// Follows the text as long as the reader is at its end.
+function write() {
+  cancelAnimationFrame(frame);
+  frame = null;
   const atEnd = conversation.scrollHeight - conversation.scrollTop - conversation.clientHeight < 40;
-  shown.append(text);
+  for (const [shown, text] of waiting) shown.append(text);
+  waiting.clear();
   if (atEnd) conversation.scrollTop = conversation.scrollHeight;
 }
 
@@ -100,6 +113,7 @@ async function answer() {
       add("error", error.message);
     }
   }
+  write();
   if (said.content || said.reasoning_content) messages.push(said);
   else messages.pop(); // the question has no answer: it was not put
   running = null;
