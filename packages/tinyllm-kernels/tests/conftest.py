@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import mlx.core as mx
@@ -18,6 +19,27 @@ settings.load_profile("repeatable")
 
 PRESENT = available()[0].present
 TIERS = importlib.import_module("tinyllm_kernels._cpu").tiers() if PRESENT else ["absent"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the fastest instruction set and the plainest one where the whole workspace is tested.
+
+    Those between are for a run of this package, `pytest packages/tinyllm-kernels`.
+    """
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    between = [item for item in items if _tier(item) in TIERS[1:-1]]
+    config.hook.pytest_deselected(items=between)
+    items[:] = [item for item in items if _tier(item) not in TIERS[1:-1]]
+
+
+def _tier(item: pytest.Item) -> str | None:
+    """The instruction set that a test of this package asks for, if it does."""
+    if not item.path.is_relative_to(Path(__file__).parent) or not isinstance(item, pytest.Function):
+        return None
+    callspec = getattr(item, "callspec", None)
+    tier = None if callspec is None else callspec.params.get("ops")
+    return tier if isinstance(tier, str) else None
 
 
 @pytest.fixture(params=TIERS)
