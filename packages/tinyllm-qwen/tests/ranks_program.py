@@ -20,7 +20,7 @@ from tinyllm_qwen.split import Split
 from tinyllm_qwen.weights import load_part
 
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
-STEPS = 6
+STEPS = 4
 
 
 def continued(model: Qwen) -> list[int]:

@@ -20,7 +20,7 @@ from tinyllm_qwen.weights import load_weights
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 FAMILIES = sorted((Path(__file__).parent / "goldens" / "models").iterdir())
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
-STEPS = 6
+STEPS = 4
 FORMATS = [
     ("qwen2", "affine", 4, 32),
     ("qwen3", "affine", 8, 64),
@@ -159,16 +159,14 @@ def deep(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> dict[
     return found
 
 
-@pytest.mark.parametrize(
-    ("size", "split"), [(2, "layers"), (2, "3,1"), (3, "layers"), (3, "1,2,1"), (4, "layers")]
-)
+@pytest.mark.parametrize(("size", "split"), [(2, "3,1"), (3, "layers"), (4, "layers")])
 def test_stages_say_what_one_process_says(
     size: int, split: str, tmp_path: Path, deep: dict[Path, list[int]]
 ) -> None:
     ranks = launched(tmp_path, size, list(deep), split)
     for printed in ranks:
         assert [line["tokens"] for line in printed] == list(deep.values())
-    layers = {"3,1": 3, "1,2,1": 2}.get(split, -(-4 // size))
+    layers = 3 if split == "3,1" else -(-4 // size)
     for at, folder in enumerate(deep):
         file = folder / "model.safetensors"
         whole = file.stat().st_size - 8 - int.from_bytes(file.read_bytes()[:8], "little")
