@@ -5,6 +5,8 @@
 The example is the first Python or shell block of the member's README. Siblings come as wheels
 too, from the folder just built, so that a bound that a wheel should declare and does not is found
 here. A wheel must say that it is typed (`py.typed`), and carry its README as its description.
+Kernels are compiled without optimization: what they compute their tests have shown, and here it is
+about what a wheel contains, in a quarter of the time.
 """
 
 import os
@@ -32,7 +34,7 @@ def example(readme: Path) -> tuple[str, str]:
 
 def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None) -> None:
     """Run a command, with the programs of `path` first, and stop when it fails."""
-    environ = dict(os.environ)
+    environ = os.environ | {"SKBUILD_CMAKE_DEFINE": "CMAKE_CXX_FLAGS_RELEASE=-O0"}
     if path is not None:
         environ["PATH"] = f"{path}{os.pathsep}{environ['PATH']}"
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=environ, check=False)

@@ -13,6 +13,7 @@ IDLE = Vitals(
 )
 
 
+@pytest.mark.exhaustive
 def test_a_server_gets_back_to_where_it_was(bench: Callable[[str], tuple[int, str, str]]) -> None:
     code, out, err = bench("soak --minutes 0.2 --clients 12")
     # Of memory a few seconds say nothing: what is made once and kept is still being made.

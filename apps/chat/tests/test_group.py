@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive
+
 PROGRAM = [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"]
 Start = Callable[..., list[subprocess.Popen[str]]]
 

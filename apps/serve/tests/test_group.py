@@ -23,6 +23,8 @@ from tinyllm_serve.group import joined
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
+pytestmark = pytest.mark.exhaustive
+
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 SHARED = "the kv cache keeps what attention has computed. " * 4

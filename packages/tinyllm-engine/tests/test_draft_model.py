@@ -13,6 +13,8 @@ from tinyllm_ops.testing import assert_close, exact
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 from tinyllm_qwen.manifest import expected_shapes
 
+pytestmark = pytest.mark.exhaustive
+
 Model = tuple[Qwen, Tokenizer]
 
 

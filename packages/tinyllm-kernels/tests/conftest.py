@@ -10,6 +10,7 @@ import jaxtyping
 import mlx.core as mx
 import pytest
 from hypothesis import settings
+from metalhost import SWEEP
 from tinyllm_kernels import available, opset
 from tinyllm_ops import OpSet
 from tinyllm_ops.testing import TOLERANCE
@@ -18,28 +19,25 @@ settings.register_profile("repeatable", max_examples=10, derandomize=True, deadl
 settings.load_profile("repeatable")
 
 PRESENT = available()[0].present
+FIRST = (SWEEP[0], None)  # None is the GPU of a Mac
 TIERS = importlib.import_module("tinyllm_kernels._cpu").tiers() if PRESENT else ["absent"]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take the fastest instruction set and the plainest one where the whole workspace is tested.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where the whole workspace is tested, the fastest instruction set and the plainest one do.
 
-    Those between are for a run of this package, `pytest packages/tinyllm-kernels`.
+    Of the ways in which metalhost runs a Metal kernel the first one does.
     """
-    if config.args_source is pytest.Config.ArgsSource.ARGS:
-        return
-    between = [item for item in items if _tier(item) in TIERS[1:-1]]
-    config.hook.pytest_deselected(items=between)
-    items[:] = [item for item in items if _tier(item) not in TIERS[1:-1]]
+    for item in items:
+        is_ours = item.path.is_relative_to(Path(__file__).parent)
+        if is_ours and isinstance(item, pytest.Function) and _is_between(item):
+            item.add_marker(pytest.mark.exhaustive)
 
 
-def _tier(item: pytest.Item) -> str | None:
-    """The instruction set that a test of this package asks for, if it does."""
-    if not item.path.is_relative_to(Path(__file__).parent) or not isinstance(item, pytest.Function):
-        return None
-    callspec = getattr(item, "callspec", None)
-    tier = None if callspec is None else callspec.params.get("ops")
-    return tier if isinstance(tier, str) else None
+def _is_between(item: pytest.Function) -> bool:
+    """Whether a test asks for neither end of the instruction sets, or for a later way to run."""
+    asked = item.callspec.params if hasattr(item, "callspec") else {}
+    return asked.get("ops") in TIERS[1:-1] or asked.get("metal_sweep", SWEEP[0]) not in FIRST
 
 
 @pytest.fixture(params=TIERS)

@@ -11,6 +11,8 @@ import pytest
 from tinyllm_ops import OpSet, Weight, quantize
 from tinyllm_ops.testing import PageTable, normal
 
+pytestmark = pytest.mark.exhaustive
+
 # Queries enough for several blocks of them, and keys for two spans.
 QUERIES, KEYS, PAGE = 230, 2170, 16
 OFFSET = KEYS - QUERIES

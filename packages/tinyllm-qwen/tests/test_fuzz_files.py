@@ -21,6 +21,8 @@ from tinyllm_qwen.shards import INDEX, find_shards
 from tinyllm_qwen.tokenizer import Tokenizer
 from tinyllm_qwen.weights import load_weights
 
+pytestmark = pytest.mark.exhaustive
+
 PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
 CONFIG = (PICO / "config.json").read_bytes()
 GENERATION = (PICO / "generation_config.json").read_bytes()

@@ -14,6 +14,8 @@ from jinja2 import Environment
 from tinyllm_qwen.chat_template import ChatTemplate
 from tinyllm_qwen.errors import CheckpointError
 
+pytestmark = pytest.mark.exhaustive
+
 S = "{% set s = 'ab' * 600000 %}"
 GROW = "{%% set n = namespace(x=1) %%}{%% for i in range(60) %%}{%% set n.x = %s %%}{%% endfor %%}"
 LOOP = "{%% for i in range(99999) %%}{%% if %s %%}{%% endif %%}{%% endfor %%}"

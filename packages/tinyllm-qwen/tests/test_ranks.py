@@ -17,6 +17,8 @@ from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.weights import load_weights
 
+pytestmark = pytest.mark.exhaustive
+
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 FAMILIES = sorted((Path(__file__).parent / "goldens" / "models").iterdir())
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
