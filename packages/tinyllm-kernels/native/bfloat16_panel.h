@@ -1,18 +1,37 @@
-// Rows of w in pairs of bfloat16, for kernels that multiply those: see bfloat16_tiles.h.
+// Rows of w in bfloat16, for kernels that multiply pairs or fours of it: see bfloat16_tiles.h.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "numbers.h"
 #include "weight_formats.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#define TINYLLM_BFLOAT16
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#include <arm_neon.h>
+#define TINYLLM_BFLOAT16
+#endif
 
 namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr int kPairPanel = 48;  // rows of w that are unpacked together, at most
 inline constexpr int kApart = 32;      // numbers between them: rows of 2 KB would share a cache set
 
-// Pairs in a row of so many numbers.
-inline int64_t pairs_of(int columns) { return (columns + 1) / 2; }
+// Numbers of a row that are multiplied and added up by one instruction.
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+inline constexpr int kRun = 4;
+#else
+inline constexpr int kRun = 2;
+#endif
+
+// Rows that may be unpacked together where only one tile meets them, to the first-level cache.
+inline constexpr int kNearPanel = kRun == 4 ? 16 : 12;
+
+// Pairs in a row of so many numbers, up to the end of a run.
+inline int64_t pairs_of(int columns) { return (columns + kRun - 1) / kRun * (kRun / 2); }
 
 // Numbers from a row of an unpacked panel to the next, and floats that unpacking one takes.
 inline int64_t panel_stride(int columns) { return 2 * pairs_of(columns) + kApart; }
@@ -20,7 +39,7 @@ inline int64_t panel_room(int columns) {
   return kPairPanel * panel_stride(columns) / 2 + columns + W;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(TINYLLM_BFLOAT16)
 
 // Rows of bfloat16, `stride` numbers from one to the next.
 struct Pairs {
@@ -29,25 +48,34 @@ struct Pairs {
 };
 
 // To bfloat16. What is subnormal may become zero: to a product of pairs it is nothing else.
-inline __m256i rounded(Floats v) {
-  return (__m256i)_mm512_cvtneps_pbh(std::bit_cast<__m512>(v));
+inline Shorts rounded(Floats v) {
+#if defined(__AVX512BF16__)
+  return std::bit_cast<Shorts>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(v)));
+#else
+  float32x4_t halves[2];
+  std::memcpy(halves, &v, sizeof v);
+  return std::bit_cast<Shorts>(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(halves[0]), halves[1]));
+#endif
 }
 
 // Row n of w; `row` has room for it as floats.
 template <typename Format>
 void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
   decode_row<Format>(w, n, 0, w.columns, row);
-  std::fill_n(row + w.columns, W, 0.0f);  // the other half of the last pair, where columns are odd
+  std::fill_n(row + w.columns, W, 0.0f);  // what the last run lacks
   for (int k = 0; k < w.columns; k += W) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k), rounded(load(row + k)));
+    const Shorts numbers = rounded(load(row + k));
+    std::memcpy(to + k, &numbers, sizeof numbers);
   }
 }
+
+#if defined(__AVX512BF16__)
 
 // Of codes of 4 bits a group has 16 numbers: each is rounded once, and looked up after that. Here
 // they are twice, so that of an index the low 4 bits count alone.
 inline __m512i numbers_of(Affine affine) {
   constexpr Floats every = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return _mm512_broadcast_i64x4(rounded(every * affine.scale + affine.bias));
+  return _mm512_broadcast_i64x4(std::bit_cast<__m256i>(rounded(every * affine.scale + affine.bias)));
 }
 
 // The numbers of 32 codes: each byte of these makes two indices.
@@ -69,11 +97,13 @@ inline void look_up_row(const Weights& w, int64_t n, uint16_t* to) {
   }
 }
 
+#endif
+
 // So many rows of w from `first` on: where they lie, or unpacked to `room`.
 template <typename Format>
 Pairs unpack_pairs(const Weights& w, int64_t first, int64_t rows, float* room) {
   if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
-    if (w.columns % 2 == 0) {
+    if (w.columns % kRun == 0) {
       return {static_cast<const uint16_t*>(w.data) + first * w.columns, w.columns};
     }
   }
@@ -85,11 +115,13 @@ Pairs unpack_pairs(const Weights& w, int64_t first, int64_t rows, float* room) {
     for (int64_t i = 0; i < int64_t{w.columns} * w.bits / 8; i += 64) {
       __builtin_prefetch(next + i, 0, 2);  // to the second-level cache
     }
+#if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<Format, Coded<Mode::affine, 4>>) {
       look_up_row(w, first + n, panel + n * stride);
-    } else {
-      round_row<Format>(w, first + n, panel + n * stride, room + kPairPanel * stride / 2);
+      continue;
     }
+#endif
+    round_row<Format>(w, first + n, panel + n * stride, room + kPairPanel * stride / 2);
   }
   return {panel, stride};
 }

@@ -19,6 +19,8 @@
 #define TINYLLM_INTEGERS "integers_vnni.h"
 #elif defined(__AVX2__) && !defined(__AVX512F__)
 #define TINYLLM_INTEGERS "integers_avx2.h"
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+#define TINYLLM_INTEGERS "integers_i8mm.h"
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define TINYLLM_INTEGERS "integers_neon.h"
 #endif

@@ -41,7 +41,7 @@ template <typename Format>
 void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_TILES)
   if (t.tiles) return multiply_in_registers<Format>(t, range, scratch);
-#elif defined(__AVX512BF16__)
+#elif defined(TINYLLM_BFLOAT16)
   if (t.tiles) return multiply_tiles<Format>(t, range, scratch);
 #endif
   if (t.tokens == Tokens::decoded) return multiply_float_rows<Format>(t, range);
@@ -69,7 +69,7 @@ int linear_interleaves([[maybe_unused]] const Weights& w) {
 }
 
 bool linear_takes_tiles([[maybe_unused]] Type type) {
-#if defined(__AVX512BF16__)
+#if defined(TINYLLM_BFLOAT16)
   return type == Type::bfloat16;
 #else
   return false;
@@ -81,7 +81,7 @@ void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
                   [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* tiles) {
 #if defined(TINYLLM_TILES)
   pack_whole_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
-#elif defined(__AVX512BF16__)
+#elif defined(TINYLLM_BFLOAT16)
   pack_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
 #endif
 }
@@ -140,8 +140,7 @@ void linear_plan(LinearTask& t, int threads) {
     t.part_rows = ceil_div(ceil_div(t.w->rows, wanted), W) * W;
     t.part_tokens = t.planes ? block_tokens(t, 2 * t.w->columns) : t.rows;
   } else if (t.tiles) {
-    // A panel that only one tile meets may stay in the first-level cache.
-    t.part_rows = t.rows <= kTileTokens && !t.w->interleaved ? kPairPanel / 4 : kPairPanel;
+    t.part_rows = t.rows <= kTileTokens && !t.w->interleaved ? kNearPanel : kPairPanel;
     const int64_t blocks = ceil_div(wanted, ceil_div(t.w->rows, t.part_rows));
     const int64_t tiles = ceil_div(t.rows, kTileTokens);
     t.part_tokens = std::max<int64_t>(ceil_div(tiles, blocks), 1) * kTileTokens;

@@ -47,7 +47,10 @@ std::vector<const Kernels*> supported() {
     found.push_back(&avx2::kernels);
   }
 #elif defined(__aarch64__)
-  if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) found.push_back(&neon::kernels);
+  const bool integers = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+  constexpr unsigned long both = HWCAP2_BF16 | HWCAP2_I8MM;
+  if (integers && (getauxval(AT_HWCAP2) & both) == both) found.push_back(&neonbf16::kernels);
+  if (integers) found.push_back(&neon::kernels);
 #endif
   found.push_back(&portable::kernels);
   return found;

@@ -29,6 +29,9 @@ extern const Kernels kernels;
 namespace neon {
 extern const Kernels kernels;
 }
+namespace neonbf16 {
+extern const Kernels kernels;
+}
 
 // Those that this machine can run, the fastest first; "portable" is always the last.
 const std::vector<const Kernels*>& tiers();

@@ -96,7 +96,8 @@ class WeightBlocks {
   }
 
   static void put_numbers(Floats v, uint16_t* to) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(v));
+    const Shorts numbers = rounded(v);
+    std::memcpy(to, &numbers, sizeof numbers);
   }
 
   const Weights& w_;

@@ -36,6 +36,7 @@ compilations() {
 }
 
 native=(portable)
+arm=(neon,-march=armv8.2-a+dotprod neonbf16,-march=armv8.2-a+dotprod+bf16+i8mm)
 if [ "$(uname -m)" = x86_64 ]; then
   native+=(avx2,-mavx2,-mfma,-mf16c)
   wide=-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mfma,-mf16c
@@ -44,16 +45,16 @@ if [ "$(uname -m)" = x86_64 ]; then
   # In software, where a sanitizer sees what a tile is loaded from, and on machines without AMX.
   native+=("amx,$wide,-mavx512vnni,-mavx512bf16,-DTINYLLM_MODELED_TILES")
 else
-  native+=(neon,-march=armv8.2-a+dotprod)
+  native+=("${arm[@]}")
 fi
 compilations native "${CXX:-g++}" "${native[@]}" -- "${sanitizers[@]}" > "$scratch/compilations"
 for tier in "${native[@]}"; do echo "$scratch/native/check ${tier%%,*}"; done > "$scratch/checks"
 
 if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
-  compilations aarch64 aarch64-linux-gnu-g++ portable neon,-march=armv8.2-a+dotprod -- -O1 \
+  compilations aarch64 aarch64-linux-gnu-g++ portable "${arm[@]}" -- -O1 \
     >> "$scratch/compilations"
-  for tier in portable neon; do
-    echo "qemu-aarch64 -cpu max $scratch/aarch64/check $tier" >> "$scratch/checks"
+  for tier in portable "${arm[@]}"; do
+    echo "qemu-aarch64 -cpu max $scratch/aarch64/check ${tier%%,*}" >> "$scratch/checks"
   done
 else
   echo "not checked for aarch64: no cross compiler or no qemu-aarch64 on this machine"
