@@ -8,10 +8,10 @@ tools/goldens/qwen.py).
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -239,20 +239,25 @@ def watch_routers(model: mlx.nn.Module) -> list[mx.array]:
     return choices
 
 
-def hold_experts(ops: OpSet, choices: Iterable[mx.array]) -> OpSet:
+def hold_experts(ops: OpSet, choices: Sequence[mx.array]) -> OpSet:
     """The OpSet, once over the layers of a model, with these experts whatever the router prefers.
+
+    Where there are experts its coarse ops are compositions: a native one routes by itself.
 
     A token near the border between two experts falls to either by the rounding before the router,
     in any implementation. That is not arithmetic gone wrong, yet it moves the token's logits and,
     through attention, those of all tokens after it.
     """
+    if not choices:
+        return ops
     layers = iter(choices)
 
     def softmax(x: mx.array, axis: int = -1) -> mx.array:
         return mx.where(next(layers), ops.softmax(x, axis), 0)
 
     # A router ranks the shares that softmax gives, and nothing else in a model calls it.
-    return replace(ops, softmax=softmax)
+    fine = {field.name: getattr(ops, field.name) for field in fields(OpSet)}
+    return OpSet(**(fine | {"softmax": softmax}))
 
 
 def against_transformers(folder: Path) -> Iterator[Row]:

@@ -77,9 +77,9 @@ void run(const Kernels& kernels, const AttentionInputsTask& t) {
   Operand operand(kernels, x, t.type, rows, width, tokens_of(t));
   auto q = aligned<char>(rows * t.q.rows * size);
   auto k = aligned<char>(rows * t.k.rows * size), v = aligned<char>(rows * t.v.rows * size);
-  multiply(kernels, operand, {{&t.q, t.q_bias, nullptr, q.get()},
-                              {&t.k, t.k_bias, nullptr, k.get()},
-                              {&t.v, t.v_bias, nullptr, v.get()}});
+  multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
+                     {&operand, &t.k, t.k_bias, nullptr, k.get()},
+                     {&operand, &t.v, t.v_bias, nullptr, v.get()}});
   const Turned queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q};
   const Turned keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k};
   in_chunks(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
@@ -114,7 +114,7 @@ void run(const Kernels& kernels, const AttentionBlockTask& t) {
   run_attention(kernels, attention);
 
   Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), tokens_of(in));
-  multiply(kernels, joined, {{&t.o, t.o_bias, t.residual, t.y}});
+  multiply(kernels, {{&joined, &t.o, t.o_bias, t.residual, t.y}});
 }
 
 }  // namespace tinyllm

@@ -50,12 +50,12 @@ struct Told {
   std::shared_ptr<Weights> weights;
 };
 
-// As many blocks as there is attention; a missing MLP is none.
+// As many blocks as there is attention; a missing second half is none.
 std::vector<tinyllm::BlockWeights> blocks(const std::vector<Told<tinyllm::AttentionWeights>>& attention,
-                                          const std::vector<Told<tinyllm::MlpWeights>>& mlp) {
+                                          const std::vector<Told<tinyllm::FeedForward>>& second) {
   std::vector<tinyllm::BlockWeights> found;
   for (size_t i = 0; i < attention.size(); ++i) {
-    found.push_back({attention[i].weights, i < mlp.size() ? mlp[i].weights : nullptr});
+    found.push_back({attention[i].weights, i < second.size() ? second[i].weights : nullptr});
   }
   return found;
 }
@@ -81,21 +81,30 @@ NB_MODULE(_cpu, m) {
         return tinyllm::embedding(ids, weight(w), dtype);
       },
       "ids"_a, "w"_a, "dtype"_a);
-  nb::class_<Told<tinyllm::MlpWeights>>(m, "MlpWeights")
-      .def(
-          "__init__",
-          [](Told<tinyllm::MlpWeights>* self, const Norm& n, const Weight& gate, const Weight& up,
-             const Weight& down, bool residual) {
-            new (self) Told<tinyllm::MlpWeights>{std::make_shared<tinyllm::MlpWeights>(
-                norm(n), weight(gate), weight(up), weight(down), residual)};
-          },
-          "norm"_a, "gate"_a, "up"_a, "down"_a, "residual"_a);
+  nb::class_<Told<tinyllm::FeedForward>>(m, "FeedForward");
   m.def(
-      "mlp_block",
-      [](const array& x, const Told<tinyllm::MlpWeights>& block) {
-        return tinyllm::mlp_block(x, block.weights);
+      "mlp_weights",
+      [](const Norm& n, const Weight& gate, const Weight& up, const Weight& down, bool residual) {
+        return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MlpWeights>(
+            norm(n), weight(gate), weight(up), weight(down), residual)};
       },
-      "x"_a, "block"_a);
+      "norm"_a, "gate"_a, "up"_a, "down"_a, "residual"_a);
+  m.def(
+      "moe_weights",
+      [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
+         const Weight& down, int chosen, bool shares_add_to_1, bool residual) {
+        return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MoeWeights>(
+            norm(n), weight(router), weight(gate), weight(up), weight(down), chosen,
+            shares_add_to_1, residual)};
+      },
+      "norm"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "chosen"_a, "shares_add_to_1"_a,
+      "residual"_a);
+  m.def(
+      "feed_forward",
+      [](const array& x, const Told<tinyllm::FeedForward>& half) {
+        return tinyllm::feed_forward(x, half.weights);
+      },
+      "x"_a, "half"_a);
   nb::class_<Told<tinyllm::AttentionWeights>>(m, "AttentionWeights")
       .def(
           "__init__",
@@ -117,21 +126,21 @@ NB_MODULE(_cpu, m) {
   m.def(
       "blocks",
       [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
-         const std::vector<Told<tinyllm::MlpWeights>>& mlp, const std::vector<array>& stores,
-         int offset) { return tinyllm::blocks(x, blocks(attention, mlp), stores, offset); },
-      "x"_a, "attention"_a, "mlp"_a, "stores"_a, "offset"_a);
+         const std::vector<Told<tinyllm::FeedForward>>& second, const std::vector<array>& stores,
+         int offset) { return tinyllm::blocks(x, blocks(attention, second), stores, offset); },
+      "x"_a, "attention"_a, "second"_a, "stores"_a, "offset"_a);
   m.def(
       "paged_blocks",
       [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
-         const std::vector<Told<tinyllm::MlpWeights>>& mlp, const std::vector<Weight>& stores,
+         const std::vector<Told<tinyllm::FeedForward>>& second, const std::vector<Weight>& stores,
          const PagedTokens& pages, int window) {
         const auto& [table, starts, lengths, positions, slots] = pages;
         std::vector<tinyllm::WeightArrays> stored;
         for (const Weight& store : stores) stored.push_back(weight(store));
-        return tinyllm::paged_blocks(x, blocks(attention, mlp), stored,
+        return tinyllm::paged_blocks(x, blocks(attention, second), stored,
                                      {table, starts, lengths, positions, slots}, window);
       },
-      "x"_a, "attention"_a, "mlp"_a, "stores"_a, "pages"_a, "window"_a);
+      "x"_a, "attention"_a, "second"_a, "stores"_a, "pages"_a, "window"_a);
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,

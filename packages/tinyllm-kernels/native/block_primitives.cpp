@@ -8,7 +8,6 @@
 #include "primitive.h"
 #include "primitives.h"
 #include "relay.h"
-#include "run_mlp.h"
 #include "taken_over.h"
 #include "weight_inputs.h"
 
@@ -17,22 +16,22 @@ namespace {
 
 namespace mx = mlx::core;
 
-class MlpBlock : public CpuPrimitive {
+class FeedForwardHalf : public CpuPrimitive {
  public:
-  explicit MlpBlock(std::shared_ptr<MlpWeights> block) : block_(std::move(block)) {}
+  explicit FeedForwardHalf(std::shared_ptr<FeedForward> half) : half_(std::move(half)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    dispatch(out, [&kernels = kernels_, block = block_, x = Input(inputs[0]), y = allocate(out),
+    dispatch(out, [&kernels = kernels_, half = half_, x = Input(inputs[0]), y = allocate(out),
                    type = type_of(out.dtype())] {
       Copies copies;
-      run_mlp(kernels, *block, placed(x, copies), x, type, y);
+      half->run(kernels, rows_of(x, placed(x, copies), type), y);
     });
   }
 
-  const char* name() const override { return "tinyllm::MlpBlock"; }
+  const char* name() const override { return "tinyllm::FeedForward"; }
 
  private:
-  std::shared_ptr<MlpWeights> block_;
+  std::shared_ptr<FeedForward> half_;
 };
 
 class AttentionInputs : public CpuPrimitives {
@@ -96,9 +95,13 @@ class Blocks : public CpuPrimitives {
         task.residual = told.residual() ? row : nullptr;
         task.offset = offset;
         task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
-        row = task.y = relay.next();
-        run(kernels, task);
-        if (blocks[i].mlp) row = run_mlp(kernels, *blocks[i].mlp, row, x, type, relay.next());
+        row = relay.put([&](char* y) {
+          task.y = y;
+          run(kernels, task);
+        });
+        if (!blocks[i].second) continue;
+        const Rows rows = rows_of(x, row, type);
+        row = relay.put([&](char* y) { blocks[i].second->run(kernels, rows, y); });
       }
     });
   }
@@ -118,8 +121,8 @@ class Blocks : public CpuPrimitives {
 
 }  // namespace
 
-mx::array mlp_block(const mx::array& x, std::shared_ptr<MlpWeights> block) {
-  return mx::array(x.shape(), x.dtype(), std::make_shared<MlpBlock>(std::move(block)), {x});
+mx::array feed_forward(const mx::array& x, std::shared_ptr<FeedForward> half) {
+  return mx::array(x.shape(), x.dtype(), std::make_shared<FeedForwardHalf>(std::move(half)), {x});
 }
 
 std::vector<mx::array> attention_inputs(const mx::array& x,

@@ -1,6 +1,22 @@
 #include "block_weights.h"
 
 namespace tinyllm {
+namespace {
+
+// Gives a task of either kind its rows.
+template <typename Task>
+Task with_rows(Task task, const Rows& rows, bool residual, void* y) {
+  task.x = rows.x, task.residual = residual ? rows.x : nullptr;
+  task.rows = rows.count, task.tokens = rows.tokens, task.type = rows.type;
+  task.y = y;
+  return task;
+}
+
+int64_t bytes_of_one(const std::optional<mlx::core::array>& stack) {
+  return stack ? static_cast<int64_t>(stack->nbytes()) / stack->shape(0) : 0;
+}
+
+}  // namespace
 
 MlpWeights::MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
                        const WeightArrays& down, bool residual)
@@ -11,11 +27,28 @@ MlpWeights::MlpWeights(const NormArrays& norm, const WeightArrays& gate, const W
   task_.down = held_.hold(down, task_.gate.rows);
 }
 
-MlpBlockTask MlpWeights::task(const void* x) const {
-  MlpBlockTask found = task_;
-  found.x = x;
-  found.residual = residual_ ? x : nullptr;
-  return found;
+void MlpWeights::run(const Kernels& kernels, const Rows& rows, void* y) const {
+  tinyllm::run(kernels, with_rows(task_, rows, residual_, y));
+}
+
+MoeWeights::MoeWeights(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
+                       const WeightArrays& up, const WeightArrays& down, int chosen,
+                       bool shares_add_to_1, bool residual)
+    : residual_(residual) {
+  const int width = down.w.shape(-2), hidden = gate.w.shape(-2);
+  task_.norm = {held_.hold(norm.weight), norm.eps};
+  task_.router = held_.hold(router, width);
+  task_.gate = hold(gate, width), task_.up = hold(up, width), task_.down = hold(down, hidden);
+  task_.chosen = chosen, task_.shares_add_to_1 = shares_add_to_1;
+}
+
+void MoeWeights::run(const Kernels& kernels, const Rows& rows, void* y) const {
+  tinyllm::run(kernels, with_rows(task_, rows, residual_, y));
+}
+
+Experts MoeWeights::hold(const WeightArrays& w, int columns) {
+  return {held_.hold(w, columns), bytes_of_one(w.w), bytes_of_one(w.scales),
+          bytes_of_one(w.biases)};
 }
 
 AttentionWeights::AttentionWeights(const NormArrays& norm, const ProjectionArrays& q,

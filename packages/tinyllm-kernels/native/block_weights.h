@@ -4,8 +4,9 @@
 #include <memory>
 
 #include "attention_block.h"
+#include "feed_forward.h"
 #include "held_arrays.h"
-#include "mlp_block.h"
+#include "moe_block.h"
 
 namespace tinyllm {
 
@@ -27,17 +28,33 @@ struct RotaryArrays {
 };
 
 // tinyllm_ops.MlpBlock.
-class MlpWeights {
+class MlpWeights : public FeedForward {
  public:
   MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
              const WeightArrays& down, bool residual);
 
-  // The task for rows of x, but where its result goes.
-  MlpBlockTask task(const void* x) const;
+  void run(const Kernels& kernels, const Rows& rows, void* y) const override;
 
  private:
   HeldArrays held_;
   MlpBlockTask task_{};
+  bool residual_;  // whether x is added
+};
+
+// tinyllm_ops.MoeBlock.
+class MoeWeights : public FeedForward {
+ public:
+  MoeWeights(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
+             const WeightArrays& up, const WeightArrays& down, int chosen, bool shares_add_to_1,
+             bool residual);
+
+  void run(const Kernels& kernels, const Rows& rows, void* y) const override;
+
+ private:
+  Experts hold(const WeightArrays& w, int columns);
+
+  HeldArrays held_;
+  MoeBlockTask task_{};
   bool residual_;  // whether x is added
 };
 
@@ -69,7 +86,7 @@ class AttentionWeights {
 // tinyllm_ops.Block, or its first half alone.
 struct BlockWeights {
   std::shared_ptr<AttentionWeights> attention;
-  std::shared_ptr<MlpWeights> mlp;  // or null
+  std::shared_ptr<FeedForward> second;  // or null
 };
 
 }  // namespace tinyllm

@@ -56,6 +56,10 @@ Tokens tokens_of(const Input& x) {
   return rows == 1 || (axes < 3 && rows <= 16) ? Tokens::decoded : Tokens::prompt;
 }
 
+Rows rows_of(const Input& x, const void* numbers, Type type) {
+  return {numbers, x.size / x.shape.back(), tokens_of(x), type};
+}
+
 bool Input::has_whole_rows() const {
   return shape.empty() || shape.back() == 1 || strides.back() == 1;
 }

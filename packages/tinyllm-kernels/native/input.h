@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "feed_forward.h"
 #include "linear.h"
 #include "mlx/array.h"
 #include "weights.h"
@@ -37,5 +38,8 @@ struct Input {
 // What the rows of x are: those of `... 1 K` are tokens that are decoded, those of `... T K` with
 // T > 1 prompts. A matrix says nothing of it: up to 16 rows pass for decoded.
 Tokens tokens_of(const Input& x);
+
+// As many rows as x has, and what they are; their numbers are somewhere else.
+Rows rows_of(const Input& x, const void* numbers, Type type);
 
 }  // namespace tinyllm

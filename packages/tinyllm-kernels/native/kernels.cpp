@@ -34,6 +34,7 @@ const Kernels kernels = {
     .rope_tokens = rope_tokens,
     .swiglu_range = swiglu_range,
     .quantize_row = quantize_row,
+    .weighted_sums = weighted_sums,
     .largest_score = largest_score,
     .best_scores = best_scores,
     .score_sum = score_sum,

@@ -12,6 +12,7 @@
 #include "rope.h"
 #include "scores.h"
 #include "swiglu.h"
+#include "weighted_sum.h"
 
 namespace tinyllm {
 
@@ -49,6 +50,7 @@ struct Kernels {
   void (*rope_tokens)(const RopeTask&, int64_t first, int64_t last);
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
   void (*quantize_row)(const QuantizeTask&);
+  void (*weighted_sums)(const WeightedSumTask&, int64_t first, int64_t last);
 
   // Of scores `first` to `last` of a row: the largest (or the first that is no number), the k best
   // in any order, of which it tells how many there are, and their sum.
@@ -85,6 +87,7 @@ void rms_norm_rows(const RmsNormTask&, int64_t first, int64_t last);
 void rope_tokens(const RopeTask&, int64_t first, int64_t last);
 void swiglu_range(const SwigluTask&, int64_t first, int64_t last);
 void quantize_row(const QuantizeTask&);
+void weighted_sums(const WeightedSumTask&, int64_t first, int64_t last);
 Scored largest_score(const void* x, Type type, int64_t first, int64_t last);
 int64_t best_scores(const void* x, Type type, int64_t first, int64_t last, int64_t k, Scored* to);
 ExpSum score_sum(const void* x, Type type, int64_t first, int64_t last);

@@ -24,7 +24,7 @@ class Linear : public CpuPrimitive {
       const Weights weights = w.placed(copies);
       Operand rows(kernels, placed(x, copies), type, x.size / weights.columns, weights.columns,
                    tokens_of(x));
-      multiply(kernels, rows, {{&weights, bias.placed(copies), residual.placed(copies), y}});
+      multiply(kernels, {{&rows, &weights, bias.placed(copies), residual.placed(copies), y}});
     });
   }
 
@@ -55,8 +55,8 @@ class ExpertLinear : public CpuPrimitive {
         const int64_t row_bytes = static_cast<int64_t>(itemsize);
         Operand run(kernels, rows + first * weights.columns * row_bytes, type, last - first,
                     weights.columns, tokens);
-        multiply(kernels, run,
-                 {{&weights, nullptr, nullptr, y + first * weights.rows * row_bytes}});
+        multiply(kernels,
+                 {{&run, &weights, nullptr, nullptr, y + first * weights.rows * row_bytes}});
       }
     });
   }

@@ -15,10 +15,10 @@ void run(const Kernels& kernels, const MlpBlockTask& t) {
 
   Operand x(kernels, normal.get(), t.type, t.rows, width, t.tokens);
   auto gated = aligned<char>(t.rows * hidden * size), up = aligned<char>(t.rows * hidden * size);
-  multiply_gated(kernels, x, t.gate, t.up, up.get(), gated.get());
+  multiply_gated(kernels, {{&x, &t.gate, &t.up, up.get(), gated.get()}});
 
   Operand between(kernels, gated.get(), t.type, t.rows, hidden, t.tokens);
-  multiply(kernels, between, {{&t.down, nullptr, t.residual, t.y}});
+  multiply(kernels, {{&between, &t.down, nullptr, t.residual, t.y}});
 }
 
 }  // namespace tinyllm

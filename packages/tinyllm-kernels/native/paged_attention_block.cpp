@@ -38,7 +38,7 @@ void run(const Kernels& kernels, const PagedAttentionBlockTask& t) {
   run_attention(kernels, attention);
 
   Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), tokens_of(in));
-  multiply(kernels, joined, {{&t.o, t.o_bias, t.residual, t.y}});
+  multiply(kernels, {{&joined, &t.o, t.o_bias, t.residual, t.y}});
 }
 
 }  // namespace tinyllm

@@ -5,7 +5,6 @@
 #include "paged_attention_block.h"
 #include "primitives.h"
 #include "relay.h"
-#include "run_mlp.h"
 #include "taken_over.h"
 #include "weight_inputs.h"
 
@@ -87,9 +86,13 @@ class PagedBlocks : public CpuPrimitives {
         task.keys = stores[2 * i].rows(), task.values = stores[2 * i + 1].rows();
         task.pages = stores[2 * i].shape()[0], task.page = stores[2 * i].shape()[2];
         task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
-        row = task.y = relay.next();
-        run(kernels, task);
-        if (blocks[i].mlp) row = run_mlp(kernels, *blocks[i].mlp, row, x, type, relay.next());
+        row = relay.put([&](char* y) {
+          task.y = y;
+          run(kernels, task);
+        });
+        if (!blocks[i].second) continue;
+        const Rows rows = rows_of(x, row, type);
+        row = relay.put([&](char* y) { blocks[i].second->run(kernels, rows, y); });
       }
     });
   }

@@ -53,8 +53,8 @@ mlx::core::array paged_attention(const mlx::core::array& q, const WeightArrays& 
                                  const mlx::core::array& query_starts,
                                  const mlx::core::array& context_lengths, float scale, int window);
 
-// x + down(silu(gate n) * (up n)) for n = norm(x), x `*batch E`.
-mlx::core::array mlp_block(const mlx::core::array& x, std::shared_ptr<MlpWeights> block);
+// What leaves the half of a block that x `*batch E` enters.
+mlx::core::array feed_forward(const mlx::core::array& x, std::shared_ptr<FeedForward> half);
 
 // Queries `B H L D`, keys and values `B Hkv L D` of x `B L E` at positions `1 L` or `B L` of int32.
 std::vector<mlx::core::array> attention_inputs(const mlx::core::array& x,

@@ -1,6 +1,7 @@
 #include "product.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "in_chunks.h"
 #include "scratch.h"
@@ -8,12 +9,49 @@
 namespace tinyllm {
 namespace {
 
-LinearTask task_of(const Kernels& kernels, Operand& x, const Product& product) {
+LinearTask task_of(const Kernels& kernels, const Product& product) {
+  Operand& x = *product.x;
   LinearTask task{.rows = x.rows(), .w = product.w, .bias = product.bias,
                   .residual = product.residual, .y = product.y, .type = x.type()};
   x.fill(task);
   kernels.linear_plan(task, ThreadPool::shared().threads());
   return task;
+}
+
+// The parts of several tasks, one after the other.
+class Parts {
+ public:
+  void add(int64_t count) { ends_.push_back(count + total()); }
+
+  int64_t total() const { return ends_.empty() ? 0 : ends_.back(); }
+
+  // Whose a part is, and which one of its own.
+  std::pair<size_t, int64_t> operator[](int64_t part) const {
+    const size_t task = std::upper_bound(ends_.begin(), ends_.end(), part) - ends_.begin();
+    return {task, task ? part - ends_[task - 1] : part};
+  }
+
+ private:
+  std::vector<int64_t> ends_;
+};
+
+// Both products of a pair, whose parts are the same rows.
+struct GatedTask {
+  LinearTask gate, up;
+
+  bool are_cut_alike() const {
+    return gate.part_rows == up.part_rows && gate.part_tokens == up.part_tokens;
+  }
+};
+
+// The same where the matrices have two formats that are cut differently: one after the other.
+void multiply_one_by_one(const Kernels& kernels, const GatedProduct& product) {
+  multiply(kernels, {{product.x, product.gate, nullptr, nullptr, product.y},
+                     {product.x, product.up, nullptr, nullptr, product.up_room}});
+  const SwigluTask task{product.y, product.up_room, product.y, product.x->type()};
+  in_chunks(product.x->rows() * product.gate->rows, 1, [&](int64_t first, int64_t last) {
+    kernels.swiglu_range(task, first, last);
+  });
 }
 
 }  // namespace
@@ -81,43 +119,49 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
   return grouped_.emplace_back(std::move(forms));
 }
 
-void multiply(const Kernels& kernels, Operand& x, std::initializer_list<Product> products) {
+void multiply(const Kernels& kernels, const std::vector<Product>& products) {
   std::vector<LinearTask> tasks;
-  std::vector<int64_t> ends;  // parts of the tasks so far
+  Parts parts;
   int64_t floats = 0;
   for (const Product& product : products) {
-    tasks.push_back(task_of(kernels, x, product));
+    tasks.push_back(task_of(kernels, product));
     floats = std::max(floats, kernels.linear_scratch(tasks.back()));
-    ends.push_back((ends.empty() ? 0 : ends.back()) + kernels.linear_parts(tasks.back()));
+    parts.add(kernels.linear_parts(tasks.back()));
   }
   Scratch scratch(floats);
-  ThreadPool::shared().run(ends.back(), [&](int64_t part, int thread) {
-    size_t i = 0;
-    while (part >= ends[i]) ++i;
-    kernels.linear_part(tasks[i], i ? part - ends[i - 1] : part, scratch[thread]);
+  ThreadPool::shared().run(parts.total(), [&](int64_t part, int thread) {
+    const auto [task, own] = parts[part];
+    kernels.linear_part(tasks[task], own, scratch[thread]);
   });
 }
 
-void multiply_gated(const Kernels& kernels, Operand& x, const Weights& gate, const Weights& up,
-                    void* up_room, void* y) {
-  LinearTask gated = task_of(kernels, x, {&gate, nullptr, nullptr, y});
-  LinearTask upped = task_of(kernels, x, {&up, nullptr, nullptr, up_room});
-  if (gated.part_rows != upped.part_rows || gated.part_tokens != upped.part_tokens) {
-    // Two formats that are cut differently: one after the other.
-    multiply(kernels, x, {{&gate, nullptr, nullptr, y}, {&up, nullptr, nullptr, up_room}});
-    const SwigluTask task{y, up_room, y, x.type()};
-    return in_chunks(x.rows() * gate.rows, 1, [&](int64_t first, int64_t last) {
-      kernels.swiglu_range(task, first, last);
-    });
+void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& products) {
+  std::vector<GatedTask> tasks;
+  Parts parts;
+  int64_t floats = 0;
+  for (const GatedProduct& product : products) {
+    const GatedTask task{
+        task_of(kernels, {product.x, product.gate, nullptr, nullptr, product.y}),
+        task_of(kernels, {product.x, product.up, nullptr, nullptr, product.up_room})};
+    if (!task.are_cut_alike()) {
+      multiply_one_by_one(kernels, product);
+      continue;
+    }
+    tasks.push_back(task);
+    parts.add(kernels.linear_parts(task.gate));
+    floats = std::max({floats, kernels.linear_scratch(task.gate), kernels.linear_scratch(task.up)});
   }
-  Scratch scratch(std::max(kernels.linear_scratch(gated), kernels.linear_scratch(upped)));
-  ThreadPool::shared().run(kernels.linear_parts(gated), [&](int64_t part, int thread) {
-    kernels.linear_part(gated, part, scratch[thread]);
-    kernels.linear_part(upped, part, scratch[thread]);
-    const LinearRange range = kernels.linear_range(gated, part);
-    const SwigluTask task{y, up_room, y, x.type()};
+  Scratch scratch(floats);
+  ThreadPool::shared().run(parts.total(), [&](int64_t part, int thread) {
+    const auto [task, own] = parts[part];
+    const auto& [gate, up] = tasks[task];
+    kernels.linear_part(gate, own, scratch[thread]);
+    kernels.linear_part(up, own, scratch[thread]);
+    const LinearRange range = kernels.linear_range(gate, own);
+    const SwigluTask product{gate.y, up.y, gate.y, gate.type};
     for (int64_t m = range.first_token; m < range.last_token; ++m) {
-      kernels.swiglu_range(task, m * gate.rows + range.first_row, m * gate.rows + range.last_row);
+      const int64_t row = m * gate.w->rows;
+      kernels.swiglu_range(product, row + range.first_row, row + range.last_row);
     }
   });
 }

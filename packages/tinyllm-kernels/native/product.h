@@ -1,7 +1,6 @@
-// Products of the same rows of x with several matrices: one task for all threads.
+// Products of rows with several matrices: one task for all threads.
 #pragma once
 
-#include <initializer_list>
 #include <vector>
 
 #include "aligned.h"
@@ -47,17 +46,24 @@ class Operand {
 };
 
 struct Product {
+  Operand* x;
   const Weights* w;
   const void* bias;      // added to each row, or null
   const void* residual;  // added number by number, or null
   void* y;
 };
 
-// y = x w^T + bias + residual for each product.
-void multiply(const Kernels& kernels, Operand& x, std::initializer_list<Product> products);
+struct GatedProduct {
+  Operand* x;
+  const Weights *gate, *up;
+  void* up_room;  // for as much as y
+  void* y;        // M F
+};
 
-// y = silu(x gate^T) * (x up^T), M F; `up_room` has room for as much.
-void multiply_gated(const Kernels& kernels, Operand& x, const Weights& gate, const Weights& up,
-                    void* up_room, void* y);
+// y = x w^T + bias + residual for each product.
+void multiply(const Kernels& kernels, const std::vector<Product>& products);
+
+// y = silu(x gate^T) * (x up^T) for each.
+void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& products);
 
 }  // namespace tinyllm

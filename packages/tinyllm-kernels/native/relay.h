@@ -12,12 +12,17 @@ namespace tinyllm {
 class Relay {
  public:
   Relay(const std::vector<BlockWeights>& blocks, int64_t bytes, char* y) : y_(y) {
-    for (const BlockWeights& block : blocks) left_ += block.mlp ? 2 : 1;
+    for (const BlockWeights& block : blocks) left_ += block.second ? 2 : 1;
     for (Aligned<char>& room : rooms_) room = aligned<char>(left_ > 1 ? bytes : 0);
   }
 
-  // For the next half.
-  char* next() { return --left_ == 0 ? y_ : rooms_[left_ % 2].get(); }
+  // Lets the next half put its result where it belongs, and says where that is.
+  template <typename Half>
+  const void* put(Half half) {
+    char* y = --left_ == 0 ? y_ : rooms_[left_ % 2].get();
+    half(y);
+    return y;
+  }
 
  private:
   char* y_;

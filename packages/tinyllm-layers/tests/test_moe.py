@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tinyllm_layers import MLP, MoE
-from tinyllm_ops import REFERENCE, OpSet, Weight, quantize
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops import REFERENCE, MoeBlock, OpSet, Weight, quantize
+from tinyllm_ops.testing import assert_close, exact, normal
+from tinyllm_ops.testing.blocks import moe_block_oracle
 
 WIDTH, HIDDEN, EXPERTS, CHOSEN = 64, 96, 6, 3
 
@@ -40,17 +41,8 @@ def make(
 
 
 def expected(layer: MoE, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Token by token, expert by expert, in float64."""
-    shares = oracle.softmax(oracle.linear(x, exact(layer.w_router)))
-    gate, up, down = (exact(w) for w in (layer.w_gate, layer.w_up, layer.w_down))
-    y = np.zeros_like(x)
-    for token in np.ndindex(x.shape[:-1]):
-        best = np.argsort(-shares[token])[:CHOSEN]
-        total = shares[token][best].sum() if layer.norm_topk_prob else 1.0
-        for expert in best:
-            gated = oracle.swiglu(gate[expert] @ x[token], up[expert] @ x[token])
-            y[token] += shares[token][expert] / total * (down[expert] @ gated)
-    return y
+    """The same in float64."""
+    return moe_block_oracle(x, layer.value)
 
 
 @pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 1, 3), (0,), (2, 0)])
@@ -104,8 +96,8 @@ def test_scores_are_float32_whatever_the_dtype(ops: OpSet) -> None:
     router = mx.array([[1.0, 1.0], [1.0, 1.0078125]])
     x = mx.array([[256.0, 1.0]])
     w = mx.zeros((2, 2, 2))
-    layer = MoE(2, 2, 2, 1, router.astype(mx.bfloat16), w, w, w, ops=ops)
-    shares, chosen = layer.route(x.astype(mx.bfloat16))
+    block = MoeBlock(None, router.astype(mx.bfloat16), w, w, w, 1)
+    shares, chosen = ops.route(x.astype(mx.bfloat16), block)
     assert shares.dtype == mx.float32
     assert chosen.tolist() == [[1]]
 

@@ -11,6 +11,8 @@ from tinyllm_ops.testing.blocks import (
     attention_inputs_oracle,
     mlp_block,
     mlp_block_oracle,
+    moe_block,
+    moe_block_oracle,
 )
 
 
@@ -19,6 +21,21 @@ def test_an_mlp_from_norm_to_residual(ops: OpSet, dtype: mx.Dtype, bits: int | N
     block = mlp_block(64, 96, dtype, bits)
     x = normal((2, 5, 64), dtype, seed=1)
     assert_close(ops.mlp_block(x, block), mlp_block_oracle(exact(x), block))
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("lead", [(2, 5), (3, 1), (4,), (), (0, 1)], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"norm": None, "norm_topk_prob": False}], ids=str)
+def test_experts_from_norm_to_residual(
+    ops: OpSet,
+    dtype: mx.Dtype,
+    changes: dict[str, object],
+    lead: tuple[int, ...],
+    bits: int | None,
+) -> None:
+    block = replace(moe_block(64, 96, 6, 2, dtype, bits), **changes)
+    x = normal((*lead, 64), dtype, seed=5)
+    assert_close(ops.moe_block(x, block), moe_block_oracle(exact(x), block))
 
 
 @pytest.mark.parametrize("kind", [{"biased": True}, {"normed": True}], ids=str)

@@ -23,7 +23,7 @@ compilations() {
   while [ "$1" != -- ]; do tiers+=("$1") && shift; done
   shift
   mkdir "$to"
-  for source in linear attention_decode attention_prefill attention rope quantize_rows rms_norm scores swiglu kernels; do
+  for source in linear attention_decode attention_prefill attention rope quantize_rows rms_norm scores swiglu weighted_sum kernels; do
     for tier in "${tiers[@]}"; do
       IFS=, read -r -a parts <<< "$tier"
       echo "$compiler" "${common[@]}" "$@" "-DTINYLLM_TIER=${parts[0]}" "${parts[@]:1}" \

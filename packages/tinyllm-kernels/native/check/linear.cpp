@@ -15,7 +15,7 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
   Array x = Array::random(type, size_t(rows) * K), y(type, size_t(rows) * N);
   Array bias = Array::random(type, N), residual = Array::random(type, size_t(rows) * N);
   Operand operand(kernels, x.bytes.data(), type, rows, K, tokens);
-  multiply(kernels, operand, {{&w, bias.bytes.data(), residual.bytes.data(), y.bytes.data()}});
+  multiply(kernels, {{&operand, &w, bias.bytes.data(), residual.bytes.data(), y.bytes.data()}});
   std::vector<double> expected(size_t(rows) * N), row(K);
   for (int m = 0; m < rows; ++m) {
     for (int k = 0; k < K; ++k) row[k] = x.at(m * K + k);

@@ -11,6 +11,7 @@ import mlx.core as mx
 from tinyllm_ops import (
     AttentionBlock,
     MlpBlock,
+    MoeBlock,
     Norm,
     PagedTokens,
     Positions,
@@ -93,7 +94,19 @@ def attention_weights(native: ModuleType, block: AttentionBlock) -> object:
 def mlp_weights(native: ModuleType, block: MlpBlock) -> object:
     """An MLP block, told to the extension once."""
     weights = (weight(w) for w in (block.gate, block.up, block.down))
-    return native.MlpWeights(norm(block.norm), *weights, residual=block.residual)
+    return native.mlp_weights(norm(block.norm), *weights, residual=block.residual)
+
+
+def moe_weights(native: ModuleType, block: MoeBlock) -> object:
+    """A mixture of experts, told to the extension once."""
+    weights = (weight(w) for w in (block.router, block.gate, block.up, block.down))
+    return native.moe_weights(
+        norm(block.norm),
+        *weights,
+        chosen=block.num_experts_per_tok,
+        shares_add_to_1=block.norm_topk_prob,
+        residual=block.residual,
+    )
 
 
 def positions(where: Positions, batch: int, length: int) -> mx.array:

@@ -8,7 +8,7 @@ import mlx.core as mx
 from jaxtyping import Float, Int32
 from tinyllm_ops import Weight
 from tinyllm_ops.contract import check_attention, check_paged_attention
-from tinyllm_ops.opset import Attention, PagedAttention
+from tinyllm_ops.protocols import Attention, PagedAttention
 
 from tinyllm_kernels.arguments import array, weight
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 from jaxtyping import Float, Float32, Int32, Integer
 from tinyllm_ops import MLX
 from tinyllm_ops.contract import check_log_probability, check_scores, check_top_k
-from tinyllm_ops.opset import Argmax, LogProbability, TopK
+from tinyllm_ops.protocols import Argmax, LogProbability, TopK
 
 from tinyllm_kernels.arguments import array, arrays
 

@@ -19,13 +19,19 @@ from tinyllm_ops import (
     AttentionBlock,
     Block,
     MlpBlock,
+    MoeBlock,
     OpSet,
     PagedTokens,
     Positions,
     QuantizedTensor,
     Weight,
 )
-from tinyllm_ops.contract import check_linear, check_paged_attention_block, check_rms_norm
+from tinyllm_ops.contract import (
+    check_expert_linear,
+    check_linear,
+    check_paged_attention_block,
+    check_rms_norm,
+)
 from tinyllm_ops.quantized_tensor import AFFINE
 
 from tinyllm_kernels import arguments
@@ -52,7 +58,7 @@ class CpuOpSet(OpSet):
 
     native: ModuleType
     # What the extension was told of a block, for as long as somebody holds the block.
-    _told: WeakKeyDictionary[AttentionBlock | MlpBlock, object] = field(
+    _told: WeakKeyDictionary[AttentionBlock | MlpBlock | MoeBlock, object] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
@@ -75,7 +81,20 @@ class CpuOpSet(OpSet):
         check_rms_norm(x, block.norm.weight, block.norm.eps)
         if x.size == 0:
             return super().mlp_block(x, block)
-        return arguments.array(self.native.mlp_block(x, self._mlp(x, block)))
+        return arguments.array(self.native.feed_forward(x, self._second(x, block)))
+
+    def moe_block(
+        self, x: Float[mx.array, "*batch E"], block: MoeBlock
+    ) -> Float[mx.array, "*batch E"]:
+        """One task for gates and ups of all chosen experts, one for all downs."""
+        if block.norm is not None:
+            check_rms_norm(x, block.norm.weight, block.norm.eps)
+        else:
+            rows = x if x.ndim > 1 else x[None]
+            check_expert_linear(rows, block.gate, mx.zeros(rows.shape[:-1], mx.int32))
+        if x.size == 0:
+            return super().moe_block(x, block)
+        return arguments.array(self.native.feed_forward(x, self._second(x, block)))
 
     def attention_block(
         self,
@@ -210,14 +229,19 @@ class CpuOpSet(OpSet):
     def _blocks(self, x: mx.array, blocks: Sequence[Block]) -> tuple[list[object], list[object]]:
         """What the extension was told of the halves of blocks."""
         attention = [self._attention(x, block.attention) for block in blocks]
-        return attention, [self._mlp(x, block.mlp) for block in blocks]
+        return attention, [self._second(x, block.mlp) for block in blocks]
 
-    def _mlp(self, x: mx.array, block: MlpBlock) -> object:
+    def _second(self, x: mx.array, block: MlpBlock | MoeBlock) -> object:
         """What the extension was told of the block when it first met an input like x."""
         told = self._told.get(block)
-        if told is None:
+        if told is not None:
+            return told
+        if isinstance(block, MoeBlock):
+            told = arguments.moe_weights(self.native, block)
+        else:
             check_linear(x, block.gate, None)
-            told = self._told[block] = arguments.mlp_weights(self.native, block)
+            told = arguments.mlp_weights(self.native, block)
+        self._told[block] = told
         return told
 
     def _attention(self, x: mx.array, block: AttentionBlock) -> object:

@@ -60,5 +60,5 @@ class LayerCache(Protocol):
             ops: what computes.
         """
         for block, cache in zip(blocks, (self, *others), strict=True):
-            x = ops.mlp_block(cache.attention_block(x, block.attention, ops), block.mlp)
+            x = ops.feed_forward(cache.attention_block(x, block.attention, ops), block.mlp)
         return x

@@ -26,7 +26,7 @@ class TransformerBlock:
         attention_norm: before the first half.
         mlp_norm: before the second half.
         ranks: the processes that share the block, or None.
-        value: the block for the coarse ops, or None where it is shared or has experts.
+        value: the block for the coarse ops, or None where it is shared.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TransformerBlock:
         self.ranks = ranks
         residual = ranks is None or ranks.adds_residual
         self._attention_block = attention.block(attention_norm, residual=residual)
-        self._mlp_block = None if isinstance(mlp, MoE) else mlp.block(mlp_norm, residual=residual)
+        self._mlp_block = mlp.block(mlp_norm, residual=residual)
         self.value: Block | None = None
         if ranks is None and self._mlp_block is not None:
             self.value = Block(self._attention_block, self._mlp_block)
@@ -65,7 +65,7 @@ class TransformerBlock:
         h = self._whole(cache.attention_block(x, self._attention_block, ops))
         if self._mlp_block is None:
             return h + self._whole(self.mlp(self.mlp_norm(h)))
-        return self._whole(ops.mlp_block(h, self._mlp_block))
+        return self._whole(ops.feed_forward(h, self._mlp_block))
 
     def check_positions(self, x: Float[mx.array, "B L E"], cache: LayerCache) -> None:
         """Raise ValueError if tokens would stand beyond the context; see `RoPE.check`."""

@@ -18,6 +18,7 @@ from tinyllm_ops.linear import linear
 from tinyllm_ops.log_probability import log_probability
 from tinyllm_ops.mlp_block import MlpBlock
 from tinyllm_ops.mlx_fast import MLX
+from tinyllm_ops.moe_block import MoeBlock
 from tinyllm_ops.norm import Norm
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.paged_attention import paged_attention
@@ -41,6 +42,7 @@ __all__ = [
     "AttentionBlock",
     "Block",
     "MlpBlock",
+    "MoeBlock",
     "Norm",
     "OpSet",
     "PagedTokens",

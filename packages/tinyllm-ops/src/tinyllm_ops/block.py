@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.mlp_block import MlpBlock
+from tinyllm_ops.moe_block import MoeBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,4 +19,4 @@ class Block:
     """
 
     attention: AttentionBlock
-    mlp: MlpBlock
+    mlp: MlpBlock | MoeBlock

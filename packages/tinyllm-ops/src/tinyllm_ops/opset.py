@@ -2,188 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
-from jaxtyping import Float, Float32, Int32, Integer
+from jaxtyping import Float, Float32, Integer
 
 from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.block import Block
 from tinyllm_ops.contract import Weight, check_paged_attention_block
 from tinyllm_ops.mlp_block import MlpBlock
+from tinyllm_ops.moe_block import MoeBlock
 from tinyllm_ops.norm import Norm
 from tinyllm_ops.page_slots import write_slots
 from tinyllm_ops.paged_tokens import PagedTokens
 from tinyllm_ops.positions import Positions
 from tinyllm_ops.projection import Projection
-from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
-from tinyllm_ops.rotary_frequencies import Yarn
-
-
-@runtime_checkable
-class Linear(Protocol):
-    """What `linear` is to a layer."""
-
-    def __call__(
-        self, x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
-    ) -> Float[mx.array, "*batch O"]:
-        """See `tinyllm_ops.linear`."""
-        ...
-
-
-@runtime_checkable
-class ExpertLinear(Protocol):
-    """What `expert_linear` is to a layer."""
-
-    def __call__(
-        self, x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
-    ) -> Float[mx.array, "*batch O"]:
-        """See `tinyllm_ops.expert_linear`."""
-        ...
-
-
-@runtime_checkable
-class Embedding(Protocol):
-    """What `embedding` is to a layer."""
-
-    def __call__(self, ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-        """See `tinyllm_ops.embedding`."""
-        ...
-
-
-@runtime_checkable
-class Softmax(Protocol):
-    """What `softmax` is to a layer."""
-
-    def __call__(self, x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
-        """See `tinyllm_ops.softmax`."""
-        ...
-
-
-@runtime_checkable
-class Silu(Protocol):
-    """What `silu` is to a layer."""
-
-    def __call__(self, x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """See `tinyllm_ops.silu`."""
-        ...
-
-
-@runtime_checkable
-class Swiglu(Protocol):
-    """What `swiglu` is to a layer."""
-
-    def __call__(
-        self, gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
-    ) -> Float[mx.array, "*shape"]:
-        """See `tinyllm_ops.swiglu`."""
-        ...
-
-
-@runtime_checkable
-class RmsNorm(Protocol):
-    """What `rms_norm` is to a layer."""
-
-    def __call__(
-        self, x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
-    ) -> Float[mx.array, "*batch D"]:
-        """See `tinyllm_ops.rms_norm`."""
-        ...
-
-
-@runtime_checkable
-class Rope(Protocol):
-    """What `rope` is to a layer."""
-
-    def __call__(
-        self,
-        x: Float[mx.array, "B L H D"],
-        positions: Positions = slice(None),
-        base: float = 10000.0,
-        traditional: bool = False,
-        scaling: Yarn | None = None,
-    ) -> Float[mx.array, "B L H D"]:
-        """See `tinyllm_ops.rope`."""
-        ...
-
-
-@runtime_checkable
-class Attention(Protocol):
-    """What `scaled_dot_product_attention_grouped` is to a layer."""
-
-    def __call__(
-        self,
-        q: Float[mx.array, "*batch H L D"],
-        k: Weight,
-        v: Weight,
-        scale: float | None = None,
-        mask: Float[mx.array, "..."] | str | None = None,
-    ) -> Float[mx.array, "*batch H L D"]:
-        """See `tinyllm_ops.scaled_dot_product_attention_grouped`."""
-        ...
-
-
-@runtime_checkable
-class PagedAttention(Protocol):
-    """What `paged_attention` is to a cache that many requests share."""
-
-    def __call__(
-        self,
-        q: Float[mx.array, "T H D"],
-        k: Weight,
-        v: Weight,
-        block_table: Int32[mx.array, "R blocks"],
-        query_starts: Int32[mx.array, "R+1"],
-        context_lengths: Int32[mx.array, "R"],
-        scale: float | None = None,
-        window: int | None = None,
-    ) -> Float[mx.array, "T H D"]:
-        """See `tinyllm_ops.paged_attention`."""
-        ...
-
-
-@runtime_checkable
-class Argmax(Protocol):
-    """What `argmax` is to a sampler."""
-
-    def __call__(self, x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
-        """See `tinyllm_ops.argmax`."""
-        ...
-
-
-@runtime_checkable
-class TopK(Protocol):
-    """What `top_k` is to a sampler."""
-
-    def __call__(
-        self, x: Float[mx.array, "*batch V"], k: int
-    ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
-        """See `tinyllm_ops.top_k`."""
-        ...
-
-
-@runtime_checkable
-class LogProbability(Protocol):
-    """What `log_probability` is to a sampler."""
-
-    def __call__(
-        self, x: Float[mx.array, "*batch V"], ids: Integer[mx.array, "*batch K"]
-    ) -> Float32[mx.array, "*batch K"]:
-        """See `tinyllm_ops.log_probability`."""
-        ...
-
-
-@runtime_checkable
-class Quantize(Protocol):
-    """What `quantize` is to a cache."""
-
-    def __call__(
-        self, w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
-    ) -> QuantizedTensor:
-        """See `tinyllm_ops.quantize`."""
-        ...
+from tinyllm_ops.protocols import (
+    Argmax,
+    Attention,
+    Embedding,
+    ExpertLinear,
+    Linear,
+    LogProbability,
+    PagedAttention,
+    Quantize,
+    RmsNorm,
+    Rope,
+    Silu,
+    Softmax,
+    Swiglu,
+    TopK,
+)
+from tinyllm_ops.quantized_tensor import QuantizedTensor
 
 
 @dataclass(frozen=True)
@@ -225,6 +77,12 @@ class OpSet:
                 all of them and one.
         """
 
+    def feed_forward(
+        self, x: Float[mx.array, "*batch E"], half: MlpBlock | MoeBlock
+    ) -> Float[mx.array, "*batch E"]:
+        """The half of a block behind attention, of either kind."""
+        return self.moe_block(x, half) if isinstance(half, MoeBlock) else self.mlp_block(x, half)
+
     def mlp_block(
         self, x: Float[mx.array, "*batch E"], block: MlpBlock
     ) -> Float[mx.array, "*batch E"]:
@@ -233,6 +91,60 @@ class OpSet:
         gated = self.swiglu(self.linear(normal, block.gate), self.linear(normal, block.up))
         y = self.linear(gated, block.down)
         return x + y if block.residual else y
+
+    def moe_block(
+        self, x: Float[mx.array, "*batch E"], block: MoeBlock
+    ) -> Float[mx.array, "*batch E"]:
+        """x + sum of p_k mlp_k(n) over the chosen experts; without x where `residual` is off.
+
+        The axes say what the rows are, as in `linear`: those of `... 1 E` belong to texts of their
+        own.
+        """
+        normal = x if block.norm is None else self._normalized(x, block.norm)
+        shares, experts = self.route(normal, block)
+        chosen = experts.flatten()
+        order = mx.argsort(chosen)  # rows of one expert side by side: its matrices are read once
+        tokens = normal.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        rows = tokens[order // block.num_experts_per_tok]
+        decoded = x.shape[-2:-1] == (1,)
+        said = self.expert_mlp(rows, chosen[order], block, decoded=decoded)[mx.argsort(order)]
+        said = said.reshape(*experts.shape, x.shape[-1]).astype(mx.float32)
+        y = (said * shares[..., None]).sum(-2).astype(x.dtype)  # *batch K E to *batch E
+        return x + y if block.residual else y
+
+    def route(
+        self, x: Float[mx.array, "*batch E"], block: MoeBlock
+    ) -> tuple[Float32[mx.array, "*batch K"], Integer[mx.array, "*batch K"]]:
+        """Choose K experts a token: their shares, float32 and largest first, and their numbers."""
+        w = block.router
+        wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
+        shares = self.softmax(self.linear(x.astype(mx.float32), wide))  # *batch X
+        experts = mx.argsort(-shares, axis=-1)[..., : block.num_experts_per_tok]
+        shares = mx.take_along_axis(shares, experts, axis=-1)
+        if block.norm_topk_prob:
+            shares = shares / shares.sum(-1, keepdims=True)
+        return shares, experts
+
+    def expert_mlp(
+        self,
+        x: Float[mx.array, "R E"],
+        experts: Integer[mx.array, "R"],
+        block: MoeBlock,
+        *,
+        decoded: bool,
+    ) -> Float[mx.array, "R E"]:
+        """An MLP with the matrices of each row's own expert.
+
+        Args:
+            x: rows, those of one expert side by side.
+            experts: which of the experts held each goes to, in ascending order.
+            block: the experts.
+            decoded: whether each row belongs to a text of its own.
+        """
+        lead = (experts.size, 1) if decoded else (1, experts.size)
+        rows, where = x.reshape(*lead, x.shape[-1]), experts.reshape(lead)
+        gate, up = (self.expert_linear(rows, w, where) for w in (block.gate, block.up))
+        return self.expert_linear(self.swiglu(gate, up), block.down, where).reshape(x.shape)
 
     def attention_block(
         self,
@@ -327,7 +239,7 @@ class OpSet:
         written = []
         for block, store in zip(blocks, stores, strict=True):
             x, keys, values = self.attention_block(x, block.attention, *store, offset)
-            x = self.mlp_block(x, block.mlp)
+            x = self.feed_forward(x, block.mlp)
             written.append((keys, values))
         return x, written
 
@@ -355,7 +267,7 @@ class OpSet:
         written = []
         for block, store in zip(blocks, stores, strict=True):
             x, keys, values = self.paged_attention_block(x, block.attention, *store, pages)
-            x = self.mlp_block(x, block.mlp)
+            x = self.feed_forward(x, block.mlp)
             written.append((keys, values))
         return x, written
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int32
 
 from tinyllm_ops.attention import scaled_dot_product_attention_grouped
 from tinyllm_ops.contract import Weight, check_paged_attention
-from tinyllm_ops.opset import Attention
+from tinyllm_ops.protocols import Attention
 
 
 def paged_attention(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tinyllm_ops.attention_block import AttentionBlock
 from tinyllm_ops.contract import Weight
 from tinyllm_ops.mlp_block import MlpBlock
+from tinyllm_ops.moe_block import MoeBlock
 from tinyllm_ops.norm import Norm
 from tinyllm_ops.paged_tokens import PagedTokens
 from tinyllm_ops.projection import Projection
@@ -36,6 +37,34 @@ def mlp_block(dim: int, hidden: int, dtype: mx.Dtype, bits: int | None = None) -
     """An MLP of E = dim and F = hidden."""
     gate, up = (weight(hidden, dim, dtype, seed, bits) for seed in (41, 42))
     return MlpBlock(norm(dim, dtype, 40), gate, up, weight(dim, hidden, dtype, 43, bits))
+
+
+def moe_block(
+    dim: int,
+    hidden: int,
+    experts: int,
+    chosen: int,
+    dtype: mx.Dtype,
+    bits: int | None = None,
+    *,
+    norm_topk_prob: bool = True,
+) -> MoeBlock:
+    """X experts of E = dim and F = hidden, of which a token goes to K = chosen."""
+
+    def stack(rows: int, columns: int, seed: int) -> Weight:
+        dense = normal((experts, rows, columns), dtype, seed=seed, magnitude=columns**-0.5)
+        return dense if bits is None else quantize(dense, 32, bits)
+
+    router = normal((experts, dim), dtype, seed=61, magnitude=0.5)
+    return MoeBlock(
+        norm(dim, dtype, 60),
+        router if bits is None else quantize(router, 32, 8),  # as MLX's checkpoints have it
+        stack(hidden, dim, 62),
+        stack(hidden, dim, 63),
+        stack(dim, hidden, 64),
+        chosen,
+        norm_topk_prob,
+    )
 
 
 def attention_block(
@@ -75,6 +104,21 @@ def mlp_block_oracle(x: Array, block: MlpBlock) -> Array:
     normal = _normalized(x, block.norm)
     gate, up = (oracle.linear(normal, exact(w)) for w in (block.gate, block.up))
     y = oracle.linear(oracle.swiglu(gate, up), exact(block.down))
+    return x + y if block.residual else y
+
+
+def moe_block_oracle(x: Array, block: MoeBlock) -> Array:
+    """Token by token, expert by expert."""
+    normal = x if block.norm is None else _normalized(x, block.norm)
+    shares = oracle.softmax(oracle.linear(normal, exact(block.router)))
+    gate, up, down = (exact(w) for w in (block.gate, block.up, block.down))
+    y = np.zeros_like(x)
+    for token in np.ndindex(x.shape[:-1]):
+        best = np.argsort(-shares[token], kind="stable")[: block.num_experts_per_tok]
+        total = shares[token][best].sum() if block.norm_topk_prob else 1.0
+        for expert in best:
+            gated = oracle.swiglu(gate[expert] @ normal[token], up[expert] @ normal[token])
+            y[token] += shares[token][expert] / total * (down[expert] @ gated)
     return x + y if block.residual else y
 
 
