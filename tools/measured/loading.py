@@ -33,6 +33,7 @@ LOAD = """
 import sys, time
 from pathlib import Path
 import mlx.core as mx
+from tinyllm_kernels import Arithmetic
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.weights import load_weights
 
@@ -40,12 +41,13 @@ def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
-folder, dtype = Path(sys.argv[1]), sys.argv[2]
+folder, dtype, ops = Path(sys.argv[1]), sys.argv[2], Arithmetic.choose(sys.argv[3]).ops
 config = QwenConfig.from_folder(folder)
 mx.eval(mx.zeros((8,)).astype(mx.bfloat16))
 before, started = peak(), time.perf_counter()
 weights = load_weights(folder, config, dtype=None if dtype == "own" else getattr(mx, dtype))
 mx.eval([array for w in weights.values() for array in (w.arrays if hasattr(w, "bits") else [w])])
+ops.prepare(weights)
 print(peak() - before, time.perf_counter() - started)
 """
 
@@ -63,11 +65,11 @@ def write(folder: Path) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), tensors)
 
 
-def load(folder: Path, dtype: str) -> tuple[float, float]:
+def load(folder: Path, dtype: str, ops: str) -> tuple[float, float]:
     """Bytes by which the peak of memory grows, and seconds: medians."""
     runs = []
     for _ in range(TIMES):
-        command = [sys.executable, "-c", LOAD, str(folder), dtype]
+        command = [sys.executable, "-c", LOAD, str(folder), dtype, ops]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         runs.append([float(number) for number in done.stdout.split()])
     grown, seconds = zip(*runs, strict=True)
@@ -81,18 +83,19 @@ def draw(image: Path) -> str:
         write(wide)
         convert(wide, packed, Recipe(packed=PackedFormat(group_size=64, bits=4)))
         cases = [
-            ("bfloat16, as it is", wide, "own"),
-            ("bfloat16, to float32", wide, "float32"),
-            ("4 bits, as it is", packed, "own"),
-            ("4 bits, scales to float32", packed, "float32"),
+            ("bfloat16, as it is", wide, "own", "mlx"),
+            ("bfloat16, to float32", wide, "float32", "mlx"),
+            ("4 bits, as it is", packed, "own", "mlx"),
+            ("4 bits, rows side by side", packed, "own", "cpu"),
+            ("4 bits, scales to float32", packed, "float32", "mlx"),
         ]
         found = [
             (
                 name,
                 sum(file.stat().st_size for file in folder.glob("*.safetensors")),
-                *load(folder, dtype),
+                *load(folder, dtype, ops),
             )
-            for name, folder, dtype in cases
+            for name, folder, dtype, ops in cases
         ]
     figure = Figure(figsize=(7, 3), layout="constrained")
     axes = figure.subplots()

@@ -171,6 +171,9 @@ NB_MODULE(_cpu, m) {
       "interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); },
       "w"_a);
   m.def(
+      "interleave", [](const array& part, int side) { return tinyllm::interleave(part, side); },
+      "part"_a, "side"_a);
+  m.def(
       "use_huge_pages",
       [](const array& x) { tinyllm::use_huge_pages(x.data<void>(), x.nbytes()); }, "x"_a);
   m.def("tiers", [] {

@@ -15,6 +15,10 @@ namespace tinyllm {
 // How many rows of w products want side by side (see interleaved_rows.h); 0 is none.
 int interleaves(const WeightArrays& w);
 
+// A part of a weight, `*lead N width` of 16 or 32 bits, with so many rows side by side: in the same
+// memory, if nobody else holds it.
+mlx::core::array interleave(const mlx::core::array& part, int side);
+
 // x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`.
 mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,
                         const std::optional<mlx::core::array>& bias,

@@ -65,11 +65,12 @@ class CpuOpSet(OpSet):
     def prepare(self, weights: MutableMapping[str, Weight]) -> None:
         """Let rows lie side by side where products want that, and move all into large pages.
 
-        The pages come last: one is made of what lies in its 2 MB, which are often two weights.
+        Rows change places in the memory where they are, if nobody but `weights` holds it. The
+        pages come last: one is made of what lies in its 2 MB, which are often two weights.
         """
-        for name, weight in weights.items():
-            ready = weights[name] = self._interleaved(weight)
-            mx.eval(*arguments.parts(ready))
+        for name in list(weights):
+            weights[name] = self._interleaved(weights.pop(name))
+            mx.eval(*arguments.parts(weights[name]))
         for weight in weights.values():
             for part in arguments.parts(weight):
                 self.native.use_huge_pages(part)
@@ -204,7 +205,13 @@ class CpuOpSet(OpSet):
         if not isinstance(weight, QuantizedTensor) or isinstance(weight, InterleavedTensor):
             return weight
         rows = self.native.interleaves(arguments.weight(weight))
-        return InterleavedTensor(weight, rows) if rows else weight
+        if not rows:
+            return weight
+        form = (weight.group_size, weight.bits, weight.mode)
+        parts = list(weight.arrays)
+        del weight  # or it would be somebody else who holds the parts
+        made = [arguments.array(self.native.interleave(parts.pop(0), rows)) for _ in range(3)]
+        return InterleavedTensor(made, rows, *form)
 
     def _paged(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 from jaxtyping import Shaped, UInt32
@@ -12,8 +12,9 @@ from tinyllm_ops import QuantizedTensor
 class InterleavedTensor(QuantizedTensor):
     """A `QuantizedTensor` whose rows lie side by side: of a few first their first words, and so on.
 
-    To everything but the extension it is the tensor that it was made of: `packed`, `scales` and
-    `biases` have MLX's layout, for which they are copied whenever somebody computes with them.
+    To everything but the extension, which made it (`interleave`), it is the tensor that it was:
+    `packed`, `scales` and `biases` have MLX's layout, for which they are copied whenever somebody
+    computes with them.
 
     Attributes:
         interleaved: codes, scales and biases as they lie in memory, in the shapes of the parts.
@@ -23,21 +24,20 @@ class InterleavedTensor(QuantizedTensor):
     interleaved: tuple[mx.array, ...]
     rows: int
 
-    def __init__(self, w: QuantizedTensor, rows: int) -> None:
-        """Copy a weight.
+    def __init__(
+        self, parts: Sequence[mx.array], rows: int, group_size: int, bits: int, mode: str
+    ) -> None:
+        """Hold a weight of affine codes, shape `*lead N I`.
 
         Args:
-            w: affine codes, shape `*lead N I`.
+            parts: codes, scales and biases as they lie in memory.
             rows: how many lie side by side, a divisor of N.
+            group_size: as of the tensor.
+            bits: as of the tensor.
+            mode: as of the tensor.
         """
-        fields = {
-            "group_size": w.group_size,
-            "bits": w.bits,
-            "mode": w.mode,
-            "interleaved": tuple(_interleaved(part, rows) for part in w.arrays),
-            "rows": rows,
-        }
-        self.__dict__.update(fields)  # the class is frozen
+        form = {"group_size": group_size, "bits": bits, "mode": mode}
+        self.__dict__.update(form, interleaved=tuple(parts), rows=rows)  # the class is frozen
 
     @property
     def packed(self) -> UInt32[mx.array, "*lead words"]:
@@ -81,9 +81,3 @@ class InterleavedTensor(QuantizedTensor):
         *lead, n, width = part.shape
         blocks = part.reshape(*lead, n // self.rows, width, self.rows)
         return blocks.swapaxes(-1, -2).reshape(part.shape)
-
-
-def _interleaved(part: mx.array, rows: int) -> mx.array:
-    *lead, n, width = part.shape
-    blocks = part.reshape(*lead, n // rows, rows, width).swapaxes(-1, -2)
-    return mx.contiguous(blocks).reshape(part.shape)

@@ -73,8 +73,8 @@ class OpSet:
         their place. Those have the same numbers, and are read like them by every OpSet.
 
         Args:
-            weights: each is replaced before the next is looked at, so that memory is enough for
-                all of them and one.
+            weights: each is replaced before the next is looked at. One that nobody else holds may
+                be changed where it lies.
         """
 
     def feed_forward(
