@@ -206,6 +206,24 @@ def test_too_little_memory_for_a_page_is_said(pico: Model) -> None:
         Engine(*pico, EngineSettings(memory_bytes=100))
 
 
+@pytest.mark.parametrize("within", [3, 0])
+def test_no_process_takes_more_pages_than_another_has_room_for(pico: Model, within: int) -> None:
+    class Shared(Qwen):
+        def pages_within(self, memory_bytes: int, page_size: int, *, kv_bits: int | None) -> int:
+            assert memory_bytes == pages_of(model, 5, 4)
+            return within
+
+    model, tokenizer = pico
+    shared = Shared.__new__(Shared)
+    vars(shared).update(vars(model))
+    settings = EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4))
+    if within:
+        assert Engine(shared, tokenizer, settings).stats.pages_total == within
+    else:
+        with pytest.raises(ValueError, match="what one page of 4 tokens takes in each process"):
+            Engine(shared, tokenizer, settings)
+
+
 class Asked(Qwen):
     """A model that notes what it was asked for after each pass."""
 

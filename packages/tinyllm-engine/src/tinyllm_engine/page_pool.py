@@ -34,7 +34,7 @@ class PagePool:
         self._settings = settings
         models = (model,) if draft is None else (model, draft)
         self.page_bytes = sum(cache.nbytes for each in models for cache in self._pages(each, 1))
-        self.num_pages = self._affordable(model.config.context_length)
+        self.num_pages = self._affordable(model)
         self.caches = self._pages(model, self.num_pages)
         self.draft_caches = [] if draft is None else self._pages(draft, self.num_pages)
         mx.eval([array for cache in self._all_caches for array in cache.arrays])
@@ -53,8 +53,23 @@ class PagePool:
         settings = self._settings
         return model.make_pages(count, settings.page_size, kv_bits=settings.kv_bits)
 
-    def _affordable(self, context_length: int) -> int:
-        """How many pages the settings allow, or need."""
+    def _affordable(self, model: Qwen) -> int:
+        """How many pages the settings allow, or need, in each process that shares the model.
+
+        Others may have more of its heads or layers than this one, and take no more memory for that.
+        """
+        settings, count = self._settings, self._wanted(model.config.context_length)
+        memory_bytes = count * self.page_bytes
+        within = model.pages_within(memory_bytes, settings.page_size, kv_bits=settings.kv_bits)
+        if not within:
+            raise ValueError(
+                f"memory_bytes: expected what one page of {settings.page_size} tokens takes in "
+                f"each process, got {memory_bytes}, which is less in one of them"
+            )
+        return min(count, within)
+
+    def _wanted(self, context_length: int) -> int:
+        """How many pages the settings allow, or need, in this process."""
         settings = self._settings
         limit = settings.memory_bytes
         if limit is not None:

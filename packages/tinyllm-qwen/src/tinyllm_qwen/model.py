@@ -206,6 +206,21 @@ class Qwen:
             for layer in self.layers
         ]
 
+    def pages_within(self, memory_bytes: int, page_size: int, *, kv_bits: int | None = None) -> int:
+        """How many pages take no more memory than that in any process that shares the model.
+
+        Args:
+            memory_bytes: that all pages of a process may take.
+            page_size: as for `make_pages`.
+            kv_bits: as for `make_pages`.
+        """
+        # Of this process alone: a `Leader` makes pages everywhere.
+        page = Qwen.make_pages(self, 1, page_size, kv_bits=kv_bits)
+        count = memory_bytes // sum(layer.nbytes for layer in page)
+        if self.share is None:
+            return count
+        return int(mx.min(self.share.ranks.stack(mx.array(count, dtype=mx.int64))))
+
     def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages of all layers, from the first of each pair to the second."""
         for cache in pages:

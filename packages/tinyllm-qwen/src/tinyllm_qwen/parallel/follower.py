@@ -8,6 +8,7 @@ from tinyllm_layers import KVCache, PagedCache
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.orders import (
     CopyPages,
+    CountPages,
     DropCache,
     FindBest,
     MakeCache,
@@ -52,6 +53,8 @@ class Follower:
         match order:
             case MakeCache(number, kv_bits, max_size):
                 self._caches[number] = model.make_cache(kv_bits=kv_bits, max_size=max_size)
+            case CountPages(memory_bytes, page_size, kv_bits):
+                model.pages_within(memory_bytes, page_size, kv_bits=kv_bits)
             case MakePages(number, count, page_size, kv_bits):
                 pages = model.make_pages(count, page_size, kv_bits=kv_bits)
                 # What is more memory than there is, is so before the first request.

@@ -13,6 +13,7 @@ from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.line import Line
 from tinyllm_qwen.parallel.orders import (
     CopyPages,
+    CountPages,
     DropCache,
     FindBest,
     MakeCache,
@@ -62,6 +63,13 @@ class Leader(Qwen):
         pages = super().make_pages(count, page_size, kv_bits=kv_bits)
         self._tell(MakePages(self._number(pages[0]), count, page_size, kv_bits))
         return pages
+
+    def pages_within(self, memory_bytes: int, page_size: int, *, kv_bits: int | None = None) -> int:
+        """Count on all ranks; see `Qwen.pages_within`."""
+        self._tell(CountPages(memory_bytes, page_size, kv_bits))
+        count = super().pages_within(memory_bytes, page_size, kv_bits=kv_bits)
+        self._in_step = True
+        return count
 
     def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy pages here and everywhere; see `Qwen.copy_pages`."""
@@ -141,7 +149,7 @@ class Leader(Qwen):
         self._dropped.clear()
         for line in self._lines:
             line.send(b"".join([*told, encoded(order)]))
-        self._in_step = not isinstance(order, Pass | PagedPass | Score | FindBest)
+        self._in_step = not isinstance(order, CountPages | Pass | PagedPass | Score | FindBest)
 
     def _together(self, array: mx.array) -> mx.array:
         """Begin to compute what the others were told to."""
