@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,9 @@ from tinyllm_serve.exchange import Asked, exchange
 from tinyllm_serve.labelled_metrics import labelled_metrics
 from tinyllm_serve.prefix_map import PrefixMap
 from tinyllm_serve.replica_options import ReplicaOptions
+from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.request_beginnings import request_beginnings
+from tinyllm_serve.settings import Settings
 
 STRIDE = 16
 
@@ -207,3 +210,11 @@ def test_options_that_need_ray(
     monkeypatch.setitem(sys.modules, "ray", None)  # where it is installed as well
     assert cli.main() == cli.USAGE
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings(prefix_path=Path("prefixes")), Settings(split="layers")]
+)
+def test_what_many_engines_cannot_do_is_refused(settings: Settings) -> None:
+    with pytest.raises(UsageError, match=r"^--(prefix-path|split): expected none with --ray: "):
+        local_settings(settings)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.split import HEADS
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.settings import Settings
@@ -15,11 +16,13 @@ def local_settings(settings: Settings) -> Settings:
     before it is.
 
     Raises:
-        UsageError: if there is a file that all replicas would write.
+        UsageError: if there is a file that all replicas would write, or a split of their models.
         CheckpointError, HubError: if a model cannot be had.
     """
     if settings.prefix_path is not None:
         raise UsageError("--prefix-path: expected none with --ray: replicas come and go")
+    if settings.split != str(HEADS):
+        raise UsageError("--split: expected none with --ray: each replica has all of the model")
     draft = settings.draft_model
     return replace(
         settings,
