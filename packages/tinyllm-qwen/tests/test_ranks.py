@@ -30,6 +30,10 @@ FORMATS = [
     ("qwen3", "mxfp4", 4, 32),
     ("qwen3", "mxfp8", 8, 32),
     ("qwen3", "nvfp4", 4, 16),
+    ("qwen3", "affine", 2, 32),
+    ("qwen2", "affine", 3, 64),
+    ("qwen3_moe", "affine", 5, 32),
+    ("qwen3", "affine", 6, 32),
 ]
 DEEP: list[tuple[str, str, dict[str, object]]] = [
     (
