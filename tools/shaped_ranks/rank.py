@@ -50,12 +50,12 @@ def main() -> None:
     member = Member.join(lambda _rank, _why: os._exit(1))
     if member is None:
         raise RuntimeError("started alone: run.py starts all ranks")
-    model, _ = member.load(folder, ops=arithmetic.ops, dtype=arithmetic.dtype)
-    if member.leads:
-        print(json.dumps(decode(model, int(count))))
-    else:
-        member.follow(model)
-    member.leave()
+    with member:
+        model, _ = member.load(folder, ops=arithmetic.ops, dtype=arithmetic.dtype)
+        if member.leads:
+            print(json.dumps(decode(model, int(count))))
+        else:
+            member.follow(model)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Several processes that share the model: one answers, all end together."""
 
+import io
 import json
 import os
 import signal
@@ -12,6 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tinyllm_chat import group
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.terminal import Terminal
 
 pytestmark = pytest.mark.exhaustive
 
@@ -125,9 +129,9 @@ def test_a_rank_that_dies_ends_the_others(start: Start, random: str, dead: int) 
     assert f"chat: rank {dead} has left: the group ends" in errors
 
 
-def test_a_rank_that_hangs_ends_the_others(start: Start) -> None:
-    ranks = start("--max-tokens", "8")
-    ask(ranks[0], "what is rope?")
+def test_a_rank_that_hangs_ends_the_others(start: Start, random: str) -> None:
+    ranks = start("--model", random, "--max-tokens", "100000")
+    ask(ranks[0], "go")
     ranks[1].send_signal(signal.SIGSTOP)
     stopped = time.monotonic()
     errors = ended(ranks[:1], 20)[0]
@@ -145,3 +149,25 @@ def test_ctrl_c_ends_all(start: Start, random: str) -> None:
         rank.send_signal(signal.SIGINT)
     ended(ranks, 20)
     assert ranks[0].returncode == 130
+
+
+@pytest.mark.parametrize(("lost", "events"), [(0, [1]), (1, ["terminal put back", 1])])
+def test_only_rank_0_puts_the_terminal_back(
+    lost: int,
+    events: list[object],
+    screen: Callable[..., io.StringIO],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[object] = []
+
+    def join(tell: Callable[[int, str], None], _split: object) -> None:
+        tell(lost, "has left")
+
+    monkeypatch.setenv("MLX_RANK", str(1 - lost))
+    monkeypatch.setattr(sys, "stdin", screen(terminal=True))
+    monkeypatch.setattr(group.termios, "tcgetattr", lambda _file: [])
+    monkeypatch.setattr(group.termios, "tcsetattr", lambda *_: done.append("terminal put back"))
+    monkeypatch.setattr(group.os, "_exit", done.append)
+    monkeypatch.setattr(group.Member, "join", join)
+    with group.joined(Settings(), Terminal(screen(), screen(), {})):
+        assert done == events

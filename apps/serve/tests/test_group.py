@@ -19,7 +19,7 @@ import pytest
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import generate, load
 from tinyllm_serve.errors import UsageError
-from tinyllm_serve.group import joined
+from tinyllm_serve.group import check_alone, joined
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
@@ -192,6 +192,13 @@ def test_a_server_that_dies_ends_the_other_rank(start: Start, endless: Path) -> 
 def test_a_split_among_nobody_is_refused(split: str, said: str) -> None:
     with pytest.raises(UsageError, match=said), joined(Settings(split=split)):
         pass
+
+
+def test_replicas_are_refused_to_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_alone("--ray")
+    monkeypatch.setenv("MLX_RANK", "0")
+    with pytest.raises(UsageError, match="--ray: expected one process, but a launcher has started"):
+        check_alone("--ray")
 
 
 def test_a_file_of_pages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

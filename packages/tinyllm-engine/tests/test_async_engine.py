@@ -164,6 +164,23 @@ def test_an_engine_that_fails_fails_everybody_and_says_why(prompts: list[list[in
     run(test, lambda: BrokenEngine(whole.model, whole.tokenizer))
 
 
+def test_who_knows_better_why_a_step_failed_is_heard(prompts: list[list[int]]) -> None:
+    whole = make()
+
+    async def main() -> None:
+        engine = AsyncEngine(
+            lambda: BrokenEngine(whole.model, whole.tokenizer),
+            lambda: engine.fail("rank 1 has left"),
+        )
+        await engine.start()
+        with pytest.raises(EngineClosedError, match=r"^rank 1 has left$"):
+            await collect(engine, Request(prompts[0]))
+        await engine.close()
+        assert engine.closed == "rank 1 has left"
+
+    asyncio.run(main())
+
+
 class StuckEngine(Engine):
     """Waits in its first step, and in every embedding, for what does not come."""
 

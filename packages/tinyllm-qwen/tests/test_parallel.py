@@ -12,11 +12,14 @@ from tinyllm_ops import MLX, PagedTokens
 from tinyllm_qwen.config import QwenConfig
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel import line as line_module
+from tinyllm_qwen.parallel import member as member_module
 from tinyllm_qwen.parallel.follower import Follower
 from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.line import Line
+from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.parallel.orders import (
     CopyPages,
+    CountPages,
     FindBest,
     MakeCache,
     MakePages,
@@ -127,6 +130,26 @@ def test_followers_keep_the_pages_that_the_leader_keeps(kv_bits: int | None) -> 
     assert mx.array_equal(scores, follower.scores[0])
 
 
+class Roomier(Ranks):
+    """One of two processes, of which the other has room for five pages."""
+
+    def stack(self, part: mx.array) -> mx.array:
+        return mx.array([part.item(), 5])
+
+
+def test_there_are_as_many_pages_as_every_rank_has_room_for() -> None:
+    record = Recorder()
+    leader = Leader(part(), [record])
+    page = sum(layer.nbytes for layer in leader.make_pages(1, 4, kv_bits=8))
+    assert leader.pages_within(4 * page - 1, 4, kv_bits=8) == 3
+    leader.make_cache()  # the others have answered, and wait for nothing
+    assert CountPages(4 * page - 1, 4, 8) in map(decoded, record.sent)
+    Follower(part()).follow(record.sent)
+    whole = part()
+    whole.share = Share(Roomier(mx.distributed.init()), whole.share.partition)
+    assert [whole.pages_within(count * page, 4, kv_bits=8) for count in (3, 9)] == [3, 5]
+
+
 def test_caches_that_are_gone_are_forgotten_everywhere() -> None:
     record = Recorder()
     leader = Leader(part(), [record])
@@ -166,6 +189,7 @@ def test_caches_of_others_are_refused() -> None:
     "order",
     [
         MakeCache(3, None, 16),
+        CountPages(1 << 40, 32, None),
         MakePages(4, 100, 32, 8),
         CopyPages(4, [[1, 2], [3, 4]]),
         Pass(1, 7, [[1, 2]]),
@@ -206,8 +230,10 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
 
 def test_lines_come_through_and_signs_of_life_do_not(ends: Ends) -> None:
     line, theirs, said = ends
+    assert not line.ended
     theirs.sendall(b"one\n\ntwo\nend\n")
     assert list(line.received()) == [b"one\n", b"two\n"]
+    assert line.ended
     assert theirs.recv(10).startswith(b"\n")
     line.close()
     with pytest.raises(queue.Empty):
@@ -236,3 +262,58 @@ def test_an_end_in_the_middle_of_an_answer_is_a_loss(ends: Ends) -> None:
     _, theirs, said = ends
     theirs.sendall(b"end\n")
     assert said.get(timeout=5) == (0, "has ended in the middle of an answer")
+
+
+@pytest.mark.parametrize(
+    ("error", "rank_0_ended", "waits", "said"),
+    [
+        (RuntimeError("lost"), False, 1, "lost"),
+        (RuntimeError("lost"), True, 1, "rank 0 has ended before the others: it says why"),
+        (ValueError("no"), True, 0, "no"),
+    ],
+)
+def test_a_failed_sum_leaves_it_to_the_lines_to_say_who_is_gone(
+    error: Exception, rank_0_ended: bool, waits: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[object] = []
+
+    class Leaving(Recorder):
+        ended = rank_0_ended
+
+        def close(self) -> None:
+            events.append("left")
+
+    monkeypatch.setattr(member_module.time, "sleep", events.append)
+    group = mx.distributed.init()
+    with pytest.raises(type(error), match=f"^{said}$"), Member(group, Ranks(group), [Leaving()]):
+        raise error
+    assert events == [member_module.NOTICED] * waits + ["left"]
+
+
+def test_a_neighbor_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, tries = mx.distributed.init(), []
+
+    def init(*, strict: bool) -> mx.distributed.Group:
+        tries.append(strict)
+        if len(tries) < 3:
+            raise RuntimeError("[ring] Couldn't connect (error: 111)")
+        return alone
+
+    monkeypatch.setattr(member_module.mx.distributed, "init", init)
+    assert Member.join(lambda _rank, _why: None) is None
+    assert tries == [True] * 3
+    tries.clear()
+    monkeypatch.setattr(member_module, "JOINING", 15)
+    with pytest.raises(RuntimeError, match=r"come together: \[ring\] Couldn't .* MLX_HOSTFILE, a"):
+        Member.join(lambda _rank, _why: None)
+    assert tries == [True]
+
+
+def test_the_only_process_of_a_launcher_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("\n")
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+    monkeypatch.setattr(member_module.mx.distributed, "init", None)
+    assert Member.join(lambda _rank, _why: None) is None

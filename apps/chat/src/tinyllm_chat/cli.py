@@ -176,7 +176,9 @@ def _open_streams() -> None:
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
     """Answer once, or begin a conversation; or compute with the process that does."""
-    from tinyllm_chat import group  # with MLX, which --help can do without
+    from tinyllm_qwen.parallel import is_launched  # with MLX, which --help can do without
+
+    from tinyllm_chat import group  # as well
 
     terminal = Terminal.standard()
     with group.joined(settings, terminal) as member:
@@ -184,7 +186,7 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
             group.follow(settings, terminal, member)
             return
         # A launcher's pipe never ends: what comes through it is a conversation, not a text.
-        piped = _piped(terminal) if member is None else None
+        piped = None if is_launched() else _piped(terminal)
         if prompt is None and piped is None:
             if as_json:
                 raise UsageError("--json: expected --prompt TEXT or text on stdin beside it")

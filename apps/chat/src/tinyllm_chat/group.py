@@ -39,17 +39,20 @@ def joined(settings: Settings, terminal: Terminal) -> Iterator[Member | None]:
 
     def lost(rank: int, why: str) -> None:
         # From a thread, while the model may wait for that rank for ever: there is no other way out.
-        if before is not None:  # the prompt may have the terminal in a mode of its own
+        # The prompt of rank 0, which has lost one of the others, may have the terminal in a mode of
+        # its own. To those who have lost rank 0 it does not belong: in the background of a shell
+        # they would be stopped for touching it.
+        if before is not None and rank != 0:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
         terminal.notice(f"rank {rank} {why}: the group ends")
         os._exit(LOST)
 
     member = Member.join(lost, split)
-    try:
+    if member is None:
+        yield None
+        return
+    with member:
         yield member
-    finally:
-        if member is not None:
-            member.leave()
 
 
 def follow(settings: Settings, terminal: Terminal, member: Member) -> None:

@@ -12,6 +12,7 @@ def talk(session: Session, lines: TextIO) -> None:
 
     Raises:
         KeyboardInterrupt: on Ctrl-C: there is nobody to go on with.
+        RuntimeError: if a computation fails: then the other processes cannot go on either.
     """
     for line in lines:
         try:
@@ -21,5 +22,5 @@ def talk(session: Session, lines: TextIO) -> None:
             return
         except BrokenPipeError:
             raise  # nobody reads the answers
-        except (ValueError, RuntimeError, OSError) as error:
+        except (ValueError, OSError) as error:
             session.terminal.notice(one_line(error))

@@ -83,10 +83,8 @@ def joined(settings: Settings) -> Iterator[Group | None]:
     if member is None:
         yield None
         return
-    try:
+    with member:
         yield Group(member, loss)
-    finally:
-        member.leave()
 
 
 def check_alone(option: str) -> None:

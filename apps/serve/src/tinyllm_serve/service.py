@@ -39,9 +39,12 @@ class Service:
         """
         self.settings = settings
         self._group = group
-        self.engine = AsyncEngine(self._make)
+        # The line to a rank that is gone says which one it was, a step only that it has failed.
+        failing = None if group is None else group.member.await_loss
+        self.engine = AsyncEngine(self._make, failing)
         self.advice = GenerationConfig()
         self.arithmetic: Arithmetic | None = None
+        self._weight_bytes = 0
         self._state: State = "loading"
         self.created = int(time.time())
         self.metrics = Metrics(lambda: None if self.state == "loading" else self.engine.stats)
@@ -84,7 +87,7 @@ class Service:
             self._group.loss.engine = self.engine
 
     def facts(self) -> Mapping[str, Fact]:
-        """What computes, and how many pages there are."""
+        """What computes, how many pages there are, and the weights that this process has."""
         if self.arithmetic is None:
             return {}
         return {
@@ -92,6 +95,7 @@ class Service:
             "device": self.arithmetic.device,
             "note": self.arithmetic.note or None,
             "pages": self.engine.stats.pages_total,
+            "weight_bytes": self._weight_bytes,
             "ranks": self.ranks,
             "draft_model": self.settings.draft_model,
             "speculation": self.settings.guesses or None,
@@ -165,6 +169,7 @@ class Service:
         self.advice.sampling()  # out of range, it fails here and not at the first request
         load_part = load if self._group is None else self._group.member.load
         model, tokenizer = load_part(folder, ops=self.arithmetic.ops, dtype=self.arithmetic.dtype)
+        self._weight_bytes = model.nbytes
         draft = None
         if settings.draft_model is not None:
             draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)

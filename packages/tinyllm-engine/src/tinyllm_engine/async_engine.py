@@ -52,13 +52,18 @@ class AsyncEngine:
     kept waiting.
     """
 
-    def __init__(self, make: Callable[[], Engine]) -> None:
+    def __init__(
+        self, make: Callable[[], Engine], failing: Callable[[], None] | None = None
+    ) -> None:
         """Prepare; `start` begins.
 
         Args:
             make: makes the engine, in the thread that will own it.
+            failing: called there when a step has failed, before anybody is told: whoever knows
+                better why that is can call `fail` first.
         """
         self._make = make
+        self._failing = failing
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
         self._streams: dict[Handle, _Stream] = {}  # the owner thread's
         self._askers: set[Callable[[BaseException], None]] = set()
@@ -217,6 +222,8 @@ class AsyncEngine:
                 self._engine.save_prefixes()
         except Exception as error:
             _log.exception("a step has failed")
+            if self._failing is not None:
+                self._failing()
             reason = f"the engine has failed: {error}"
         self._loop.call_soon_threadsafe(self._give_up, reason)
 

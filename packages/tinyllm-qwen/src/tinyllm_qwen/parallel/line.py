@@ -39,6 +39,7 @@ class Line:
         self._connection = connection
         self._lost = lost
         self._closed = threading.Event()
+        self._ended = threading.Event()
         self._sending = threading.Lock()
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         for work in (self._listen, self._beat):
@@ -60,6 +61,11 @@ class Line:
                 return
             yield line
 
+    @property
+    def ended(self) -> bool:
+        """Whether rank 0 has said that there are no more lines."""
+        return self._ended.is_set()
+
     def close(self) -> None:
         """Leave; rank 0 says so, the others are not to leave before it does."""
         self._closed.set()  # first: the other one may be gone as soon as it is told
@@ -74,6 +80,7 @@ class Line:
             with self._connection.makefile("rb") as lines:
                 for line in lines:
                     if line == _END:
+                        self._ended.set()
                         self._lines.put(None)
                         self._closed.wait(LIMIT)
                         why = "has ended in the middle of an answer"
@@ -88,6 +95,7 @@ class Line:
             why = f"cannot be reached: {error}"
         if not self._closed.is_set():
             self._lost(self.rank, why)
+        self._connection.close()
 
     def _beat(self) -> None:
         while not self._closed.wait(BEAT):

@@ -3,6 +3,7 @@
 import faulthandler
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,12 @@ from tinyllm_qwen.weights import Progress
 
 JOINING = 60
 """Seconds that a rank waits for the others before it gives up."""
+
+_RING_PATIENCE = 15
+"""Seconds after which MLX's ring gives up a neighbor that does not listen yet."""
+
+NOTICED = 2.0
+"""Seconds within which lines say that a rank is gone whose part of a sum is missing."""
 
 # What tells a process that it is one of several: mlx.launch (and a user, by hand), Open MPI, MPICH.
 _LAUNCHED = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -53,7 +60,7 @@ def launched_split(text: str) -> Split:
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: the group that it is in, and its lines to the others.
+    """One rank: the group that it is in, and its lines to the others; a context that it leaves.
 
     Attributes:
         group: all ranks.
@@ -83,11 +90,14 @@ class Member:
         Raises:
             RuntimeError: if the group that the environment describes cannot be made.
         """
+        hosts = os.environ.get("MLX_HOSTFILE")
+        if hosts and Path(hosts).is_file() and not Path(hosts).read_text().strip():
+            return None  # so mlx.launch tells the only process that it starts
         # MLX waits inside, where no other thread of Python gets a turn: this clock needs none.
         with Path(os.devnull).open("w") as nowhere:
             faulthandler.dump_traceback_later(JOINING, exit=True, file=nowhere)
             try:
-                group = mx.distributed.init(strict=True)
+                group = _described_group()
             finally:
                 faulthandler.cancel_dump_traceback_later()
         if group.size() == 1:
@@ -127,8 +137,8 @@ class Member:
             group=self.group,
             split=self.split,
         )
-        digest = hashlib.sha256(repr(model.config).encode()).hexdigest()[:12]
-        agree(self.ranks, f"a model of config {digest} in {model.dtype}, --split {self.split}")
+        fact = f"model {_fingerprint(model)} in {model.dtype}, --split {self.split}"
+        agree(self.ranks, fact)
         return (Leader(model, self.lines) if self.leads else model), tokenizer
 
     def follow(self, model: Qwen) -> None:
@@ -136,9 +146,59 @@ class Member:
         (line,) = self.lines
         Follower(model).follow(line.received())
 
-    def leave(self) -> None:
-        """Tell the others that this one ends, once it has done its part of what they do."""
-        if self.leads:
+    def await_loss(self) -> None:
+        """Give the lines time to say which rank is gone, after a computation has failed.
+
+        A sum without one of its ranks fails at once, and does not know which one it was. The line
+        to that rank knows, as soon as the system gives its thread a turn.
+        """
+        time.sleep(NOTICED)
+
+    def __enter__(self) -> "Member":
+        """Compute with the others."""
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
+        """Tell the others that this one ends, once it has done its part of what they do.
+
+        Raises:
+            RuntimeError: instead of one that says no more than that rank 0 is gone, if it has left
+                in good order.
+        """
+        failed = isinstance(error, RuntimeError)
+        if failed:
+            self.await_loss()
+        elif self.leads:
             mx.synchronize()
         for line in self.lines:
             line.close()
+        if failed and any(line.ended for line in self.lines):
+            raise RuntimeError("rank 0 has ended before the others: it says why") from error
+
+
+def _described_group() -> mx.distributed.Group:
+    """The group that the environment describes.
+
+    Whoever starts ranks by hand may need longer to get to the next machine than MLX's ring waits.
+    """
+    until = time.monotonic() + JOINING - _RING_PATIENCE
+    while True:
+        try:
+            return mx.distributed.init(strict=True)
+        except (RuntimeError, ValueError) as error:
+            if "Couldn't connect" in str(error) and time.monotonic() < until:
+                continue
+            raise RuntimeError(
+                f"the ranks do not come together: {error}. Start all with a launcher, or each with "
+                "MLX_RANK, from 0 on, and MLX_HOSTFILE, a file such as "
+                '[["10.0.0.1:40001"], ["10.0.0.2:40001"]] with an address of each'
+            ) from error
+
+
+def _fingerprint(model: Qwen) -> str:
+    """What tells one model from another: its config, and the one weight that all ranks have."""
+    digest = hashlib.sha256(repr(model.config).encode())
+    digest.update(repr(model.norm.weight.astype(mx.float32).tolist()).encode())
+    return digest.hexdigest()[:12]

@@ -20,8 +20,8 @@ _ROOM = 512
 def meet(ranks: Ranks, lost: Loss) -> list[Line]:
     """Connect rank 0 to each of the others.
 
-    Rank 0 listens where the ring's hostfile says that it is (TINYLLM_LEADER names another
-    address), and says so, with a password, through the group, which only its members are in.
+    Rank 0 listens where the launcher has said that it is (TINYLLM_LEADER names another address),
+    and says so, with a password, through the group, which only its members are in.
 
     Args:
         ranks: the group.
@@ -35,21 +35,27 @@ def meet(ranks: Ranks, lost: Loss) -> list[Line]:
     """
     if ranks.rank:
         host, port, password = json.loads(_said(ranks, ""))
-        connection = socket.create_connection((host, port), LIMIT)
+        try:
+            connection = socket.create_connection((host, port), LIMIT)
+        except OSError as error:
+            raise _not_met(f"rank 0 is not to be reached at {host}:{port}", error) from error
         connection.sendall(json.dumps([ranks.rank, password]).encode() + b"\n")
         return [Line(connection, 0, lost)]
-    password = secrets.token_hex(16)
-    with socket.create_server((_own_host(), 0)) as listening:
-        listening.settimeout(LIMIT)
-        _said(ranks, json.dumps([*listening.getsockname()[:2], password]))
-        found: dict[int, socket.socket] = {}
-        while len(found) < ranks.size - 1:
-            connection, _ = listening.accept()
-            rank = _rank_of(connection, password)
-            if rank is None:
-                connection.close()
-            else:
-                found[rank] = connection
+    password, host = secrets.token_hex(16), _own_host()
+    try:
+        with socket.create_server((host, 0)) as listening:
+            listening.settimeout(LIMIT)
+            _said(ranks, json.dumps([*listening.getsockname()[:2], password]))
+            found: dict[int, socket.socket] = {}
+            while len(found) < ranks.size - 1:
+                connection, _ = listening.accept()
+                rank = _rank_of(connection, password)
+                if rank is None:
+                    connection.close()
+                else:
+                    found[rank] = connection
+    except OSError as error:
+        raise _not_met(f"the other ranks do not reach rank 0 at {host}", error) from error
     return [Line(connection, rank, lost) for rank, connection in sorted(found.items())]
 
 
@@ -85,15 +91,26 @@ def _text(letters: mx.array) -> str:
 
 
 def _own_host() -> str:
-    """Where the others reach this machine."""
+    """Where the others reach this machine: what a launcher tells MLX's backends, or its name."""
     named = os.environ.get("TINYLLM_LEADER")
     if named:
         return named
     hosts = os.environ.get("MLX_HOSTFILE")
-    if not hosts:
-        return socket.gethostname()
-    first: str = json.loads(Path(hosts).read_text())[0][0]
-    return first.rpartition(":")[0]
+    if hosts:
+        first: str = json.loads(Path(hosts).read_text())[0][0]
+        return first.rpartition(":")[0]
+    coordinator = os.environ.get("MLX_JACCL_COORDINATOR")
+    if coordinator:
+        return coordinator.rpartition(":")[0]
+    return os.environ.get("NCCL_HOST_IP") or socket.gethostname()
+
+
+def _not_met(what: str, error: OSError) -> OSError:
+    """An error that says what to do."""
+    return OSError(
+        f"{what} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an address "
+        "of its machine that the others reach"
+    )
 
 
 def _rank_of(connection: socket.socket, password: str) -> int | None:
