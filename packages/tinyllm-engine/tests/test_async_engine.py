@@ -16,6 +16,7 @@ from tinyllm_engine import (
     RequestError,
     async_engine,
 )
+from tinyllm_engine.embedding import Embedding
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
 
@@ -109,6 +110,35 @@ def test_draining_ends_what_is_under_way_and_refuses_what_comes(prompts: list[li
     run(test)
 
 
+def test_texts_whose_direction_is_wanted_do_not_stall_those_who_are_answered(
+    prompts: list[list[int]],
+) -> None:
+    text = prompts[6] * 8
+    chunk = 32  # as many tokens as a pace that is in a hurry allows
+
+    def hasty() -> Engine:
+        engine = make()
+        settings = EngineSettings(page_size=8, step_seconds=1e-9, prefill_tokens=chunk)
+        return Engine(engine.model, engine.tokenizer, settings)
+
+    async def test(engine: AsyncEngine) -> None:
+        stream = engine.stream(Request(prompts[0], 1000, ignore_end=True))
+        await anext(stream)
+        embeddings = asyncio.gather(*(engine.embed(text) for _ in range(4)))
+        tokens = 0
+        while not embeddings.done():
+            await anext(stream)
+            tokens += 1
+        await stream.aclose()
+        one, *others = embeddings.result()
+        for other in others:
+            assert other == pytest.approx(one, abs=1e-5)
+        # A token after each chunk, as a rule; all texts in one go would leave time for a few.
+        assert tokens > 2 * len(text) // chunk
+
+    run(test, hasty)
+
+
 def test_an_idle_engine_gives_memory_back(
     prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,9 +220,9 @@ class StuckEngine(Engine):
         self.forever.wait(60)
         return []
 
-    def embed(self, tokens: Sequence[int]) -> list[float]:
+    def embedding(self, tokens: Sequence[int]) -> Embedding:
         self.forever.wait(60)
-        return []
+        return super().embedding(tokens)
 
 
 @pytest.mark.parametrize("embeds", [False, True])

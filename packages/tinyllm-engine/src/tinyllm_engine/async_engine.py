@@ -72,6 +72,7 @@ class AsyncEngine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._under_way = 0
+        self._embedding = asyncio.Lock()
         self._engine: Engine | None = None
         self._thread: Thread | None = None
 
@@ -141,14 +142,22 @@ class AsyncEngine:
                 self._idle.set()
 
     async def embed(self, tokens: Sequence[int]) -> list[float]:
-        """The text's direction in the model's space: see `Engine.embed`.
+        """The text's direction in the model's space: see `Embedding`.
+
+        It is computed as a long prompt is, a chunk between two steps, and of all texts together one
+        chunk at a time: those who are being answered wait no longer for many than for one.
 
         Raises:
             RequestError: if the text is empty or too long.
             EngineClosedError: if the engine is closed.
         """
         self._refuse_if_closed()
-        return await self._ask(lambda engine: engine.embed(list(tokens)))
+        embedding = await self._ask(lambda engine: engine.embedding(tokens))
+        direction = None
+        while direction is None:
+            async with self._embedding:
+                direction = await self._ask(lambda _: embedding.advance())
+        return direction
 
     async def drain(self) -> None:
         """Refuse new requests, and wait until those under way have ended."""

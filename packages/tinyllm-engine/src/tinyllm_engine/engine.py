@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import cast
 
 import mlx.core as mx
 from tinyllm_qwen import Qwen, Tokenizer
@@ -19,6 +18,7 @@ from tinyllm_engine.chooser import Chooser
 from tinyllm_engine.coverage import Coverage
 from tinyllm_engine.draft_model import DraftModel
 from tinyllm_engine.drafter import Drafter
+from tinyllm_engine.embedding import Embedding
 from tinyllm_engine.fingerprint import fingerprint
 from tinyllm_engine.grammar_compiler import GrammarCompiler
 from tinyllm_engine.handle import Handle
@@ -214,23 +214,27 @@ class Engine:
             raise ValueError("path: expected one here or in EngineSettings.prefix_path, got None")
         return self._prefixes.save(path)
 
-    def embed(self, tokens: Sequence[int]) -> list[float]:
-        """The direction, of length 1, in which the model stands after a text.
-
-        The last token's state after the last norm: the pooling of Qwen3-Embedding (Zhang et al.
-        2025). Nothing else is computed meanwhile.
+    def embedding(self, tokens: Sequence[int]) -> Embedding:
+        """Begin with the direction of a text, in chunks that take as long as those of prompts.
 
         Raises:
             RequestError: if the text is empty or too long.
         """
         self._check(tokens)
-        cache = self.model.make_cache()
-        for start in range(0, len(tokens), self.settings.prefill_tokens):
-            chunk = list(tokens[start : start + self.settings.prefill_tokens])
-            h = self.model.hidden(mx.array(chunk, dtype=mx.int32)[None], cache)
-            mx.eval(h, *(array for layer in cache for array in layer.arrays))
-        state = self.model.norm(h[0, -1]).astype(mx.float32)
-        return cast(list[float], (state / mx.linalg.norm(state)).tolist())
+        return Embedding(self.model, tokens, self._pace)
+
+    def embed(self, tokens: Sequence[int]) -> list[float]:
+        """The direction, of length 1, in which the model stands after a text: see `Embedding`.
+
+        Nothing else is computed meanwhile; `AsyncEngine.embed` takes steps in between.
+
+        Raises:
+            RequestError: if the text is empty or too long.
+        """
+        embedding = self.embedding(tokens)
+        while (direction := embedding.advance()) is None:
+            pass
+        return direction
 
     def _check(self, prompt: Sequence[int]) -> None:
         config = self.model.config

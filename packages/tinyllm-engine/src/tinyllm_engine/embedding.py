@@ -1,0 +1,54 @@
+"""A text on its way to its direction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import mlx.core as mx
+from tinyllm_qwen import Qwen
+
+from tinyllm_engine.pace import Pace
+
+
+class Embedding:
+    """The direction in which a model stands after a text, computed a chunk at a time.
+
+    That is the last token's state after the last norm, of length 1: the pooling of Qwen3-Embedding
+    (Zhang et al. 2025).
+    """
+
+    def __init__(self, model: Qwen, tokens: Sequence[int], pace: Pace) -> None:
+        """Begin before the first token.
+
+        Args:
+            model: what reads the text.
+            tokens: the text, not empty and within the model's context.
+            pace: says how long a chunk is, and learns from it.
+        """
+        self._model = model
+        self._pace = pace
+        self._cache = model.make_cache()
+        self._tokens = list(tokens)
+        self._computed = 0
+
+    def advance(self) -> list[float] | None:
+        """Compute the next chunk.
+
+        Returns:
+            The direction, once there are no more.
+        """
+        started = time.perf_counter()
+        length, left = self._pace.tokens, len(self._tokens) - self._computed
+        # One token alone would be computed as decoded ones are, which round differently.
+        stop = self._computed + (left if left == length + 1 else length)
+        chunk = self._tokens[self._computed : stop]
+        h = self._model.hidden(mx.array(chunk, dtype=mx.int32)[None], self._cache)
+        mx.eval(h, *(array for layer in self._cache for array in layer.arrays))
+        self._pace.observe(len(chunk), time.perf_counter() - started)
+        self._computed += len(chunk)
+        if self._computed < len(self._tokens):
+            return None
+        state = self._model.norm(h[0, -1]).astype(mx.float32)
+        return cast(list[float], (state / mx.linalg.norm(state)).tolist())
