@@ -33,6 +33,7 @@ DATE = "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]( é+x{1,3})?"
 SUMS = """start: term ("," term){0,3}
 term: NUMBER | "[" NUMBER ("," NUMBER)? "]"
 NUMBER: /[1-9][0-9]{0,2}/"""
+WORDS = ['a "b"', "\\", "é\n", "<|im_end|>"]
 GRAMMARS = [Grammar.json_schema(SCHEMA), Grammar.regex(DATE), Grammar.lark(SUMS)]
 
 
@@ -166,12 +167,37 @@ def test_any_object_is_an_object(noise: Model, prompts: list[list[int]]) -> None
     assert all(isinstance(json.loads(text), dict) for text in ended)
 
 
+def all_said(engine: Engine, prompt: list[int], grammar: Grammar) -> set[str]:
+    """What comes of a grammar with several seeds."""
+    drawn = [SamplingParams(temperature=1.0, seed=seed) for seed in range(12)]
+    handles = [engine.add(Request(prompt, 200, each, grammar=grammar)) for each in drawn]
+    finish(engine)
+    return {engine.tokenizer.decode(answer(handle)) for handle in handles}
+
+
+def test_one_of_some_texts_is_said_to_the_letter(noise: Model, prompts: list[list[int]]) -> None:
+    found = all_said(Engine(*noise), prompts[0], Grammar.choice(WORDS))
+    assert len(found) > 1
+    assert found <= set(WORDS)
+
+
+def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[list[int]]) -> None:
+    seven, two = Grammar.json_schema({"enum": [7]}), Grammar.regex("x{2}")
+    parts = [seven, two, Grammar.lark("start: NO\nNO: /n/")]
+    assert all_said(Engine(*noise), prompts[0], Grammar.union(*parts)) == {"7", "xx", "n"}
+    for wrong in ([], [Grammar.regex("x", after="y")], [Grammar.union(*parts)]):
+        with pytest.raises(ValueError, match="parts"):
+            Grammar.union(*wrong)
+
+
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
         (Grammar.regex("a(b"), "unclosed group"),
         (Grammar.lark("start: nobody"), "nobody"),
         (Grammar.json_schema({"type": "objekt"}), "objekt"),
+        (replace(Grammar.regex("a("), name="pattern"), "pattern: not a valid regex"),
+        (Grammar.union(Grammar.regex("a"), Grammar.lark("start: nobody")), "nobody"),
         (Grammar.json_schema("{"), "line 1 column 2"),
         (Grammar.json_schema("[" * 100_000), "recursion"),
     ],
@@ -207,3 +233,31 @@ def test_a_mark_is_found_wherever_tokens_cut_it() -> None:
     assert preamble.allowed(1).tolist() == [True] * 4 + [False, False, True, True]
     assert preamble.is_over(3)
     assert Preamble("", words).is_over(0)
+
+
+def test_a_preamble_begins_with_its_opening_and_nothing_else() -> None:
+    words = [b"<", b"<t>", b"<t>a", b"t", b"t>xaab", b"a", b"", b"<t>aabx"]
+    preamble = Preamble("aab", words, "<t>")
+    assert preamble.allowed(0).tolist() == [True, True, True] + [False] * 5
+    assert [preamble.next(0, token) for token in range(3)] == [1, 3, 4]
+    assert preamble.allowed(1).tolist() == [False] * 3 + [True, True] + [False] * 3
+    assert [preamble.next(1, token) for token in (3, 4)] == [2, 6]
+    assert preamble.allowed(3).tolist() == [True] * 7 + [False]
+    assert [preamble.next(3, token) for token in (0, 5)] == [3, 4]
+    assert preamble.is_over(6)
+    assert not preamble.is_over(3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_comes_before_a_grammar_may_have_to_begin_with_something(
+    noise: Model, prompts: list[list[int]], seed: int
+) -> None:
+    engine = Engine(*noise, EngineSettings(speculation=3))
+    bans = dict.fromkeys(engine.tokenizer.eos_token_ids, -100.0)
+    drawn = SamplingParams(temperature=1.0, seed=seed, logit_bias=bans)
+    grammar = replace(Grammar.regex(DATE, after="e"), opening="<think>")
+    handle = engine.add(Request(prompts[0], 800, drawn, grammar=grammar))
+    finish(engine)
+    text = engine.tokenizer.decode(answer(handle))
+    assert text.startswith("<think>")
+    check(grammar, text.removeprefix("<think>").partition("e")[2])

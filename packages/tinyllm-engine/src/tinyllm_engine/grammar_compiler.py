@@ -47,29 +47,19 @@ class GrammarCompiler:
                 no token to end a text with.
         """
         if not self._tokenizer.eos_token_ids:
-            raise ValueError("grammar: expected a tokenizer with an end token, it has none")
+            raise ValueError(f"{grammar.name}: expected a tokenizer with an end token, it has none")
         try:
-            matcher = LLMatcher(self._vocabulary, self._rules(grammar), log_level=0)
+            matcher = LLMatcher(self._vocabulary, _rules(grammar), log_level=0)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"grammar: not a valid {grammar.kind}: {error}") from error
+            raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {error}") from error
         if matcher.is_error():
-            raise ValueError(f"grammar: not a valid {grammar.kind}: {matcher.get_error()}")
-        return Constraint(matcher, self._preamble(grammar.after or ""), self._vocab_size)
+            reason = matcher.get_error()
+            raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
+        preamble = self._preamble(grammar.after or "", grammar.opening if grammar.after else "")
+        return Constraint(matcher, preamble, self._vocab_size)
 
-    def _make_preamble(self, mark: str) -> Preamble:
-        return Preamble(mark, self._words)
-
-    @staticmethod
-    def _rules(grammar: Grammar) -> str:
-        """The grammar, in llguidance's own format."""
-        if grammar.kind == "json_schema":
-            # Parsed here: llguidance pastes a text as it comes into a larger one.
-            return LLMatcher.grammar_from_json_schema(
-                json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
-            )
-        if grammar.kind == "regex":
-            return LLMatcher.grammar_from_regex(grammar.text)
-        return LLMatcher.grammar_from_lark(grammar.text)
+    def _make_preamble(self, mark: str, opening: str) -> Preamble:
+        return Preamble(mark, self._words, opening)
 
     @cached_property
     def _words(self) -> list[bytes]:
@@ -95,3 +85,34 @@ class _Vocabulary:
 
     def __call__(self, text: str) -> list[int]:
         return self._tokenizer.encode(text)
+
+
+def _rules(grammar: Grammar) -> str:
+    """The grammar, in llguidance's own format."""
+    match grammar.kind:
+        case "json_schema":
+            # Parsed here: llguidance pastes a text as it comes into a larger one.
+            return LLMatcher.grammar_from_json_schema(
+                json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
+            )
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case "lark":
+            return LLMatcher.grammar_from_lark(grammar.text)
+        case "union":
+            names = [f"part_{place}" for place in range(len(grammar.parts))]
+            start = {"lark_grammar": f"start: {' | '.join(f'@{name}' for name in names)}"}
+            rules = [
+                _part(part) | {"name": name}
+                for name, part in zip(names, grammar.parts, strict=True)
+            ]
+            return json.dumps({"grammars": [start, *rules]})
+
+
+def _part(grammar: Grammar) -> dict[str, object]:
+    """A grammar as one of several that refer to each other by name."""
+    rules = _rules(grammar)
+    if grammar.kind == "lark":
+        return {"lark_grammar": rules}
+    alone: dict[str, object] = json.loads(rules)["grammars"][0]
+    return alone
