@@ -25,6 +25,7 @@ SCRIPTS = (
     ["#think", "<think>", "Hm.", "</think>", "\n\nIt is ", "so.", "<|im_end|>"],
     ["#call", "Let me see.\n", CALL, "\n<tool_call>", '{"name": "nothing"', "<|endoftext|>!"],
     ["#json", "{", '"a"', ":", "1", "}", "<|im_end|>"],
+    ["#rome", CALL.replace("Oslo", "Rome"), "<|im_end|>"],
 )
 
 

@@ -180,9 +180,3 @@ def test_a_schema_holds_for_the_answer_of_a_model_that_would_say_something_else(
     assert found.keys() == {"fast", "kind"}
     assert isinstance(found["fast"], bool)
     assert found["kind"] in schema["properties"]["kind"]["enum"]
-
-
-def test_a_schema_that_is_none_is_a_400(pico: Server) -> None:
-    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
-    with pytest.raises(openai.BadRequestError, match=r"nonsense|grammar|schema"):
-        ask(pico, QUESTION, response_format=asked)

@@ -1,6 +1,7 @@
 """Other clients: curl, LangChain, and the OpenAPI document's own."""
 
 import json
+import re
 import subprocess
 from itertools import product
 
@@ -71,6 +72,14 @@ def test_metrics_are_prometheus_text(pico: Server) -> None:
     answer = httpx.get(f"{pico.url}/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     assert "# TYPE tinyllm_first_token_seconds histogram" in answer.text
+
+
+def test_the_interface_is_described_without_a_network(pico: Server) -> None:
+    page = httpx.get(f"{pico.url}/docs").text
+    needed = re.findall(r"""(?:src|href)=["']([^"']+)""", page)
+    assert len(needed) > 2
+    for path in needed:  # behind the server's own address: one of somewhere else is none
+        assert httpx.get(pico.url + path).status_code == 200
 
 
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")

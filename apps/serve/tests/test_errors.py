@@ -18,6 +18,11 @@ from tinyllm_serve.testing import Server
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+NAMED = {"type": "function", "function": {"name": "g"}}
+JSON = {"type": "json_object"}
+NONSENSE = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+YES = {"regex": "yes"}
 
 
 def error(response: httpx.Response) -> dict[str, str | None]:
@@ -42,6 +47,25 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias"),
         (CHAT, {"response_format": {"type": "xml"}}, "response_format"),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"tool_choice": NAMED}, "tool_choice"),
+        (CHAT, {"tool_choice": NAMED, "tools": [TOOL]}, "tool_choice"),
+        (
+            CHAT,
+            {"tool_choice": "required", "tools": [TOOL], "response_format": JSON},
+            "tool_choice",
+        ),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"structured_outputs": {}}, "structured_outputs"),
+        (CHAT, {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        (CHAT, {"structured_outputs": {"json": {}}}, "structured_outputs.json"),
+        (CHAT, {"structured_outputs": {"choice": [""]}}, "structured_outputs.choice.0"),
+        (CHAT, {"structured_outputs": {"regex": "a("}}, "structured_outputs.regex"),
+        (CHAT, {"structured_outputs": {"grammar": "start: b"}}, "structured_outputs.grammar"),
+        (CHAT, {"structured_outputs": YES, "response_format": JSON}, "structured_outputs"),
+        (CHAT, {"structured_outputs": YES, "ignore_eos": True}, "ignore_eos"),
+        (CHAT, {"response_format": NONSENSE}, "response_format"),
+        (CHAT, {"guided_regex": "a"}, "guided_regex"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {"messages": [{"role": "judge", "content": ""}]}, "messages.0"),
         (CHAT, {"messages": [{"role": "user"}]}, "messages.0.content"),
@@ -56,8 +80,16 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/completions", {"prompt": [5000]}, "prompt"),
         ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("/v1/completions", {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
         ("/v1/embeddings", {"input": "a", "dimensions": 4}, "dimensions"),
+        ("/v1/embeddings", {"input": "a", "user": "b" * 257}, "user"),
         ("/v1/responses", {"input": "a", "store": True}, "store"),
+        ("/v1/responses", {"input": "a", "tool_choice": "required"}, "tool_choice"),
+        (
+            "/v1/responses",
+            {"input": "a", "structured_outputs": YES, "text": {"format": JSON}},
+            "structured_outputs",
+        ),
         ("/v1/responses", {"input": "a", "previous_response_id": "b"}, "previous_response_id"),
         ("/tokenize", {}, "prompt"),
     ],

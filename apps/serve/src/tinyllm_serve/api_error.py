@@ -1,6 +1,7 @@
 """Errors as OpenAI's clients know them."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
 
@@ -100,8 +101,7 @@ def _(error: TemplateError) -> ApiError:
 
 @as_api_error.register
 def _(error: RequestError) -> ApiError:
-    name, colon, _ = str(error).partition(":")
-    return ApiError(400, str(error), param=name if colon and name.isidentifier() else None)
+    return ApiError(400, str(error), param=_field(str(error)))
 
 
 @as_api_error.register
@@ -115,10 +115,18 @@ def _(error: RequestValidationError) -> ApiError:
     missing, unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
     param = _path(first["loc"][1:], error.body, missing=missing)
     reason = first["msg"].removeprefix("Value error, ")
+    if not param and (param := _field(reason)):
+        reason = reason.removeprefix(f"{param}: ")
     if unknown:
         reason = "this server does not know this field"
     code = "unknown_parameter" if unknown else "missing_parameter" if missing else "invalid_value"
     return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
+
+
+def _field(message: str) -> str | None:
+    """The field that a message begins with."""
+    found = re.match(r"([a-z_]+(?:\.[a-z_]+)*): ", message)
+    return found and found[1]
 
 
 def _path(location: Sequence[str | int], body: object, *, missing: bool) -> str | None:

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 from tinyllm_engine import Request
 
 from tinyllm_serve.answer_parser import AnswerParser
+from tinyllm_serve.chat_grammar import chat_grammar
 from tinyllm_serve.choices import Steps
 from tinyllm_serve.generation import Step, generation
 from tinyllm_serve.merge import merge
 from tinyllm_serve.prompt import Prompt
-from tinyllm_serve.response_grammar import response_grammar
 from tinyllm_serve.sampling import sampling_params
 from tinyllm_serve.schemas.chat_request import ChatRequest
 from tinyllm_serve.service import Service
@@ -36,7 +36,7 @@ async def chat_steps(service: Service, asked: ChatRequest) -> Steps:
         asked.offered_tools,
         asked.template_variables,
     )
-    grammar = response_grammar(asked.response_format, prompt.before_answer)
+    grammar = chat_grammar(asked, prompt)
     top = asked.top_logprobs or 0
     functions = [tool.function.name for tool in asked.offered_tools]
 

@@ -11,6 +11,7 @@ from tinyllm_serve.parts import Part, Reasoning, ToolCall
 from tinyllm_serve.request_note import Note
 from tinyllm_serve.response_item import CallOutput, TextItem
 from tinyllm_serve.schemas.response_request import ResponseRequest
+from tinyllm_serve.schemas.tools import NamedFunction, ToolMode
 from tinyllm_serve.service import Service
 
 
@@ -119,7 +120,12 @@ class ModelResponse:
             "temperature": asked.temperature,
             "top_p": asked.top_p,
             "max_output_tokens": asked.max_output_tokens,
-            "tool_choice": asked.tool_choice or "auto",
+            "tool_choice": _told(asked.tool_choice),
             "tools": [tool.model_dump() for tool in asked.tools or []],
             "store": False,
         }
+
+
+def _told(choice: ToolMode | NamedFunction | None) -> object:
+    """The choice as it was made."""
+    return choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto"

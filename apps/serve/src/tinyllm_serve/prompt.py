@@ -31,6 +31,11 @@ class Prompt:
         """The text that comes before the answer proper, where there is one."""
         return CLOSE if self.thinks else None
 
+    @property
+    def opening(self) -> str:
+        """How the thinking begins, where the model has yet to begin it."""
+        return OPEN if self.thinks and not self.opened else ""
+
     @classmethod
     def of_chat(
         cls,

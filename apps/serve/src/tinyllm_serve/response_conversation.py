@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
 from tinyllm_serve.schemas.chat_request import ChatRequest
 from tinyllm_serve.schemas.messages import (
     AssistantMessage,
@@ -21,11 +24,22 @@ from tinyllm_serve.schemas.response_items import (
     ReasoningItem,
 )
 from tinyllm_serve.schemas.response_request import FlatSchemaFormat, ResponseRequest
-from tinyllm_serve.schemas.tools import Function, Tool
+from tinyllm_serve.schemas.tools import (
+    Function,
+    FunctionName,
+    NamedFunction,
+    NamedTool,
+    Tool,
+    ToolMode,
+)
 
 
 def as_chat(asked: ResponseRequest) -> ChatRequest:
-    """The same request, as chat completions have it."""
+    """The same request, as chat completions have it.
+
+    Raises:
+        RequestValidationError: if fields do not go together.
+    """
     messages: list[Message] = []
     if asked.instructions is not None:
         messages.append(SystemMessage(role="system", content=asked.instructions))
@@ -37,18 +51,23 @@ def as_chat(asked: ResponseRequest) -> ChatRequest:
         Tool(type="function", function=Function(**tool.model_dump(exclude={"type"})))
         for tool in asked.tools or []
     ]
-    return ChatRequest(
-        model=asked.model,
-        messages=messages,
-        max_completion_tokens=asked.max_output_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        tools=tools or None,
-        tool_choice=asked.tool_choice if tools else None,
-        parallel_tool_calls=asked.parallel_tool_calls,
-        response_format=_format(asked),
-        reasoning_effort=None if asked.reasoning is None else asked.reasoning.effort,
-    )
+    try:
+        return ChatRequest(
+            model=asked.model,
+            messages=messages,
+            max_completion_tokens=asked.max_output_tokens,
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            tools=tools or None,
+            tool_choice=_choice(asked),
+            parallel_tool_calls=asked.parallel_tool_calls,
+            response_format=_format(asked),
+            structured_outputs=asked.structured_outputs,
+            priority=asked.priority,
+            reasoning_effort=None if asked.reasoning is None else asked.reasoning.effort,
+        )
+    except ValidationError as error:  # of fields that do not go together
+        raise RequestValidationError(error.errors()) from error
 
 
 def _messages(items: Sequence[InputItem]) -> list[Message]:
@@ -86,6 +105,16 @@ def _extended(
             function = CalledFunction(name=item.name, arguments=item.arguments)
             calls = [*(message.tool_calls or []), PastToolCall(id=item.call_id, function=function)]
             return message.model_copy(update={"tool_calls": calls})
+
+
+def _choice(asked: ResponseRequest) -> ToolMode | NamedTool | None:
+    match asked.tool_choice:
+        case NamedFunction(name=name):
+            return NamedTool(type="function", function=FunctionName(name=name))
+        case "auto":
+            return None  # which is the same, and may be said where there are no tools
+        case choice:
+            return choice
 
 
 def _format(asked: ResponseRequest) -> ResponseFormat | None:

@@ -67,7 +67,7 @@ def _continuation(
         sampling=sampling_params(asked, service.advice, choice=choice, top_logprobs=top),
         stop=asked.stops,
         priority=asked.priority,
-        grammar=response_grammar(asked.response_format),
+        grammar=response_grammar(asked),
         logprobs=asked.logprobs is not None,
         ignore_end=asked.ignore_eos,
     )

@@ -6,7 +6,7 @@ import struct
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from tinyllm_serve.disconnect import while_connected
@@ -23,7 +23,9 @@ class EmbeddingRequest(Strict):
     model: str | None = None
     input: TextOrTokens
     encoding_format: Literal["float", "base64"] = "float"
-    user: str | None = None
+    user: str | None = Field(
+        default=None, max_length=256, description="Written to the server's log."
+    )
 
 
 class Embedding(BaseModel):

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tinyllm_serve.schemas.messages import Message
-from tinyllm_serve.schemas.response_format import ResponseFormat
 from tinyllm_serve.schemas.sampling import SamplingFields
 from tinyllm_serve.schemas.template_variables import TemplateVariables
-from tinyllm_serve.schemas.tools import Tool, ToolChoice
+from tinyllm_serve.schemas.tools import NamedTool, Tool, ToolMode, check_tool_choice
 
 MAX_TOP_LOGPROBS = 20
 
@@ -25,9 +24,11 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(min_length=1)] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: ToolMode | NamedTool | None = Field(
+        default=None,
+        description="required, or a function: the answer is calls, with arguments by the schema.",
+    )
     parallel_tool_calls: bool | None = Field(
         default=None, description="false ends the answer after its first call."
     )
@@ -44,8 +45,9 @@ class ChatRequest(SamplingFields):
             self.max_tokens != self.max_completion_tokens
         ):
             raise ValueError("max_tokens and max_completion_tokens differ: give one of them")
-        if self.tool_choice == "auto" and not self.tools:
-            raise ValueError("tool_choice: expected tools beside it")
+        check_tool_choice(self.tool_choice, [tool.function.name for tool in self.tools or []])
+        if self.must_call and (self.has_form or self.ignore_eos):
+            raise ValueError("tool_choice: expected no form beside it and no ignore_eos")
         return self
 
     @property
@@ -57,6 +59,19 @@ class ChatRequest(SamplingFields):
     def offered_tools(self) -> list[Tool]:
         """The tools that the model may call."""
         return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer is to be calls alone."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """Those of the offered tools that the answer may call."""
+        chosen = self.tool_choice
+        if not isinstance(chosen, NamedTool):
+            return self.offered_tools
+        return [tool for tool in self.offered_tools if tool.function.name == chosen.name]
 
     @property
     def template_variables(self) -> TemplateVariables:

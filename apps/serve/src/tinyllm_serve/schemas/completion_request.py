@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tinyllm_serve.schemas.response_format import ResponseFormat
 from tinyllm_serve.schemas.sampling import SamplingFields
 
 MAX_PROMPTS = 128
@@ -28,4 +27,3 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = Field(
         default=None, description="Begin with the prompt; not beside logprobs."
     )
-    response_format: ResponseFormat | None = None

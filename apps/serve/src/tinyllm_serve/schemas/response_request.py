@@ -8,7 +8,8 @@ from tinyllm_serve.schemas.chat_request import Effort
 from tinyllm_serve.schemas.response_format import JsonObjectFormat, NamedSchema, TextFormat
 from tinyllm_serve.schemas.response_items import InputItem
 from tinyllm_serve.schemas.strict import Strict
-from tinyllm_serve.schemas.tools import Function, ToolChoice
+from tinyllm_serve.schemas.structured_outputs import StructuredOutputs
+from tinyllm_serve.schemas.tools import Function, NamedFunction, ToolMode
 
 
 class FlatSchemaFormat(NamedSchema):
@@ -50,9 +51,11 @@ class ResponseRequest(Strict):
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
     tools: list[FunctionTool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: ToolMode | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
     reasoning: ReasoningOptions | None = None
     stream: bool | None = None
     metadata: dict[str, str] | None = Field(default=None, max_length=16, description="Given back.")

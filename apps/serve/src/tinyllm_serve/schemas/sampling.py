@@ -2,9 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from tinyllm_serve.schemas.response_format import ResponseFormat, TextFormat
 from tinyllm_serve.schemas.strict import Strict
+from tinyllm_serve.schemas.structured_outputs import StructuredOutputs
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
@@ -38,6 +40,8 @@ class SamplingFields(Strict):
     )
     seed: int | None = Field(default=None, ge=0, lt=2**64, description="Choice i takes seed + i.")
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -58,6 +62,20 @@ class SamplingFields(Strict):
             if not -100 <= value <= 100:
                 raise ValueError(f"expected numbers from -100 to 100, got {value} for {token}")
         return bias
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "SamplingFields":
+        if self.structured_outputs is not None and self.response_format is not None:
+            raise ValueError("structured_outputs: expected no response format beside it")
+        if self.ignore_eos and self.has_form:
+            raise ValueError("ignore_eos: expected false where the answer has a form, which ends")
+        return self
+
+    @property
+    def has_form(self) -> bool:
+        """Whether not every text will do."""
+        is_json = not isinstance(self.response_format, TextFormat | None)
+        return is_json or self.structured_outputs is not None
 
     @property
     def choices(self) -> int:

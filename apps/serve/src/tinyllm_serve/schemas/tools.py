@@ -1,5 +1,6 @@
 """Functions that the model may call."""
 
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
@@ -14,7 +15,8 @@ class Function(Strict):
     description: str | None = None
     parameters: dict[str, object] | None = Field(default=None, description="A JSON schema.")
     strict: Literal[False] | None = Field(
-        default=None, description="The arguments are not held to the schema; true is refused."
+        default=None,
+        description="Only tool_choice holds the arguments to the schema; true is refused.",
     )
 
 
@@ -25,4 +27,45 @@ class Tool(Strict):
     function: Function
 
 
-ToolChoice = Literal["auto", "none"]
+class FunctionName(Strict):
+    """A function by its name."""
+
+    name: str = Field(min_length=1, max_length=256)
+
+
+class NamedTool(Strict):
+    """The function that is to be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.function.name
+
+
+class NamedFunction(FunctionName):
+    """The same, in the flat form of /v1/responses."""
+
+    type: Literal["function"]
+
+
+ToolMode = Literal["auto", "none", "required"]
+
+
+def check_tool_choice(
+    choice: ToolMode | NamedTool | NamedFunction | None, functions: Collection[str]
+) -> None:
+    """Refuse a choice among functions that are not there.
+
+    Raises:
+        ValueError: if it is one.
+    """
+    if choice is None or choice == "none":
+        return
+    if not functions:
+        raise ValueError("tool_choice: expected tools beside it")
+    if not isinstance(choice, str) and choice.name not in functions:
+        known = ", ".join(sorted(functions))
+        raise ValueError(f"tool_choice: expected one of {known}, got {choice.name}")
