@@ -198,6 +198,7 @@ def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[lis
         (Grammar.json_schema({"type": "objekt"}), "objekt"),
         (replace(Grammar.regex("a("), name="pattern"), "pattern: not a valid regex"),
         (Grammar.union(Grammar.regex("a"), Grammar.lark("start: nobody")), "nobody"),
+        (Grammar.lark("start: start"), "no text conforms"),
         (Grammar.json_schema("{"), "line 1 column 2"),
         (Grammar.json_schema("[" * 100_000), "recursion"),
     ],

@@ -60,8 +60,9 @@ class Constraint:
             self._follow(token)
         if self._matcher.is_error():
             # Its limits of time and memory, which no check of the grammar can foresee. From here on
-            # it allows the end tokens alone.
-            _log.warning("a grammar was given up: %s", self._matcher.get_error())
+            # it allows the end tokens alone. What llguidance says of it beside the reason is left
+            # out of the log: the grammar and the text, which are parts of a conversation.
+            _log.warning("a grammar was given up: %s", self._matcher.stop_reason())
 
     def _follow(self, token: int) -> bool:
         """Take one token; whether it was the grammar's."""

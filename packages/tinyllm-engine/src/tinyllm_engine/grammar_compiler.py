@@ -55,6 +55,9 @@ class GrammarCompiler:
         if matcher.is_error():
             reason = matcher.get_error()
             raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
+        matcher.compute_bitmask()
+        if matcher.is_error():
+            raise ValueError(f"{grammar.name}: no text conforms to this {grammar.kind}")
         preamble = self._preamble(grammar.after or "", grammar.opening if grammar.after else "")
         return Constraint(matcher, preamble, self._vocab_size)
 
