@@ -56,6 +56,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
             "tool_choice",
         ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
         (CHAT, {"structured_outputs": {}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"json": {}}}, "structured_outputs.json"),
@@ -92,12 +93,14 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ),
         ("/v1/responses", {"input": "a", "previous_response_id": "b"}, "previous_response_id"),
         ("/tokenize", {}, "prompt"),
+        ("/detokenize", {"tokens": [1, 10**6]}, "tokens"),
     ],
 )
 def test_a_bad_field_is_named(pico: Server, path: str, body: dict[str, object], param: str) -> None:
     if path == CHAT:
         body = {"messages": HELLO, **body}
-    for stream in ({}, {"stream": True}) if path.startswith("/v1/chat") else ({},):
+    streams = path == CHAT and "stream" not in body
+    for stream in ({}, {"stream": True}) if streams else ({},):
         response = httpx.post(f"{pico.url}{path}", json=body | stream)
         assert response.status_code == 400
         assert error(response)["param"] == param
@@ -119,8 +122,13 @@ def test_other_things_that_are_refused(pico: Server) -> None:
     assert status("POST", CHAT, content="[" * 100_000, headers=as_json) == 400
     assert status("POST", CHAT, content=b"\xff", headers=as_json) == 400
     assert status("POST", CHAT, content='{"messages": NaN}', headers=as_json) == 400
+    for content in ("[]", "null", ""):
+        assert status("POST", CHAT, content=content, headers=as_json) == 400
     # A web page elsewhere may send this without asking, and that is not JSON by its own word.
-    assert status("POST", CHAT, content=json.dumps({"messages": HELLO})) == 400
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # what curl says unless told
+    unsaid = httpx.post(pico.url + CHAT, content=json.dumps({"messages": HELLO}), headers=form)
+    assert unsaid.status_code == 400
+    assert "Content-Type: application/json" in error(unsaid)["message"]
 
 
 def test_a_body_has_a_limit(guarded: Server) -> None:

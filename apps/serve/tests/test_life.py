@@ -180,3 +180,13 @@ def test_the_log_tells_of_each_request_and_not_what_it_said(pico: Server) -> Non
     assert (done["completion_tokens"], done["endings"]) == (3, ["length"])
     assert [each["status"] for each in refused] == [400, 400, 404]
     assert "swordfish" not in json.dumps(pico.log())
+
+
+def test_the_log_tells_that_a_grammar_was_given_up_and_not_which(pico: Server) -> None:
+    rules = 'start: "swordfish" nothing\nnothing: nothing'  # the end of which it cannot foresee
+    asked = {"messages": HELLO, "max_tokens": 60, "structured_outputs": {"grammar": rules}}
+    answer = httpx.post(pico.url + CHAT, json=asked).json()
+    assert answer["choices"][0]["message"]["content"] == "swordfish"
+    given_up = [entry for entry in pico.log() if "given up" in str(entry["event"])]
+    assert given_up
+    assert "swordfish" not in json.dumps(pico.log())

@@ -12,6 +12,7 @@ from tinyllm_engine import EngineClosedError, EngineFullError, RequestError
 from tinyllm_qwen import TemplateError
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_NO_OBJECT = ("missing", "model_attributes_type", "dict_type")
 RETRY_AFTER = 5  # seconds; what a restart takes
 
 
@@ -109,6 +110,12 @@ def _(error: RequestValidationError) -> ApiError:
     """The thing that is wrong with a body, with the path to it."""
     # The deepest: of a union every branch complains, and the one that got furthest knows most.
     first = max(error.errors(), key=lambda each: len(each["loc"]))
+    if first["loc"] == ("body",) and first["type"] in _NO_OBJECT:
+        return ApiError(
+            400,
+            "the body is no JSON object: send one, with 'Content-Type: application/json'",
+            code="json_invalid",
+        )
     if first["type"] == "json_invalid":
         reason = first["ctx"]["error"]
         return ApiError(400, f"the body is not JSON: {reason}", code="json_invalid")

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from tinyllm_serve.api_error import ApiError
 from tinyllm_serve.prompt import Prompt
 from tinyllm_serve.schemas.completion_request import TokenId
 from tinyllm_serve.schemas.messages import Message
@@ -79,6 +80,10 @@ def tokens_router(service: Service) -> APIRouter:
         """The text of tokens."""
         service.check_ready()
         service.check_model(asked.model)
+        vocab_size = service.engine.config.vocab_size
+        if max(asked.tokens, default=0) >= vocab_size:
+            message = f"tokens: expected ids below {vocab_size}, got {max(asked.tokens)}"
+            raise ApiError(400, message, param="tokens")
         tokenizer = service.tokenizer
         text = await asyncio.to_thread(tokenizer.decode, asked.tokens, skip_special_tokens=False)
         return DetokenizeAnswer(prompt=text)

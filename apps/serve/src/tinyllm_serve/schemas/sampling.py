@@ -64,9 +64,11 @@ class SamplingFields(Strict):
         return bias
 
     @model_validator(mode="after")
-    def _one_form(self) -> "SamplingFields":
+    def _fit(self) -> "SamplingFields":
         if self.structured_outputs is not None and self.response_format is not None:
             raise ValueError("structured_outputs: expected no response format beside it")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: expected stream: true beside it")
         if self.ignore_eos and self.has_form:
             raise ValueError("ignore_eos: expected false where the answer has a form, which ends")
         return self
