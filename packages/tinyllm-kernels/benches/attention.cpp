@@ -1,5 +1,5 @@
 // Times attention without MLX or Python: decoding by the bytes of keys and values that it reads a
-// second, prompts by the products and sums that a causal mask leaves. `attention.sh` builds it.
+// second, prompts by the products and sums that a causal mask leaves. `run.sh` builds it.
 //
 // What is printed is the fastest of many runs: the machine may be shared.
 #include <chrono>

@@ -10,6 +10,7 @@ from tinyllm_bench.batching_command import batching
 from tinyllm_bench.closed_pipe import closed_pipe_is_no_error
 from tinyllm_bench.errors import UsageError, one_line
 from tinyllm_bench.predict_command import predicting
+from tinyllm_bench.roofline_command import roofing
 from tinyllm_bench.serving_command import serving
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.soak_command import soaking
@@ -22,6 +23,7 @@ _COMMANDS = {
     "batch": batching,
     "predict": predicting,
     "--predict": predicting,
+    "roofline": roofing,
     "serve": serving,
     "soak": soaking,
 }
@@ -138,7 +140,8 @@ def bench(
     the machine can do, which is measured too. Tables go to stdout, progress and notices to
     stderr. Ctrl-C ends a run and shows what was measured by then. Exit codes: 0; 2 for usage; 130
     after Ctrl-C; 1 otherwise. `bench batch`, `bench serve` and `bench soak` measure engine and
-    server; `bench predict` says what several machines would bring.
+    server; `bench roofline` shows kernels below what the machine can do; `bench predict` says what
+    several machines would bring.
     """
     settings = Settings(
         shape=shape,

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.report import FORMAT, Report
 from tinyllm_bench.result import Result
 
@@ -18,15 +19,15 @@ def json_report(report: Report) -> str:
         "ceilings": None if report.ceilings is None else asdict(report.ceilings),
         "settings": settings,
         "model": {"name": report.name, "weights": report.form, "bytes": report.model_bytes},
-        "results": [_row(report, result) for result in report.results],
+        "results": [result_row(report.ceilings, result) for result in report.results],
         "notices": report.notices,
         "interrupted": report.interrupted,
     }
     return json.dumps(document, indent=2)
 
 
-def _row(report: Report, result: Result) -> dict[str, object]:
-    """One result, with what follows from its samples."""
+def result_row(ceilings: Ceilings | None, result: Result) -> dict[str, object]:
+    """One result, with what follows from its samples and, where they are known, from ceilings."""
     samples, cost = result.samples, result.cost
     median = samples.median
     row: dict[str, object] = {
@@ -47,7 +48,6 @@ def _row(report: Report, result: Result) -> dict[str, object]:
         "gbps": cost.gbps(median),
         "tflops": cost.tflops(median),
     }
-    ceilings = report.ceilings
     if ceilings is not None:
         row["share_of_read"] = ceilings.share_of_read(cost, median)
         row["share_of_compute"] = ceilings.share_of_compute(cost, median)
