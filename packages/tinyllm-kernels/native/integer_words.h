@@ -6,7 +6,7 @@
 //   Sums         what these products add up to, row by row
 //
 // x has 15 bits. Instructions that multiply bytes get it as two planes of bytes, x = 128
-// high + low, and AVX2, which has none of them, as numbers of 16 bits. No sum overflows: a group
+// high + low, and AVX2 and AVX-512 without VNNI as numbers of 16 bits. No sum overflows: a group
 // adds up to 128 * 255 * 16256 at most, which is below 2^30.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 #if defined(__AVX512VNNI__)
 #define TINYLLM_INTEGERS "integers_vnni.h"
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif defined(__AVX2__)
 #define TINYLLM_INTEGERS "integers_avx2.h"
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 #define TINYLLM_INTEGERS "integers_i8mm.h"

@@ -1,5 +1,6 @@
-// AVX2 multiplies 16 numbers of 16 bits and adds the products up in pairs, in one instruction. Its
-// instruction for bytes would overflow with codes of 8 bits, and with two planes it saves nothing.
+// AVX2 multiplies 16 numbers of 16 bits and adds the products up in pairs, in one instruction, and
+// AVX-512 without VNNI 32 of them. Their instructions for bytes would overflow with codes of 8 bits,
+// and with two planes they save nothing.
 #pragma once
 
 #include <immintrin.h>
@@ -32,10 +33,20 @@ inline void put_planes(Ints a, Ints b, int8_t* to) {
   std::memcpy(to, &pairs, sizeof pairs);
 }
 
-struct Sums {
-  Floats total() const { return std::bit_cast<Floats>(_mm256_cvtepi32_ps(sum)); }
+inline Ints multiply_pairs(Words a, Words b) {
+#if defined(__AVX512BW__)
+  return std::bit_cast<Ints>(
+      _mm512_madd_epi16(std::bit_cast<__m512i>(a), std::bit_cast<__m512i>(b)));
+#else
+  return std::bit_cast<Ints>(
+      _mm256_madd_epi16(std::bit_cast<__m256i>(a), std::bit_cast<__m256i>(b)));
+#endif
+}
 
-  __m256i sum{};
+struct Sums {
+  Floats total() const { return __builtin_convertvector(sum, Floats); }
+
+  Ints sum{};
 };
 
 template <int Bits>
@@ -44,25 +55,24 @@ class IntegerWord {
   explicit IntegerWord(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
-    const __m256i low_bits = _mm256_set1_epi16((1 << Bits) - 1);
-    for (__m256i& part : parts_) {
-      part = _mm256_and_si256(std::bit_cast<__m256i>(word), low_bits);
+    for (Words& part : parts_) {
+      part = word & ((1u << Bits) - 1) * 0x10001u;  // the lowest code of each half
       word >>= Bits;
     }
   }
 
   // Times their numbers of x.
   void multiply(const int8_t* x, Sums& sums) const {
-    for (const __m256i& part : parts_) {
-      int32_t pair;
+    for (const Words& part : parts_) {
+      uint32_t pair;
       std::memcpy(&pair, x, sizeof pair);
-      sums.sum = _mm256_add_epi32(sums.sum, _mm256_madd_epi16(part, _mm256_set1_epi32(pair)));
+      sums.sum += multiply_pairs(part, Words{} + pair);
       x += sizeof pair;
     }
   }
 
  private:
-  __m256i parts_[16 / Bits];
+  Words parts_[16 / Bits];
 };
 
 }  // namespace tinyllm::TINYLLM_TIER
