@@ -169,14 +169,16 @@ def test_any_number_of_threads_attends_to_the_same_bits() -> None:
 @native
 # macOS has no call that binds a process to a core.
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux's own")
-def test_one_core_gets_one_thread() -> None:
-    code = """
-import os
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def test_one_core_gets_one_thread_and_the_same_sums() -> None:
+    code = (
+        "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        + SUM
+        + """
 from tinyllm_kernels import available
-print(available()[0].detail.split(", ")[1])
+print(available()[0].detail.split(", ")[1], total())
 """
-    assert python(code, TINYLLM_NUM_THREADS="") == "1 thread\n"
+    )
+    assert python(code, TINYLLM_NUM_THREADS="") == f"1 thread {float(7 * 300 * 64)}\n"
 
 
 @native

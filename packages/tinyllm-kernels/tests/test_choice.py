@@ -57,6 +57,14 @@ def test_log_probability(ops: OpSet, dtype: mx.Dtype, size: int) -> None:
     assert_close(y, oracle.log_probability(exact(x), ids))
 
 
+def test_scores_with_gaps_are_read_as_they_are(ops: OpSet, dtype: mx.Dtype) -> None:
+    x = normal((6, 20_000), dtype, seed=6)[::2, 3:19_000:3]
+    numbers, ids = exact(x), mx.array([[5], [0], [6_331]])
+    assert np.array_equal(np.array(ops.argmax(x)), numbers.argmax(axis=-1))
+    assert np.array_equal(np.array(ops.top_k(x, 7)[1]), ranking(numbers)[:, :7])
+    assert_close(ops.log_probability(x, ids), oracle.log_probability(numbers, np.array(ids)))
+
+
 def test_rows_do_not_depend_on_the_rows_beside_them(ops: OpSet, dtype: mx.Dtype) -> None:
     x, ids = normal((9, 30_000), dtype, seed=5), mx.arange(9)[:, None]
     alone = [ops.log_probability(x[i], ids[i]) for i in range(9)]

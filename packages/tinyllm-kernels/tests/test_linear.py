@@ -31,23 +31,33 @@ def test_multiplies_dense_weights(
 
 
 @pytest.mark.parametrize(("mode", "bits", "group"), AFFINE + FLOATS)
-@pytest.mark.parametrize("rows", [1, 3, 4, 9])
-def test_multiplies_packed_weights(
-    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int, rows: int
+def test_multiplies_packed_weights_and_reads_their_rows(
+    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int
 ) -> None:
-    x = normal((rows, 384), dtype, seed=1)
-    w = quantize(normal((45, 384), dtype, seed=2), group, bits, mode)
-    y = ops.linear(x, w)
-    expected = oracle.linear(exact(x), exact(w))
-    assert y.dtype == dtype
-    assert_close(y, expected)
-    assert error(y, expected) < EXACT[dtype]
+    for inputs in (384, 5 * group):  # whole vectors of every instruction set, and a rest
+        w = quantize(normal((45, inputs), dtype, seed=2), group, bits, mode)
+        x = normal((34, inputs), dtype, seed=1)
+        expected = oracle.linear(exact(x), exact(w))
+        for rows in (1, 3, 4, 9, 34):  # up to 16 rows of a matrix count as decoded
+            y = ops.linear(x[:rows], w)
+            assert y.dtype == dtype
+            assert_close(y, expected[:rows])
+            assert error(y, expected[:rows]) < EXACT[dtype]
+        ids = [44, 0, 17, 17]
+        assert_close(ops.embedding(mx.array(ids), w), exact(w)[ids])
 
 
-@pytest.mark.parametrize("rows", [*ROWS, 511, 512, 513])
-def test_any_number_of_rows_gives_each_row_what_it_gets_alone(ops: OpSet, rows: int) -> None:
-    x, w = normal((rows, 64), seed=1), quantize(normal((30, 64), seed=2))
-    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+@pytest.mark.parametrize("form", [None, 4, 8])
+def test_any_number_of_rows_gives_each_row_what_it_gets_alone(
+    ops: OpSet, dtype: mx.Dtype, form: int | None
+) -> None:
+    x, w = normal((513, 192), dtype, seed=1), normal((45, 192), dtype, seed=2)
+    weight = w if form is None else quantize(w, 64, form)
+    expected = oracle.linear(exact(x), exact(weight))
+    for rows in (*range(1, 34), 511, 512, 513):
+        assert_close(ops.linear(x[None, :rows], weight)[0], expected[:rows])
+        if rows < 34:
+            assert_close(ops.linear(x[:rows, None], weight)[:, 0], expected[:rows])
 
 
 @pytest.mark.parametrize("inputs", [2048, 4096 + 64])
@@ -79,11 +89,12 @@ def test_takes_inputs_that_do_not_lie_side_by_side(ops: OpSet, dtype: mx.Dtype) 
     assert_close(ops.linear(turned, w), oracle.linear(exact(turned), exact(w)))
 
 
-def test_takes_packed_weights_out_of_a_larger_array(ops: OpSet) -> None:
-    whole = quantize(normal((64, 128), seed=1), 32, 4)
+def test_takes_packed_weights_out_of_a_larger_array(ops: OpSet, dtype: mx.Dtype) -> None:
+    whole = quantize(normal((64, 128), dtype, seed=1), 32, 4)
     w = whole[8:40:3]
-    x = normal((2, 128), seed=2)
-    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+    wide = normal((40, 300), dtype, seed=2)
+    for x in (wide[3:5, 7:135], wide[1::2, 299:43:-2]):  # decoded tokens, a prompt
+        assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 
 def test_reads_scales_of_another_dtype_than_x(ops: OpSet, dtype: mx.Dtype) -> None:
@@ -92,14 +103,20 @@ def test_reads_scales_of_another_dtype_than_x(ops: OpSet, dtype: mx.Dtype) -> No
     assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 
-@pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("bad", [mx.inf, -mx.inf, mx.nan])
-def test_what_is_not_a_number_reaches_its_own_row_alone(ops: OpSet, rows: int, bad: float) -> None:
-    x = normal((rows, 64), seed=1)
-    x[rows - 1, 17] = bad
-    y = ops.linear(x, normal((30, 64), seed=2))
-    assert mx.isfinite(y[: rows - 1]).all().item()
-    assert not mx.isfinite(y[rows - 1]).any().item()
+@pytest.mark.parametrize("form", [None, 3, 4, 8])
+def test_what_is_not_a_number_reaches_its_own_row_alone(
+    ops: OpSet, dtype: mx.Dtype, bad: float, form: int | None
+) -> None:
+    x, w = normal((7, 128), dtype, seed=1), normal((30, 128), dtype, seed=2)
+    weight = w if form is None else quantize(w, 64, form)
+    finite = oracle.linear(exact(x), exact(weight))
+    x[4, 17] = bad
+    for y in (ops.linear(x[:, None], weight)[:, 0], ops.linear(x[None], weight)[0]):
+        for others in (slice(0, 4), slice(5, 7)):
+            assert_close(y[others], finite[others])
+        spoiled = mx.isnan(y[4]) if np.isnan(bad) else ~mx.isfinite(y[4])
+        assert spoiled.all().item()
 
 
 def test_every_code_of_the_float_formats_is_read(ops: OpSet) -> None:

@@ -31,6 +31,22 @@ def test_rms_norm_takes_rows_with_gaps(ops: OpSet, dtype: mx.Dtype) -> None:
     assert_close(y, oracle.rms_norm(exact(x), exact(weight)))
 
 
+def test_what_is_not_a_number_stays_in_its_row_and_its_pair(ops: OpSet, dtype: mx.Dtype) -> None:
+    x, weight = normal((4, 100), dtype, seed=1), normal((100,), dtype, seed=2)
+    x[1, 70], x[2, 99] = mx.nan, mx.inf
+    with np.errstate(invalid="ignore"):  # infinity over infinity
+        expected = oracle.rms_norm(exact(x), exact(weight), 1e-5)
+    assert_close(ops.rms_norm(x, weight), expected)
+    heads = normal((1, 2, 3, 64), dtype, seed=3)
+    heads[0, 1, 2, 40] = mx.nan
+    y = ops.rope(heads, slice(0, 2), 1e4)
+    assert np.argwhere(np.isnan(exact(y))).tolist() == [[0, 1, 2, 8], [0, 1, 2, 40]]
+    table = normal((9, 100), dtype, seed=4)
+    table[3, 5], table[3, 6] = mx.inf, mx.nan
+    ids = mx.array([2, 3, 8])
+    assert_close(ops.embedding(ids, table), exact(table)[[2, 3, 8]])
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_swiglu(ops: OpSet, dtype: mx.Dtype, width: int) -> None:
     gate, up = normal((3, width), dtype, seed=1, magnitude=6.0), normal((3, width), dtype, seed=2)
@@ -42,6 +58,12 @@ def test_swiglu_of_numbers_beyond_the_range_of_exp(ops: OpSet) -> None:
     y = ops.swiglu(gate, mx.ones(9))
     assert np.array(y) == pytest.approx([0, 0, -88 * np.exp(-88), 0, 0, 0, 88, 500, 1e30])
     assert mx.isnan(ops.swiglu(mx.array([mx.nan]), mx.ones(1))).item()
+
+
+def test_swiglu_takes_gates_with_gaps(ops: OpSet, dtype: mx.Dtype) -> None:
+    wide = normal((6, 80), dtype, seed=1)
+    gate, up = wide[::2, 3:70:2], wide[1::2, 70:3:-2]
+    assert_close(ops.swiglu(gate, up), oracle.swiglu(exact(gate), exact(up)))
 
 
 def test_swiglu_of_a_large_array_is_done_in_parts(ops: OpSet, dtype: mx.Dtype) -> None:
