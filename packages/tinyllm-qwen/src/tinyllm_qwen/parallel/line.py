@@ -66,9 +66,13 @@ class Line:
         """Whether rank 0 has said that there are no more lines."""
         return self._ended.is_set()
 
+    def let_go(self) -> None:
+        """Call nobody any more when the other one is lost: this process is about to leave."""
+        self._closed.set()
+
     def close(self) -> None:
         """Leave; rank 0 says so, the others are not to leave before it does."""
-        self._closed.set()  # first: the other one may be gone as soon as it is told
+        self.let_go()  # first: the other one may be gone as soon as it is told
         if self.rank:
             self.send(_END)
         with contextlib.suppress(OSError):  # the other one may have been faster

@@ -170,7 +170,12 @@ class Member:
         failed = isinstance(error, RuntimeError)
         if failed:
             self.await_loss()
-        elif self.leads:
+        elif isinstance(error, Exception):
+            # Others may fail for the same reason, and are to say that and not that this one left.
+            for line in self.lines:
+                line.let_go()
+            time.sleep(NOTICED)
+        if self.leads and not failed:
             mx.synchronize()
         for line in self.lines:
             line.close()
