@@ -21,13 +21,15 @@ using namespace tinyllm::TINYLLM_TIER;
 constexpr int kSums = 12;  // a unit takes up to two products a cycle, and some cycles for each
 constexpr int kSteps = 1 << 20;
 
-volatile char sink;  // what is written here has to be computed
+volatile char seed, sink;  // nobody knows what is read here, and what is written has to be computed
 
 // Seconds in which every thread makes kSteps steps of kSums products, of which `step` is one.
 template <typename Sum, typename Step>
 double fastest(Step step) {
   const auto loop = [=] {
-    Sum sums[kSums] = {};
+    Sum sums[kSums];
+    // No two of them alike: a compiler would make one sum of both.
+    for (int n = 0; n < kSums; ++n) std::memset(&sums[n], seed + n, sizeof sums[n]);
     for (int i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
       for (int n = 0; n < kSums; ++n) sums[n] = step(sums[n]);

@@ -9,7 +9,7 @@ case $name in
   attention)
     sources=(attention.cpp attention_decode.cpp attention_plan.cpp attention_prefill.cpp kernels.cpp
       linear.cpp quantize_rows.cpp rms_norm.cpp rope.cpp run_attention.cpp scores.cpp swiglu.cpp
-      thread_pool.cpp)
+      thread_pool.cpp weighted_sum.cpp)
     ;;
   peak) sources=(thread_pool.cpp) ;;
   *) echo "expected attention or peak, got ${name:-nothing}" >&2 && exit 2 ;;

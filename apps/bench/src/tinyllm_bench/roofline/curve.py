@@ -16,6 +16,7 @@ from tinyllm_bench.vector_cases import attention_cases
 _DECODED = (1, 2, 4, 8, 16)  # tokens of as many texts
 _PROMPTS = (2, 8, 32, 128, 512)
 _CONTEXTS = (512, 4096)  # keys that a decoded token sees
+_TEXTS = (32, 128, 512, 2048)  # of a prompt, whose queries see each other
 _PROJECTION = "gate_proj"  # of those of a block the largest
 
 
@@ -53,7 +54,7 @@ def attention_curves(subject: Subject) -> list[Curve]:
     """All heads of a layer over a dense cache, for a decoded token and for prompts."""
     longest = subject.config.context_length
     decoded = [Regime("decode", 1, 1, keys) for keys in _CONTEXTS if keys <= longest]
-    prompts = [Regime("prefill", 1, length, length) for length in _PROMPTS]
+    prompts = [Regime("prefill", 1, length, length) for length in _TEXTS if length <= longest]
     return [
         Curve(f"attention, {name}", attention_cases(subject, regimes))
         for name, regimes in (("decoded", decoded), ("prompt", prompts))
