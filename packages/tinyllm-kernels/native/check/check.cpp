@@ -13,6 +13,7 @@
 #include "../kernels.h"
 #include "array.h"
 #include "attention.h"
+#include "blocks.h"
 #include "choice.h"
 #include "linear.h"
 
@@ -104,6 +105,7 @@ void check_all(const Kernels& kernels) {
       for (int group : {32, 64, 128}) check_quantize(kernels, type, bits, group);
     }
     check_attention(kernels, type);
+    check_blocks(kernels, type);
     check_choice(kernels, type);
   }
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds check.cpp with the compiler's sanitizers and runs it; and for aarch64, under qemu, where the
-# cross compiler and qemu are: `apt-get install g++-aarch64-linux-gnu qemu-user`.
+# Builds check.cpp with the compiler's sanitizers and runs it, and threads.cpp with the one for
+# threads; check.cpp also for aarch64, under qemu, where the cross compiler and qemu are:
+# `apt-get install g++-aarch64-linux-gnu qemu-user`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,7 +31,7 @@ compilations() {
         "-DTINYLLM_TIER_NAME=\\\"${parts[0]}\\\"" -c "$source.cpp" -o "$to/$source-${parts[0]}.o"
     done
   done
-  for source in check/attention check/check check/choice check/linear attention_plan choice product run_attention thread_pool tiers; do
+  for source in check/attention check/blocks check/check check/choice check/linear attention_block attention_plan choice mlp_block product run_attention thread_pool tiers; do
     echo "$compiler" "${common[@]}" "$@" -c "$source.cpp" -o "$to/${source//\//-}.o"
   done
 }
@@ -48,7 +49,11 @@ else
   native+=("${arm[@]}")
 fi
 compilations native "${CXX:-g++}" "${native[@]}" -- "${sanitizers[@]}" > "$scratch/compilations"
+# The pool has a program and a sanitizer of its own, and more threads than there may be cores.
+echo "${CXX:-g++}" "${common[@]}" -Og -fsanitize=thread check/threads.cpp thread_pool.cpp \
+  -o "$scratch/threads" -pthread >> "$scratch/compilations"
 for tier in "${native[@]}"; do echo "$scratch/native/check ${tier%%,*}"; done > "$scratch/checks"
+echo "TINYLLM_NUM_THREADS=4 $scratch/threads" >> "$scratch/checks"
 
 if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
   compilations aarch64 aarch64-linux-gnu-g++ portable "${arm[@]}" -- -O1 \

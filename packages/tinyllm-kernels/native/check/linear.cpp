@@ -28,9 +28,9 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
   compare(kernels, "linear", y, expected);
 }
 
-void check_packed(const Kernels& kernels, Type type, int N, int K, int bits, int group,
-                  Tokens tokens, std::initializer_list<int> rows) {
-  Matrix matrix(N, K, bits, group, type);
+void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Tokens tokens,
+                  std::initializer_list<int> rows) {
+  const int N = matrix.w.rows, K = matrix.w.columns;
   std::vector<double> numbers(size_t(N) * K);
   for (int n = 0; n < N; ++n) {
     for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
@@ -63,13 +63,20 @@ void check_dense(const Kernels& kernels, Type type, int N, int K, Tokens tokens,
 void check_linear(const Kernels& kernels, Type type) {
   for (int bits : {2, 3, 4, 5, 6, 8}) {
     for (int group : {32, 64, 128}) {
-      check_packed(kernels, type, 27, 256, bits, group, Tokens::decoded, {1, 3, 6});
-      check_packed(kernels, type, 27, 256, bits, group, Tokens::prompt, {2, 9});
+      const Matrix matrix(27, 256, bits, group, type);
+      check_packed(kernels, type, matrix, Tokens::decoded, {1, 3, 6});
+      check_packed(kernels, type, matrix, Tokens::prompt, {2, 9});
     }
-    check_packed(kernels, type, 48, 384, bits, bits == 4 ? 64 : 128, Tokens::decoded, {1, 5, 17});
-    check_packed(kernels, type, 80, 384, bits, 32, Tokens::prompt, {9, 33});
+    const Matrix whole(48, 384, bits, bits == 4 ? 64 : 128, type);
+    check_packed(kernels, type, whole, Tokens::decoded, {1, 5, 17});
+    check_packed(kernels, type, Matrix(80, 384, bits, 32, type), Tokens::prompt, {9, 33});
     // Whole blocks of rows, of columns and of tokens, and what is left over of each.
-    check_packed(kernels, type, 70, 608, bits, 32, Tokens::prompt, {17, 70});
+    check_packed(kernels, type, Matrix(70, 608, bits, 32, type), Tokens::prompt, {17, 70});
+  }
+  for (Mode mode : {Mode::mxfp4, Mode::mxfp8, Mode::nvfp4}) {
+    const Matrix matrix(27, 288, mode);
+    check_packed(kernels, type, matrix, Tokens::decoded, {1, 6});
+    check_packed(kernels, type, matrix, Tokens::prompt, {2, 33});
   }
   check_dense(kernels, type, 70, 608, Tokens::decoded, {1, 4});
   check_dense(kernels, type, 70, 608, Tokens::prompt, {17, 70});

@@ -1,6 +1,8 @@
 // Packed numbers.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -8,6 +10,19 @@
 #include "array.h"
 
 namespace tinyllm::check {
+
+// E2M1, bit by bit.
+inline double e2m1(unsigned code) {
+  const double sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return code & 8 ? -sizes[code & 7] : sizes[code & 7];
+}
+
+// E4M3, bit by bit.
+inline double e4m3(unsigned code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double size = std::ldexp(exponent ? 8 + mantissa : mantissa, std::max(exponent, 1) - 10);
+  return code & 0x80 ? -size : size;
+}
 
 // A packed matrix of random bits, and the numbers that its codes stand for.
 struct Matrix {
@@ -20,11 +35,30 @@ struct Matrix {
          Mode::affine, type};
   }
 
+  // Codes that are floats: mxfp4, mxfp8 or nvfp4, whose scales are bytes.
+  Matrix(int rows, int columns, Mode mode)
+      : codes(size_t(rows) * columns * (mode == Mode::mxfp8 ? 8 : 4) / 8),
+        powers(size_t(rows) * columns / (mode == Mode::nvfp4 ? 16 : 32)),
+        scales(Type::float32, 0),
+        biases(Type::float32, 0) {
+    // Of E4M3 the even codes: NaN is an odd one.
+    for (uint8_t& byte : codes) byte = generator() & (mode == Mode::mxfp8 ? 0xfe : 0xff);
+    // E4M3 from 0.5 on, E8M0 from 2^-11: float16 has to hold the sums.
+    for (uint8_t& byte : powers) byte = (mode == Mode::nvfp4 ? 0x30 : 116) + generator() % 8;
+    w = {codes.data(), powers.data(), nullptr, rows, columns, mode == Mode::mxfp8 ? 8 : 4,
+         mode == Mode::nvfp4 ? 16 : 32, mode, Type::uint8};
+  }
+
   double at(int n, int k) const {
     size_t bit = (size_t(n) * w.columns + k) * w.bits;
     unsigned code = 0;
     for (int i = 0; i < w.bits; ++i, ++bit) code |= (codes[bit / 8] >> bit % 8 & 1u) << i;
     size_t group = (size_t(n) * w.columns + k) / w.group;
+    if (w.mode != Mode::affine) {
+      const unsigned power = powers[group];
+      const double scale = w.mode == Mode::nvfp4 ? e4m3(power) : std::ldexp(1, int(power) - 127);
+      return (w.bits == 4 ? e2m1(code) : e4m3(code)) * scale;
+    }
     return code * scales.at(group) + biases.at(group);
   }
 
@@ -43,6 +77,7 @@ struct Matrix {
   }
 
   std::vector<uint8_t> codes;
+  std::vector<uint8_t> powers;  // the scales of codes that are floats
   Array scales, biases;
   Weights w;
 
