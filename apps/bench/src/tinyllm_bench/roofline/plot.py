@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARGIN = 2.0  # as far as the axes go beyond the points, as a factor
+_CROWDED = 1.15  # two peaks that are closer: the name of the lower one stands below its line
 
 
 def draw_roofline(title: Sequence[str], roofs: Roofs, curves: Sequence[Curve], path: Path) -> None:
@@ -76,13 +77,15 @@ def _draw_roofs(axes: "Axes", roofs: Roofs, curves: Sequence[Curve]) -> None:
         textcoords="offset points",
         fontsize=7,
     )
-    for name, peak in roofs.peaks.items():
+    ordered = sorted(roofs.peaks.items(), key=lambda item: item[1])
+    for place, (name, peak) in enumerate(ordered):
         ridge = 1e3 * peak / rate
         axes.plot([ridge, max(ridge, right)], [peak, peak], color="black", linewidth=0.8)
+        crowded = place + 1 < len(ordered) and ordered[place + 1][1] < _CROWDED * peak
         axes.annotate(
             f"{number(peak)} TFLOP/s, {name}",
             (right, peak),
-            (0, 3),
+            (0, -9 if crowded else 3),
             textcoords="offset points",
             fontsize=7,
             ha="right",
