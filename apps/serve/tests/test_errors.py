@@ -273,7 +273,11 @@ def test_a_draft_model_of_other_tokens_is_refused(fails: Callable[..., str], end
 
 def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [Path(sys.executable).with_name("tinyllm-serve"), "--port", str(taken.getsockname()[1])]
+        command = [
+            Path(sys.executable).with_name("tinyllm-serve"),
+            "--port",
+            str(taken.getsockname()[1]),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
