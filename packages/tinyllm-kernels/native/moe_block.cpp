@@ -1,6 +1,7 @@
 #include "moe_block.h"
 
 #include <cstring>
+#include <vector>
 
 #include "in_chunks.h"
 #include "product.h"
@@ -73,17 +74,17 @@ void run(const Kernels& kernels, const MoeBlockTask& t) {
   for (const Run& run : routes.runs) {
     weights.insert(weights.end(), {t.gate[run.expert], t.up[run.expert], t.down[run.expert]});
   }
-  std::vector<GatedProduct> first;
-  std::vector<Product> second;
+  std::vector<GatedProduct> gates;
+  std::vector<Product> downs;
   for (size_t i = 0; i < routes.runs.size(); ++i) {
     const int64_t at = routes.runs[i].first, inner = at * hidden * size;
     const Weights* of_run = &weights[3 * i];
-    first.push_back({single ? &token : &of_runs[i], of_run, of_run + 1, up.get() + inner,
+    gates.push_back({single ? &token : &of_runs[i], of_run, of_run + 1, up.get() + inner,
                      gated.get() + inner});
-    second.push_back({&between[i], of_run + 2, nullptr, nullptr, said.get() + at * width * size});
+    downs.push_back({&between[i], of_run + 2, nullptr, nullptr, said.get() + at * width * size});
   }
-  multiply_gated(kernels, first);
-  multiply(kernels, second);
+  multiply_gated(kernels, gates);
+  multiply(kernels, downs);
 
   const WeightedSumTask sum{said.get(), routes.places.data(), routes.shares.data(), t.chosen, width,
                             t.residual, t.y, t.type};
