@@ -1,5 +1,6 @@
 #include "routes.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "in_chunks.h"
