@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import groupby
 
 import mlx.core as mx
 import pytest
@@ -137,6 +138,31 @@ def test_texts_whose_direction_is_wanted_do_not_stall_those_who_are_answered(
         assert tokens > 2 * len(text) // chunk
 
     run(test, hasty)
+
+
+def test_directions_of_many_texts_are_computed_one_after_the_other(
+    prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks: list[Embedding] = []
+    advance = Embedding.advance
+
+    def noted(embedding: Embedding) -> list[float] | None:
+        chunks.append(embedding)
+        return advance(embedding)
+
+    monkeypatch.setattr(Embedding, "advance", noted)
+
+    def in_chunks() -> Engine:
+        engine = make()
+        settings = EngineSettings(page_size=8, step_seconds=1e-9, prefill_tokens=32)
+        return Engine(engine.model, engine.tokenizer, settings)
+
+    async def test(engine: AsyncEngine) -> None:
+        await asyncio.gather(*(engine.embed(prompts[6] * 8) for _ in range(3)))
+
+    run(test, in_chunks)
+    assert len(chunks) > 6
+    assert len([text for text, _ in groupby(chunks, key=id)]) == 3
 
 
 def test_an_idle_engine_gives_memory_back(

@@ -144,8 +144,9 @@ class AsyncEngine:
     async def embed(self, tokens: Sequence[int]) -> list[float]:
         """The text's direction in the model's space: see `Embedding`.
 
-        It is computed as a long prompt is, a chunk between two steps, and of all texts together one
-        chunk at a time: those who are being answered wait no longer for many than for one.
+        It is computed as a long prompt is, a chunk between two steps, and one text after the other:
+        those who are being answered wait no longer for many than for one, and memory holds the keys
+        and values of one.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -153,9 +154,9 @@ class AsyncEngine:
         """
         self._refuse_if_closed()
         embedding = await self._ask(lambda engine: engine.embedding(tokens))
-        direction = None
-        while direction is None:
-            async with self._embedding:
+        async with self._embedding:
+            direction = None
+            while direction is None:
                 direction = await self._ask(lambda _: embedding.advance())
         return direction
 
