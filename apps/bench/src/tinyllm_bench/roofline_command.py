@@ -87,17 +87,24 @@ def _measure(
 ) -> "tuple[Roofs, list[Curve]]":
     """The ceilings before and after, and between them each form of the weights; attention once."""
     from tinyllm_bench.ceilings import measure_ceilings
+    from tinyllm_bench.progress import ProgressLine
     from tinyllm_bench.roofline.curve import attention_curves, product_curves
     from tinyllm_bench.roofline.roofs import Roofs
     from tinyllm_bench.subject import Subject
 
     budget = min(_CEILING_SECONDS, 2 * forms[0].seconds)
-    before = measure_ceilings(machine, budget)
     curves: list[Curve] = []
-    for place, settings in enumerate(forms):
-        subject = Subject.make(settings)
-        found = product_curves(subject) + ([] if place else attention_curves(subject))
-        for curve in found:
-            curve.measure(ops, settings)
-        curves += found
-    return Roofs.of(before.best(measure_ceilings(machine, budget)), given), curves
+    with ProgressLine() as progress:
+        progress.begin("what the machine can do")
+        before = measure_ceilings(machine, budget)
+        for place, settings in enumerate(forms):
+            progress.begin("making the weights")
+            subject = Subject.make(settings)
+            found = product_curves(subject) + ([] if place else attention_curves(subject))
+            for curve in found:
+                progress.begin(curve.name)
+                curve.measure(ops, settings)
+            curves += found
+        progress.begin("what the machine can do")
+        ceilings = before.best(measure_ceilings(machine, budget))
+    return Roofs.of(ceilings, given), curves
