@@ -12,10 +12,7 @@
 
 #include "bfloat16_panel.h"
 #include "linear.h"
-#include "numbers.h"
-#include "put.h"
-#include "transpose.h"
-#include "vectors.h"
+#include "put_square.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
@@ -33,36 +30,6 @@ namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_BFLOAT16)
 
-// Sums of W rows of w from n0 on for W tokens from m on, turned to where they belong in y.
-inline void put_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n0,
-                       const float* sums) {
-  Words square[W];
-  for (int n = 0; n < W; ++n) square[n] = std::bit_cast<Words>(load(sums + n * kTileTokens));
-  transpose(square);
-  const BFloat16* bias = static_cast<const BFloat16*>(t.bias);
-  for (int i = 0; i < tokens; ++i) {
-    const int64_t at = (m + i) * t.w->rows + n0;
-    Floats row = std::bit_cast<Floats>(square[i]);
-    if (bias) row += load_as_floats(bias + n0);
-    if (t.residual) row += load_as_floats(static_cast<const BFloat16*>(t.residual) + at);
-    store_floats(static_cast<BFloat16*>(t.y) + at, row);
-  }
-}
-
-// The sums of a panel for some tokens of a tile, with bias and residual, to y.
-inline void put_tile(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, int64_t rows,
-                     const float* sums) {
-  int64_t n = 0;
-  for (; n + W <= rows; n += W) {
-    for (int64_t m = m0; m < m1; m += W) {
-      put_square(t, m, std::min<int64_t>(m1 - m, W), n0 + n, sums + n * kTileTokens + (m - m0));
-    }
-  }
-  for (; n < rows; ++n) {
-    for (int64_t m = m0; m < m1; ++m) put(t, m, n0 + n, sums[n * kTileTokens + (m - m0)]);
-  }
-}
-
 // A part: rows of w times its tokens.
 template <typename Format>
 void multiply_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
@@ -73,7 +40,7 @@ void multiply_tiles(const LinearTask& t, const LinearRange& range, float* scratc
     const uint32_t* tile = t.tiles + m / kTileTokens * pairs * kTileTokens;
     const int64_t end = std::min<int64_t>(m + kTileTokens, range.last_token);
     multiply_tile(tile, w, end - m, rows, pairs, sums);
-    put_tile(t, m, end, range.first_row, rows, sums);
+    put_squares<BFloat16>(t, m, end, range.first_row, rows, sums, kTileTokens);
   }
 }
 

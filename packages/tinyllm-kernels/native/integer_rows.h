@@ -18,6 +18,7 @@
 #include "numbers.h"
 #include "put.h"
 #include "interleaved_rows.h"
+#include "kernels.h"
 #include "vectors.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -30,21 +31,31 @@ inline bool has_integers(const Weights& w) {
          w.columns % (W * kCodes<4>) == 0;
 }
 
-// x as words of codes want it, and the scale of each group.
+// A group of x in integers of 15 bits, which go to `put(a, b, i)` 2 W at a time, those from the i-th
+// on; and their scale.
+template <typename Put>
+float to_integers(const float* x, int group, Put put) {
+  Floats sizes = {};
+  for (int i = 0; i < group; i += W) sizes = max(load(x + i), max(-load(x + i), sizes));
+  const float largest = largest_lane(sizes);
+  const float inverse = largest > 0 ? 16256 / largest : 0;
+  for (int i = 0; i < group; i += 2 * W) {
+    // 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
+    const Ints a = std::bit_cast<Ints>(load(x + i) * inverse + 12582912.0f) - 0x4b400000;
+    const Ints b = std::bit_cast<Ints>(load(x + i + W) * inverse + 12582912.0f) - 0x4b400000;
+    put(a, b, i);
+  }
+  return largest / 16256;
+}
+
+// Rows of x as words of codes want them.
 template <int Bits>
-void to_planes(const float* x, int64_t count, int group, int8_t* planes, float* scales) {
+void to_planes(const float* x, int64_t count, int group, const Planes& to) {
+  group_sums(x, count / group, group, to.sums);
   for (int64_t g = 0; g < count / group; ++g, x += group) {
-    Floats sizes = {};
-    for (int i = 0; i < group; i += W) sizes = max(load(x + i), max(-load(x + i), sizes));
-    const float largest = largest_lane(sizes);
-    scales[g] = largest / 16256;
-    const float inverse = largest > 0 ? 16256 / largest : 0;
-    for (int i = 0; i < group; i += 2 * W) {
-      // 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
-      const Ints a = std::bit_cast<Ints>(load(x + i) * inverse + 12582912.0f) - 0x4b400000;
-      const Ints b = std::bit_cast<Ints>(load(x + i + W) * inverse + 12582912.0f) - 0x4b400000;
-      put_planes<Bits>(a, b, planes + 2 * (g * group + i));
-    }
+    to.scales[g] = to_integers(x, group, [&](Ints a, Ints b, int i) {
+      put_planes<Bits>(a, b, to.numbers + 2 * (g * group + i));
+    });
   }
 }
 

@@ -10,8 +10,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr bool kIntegerPrompts = true;  // faster than floats
-inline constexpr int kIntegerRows = 8;         // of x that are multiplied with a word together
+inline constexpr int kIntegerRows = 8;  // of x that are multiplied with a word together
 
 template <int Bits>
 inline constexpr float kMissing = 0;  // what has been taken away from every code

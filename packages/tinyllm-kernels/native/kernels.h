@@ -24,10 +24,12 @@ struct Kernels {
 
   // Sums of x over each group of w.
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
-  // Whether rows of x are multiplied in integers, and x as those: see integer_rows.h.
-  bool (*linear_takes_planes)(const Weights&, Type, Tokens);
-  void (*linear_planes)(const float* x, int64_t count, const Weights&, int8_t* planes,
-                        float* scales);
+  // Whether rows of x are multiplied in integers, and rows `first` to `last` of x `M K` as those, for
+  // which `Planes` has room from the first row on. Prompts are packed 32 rows at a time, for which
+  // there is room also where there are fewer.
+  bool (*linear_takes_planes)(const Weights&, Type);
+  void (*linear_planes)(const float* x, Tokens, const Weights&, int64_t first, int64_t last,
+                        const Planes&);
   // How many rows of w products want side by side (see interleaved_rows.h); 0 is none.
   int (*linear_interleaves)(const Weights&);
   // Whether prompts are multiplied in pairs of bfloat16, and x as those: see
@@ -70,8 +72,9 @@ struct Kernels {
 namespace TINYLLM_TIER {
 void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
-bool linear_takes_planes(const Weights&, Type, Tokens);
-void linear_planes(const float* x, int64_t count, const Weights&, int8_t* planes, float* scales);
+bool linear_takes_planes(const Weights&, Type);
+void linear_planes(const float* x, Tokens, const Weights&, int64_t first, int64_t last,
+                   const Planes&);
 int linear_interleaves(const Weights&);
 bool linear_takes_tiles(Type);
 void linear_tiles(const void* x, int64_t rows, int columns, int64_t first, int64_t last,

@@ -7,7 +7,7 @@
 #include "float_panels.h"
 #include "float_rows.h"
 #include "half.h"
-#include "integer_rows.h"
+#include "integer_products.h"
 #include "interleaved_rows.h"
 #include "kernels.h"
 #include "numbers.h"
@@ -25,7 +25,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Tokens of a block in which a token has so many bytes.
 int64_t block_tokens(const LinearTask& t, int64_t bytes) {
-  return std::min(std::max<int64_t>(kBlockBytes / bytes / 8 * 8, 8), t.rows);
+  return std::min(std::max<int64_t>(kBlockBytes / bytes / 32 * 32, 32), t.rows);
 }
 
 int64_t block_rows(const LinearTask& t) {
@@ -50,11 +50,9 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 
 }  // namespace
 
-bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type,
-                         [[maybe_unused]] Tokens tokens) {
+bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
 #if defined(TINYLLM_INTEGERS)
-  const bool wanted = kIntegerPrompts || tokens == Tokens::decoded;
-  return wanted && type != Type::float32 && has_integers(w);
+  return type != Type::float32 && has_integers(w);
 #else
   return false;
 #endif
@@ -86,11 +84,11 @@ void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
 #endif
 }
 
-void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] int64_t count,
-                   [[maybe_unused]] const Weights& w, [[maybe_unused]] int8_t* planes,
-                   [[maybe_unused]] float* scales) {
+void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] Tokens tokens,
+                   [[maybe_unused]] const Weights& w, [[maybe_unused]] int64_t first,
+                   [[maybe_unused]] int64_t last, [[maybe_unused]] const Planes& planes) {
 #if defined(TINYLLM_INTEGERS)
-  (w.bits == 4 ? to_planes<4> : to_planes<8>)(x, count, w.group, planes, scales);
+  (w.bits == 4 ? make_planes<4> : make_planes<8>)(x, tokens, w, first, last, planes);
 #endif
 }
 
@@ -105,8 +103,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   }
 #if defined(TINYLLM_INTEGERS)
   if (t.planes) {
-    const auto multiply = w.bits == 4 ? multiply_integer_rows<4> : multiply_integer_rows<8>;
-    return multiply(task, range, scratch);
+    return (w.bits == 4 ? multiply_integers<4> : multiply_integers<8>)(task, range, scratch);
   }
 #endif
   with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
@@ -163,7 +160,9 @@ LinearRange linear_range(const LinearTask& t, int64_t part) {
 
 int64_t linear_scratch(const LinearTask& t) {
   const int64_t plain = lies_well(t) ? 0 : plain_room(*t.w, t.part_rows);
-  if (t.planes) return plain + (t.w->interleaved == W ? 0 : RowSizes(*t.w).room(W));
+#if defined(TINYLLM_INTEGERS)
+  if (t.planes) return plain + integer_scratch(t);
+#endif
 #if defined(TINYLLM_TILES)
   if (t.tiles) return plain + tiles_scratch(t);
 #endif

@@ -3,8 +3,9 @@
 // Two ways to the same sums. For tokens that are decoded every code is multiplied as it is unpacked:
 // memory is what limits, and each weight is used a few times. For a prompt a panel of w is unpacked
 // once, and multiplied with blocks of tokens that stay in the second-level cache; in bfloat16 where
-// that is the type of x and the instruction set multiplies it. Where it multiplies integers and no
-// bfloat16, prompts go the way of decoded tokens, block by block: that is faster than floats.
+// that is the type of x and the instruction set multiplies it, else in integers of 16 bits where it
+// multiplies these, or in floats. NEON multiplies bytes at best: there prompts go the way of decoded
+// tokens, block by block.
 //
 // The two ways round differently. So which of them a row of x goes never depends on how many rows
 // there are, and what becomes of it not on the rows beside it: a request gets the same bits in any
@@ -27,9 +28,8 @@ struct LinearTask {
   const float* x = nullptr;  // M K
   int64_t rows = 0;          // M
   Tokens tokens{};
-  // For codes that are multiplied as they are unpacked: the sums of x over each group of w, M K/group;
-  // and, where the kernels want it, x in integers (see integer_rows.h), M K 2, with a scale for each
-  // group.
+  // For codes that are multiplied as they are: the sums of x over each group of w, M K/group; and,
+  // where the kernels want it, `Planes`.
   const float* sums = nullptr;
   const int8_t* planes = nullptr;
   const float* plane_scales = nullptr;
@@ -41,6 +41,14 @@ struct LinearTask {
   void* y = nullptr;               // M N of `type`
   Type type{};
   int64_t part_rows = 0, part_tokens = 0;  // rows of w, and of x, in a part
+};
+
+// x in integers, for weights with groups: bytes M K 2, a scale and the sum of x for each group of each
+// row. Of decoded tokens row by row (see integer_rows.h), of prompts tile by tile where the kernels
+// have these (see integer_tiles.h).
+struct Planes {
+  int8_t* numbers;
+  float *scales, *sums;
 };
 
 // Pairs of numbers for which each row of packed tiles has room: whole steps of the matrix unit.

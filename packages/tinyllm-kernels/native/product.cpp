@@ -64,7 +64,7 @@ void Operand::fill(LinearTask& task) {
     return;
   }
   task.x = floats();
-  const bool in_integers = kernels_.linear_takes_planes(w, type_, tokens_);
+  const bool in_integers = kernels_.linear_takes_planes(w, type_);
   if (in_integers || (tokens_ == Tokens::decoded && w.mode == Mode::affine)) {
     const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
     task.sums = forms.sums.get();
@@ -102,19 +102,22 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
   }
   const int64_t groups = columns_ / w.group, columns = columns_;
   const float* x = floats();
+  // Of a prompt whole tiles.
+  const int64_t together = tokens_ == Tokens::prompt ? 32 : 1;
+  const int64_t tiles = (rows_ + together - 1) / together, room = tiles * together;
   // Whole vectors are read of them, beyond the last one too.
   constexpr int64_t kBeyond = 16;
-  Grouped forms{w.group, bits, aligned<float>(rows_ * groups + kBeyond), nullptr, nullptr};
+  Grouped forms{w.group, bits, aligned<float>(room * groups + kBeyond), nullptr, nullptr};
   if (bits) {
-    forms.planes = aligned<int8_t>(2 * rows_ * columns);
-    forms.scales = aligned<float>(rows_ * groups + kBeyond);
+    forms.planes = aligned<int8_t>(2 * room * columns);
+    forms.scales = aligned<float>(room * groups + kBeyond);
   }
-  in_chunks(rows_, columns, [&](int64_t first, int64_t last) {
-    const int64_t count = last - first, at = first * groups;
-    kernels_.group_sums(x + first * columns, count * groups, w.group, forms.sums.get() + at);
-    if (!bits) return;
-    kernels_.linear_planes(x + first * columns, count * columns, w,
-                           forms.planes.get() + 2 * first * columns, forms.scales.get() + at);
+  const Planes planes{forms.planes.get(), forms.scales.get(), forms.sums.get()};
+  in_chunks(tiles, together * columns, [&](int64_t first_tile, int64_t last_tile) {
+    const int64_t first = first_tile * together, last = std::min(last_tile * together, rows_);
+    if (bits) return kernels_.linear_planes(x, tokens_, w, first, last, planes);
+    kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
+                        planes.sums + first * groups);
   });
   return grouped_.emplace_back(std::move(forms));
 }

@@ -7,8 +7,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr bool kIntegerPrompts = true;  // fewer multiplications than with floats
-inline constexpr int kIntegerRows = 4;         // of x that are multiplied with a word together
+inline constexpr int kIntegerRows = 4;  // of x that are multiplied with a word together
 
 // What has been taken away from every code: those of 8 bits are signed without 128.
 template <int Bits>

@@ -109,7 +109,10 @@ void multiply_in_registers(const LinearTask& t, const LinearRange& range, float*
         } else {
           multiply_block<false>(registers, block, tokens, steps, k == 0, of_tile, unpack);
         }
-        if (last) put_tile(t, m, end, n, std::min<int64_t>(kBlockRows, range.last_row - n), of_tile);
+        if (last) {
+          put_squares<BFloat16>(t, m, end, n, std::min<int64_t>(kBlockRows, range.last_row - n),
+                                of_tile, kTileTokens);
+        }
       }
     }
   }
