@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "in_chunks.h"
+#include "product_order.h"
 #include "scratch.h"
 
 namespace tinyllm {
@@ -43,6 +44,58 @@ struct GatedTask {
     return gate.part_rows == up.part_rows && gate.part_tokens == up.part_tokens;
   }
 };
+
+// Adds the weights of a part.
+void add_part(const Kernels& kernels, const LinearTask& task, int64_t part, Upcoming& to) {
+  const Weights& w = *task.w;
+  const LinearRange range = kernels.linear_range(task, part);
+  const auto add = [&](const void* data, int64_t row) {
+    if (!data) return;
+    to.add(static_cast<const char*>(data) + range.first_row * row,
+           (range.last_row - range.first_row) * row);
+  };
+  const int64_t groups = w.group ? w.columns / w.group : 0;
+  const int64_t of_group = w.mode == Mode::affine ? size_of(w.type) : 1;
+  add(w.data, w.mode == Mode::dense ? w.columns * size_of(w.type) : int64_t{w.columns} * w.bits / 8);
+  add(w.scales, groups * of_group);
+  add(w.biases, groups * of_group);
+}
+
+void add_part(const Kernels& kernels, const GatedTask& task, int64_t part, Upcoming& to) {
+  add_part(kernels, task.gate, part, to);
+  add_part(kernels, task.up, part, to);
+}
+
+const LinearTask& first_of(const LinearTask& task) { return task; }
+const LinearTask& first_of(const GatedTask& task) { return task.gate; }
+
+// Computes all parts. With those of decoded tokens memory is what limits: threads that are done ask
+// it for what comes next.
+template <typename Task, typename Work>
+void run_parts(const Kernels& kernels, const std::vector<Task>& tasks, const Parts& parts,
+               Work work) {
+  ThreadPool& pool = ThreadPool::shared();
+  const auto first_reads = [&] {
+    FirstReads reads(pool.threads());
+    for (int thread = 0; thread < pool.threads(); ++thread) {
+      Upcoming& upcoming = reads[thread];
+      const int64_t end = pool.first_part(parts.total(), thread + 1);
+      for (int64_t i = pool.first_part(parts.total(), thread); i < end && !upcoming.is_full(); ++i) {
+        const auto [task, own] = parts[i];
+        add_part(kernels, tasks[task], own, upcoming);
+      }
+    }
+    return reads;
+  };
+  if (tasks.empty()) return;
+  const LinearTask& first = first_of(tasks[0]);
+  const FirstReads nothing;
+  const FirstReads& next =
+      first.tokens == Tokens::decoded
+          ? ProductOrder::of_this_thread().begin(first.w->data, parts.total(), first_reads)
+          : nothing;
+  pool.run(parts.total(), work, &next);
+}
 
 // The same where the matrices have two formats that are cut differently: one after the other.
 void multiply_one_by_one(const Kernels& kernels, const GatedProduct& product) {
@@ -132,7 +185,7 @@ void multiply(const Kernels& kernels, const std::vector<Product>& products) {
     parts.add(kernels.linear_parts(tasks.back()));
   }
   Scratch scratch(floats);
-  ThreadPool::shared().run(parts.total(), [&](int64_t part, int thread) {
+  run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
     const auto [task, own] = parts[part];
     kernels.linear_part(tasks[task], own, scratch[thread]);
   });
@@ -155,7 +208,7 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
     floats = std::max({floats, kernels.linear_scratch(task.gate), kernels.linear_scratch(task.up)});
   }
   Scratch scratch(floats);
-  ThreadPool::shared().run(parts.total(), [&](int64_t part, int thread) {
+  run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
     const auto [task, own] = parts[part];
     const auto& [gate, up] = tasks[task];
     kernels.linear_part(gate, own, scratch[thread]);

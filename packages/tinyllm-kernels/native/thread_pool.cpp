@@ -98,7 +98,8 @@ ThreadPool::ThreadPool(int threads) : runs_(threads) {
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
 }
 
-void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work) {
+void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work,
+                     const std::vector<Upcoming>* upcoming) {
   std::unique_lock lock(busy_, std::try_to_lock);
   if (!lock.owns_lock() || workers_.empty() || parts < 2) {
     for (int64_t part = 0; part < parts; ++part) work(part, 0);
@@ -108,8 +109,10 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
   const int64_t count = threads();
   part_from_caller();
   for (int64_t i = 0; i < count; ++i) {
-    runs_[i].next = parts * i / count;
-    runs_[i].end = parts * (i + 1) / count;
+    runs_[i].next = first_part(parts, i);
+    runs_[i].end = first_part(parts, i + 1);
+    if (!upcoming) continue;
+    runs_[i].upcoming = i < std::ssize(*upcoming) ? (*upcoming)[i] : Upcoming();
   }
   gate_.store(round_of(gate_.load(std::memory_order_relaxed)) + (kRound | kOpen),
               std::memory_order_release);
@@ -127,18 +130,21 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
 
 void ThreadPool::serve(int thread) {
   uint32_t round = 0;
+  ReadAhead ahead;
   for (;;) {
     runs_[thread].core.store(current_core(), std::memory_order_relaxed);
-    if (!enter(round)) continue;
+    if (!enter(round, ahead)) continue;
     take_parts(thread);
+    ahead = ReadAhead(runs_[thread].upcoming);
     leave();
   }
 }
 
 // Waits for a task other than `round`, which becomes its number. False if it was over by then.
-bool ThreadPool::enter(uint32_t& round) {
+bool ThreadPool::enter(uint32_t& round, ReadAhead& ahead) {
   uint32_t gate = gate_.load(std::memory_order_acquire);
   for (int spins = 0; round_of(gate) == round; gate = gate_.load(std::memory_order_acquire)) {
+    if (ahead.step()) continue;
     if (++spins < kSpins) {
       pause();
     } else {

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "read_ahead.h"
+
 namespace tinyllm {
 
 // How many threads this process may use: TINYLLM_NUM_THREADS if set, otherwise the cores that its
@@ -29,12 +31,18 @@ class ThreadPool {
   // Each thread begins with a run of neighboring parts of its own, so that it reads memory from one
   // end to the other, and helps out with the runs of others after that. A worker whose core the
   // system has given to somebody else is not waited for, unless that was in the middle of a part.
-  void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work);
+  // `upcoming` has what each thread will read after that, once parts are its own again: workers ask
+  // memory for it while they wait. Without it they ask for what they were told last.
+  void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work,
+           const std::vector<Upcoming>* upcoming = nullptr);
+
+  // The first of the parts with which a thread begins; that of the thread after the last is `parts`.
+  int64_t first_part(int64_t parts, int64_t thread) const { return parts * thread / threads(); }
 
  private:
   explicit ThreadPool(int threads);
   void serve(int thread);
-  bool enter(uint32_t& round);
+  bool enter(uint32_t& round, ReadAhead& ahead);
   void leave();
   void take_parts(int thread);
   void part_from_caller();
@@ -48,6 +56,7 @@ class ThreadPool {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
     std::atomic<int> core{-1};
+    Upcoming upcoming;
   };
   std::vector<Run> runs_;
   // The number of the task, whether workers may still enter it, and how many are in it.

@@ -88,7 +88,7 @@ class QwenRunner(Runner):
     def _next(self, tokens: mx.array, cache: Sequence[KVCache]) -> mx.array:
         """The likeliest token after these."""
         logits = self._model(tokens[None], cache, last_only=True)
-        return mx.argmax(logits[0, 0], keepdims=True)
+        return self._model.ops.argmax(logits[0])
 
     def _filled_cache(self) -> list[KVCache]:
         """Caches that hold the context, handed over through an attention that computes nothing."""

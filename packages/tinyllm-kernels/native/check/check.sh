@@ -31,7 +31,7 @@ compilations() {
         "-DTINYLLM_TIER_NAME=\\\"${parts[0]}\\\"" -c "$source.cpp" -o "$to/$source-${parts[0]}.o"
     done
   done
-  for source in check/attention check/blocks check/check check/choice check/linear attention_block attention_plan choice mlp_block product run_attention thread_pool tiers; do
+  for source in check/attention check/blocks check/check check/choice check/linear attention_block attention_plan choice mlp_block product product_order run_attention thread_pool tiers; do
     echo "$compiler" "${common[@]}" "$@" -c "$source.cpp" -o "$to/${source//\//-}.o"
   done
 }
@@ -50,7 +50,7 @@ else
 fi
 compilations native "${CXX:-g++}" "${native[@]}" -- "${sanitizers[@]}" > "$scratch/compilations"
 # The pool has a program and a sanitizer of its own, and more threads than there may be cores.
-echo "${CXX:-g++}" "${common[@]}" -Og -fsanitize=thread check/threads.cpp thread_pool.cpp \
+echo "${CXX:-g++}" "${common[@]}" -Og -fsanitize=thread check/threads.cpp product_order.cpp thread_pool.cpp \
   -o "$scratch/threads" -pthread >> "$scratch/compilations"
 for tier in "${native[@]}"; do echo "$scratch/native/check ${tier%%,*}"; done > "$scratch/checks"
 echo "TINYLLM_NUM_THREADS=4 $scratch/threads" >> "$scratch/checks"
