@@ -25,6 +25,10 @@ namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_INTEGERS)
 
+// Bytes of codes that are fetched ahead: a page, since a processor's own prefetchers end with theirs,
+// and rows of x, which are read side by side with the codes, keep them busy.
+inline constexpr int kAheadOfRows = 4096;
+
 // Whether w may be multiplied in integers. Rows are interleaved a vector at a time, scales as halves.
 inline bool has_integers(const Weights& w) {
   return w.mode == Mode::affine && (w.bits == 4 || w.bits == 8) && w.type != Type::float32 &&
@@ -76,6 +80,7 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
   for (int64_t g = 0; g < groups; ++g) {
     Sums sums[M] = {};
     for (int i = 0; i < words; ++i, codes += W, x += 2 * kCodes<Bits>) {
+      __builtin_prefetch(reinterpret_cast<const char*>(codes) + kAheadOfRows);
       const IntegerWord<Bits> word(codes);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) word.multiply(x + m * columns * 2, sums[m]);

@@ -50,6 +50,8 @@ class IntegerWord {
     for (const __m512i& part : parts_) {
       sums.high = _mm512_dpbusd_epi32(sums.high, part, everywhere(x));
       sums.low = _mm512_dpbusd_epi32(sums.low, part, everywhere(x + sizeof parts_ / 16));
+      // GCC would add into other registers and copy them back: sums stay where they are.
+      asm("" : "+v"(sums.high), "+v"(sums.low));
       x += 4;
     }
   }
