@@ -3,10 +3,16 @@
 import json
 import re
 
+import jsonschema
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage
+from tinyllm_engine.grammar_compiler import GrammarCompiler
+from tinyllm_qwen import load
+from tinyllm_serve.call_grammar import text_or_calls
+from tinyllm_serve.schemas.tools import Tool
 from tinyllm_serve.testing import Server
+from tinyllm_serve.tool_call_parser import ToolCallParser
 
 QUESTION = "what does rmsnorm do?"
 SUM = 'start: TERM ("+" TERM){1,2}\nTERM: /[1-9]/'
@@ -19,7 +25,7 @@ FORMS = [
 AT_ONCE = {"reasoning_effort": "none"}
 
 
-def tool(name: str, *cities: str) -> dict[str, object]:
+def tool(name: str, *cities: str, strict: bool | None = None) -> dict[str, object]:
     """A function whose schema refers to a part of itself, as pydantic writes schemas."""
     parameters = {
         "type": "object",
@@ -28,7 +34,8 @@ def tool(name: str, *cities: str) -> dict[str, object]:
         "additionalProperties": False,
         "$defs": {"City": {"enum": cities}},
     }
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+    function = {"name": name, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
 
 
 TOOLS = [tool("weather", "Oslo", "Rome"), tool("map", "Lima")]
@@ -149,3 +156,79 @@ def test_beside_tools_a_form_leaves_the_choice_between_text_and_calls(scripted: 
     called = ask(scripted, "#rome", "scripted", **both)
     assert called.tool_calls[0].function.arguments == '{"city": "Rome"}'
     assert called.content is None
+
+
+def call(name: str, arguments: object) -> str:
+    body = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+OSLO, PARIS = {"city": "Oslo"}, {"city": "Paris"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "A text, 2 < 3, <tool and <tool_calls>\n</tool_call>.",
+        call("weather", OSLO),
+        f"Let me see.\n{call('weather', OSLO)}\n{call('map', PARIS)} So.",
+        call("map", {"any": [1, {"thing": None}]}),
+        call("weather", PARIS),
+        call("weather", {}),
+        call("weather", OSLO | {"more": 1}),
+        f"{call('map', {})} and {call('weather', PARIS)}",
+    ],
+)
+def test_a_strict_function_is_called_by_its_schema_or_not_at_all(text: str) -> None:
+    """`weather` is strict and `map` is not; jsonschema says what may be said."""
+    tools = [tool("weather", "Oslo", strict=True), tool("map", "Lima")]
+    schema = tools[0]["function"]["parameters"]
+    parser = ToolCallParser(["weather", "map"])
+    said = [part for part in [*parser.push(text), *parser.finish()] if hasattr(part, "arguments")]
+    valid = jsonschema.Draft202012Validator(schema).is_valid
+    fine = all(valid(json.loads(c.arguments)) for c in said if c.name == "weather")
+    tokenizer = load("pico")[1]
+    functions = [Tool.model_validate(each).function for each in tools]
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    tokens = [*tokenizer.encode(text), min(tokenizer.eos_token_ids)]
+    assert (compiler.compile(text_or_calls(functions)).admits(tokens) == len(tokens)) == fine
+
+
+@pytest.mark.parametrize("broken", ['{"name": "nothing"', "x", '\n{"name": "map", "arguments": 1}'])
+def test_beside_strict_functions_what_begins_as_a_call_is_one(broken: str) -> None:
+    tokenizer = load("pico")[1]
+    functions = [Tool.model_validate(tool(name, "Oslo", strict=True)).function for name in ("map",)]
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    tokens = tokenizer.encode(f"so: <tool_call>{broken}")
+    assert compiler.compile(text_or_calls(functions)).admits(tokens) < len(tokens)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_that_would_call_against_a_strict_schema_cannot(
+    scripted: Server, strict: bool
+) -> None:
+    tools = [tool("weather", "Oslo", strict=strict)]
+    wrong = ask(scripted, "#rome", "scripted", tools=tools, max_tokens=20, **AT_ONCE)
+    cities = [json.loads(each.function.arguments)["city"] for each in wrong.tool_calls or []]
+    assert cities == ([] if strict else ["Rome"])
+    right = ask(scripted, "#call", "scripted", tools=tools, parallel_tool_calls=False, **AT_ONCE)
+    assert right.content == "Let me see."
+    assert right.tool_calls[0].function.arguments == '{"city": "Oslo"}'
+    with client(scripted) as connection:
+        flat = [{"type": "function", **each["function"]} for each in tools]
+        response = connection.responses.create(
+            model="scripted",
+            input="#rome",
+            tools=flat,
+            max_output_tokens=20,
+            reasoning={"effort": "none"},
+        )
+    assert ("function_call" in [item.type for item in response.output]) == (not strict)
+    assert response.tools[0].strict is strict
+
+
+def test_strict_functions_cannot_be_served_without_an_end(scripted: Server) -> None:
+    tools = [tool("weather", "Oslo", strict=True)]
+    with pytest.raises(openai.BadRequestError, match="ignore_eos"):
+        ask(scripted, "#call", "scripted", tools=tools, extra_body={"ignore_eos": True})

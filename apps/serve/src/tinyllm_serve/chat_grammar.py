@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tinyllm_engine import Grammar
 
-from tinyllm_serve.call_grammar import call_grammar
+from tinyllm_serve.call_grammar import call_grammar, text_or_calls
 from tinyllm_serve.prompt import Prompt
 from tinyllm_serve.response_grammar import response_grammar
 from tinyllm_serve.schemas.chat_request import ChatRequest
@@ -20,4 +20,6 @@ def chat_grammar(asked: ChatRequest, prompt: Prompt) -> Grammar | None:
             grammar = calls
         else:
             grammar = replace(Grammar.union(grammar, calls), name=grammar.name)
+    elif asked.has_strict_tools:
+        grammar = text_or_calls(functions)
     return grammar and replace(grammar, after=prompt.before_answer, opening=prompt.opening)

@@ -57,7 +57,7 @@ class Prompt:
             ApiError: 400 if it has no place for tools.
         """
         turns = [message.template_form for message in messages]
-        offered = [tool.model_dump(exclude_none=True) for tool in tools] or None
+        offered = [tool.template_form for tool in tools] or None
 
         def render(tools: list[dict[str, object]] | None, thinking: bool | None) -> str:
             return tokenizer.render_chat(

@@ -48,6 +48,8 @@ class ChatRequest(SamplingFields):
         check_tool_choice(self.tool_choice, [tool.function.name for tool in self.tools or []])
         if self.must_call and (self.has_form or self.ignore_eos):
             raise ValueError("tool_choice: expected no form beside it and no ignore_eos")
+        if self.has_strict_tools and self.ignore_eos:
+            raise ValueError("ignore_eos: expected false beside tools that are strict")
         return self
 
     @property
@@ -72,6 +74,11 @@ class ChatRequest(SamplingFields):
         if not isinstance(chosen, NamedTool):
             return self.offered_tools
         return [tool for tool in self.offered_tools if tool.function.name == chosen.name]
+
+    @property
+    def has_strict_tools(self) -> bool:
+        """Whether calls of any of them are to be as the function's schema has them."""
+        return any(tool.function.strict for tool in self.callable_tools)
 
     @property
     def template_variables(self) -> TemplateVariables:

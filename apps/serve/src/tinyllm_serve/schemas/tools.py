@@ -14,9 +14,10 @@ class Function(Strict):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     parameters: dict[str, object] | None = Field(default=None, description="A JSON schema.")
-    strict: Literal[False] | None = Field(
+    strict: bool | None = Field(
         default=None,
-        description="Only tool_choice holds the arguments to the schema; true is refused.",
+        description="true: whenever it is called, its arguments are as the schema has them. "
+        "Calls that tool_choice asks for are so in any case.",
     )
 
 
@@ -25,6 +26,11 @@ class Tool(Strict):
 
     type: Literal["function"]
     function: Function
+
+    @property
+    def template_form(self) -> dict[str, object]:
+        """As chat templates expect it; whether it is strict is nothing to the model."""
+        return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 
 class FunctionName(Strict):
