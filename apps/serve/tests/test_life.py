@@ -106,7 +106,7 @@ def test_a_full_server_says_when_to_come_again_and_fills_the_silence(
 
 def test_sigterm_finishes_what_is_under_way(start: Start, endless: Path) -> None:
     server = start("--model", str(endless), "--memory", "0.2")
-    with asking(server, stream=True, max_tokens=400) as connection:
+    with asking(server, stream=True, max_tokens=4000) as connection:
         read_until(connection, b"data: ", 3)
         os.kill(server.process.pid, signal.SIGTERM)
         server.wait_for("draining")

@@ -2,12 +2,15 @@
 
 import json as json_format
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from tinyllm_bench.batching import Batch, Company
+    from tinyllm_bench.batching import Batch, Batches, Company
+
+    Found = list[tuple[Batch, ...]]  # the rounds of each size
 
 batching = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -31,54 +34,64 @@ def batch(
     prompt: Annotated[
         int, typer.Option(metavar="N", help="Tokens of a long prompt beside others; 0: none.")
     ] = 0,
+    http: Annotated[
+        bool, typer.Option("--http", help="Ask a server of the same model the same, in turn.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> int:
     """Let many requests decode in one engine, and a long prompt come between.
 
-    Sizes take turns in each round, so that a machine that slows down slows all of them. Tokens a
-    second are medians over the rounds.
+    Sizes take turns in each round, and with --http the engine and the server, so that a machine
+    that slows down slows all of them. Tokens a second are medians over the rounds.
     """
-    from tinyllm_engine import Engine, EngineSettings  # with MLX, which --help can do without
-    from tinyllm_kernels import Arithmetic
-    from tinyllm_qwen import Qwen, load
+    from tinyllm_kernels import Arithmetic  # with MLX, which --help can do without
 
-    from tinyllm_bench.batching import measure_batch, measure_company
+    from tinyllm_bench.batching import EngineBatches
     from tinyllm_bench.machine import Machine
+    from tinyllm_bench.serving.over_http import served
     from tinyllm_bench.settings import Settings
     from tinyllm_bench.subject import Subject
 
     sizes = requests or [1, 8, 16]
     chosen = Arithmetic.choose(ops, dtype)
     subject = Subject.make(Settings(shape=shape, bits=bits, dtype=dtype))
-    _, tokenizer = load("pico")  # its text is looked at by nobody
-    weights = dict(subject.weights)
-    chosen.ops.prepare(weights)
-    model = Qwen(subject.config, weights, ops=chosen.ops)
-    engine = Engine(
-        model, tokenizer, EngineSettings(max_running=max(*sizes, 2), prefix_cache=False)
-    )
-    measure_batch(engine, 1, 4)
-    found = [
-        [measure_batch(engine, size, tokens, seed) for size in sizes] for seed in range(rounds)
-    ]
-    company = measure_company(engine, prompt, every=1.0) if prompt else None
+    with ExitStack() as running:
+        asked: dict[str, Batches] = {"engine": EngineBatches.of(subject, chosen.ops, max(sizes))}
+        if http:
+            server = served(subject, chosen.ops.name, dtype, max(sizes))
+            asked["over HTTP"] = running.enter_context(server)
+        for each in asked.values():
+            each.batch(1, 4)
+        taken = [
+            [[each.batch(size, tokens, seed) for each in asked.values()] for size in sizes]
+            for seed in range(rounds)
+        ]
+        companies = {
+            name: each.company(prompt, every=1.0) for name, each in asked.items() if prompt
+        }
+    found = {
+        name: [tuple(turn[size][place] for turn in taken) for size in range(len(sizes))]
+        for place, name in enumerate(asked)
+    }
     machine = f"{Machine.here()}; {shape}, {dtype}, ops {chosen.ops.name}"
-    (_print_json if json else _print_table)(machine, list(zip(*found, strict=True)), company)
+    (_print_json if json else _print_table)(machine, found, companies)
     return 0
 
 
-def _print_table(machine: str, sizes: "list[tuple[Batch, ...]]", company: "Company | None") -> None:
-    sys.stdout.write(f"{machine}\n\nrequests  tokens/s  times one  gap p50  p95 (ms)\n")
-    one = _rate(sizes[0]) / sizes[0][0].requests
-    for rounds in sizes:
-        gaps = [gap for each in rounds for gap in each.gaps]
+def _print_table(machine: str, found: "dict[str, Found]", companies: "dict[str, Company]") -> None:
+    sys.stdout.write(f"{machine}\n")
+    for name, sizes in found.items():
+        sys.stdout.write(f"\n{name:9}  requests  tokens/s  times one  gap p50  p95 (ms)\n")
+        one = _rate(sizes[0]) / sizes[0][0].requests
+        for rounds in sizes:
+            gaps = [gap for each in rounds for gap in each.gaps]
+            sys.stdout.write(
+                f"{rounds[0].requests:19}  {_rate(rounds):8.1f}  {_rate(rounds) / one:9.2f}"
+                f"  {1e3 * _quantile(gaps, 0.5):7.1f}  {1e3 * _quantile(gaps, 0.95):8.1f}\n"
+            )
+    for name, company in companies.items():
         sys.stdout.write(
-            f"{rounds[0].requests:8}  {_rate(rounds):8.1f}  {_rate(rounds) / one:9.2f}"
-            f"  {1e3 * _quantile(gaps, 0.5):7.1f}  {1e3 * _quantile(gaps, 0.95):8.1f}\n"
-        )
-    if company is not None:
-        sys.stdout.write(
-            f"\nbeside a prompt of {company.prompt_tokens} tokens "
+            f"\n{name}, beside a prompt of {company.prompt_tokens} tokens "
             f"({company.prompt_seconds:.1f} s): "
             f"gap p50 {1e3 * _quantile(company.gaps, 0.5):.0f} ms, "
             f"p95 {1e3 * _quantile(company.gaps, 0.95):.0f} ms; first token of "
@@ -88,14 +101,16 @@ def _print_table(machine: str, sizes: "list[tuple[Batch, ...]]", company: "Compa
         )
 
 
-def _print_json(machine: str, sizes: "list[tuple[Batch, ...]]", company: "Company | None") -> None:
+def _print_json(machine: str, found: "dict[str, Found]", companies: "dict[str, Company]") -> None:
     from dataclasses import asdict
 
-    document = {
-        "machine": machine,
-        "batches": [asdict(each) for rounds in sizes for each in rounds],
-        "company": None if company is None else asdict(company),
-    }
+    document: dict[str, object] = {"machine": machine}
+    for name, sizes in found.items():
+        company = companies.get(name)
+        document[name] = {
+            "batches": [asdict(each) for rounds in sizes for each in rounds],
+            "company": company and asdict(company),
+        }
     sys.stdout.write(json_format.dumps(document, indent=1) + "\n")
 
 
