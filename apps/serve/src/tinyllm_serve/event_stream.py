@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -45,56 +46,63 @@ class EventStream(Response):
         self.events = events
         self.keep_alive = keep_alive
         self.named = named
+        self._started = False
+        self._latest = 0.0
+        self._turn = asyncio.Lock()
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send it all, or as much as the client waits for."""
-        gone = asyncio.create_task(disconnected(receive))
-        next_event = asyncio.ensure_future(anext(self.events, None))
-        started = False
+        # Who waits for what is settled once a stream: a token wakes the task that sends it, alone.
+        sending = asyncio.create_task(self._send_all(send))
+        others = (
+            asyncio.create_task(disconnected(receive)),
+            asyncio.create_task(self._stay_alive(send)),
+        )
         try:
-            while True:
-                done, _ = await asyncio.wait(
-                    {gone, next_event},
-                    timeout=self.keep_alive,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                if gone in done:
-                    return
-                chunk, last = _KEEP_ALIVE, False
-                if next_event in done:
-                    chunk, last = self._chunk(next_event, started=started)
-                    next_event = asyncio.ensure_future(anext(self.events, None))
-                if not started:
-                    await self._begin(send)
-                    started = True
-                await send({"type": "http.response.body", "body": chunk, "more_body": not last})
-                if last:
-                    return
+            await asyncio.wait({sending, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
         finally:
-            for task in (gone, next_event):
+            for task in (sending, *others):
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
             await self.events.aclose()
 
-    async def _begin(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(start)
-
-    def _chunk(self, task: asyncio.Future[Event | None], *, started: bool) -> tuple[bytes, bool]:
-        """The bytes of what has come, and whether they are the last."""
+    async def _send_all(self, send: Send) -> None:
+        """Send every event as it comes, and the end."""
         try:
-            event = task.result()
+            async for event in self.events:
+                await self._send(send, _bytes(event, named=self.named))
         except Exception as error:
-            if not started:
+            if not self._started:
                 raise
             told = as_api_error(error)
             if told.status == 500:
                 _log.error("a stream has failed", exc_info=error)
-            return error_chunk(told, named=self.named), True
-        if event is None:
-            return _end(named=self.named), True
-        return _bytes(event, named=self.named), False
+            await self._send(send, error_chunk(told, named=self.named), last=True)
+        else:
+            await self._send(send, _end(named=self.named), last=True)
+
+    async def _stay_alive(self, send: Send) -> None:
+        """Send a comment in each silence, as long as there is anybody."""
+        self._latest = time.monotonic()
+        while True:
+            silence = time.monotonic() - self._latest
+            if silence >= self.keep_alive:
+                await self._send(send, _KEEP_ALIVE)
+            else:
+                await asyncio.sleep(self.keep_alive - silence)
+
+    async def _send(self, send: Send, chunk: bytes, *, last: bool = False) -> None:
+        """Send bytes, after the status; one caller at a time."""
+        async with self._turn:
+            if not self._started:
+                self._started = True
+                start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                await send(start)
+            await send({"type": "http.response.body", "body": chunk, "more_body": not last})
+            self._latest = time.monotonic()
 
 
 def error_chunk(error: ApiError, *, named: bool) -> bytes:

@@ -11,8 +11,14 @@ T = TypeVar("T")
 async def merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """Give what each source gives, as it comes, with the source's place in the list.
 
-    The first error of a source is raised, and all sources are closed in any case.
+    The first error of a source is raised, and all sources are closed in any case. One alone is
+    passed on as it comes: a task between would be woken for every item.
     """
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as source:
+            async for only in source:
+                yield 0, only
+        return
     ready: asyncio.Queue[tuple[int, T] | asyncio.Task[None]] = asyncio.Queue()
 
     async def forward(place: int, source: AsyncGenerator[T, None]) -> None:
