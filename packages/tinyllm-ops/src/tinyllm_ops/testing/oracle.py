@@ -196,13 +196,11 @@ def pack(codes: NDArray[np.integer], bits: int) -> Words:
 
 def unpack(packed: Words, bits: int) -> NDArray[np.int64]:
     """Undo `pack`."""
-    count = packed.shape[-1] * 32 // bits
-    rows = packed.reshape(math.prod(packed.shape[:-1]), packed.shape[-1])
-    codes = np.zeros((len(rows), count), dtype=np.int64)
-    for r, row in enumerate(rows):
-        stream = int.from_bytes(row.astype("<u4").tobytes(), "little")
-        codes[r] = [(stream >> (i * bits)) % 2**bits for i in range(count)]
-    return codes.reshape(*packed.shape[:-1], count)
+    octets = np.ascontiguousarray(packed, "<u4").view(np.uint8)
+    stream = np.unpackbits(octets, axis=-1, bitorder="little")
+    groups = stream.reshape(*packed.shape[:-1], packed.shape[-1] * 32 // bits, bits)
+    codes: NDArray[np.int64] = groups.astype(np.int64) @ (1 << np.arange(bits))
+    return codes
 
 
 def minifloat(code: int, exponent_bits: int, mantissa_bits: int) -> float:
