@@ -37,6 +37,7 @@ REFUSED = {
     "simdgroup_float8x8 m;\nfloat t[64];\nsimdgroup_store(m, t, 8);": 3,
     "auto a = reinterpret_cast<const device float4*>(x);\nthreadgroup float4* b = a;": 2,
     "auto a = reinterpret_cast<threadgroup float4*>(y);": 1,
+    "y[0] = simd_sum(ulong(1));": 1,
 }
 
 
@@ -62,6 +63,7 @@ ALLOWED = [
     "y[0] = Limits<float>::min + numeric_limits<half>::max() + as_type<float>(1u) + M_PI_F;",
     "auto a = reinterpret_cast<device atomic_uint*>(y); "
     "atomic_fetch_add_explicit(a, 1, memory_order_relaxed);",
+    "y[0] = simd_shuffle(true, 1) + simd_shuffle_down(1ul, 1) + simd_shuffle_up(long(1), 1);",
     "fill(y, 1.0f); threadgroup float t[2]; t[1] = 2; y[2] = second(t);",
 ]
 HEADER = f"""{READ}

@@ -60,6 +60,28 @@ def test_rows_that_are_not_contiguous(host: None) -> None:
             np.testing.assert_array_equal(np.array(y), view)
 
 
+def test_arrays_of_numpy_that_mlx_could_not_hold(host: None) -> None:
+    record = np.zeros(X.shape, [("a", "f4"), ("b", "i1")])
+    record["a"] = X
+    for x in (X.astype(">f4"), X.astype(">i2"), record["a"]):
+        for row_contiguous in (True, False):
+            (y,) = metal_kernel("copy", ["x"], ["y"], COPY, ensure_row_contiguous=row_contiguous)(
+                inputs=[x], output_shapes=[X.shape], output_dtypes=[np.float32], **SIZES
+            )
+            np.testing.assert_array_equal(y, X)
+
+
+def test_nothing_goes_in_and_nothing_comes_out(host: None) -> None:
+    for dtype in (np.float32, mx.float32):
+        (y,) = metal_kernel("empty", ["x"], ["y"], "if (x_shape[0] > 0) y[0] = x[0];")(
+            inputs=[np.zeros((0, 3), np.float32)],
+            output_shapes=[(2, 0)],
+            output_dtypes=[dtype],
+            **SIZES,
+        )
+        assert y.shape == (2, 0)
+
+
 @pytest.mark.parametrize("name", ["float32", "float16", "int32", "bool"])
 def test_outputs_that_begin_with_a_value(name: str, host: None) -> None:
     source = "uint i = thread_position_in_grid.x; if (i % 2) y[i] = y[i - 1];"

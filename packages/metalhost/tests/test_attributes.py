@@ -107,6 +107,11 @@ def test_a_group_is_no_larger_than_the_grid(host: None) -> None:
         ((0, 1, 1), (1, 1, 1), "grid: expected three numbers from 1 on"),
         ((1, 1, 1), (1, -1, 1), "threadgroup: expected three numbers from 1 on"),
         ((4096, 1, 1), (1025, 1, 1), "threadgroup: expected 1024 threads at most, got 1025"),
+        (
+            (1 << 20, 1 << 20, 1),
+            (64, 1, 1),
+            r"grid: expected 4294967295 .* at most, got 17179869184",
+        ),
     ],
 )
 def test_sizes_that_are_refused(

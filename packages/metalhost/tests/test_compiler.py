@@ -56,6 +56,9 @@ REFUSED = {
     "bfloat b = 1.0;": (1, "bfloat"),
     "y[0] = min(thread_position_in_grid.x, 3);": (1, "min"),
     "y[0] = as_type<float>(half(1));": (1, "sizes differ"),
+    "\ny[0] = simd_sum(ulong(1));": (2, "simd_sum"),
+    "y[0] = simd_shuffle_xor(true, 1);": (1, "simd_shuffle_xor"),
+    "y[0] = quad_max(long2(1)).x;": (1, "quad_max"),
 }
 
 

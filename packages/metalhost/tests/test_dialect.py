@@ -11,6 +11,7 @@ CASES = [
         "0.5 * 1e-5 + 1. + 2.0f + 3 + 0x1F + 7u + 1e3f",
         "0.5f * 1e-5f + 1.f + 2.0f + 3 + 0x1F + 7u + 1e3f",
     ),
+    (literals, "0x1.8p1 + 0x.4P-2f + 0x3p2h + 0xEp", "0x1.8p1f + 0x.4P-2f + half(0x3p2f) + 0xEp"),
     (literals, 'x1.h; "1.5" // 1.5', 'x1.h; "1.5" // 1.5'),
     (literals, "#define PI 3.14", "#define PI 3.14f"),
     (constants, "constant float t[2] = {1, 2};", "const float t[2] = {1, 2};"),

@@ -191,6 +191,18 @@ PLANTED = [
         fast=True,
     ),
     Planted(
+        "two barriers in a line",
+        K.DIVERGENCE,
+        f"if (sg == 0) {BARRIER} else {BARRIER}  // here\ny[i] = x[i];",
+        fast=True,
+    ),
+    Planted(
+        "simd operations in both branches of a line",
+        K.DIVERGENCE,
+        "y[i] = j % 2 ? simd_sum(x[i]) : simd_sum(2 * x[i]);  // here",
+        fast=True,
+    ),
+    Planted(
         "simd operation after others have returned",
         K.INACTIVE_LANE,
         "y[i] = 0;\nif (j >= 40) return;\ny[i] = simd_sum(x[i]);  // here",

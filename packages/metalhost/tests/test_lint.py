@@ -19,7 +19,20 @@ REFUSED = {
     "goto end;": "goto",
     "try { f(); } catch (...) {}": "exceptions",
     "metalhost::f();": "metalhost",
+    "static int n = 0;": "outlives",
+    "static const float t[2] = {1, 2};": "outlives",
+    "struct S { static constexpr int N = 3; };": "outlives",
+    "if (a) { static int n{1}; }": "outlives",
 }
+IN_HEADER = [
+    "int counter = 0;",
+    "float table[2] = {1, 2};",
+    "constexpr int N = 3;",
+    "namespace n { const float pi{3}; }",
+    "unsigned int a, b;",
+    "inline int f() { return 1; }  float4 v;",
+    "metal::vec<float, 4> v = f(1 < 2);",
+]
 
 
 @pytest.mark.parametrize("text", REFUSED)
@@ -28,6 +41,13 @@ def test_refused(text: str) -> None:
     assert problems
     assert REFUSED[text] in " ".join(problem.message for problem in problems)
     assert {(problem.part, problem.line) for problem in problems} == {("source", 2)}
+
+
+@pytest.mark.parametrize("text", IN_HEADER)
+def test_data_of_the_program_that_could_be_written(text: str) -> None:
+    (problem,) = lint(f"int f(int a);\n{text}", text)
+    assert (problem.part, problem.line) == ("header", 2)
+    assert "'constant'" in problem.message
 
 
 ALLOWED = [
@@ -44,7 +64,25 @@ ALLOWED = [
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_allowed(text: str) -> None:
-    assert lint(text, text) == ()
+    assert lint(f"inline void f() {{\n{text}\n}}", text) == ()
+
+
+DEFINITIONS = [
+    "constant float t[2] = {1, 2}; static constant constexpr int N = 3;",
+    "const constant bool B = A < 2; struct T;",
+    "#define CONST static constant constexpr\nCONST int a = 1; struct S { CONST int n = 2; };",
+    "struct S { float a, b[4]; uint f() const { uint n = 0; { float m{1}; } return n; } };",
+    "template <int N = 3> struct S; enum E { A, B = 2 }; using V = vec<T, 4>; typedef float F; ;",
+    "static inline float f(float a, int b = 3); inline void g() { int n = 0; n = 1; n += 1; }",
+    "namespace n { template <typename T> static T f(T a) { do { a += 1; } while (a < 3); } }",
+    'bool operator==(A a, A b); A f(float (&t)[2]); static_assert(N == 3, "three");',
+    "float f(int a) { switch (a) { case 0: a = 1; default: { a = 2; } } float t[] = {1}; }",
+]
+
+
+@pytest.mark.parametrize("text", DEFINITIONS)
+def test_definitions(text: str) -> None:
+    assert lint(text, "") == ()
 
 
 def test_a_call_refuses_and_can_be_told_not_to(host: None) -> None:

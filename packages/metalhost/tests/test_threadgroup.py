@@ -1,8 +1,11 @@
 """Every `threadgroup` of a text is harmless, translated, or refused."""
 
+import re
+
 import pytest
+from metalhost import KernelTextError, metal_kernel
 from metalhost.problem import Problem
-from metalhost.threadgroup import ThreadgroupTranslation
+from metalhost.threadgroup import SPACE, ThreadgroupTranslation
 from metalhost.tokens import join, tokenize
 
 
@@ -28,15 +31,16 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_qualified_pointers_and_references_are_left_alone(text: str) -> None:
-    assert translate(text) == (text, [])
-    assert translate(text, in_body=False) == (text, [])
+def test_qualified_pointers_and_references_keep_their_address_space(text: str) -> None:
+    kept = text if text.startswith(("//", "/*")) else re.sub(r"\bthreadgroup\b", SPACE, text)
+    assert translate(text) == (kept, [])
+    assert translate(text, in_body=False) == (kept, [])
 
 
 def declared(number: int, name: str, kind: str, dimensions: str = "") -> str:
     alias = f"metalhost_type_{number}"
     return (
-        f"typedef {kind} {alias}{dimensions}; threadgroup {alias}& {name} = "
+        f"typedef {kind} {alias}{dimensions}; {SPACE} {alias}& {name} = "
         f'metal::threadgroup_variable<{alias}>({number}, "{name}");'
     )
 
@@ -118,3 +122,16 @@ def test_what_is_not_understood_is_refused(text: str) -> None:
 def test_variables_belong_into_the_body(text: str) -> None:
     _, problems = translate(f"inline void f() {{ {text} }}", in_body=False)
     assert "in the body alone" in problems[0].message
+
+
+def test_one_that_macros_put_together_is_an_error(host: None) -> None:
+    header = "#define JOINED(a, b) a##b\n#define TILE JOINED(thread, group) float t[4]\n"
+    kernel = metal_kernel("hidden", [], ["y"], "TILE;\nt[0] = 1;\ny[0] = t[0];", header)
+    with pytest.raises(KernelTextError, match="'threadgroup'"):
+        kernel(
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=["float32"],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+        )

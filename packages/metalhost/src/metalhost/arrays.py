@@ -49,8 +49,10 @@ class Input:
         of_mlx = is_mlx(value)
         kind = element_type(value.dtype)
         data = np.asarray(_bits_of_mlx(value, kind) if of_mlx else value)
-        data = data.view(kind.storage)
-        if row_contiguous and data.ndim:
+        data = data.astype(data.dtype.newbyteorder("="), copy=False).view(kind.storage)
+        # A field of a record may begin between two elements; no array of MLX's does.
+        between = any(stride % data.itemsize for stride in data.strides)
+        if (row_contiguous or between) and data.ndim:
             data = np.ascontiguousarray(data)
         if any(stride < 0 for stride in data.strides):
             raise ValueError(f"strides: expected none below 0, got {data.strides}")

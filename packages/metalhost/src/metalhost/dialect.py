@@ -20,7 +20,12 @@ Pass = Callable[[list[Token]], list[Token]]
 
 _COMPONENTS = re.compile(r"[xyzw]{2,4}|[rgba]{2,4}")
 _ASSIGNMENTS = frozenset({"=", "+=", "-=", "*=", "/="})
-_FLOAT = re.compile(r"(?P<value>(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?)(?P<of>h|bf|)")
+_FLOAT = re.compile(
+    r"""(?P<value> (?:\d+\.\d*|\.\d+|\d+(?=[eE])) (?:[eE][+-]?\d+)?
+      | 0[xX][\da-fA-F]*\.?[\da-fA-F]* [pP][+-]?\d+ )
+    (?P<of>h|bf|)""",
+    re.VERBOSE,
+)
 _VECTOR = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]")
 
 

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from metalhost import data_lint
 from metalhost.problem import Problem
 from metalhost.tokens import Token, tokenize
 
@@ -61,6 +62,8 @@ def _of_part(part: str, text: str) -> Iterator[Problem]:
         message = _message(tokens, at)
         if message:
             yield Problem(part, token.line, message, lines[token.line - 1])
+    for token in data_lint.outliving(text, in_function=part == "source"):
+        yield Problem(part, token.line, data_lint.MESSAGE, lines[token.line - 1])
 
 
 def _message(tokens: list[Token], at: int) -> str:

@@ -4,12 +4,14 @@ threadgroup float tile[N], sum;
 
 becomes references to memory that the runtime keeps for the group, on the same line:
 
-typedef float tile_t[N]; threadgroup tile_t& tile = metal::threadgroup_variable<tile_t>(0, "tile");
-typedef float sum_t; threadgroup sum_t& sum = metal::threadgroup_variable<sum_t>(1, "sum");
+typedef float tile_t[N]; SPACE tile_t& tile = metal::threadgroup_variable<tile_t>(0, "tile");
+typedef float sum_t; SPACE sum_t& sum = metal::threadgroup_variable<sum_t>(1, "sum");
 
 A declaration that was overlooked would become a variable of each thread, and the kernel would be
 wrong without a word. So every `threadgroup` in the text is either known to be harmless (it
-qualifies what a pointer or a reference points to), or translated, or refused.
+qualifies what a pointer or a reference points to), or translated, or refused. Only those that were
+understood become SPACE, which the headers know; `threadgroup` itself is unknown to the compiler, so
+that one that a macro puts together is an error.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _ENDS_SPECIFIERS = frozenset(";=[,(){}:>") | {"*", "&", "&&"}
 _ENDS_NAME = frozenset("[=")
 _TYPES = frozenset({"struct", "class", "union"})
+SPACE = "METAL_THREADGROUP"
+"""What the headers call the address space: a macro, empty for execution."""
 
 
 @dataclass
@@ -57,6 +61,7 @@ class ThreadgroupTranslation:
                     done.append(self._translate(tokens[at:end]))
                     at, before = end, ";"
                     continue
+                token = Token("word", SPACE, token.line)
             done.append(token)
             at += 1
             if not token.counts:
@@ -123,7 +128,7 @@ class ThreadgroupTranslation:
         alias = f"metalhost_type_{number}"
         return (
             f"typedef {' '.join(specifiers)} {alias}{' '.join(dimensions)}; "
-            f"threadgroup {alias}& {name} = "
+            f"{SPACE} {alias}& {name} = "
             f'metal::threadgroup_variable<{alias}>({number}, "{name}");'
         )
 

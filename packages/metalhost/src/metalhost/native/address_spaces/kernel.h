@@ -4,6 +4,5 @@
 
 #define device METAL_DEVICE
 #define constant METAL_CONSTANT
-#define threadgroup METAL_THREADGROUP
 #define thread
 #define kernel

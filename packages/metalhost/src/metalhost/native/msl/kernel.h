@@ -5,8 +5,9 @@
 // Metal's int8_t is char, which to C++ is a third type beside signed and unsigned char.
 #define int8_t char
 
-// To the host there is one address space; address_spaces.py has clang look at them.
+// To the host there is one address space; address_spaces.py has clang look at them. `threadgroup` is
+// no macro: the translation, which has to understand it, writes METAL_THREADGROUP.
 #define device
 #define thread
-#define threadgroup
+#define METAL_THREADGROUP
 #define kernel

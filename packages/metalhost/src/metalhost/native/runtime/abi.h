@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <source_location>
+
 namespace metalhost {
 
 // Where a Metal thread stands: the values of the attributes [[thread_position_in_grid]] and so on.
@@ -24,14 +26,18 @@ struct Coordinates {
   uint32_t dispatched_simdgroups;       // [[dispatch_simdgroups_per_threadgroup]]
 };
 
-// A place in the kernel's text. As a default argument, `Site::here()` is the place of the call.
+// A place in the kernel's text. As a default argument, `Site::here()` is the place of the call. Two
+// calls in a line are two places, as in `odd ? simd_sum(a) : simd_sum(b)`.
 struct Site {
   const char* file;
-  int line;
-  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return {file, line};
+  int line, column;
+  static constexpr Site here(std::source_location at = std::source_location::current()) {
+    return {at.file_name(), int(at.line()), int(at.column())};
   }
   bool operator==(const Site&) const = default;
+  bool is_before(const Site& other) const {
+    return line < other.line || (line == other.line && column < other.column);
+  }
 };
 
 constexpr uint32_t LANES = 32;

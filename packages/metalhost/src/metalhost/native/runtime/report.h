@@ -31,7 +31,7 @@ struct Caller {
 };
 
 struct Place {
-  Site site{"", 0};
+  Site site{"", 0, 0};
   Frames frames{};
 };
 

@@ -68,7 +68,8 @@ struct UndefinedBehaviour {
 #define METALHOST_UNDEFINED(name, what)                                                      \
   void __ubsan_handle_##name(const UndefinedBehaviour* at) {                                 \
     const metalhost::Coordinates* thread = metalhost::running_thread();                      \
-    metalhost::Place place{{at->file, int(at->line)}, METALHOST_CALLER.frames()};            \
+    metalhost::Place place{{at->file, int(at->line), int(at->column)},                       \
+                           METALHOST_CALLER.frames()};                                       \
     metalhost::report("undefined", place, {}, "%s (thread %u, group %u)", what,              \
                       thread ? thread->index : 0, metalhost::running_group());               \
   }

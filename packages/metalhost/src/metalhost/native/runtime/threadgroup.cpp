@@ -141,7 +141,7 @@ bool release_diverged() {
     const Thread* first = nullptr;
     each_lane(s.in_operation, [&](uint32_t lane) {
       const Thread& t = thread_of(s, lane);
-      if (!first || t.site.line < first->site.line) first = &t;
+      if (!first || t.site.is_before(first->site)) first = &t;
     });
     release_operation(s, lanes_that_wait_with(s, *first));
     any = true;
