@@ -170,7 +170,7 @@ def paged_attention(
     scale: float | None = None,
     window: int | None = None,
 ) -> Array:
-    """One token of one request at a time: the keys it sees are looked up one by one."""
+    """One token of one request at a time: the keys it sees are looked up for it alone."""
     out = np.zeros_like(q)
     page = k.shape[2]
     for r, context in enumerate(context_lengths):
@@ -178,9 +178,10 @@ def paged_attention(
         for t in range(first, end):
             last = context - (end - t)
             oldest = 0 if window is None else max(0, last - window + 1)
-            seen = [(block_table[r, j // page], j % page) for j in range(oldest, last + 1)]
-            if seen:
-                keys, values = (np.stack([x[p, :, slot] for p, slot in seen], 1) for x in (k, v))
+            seen = np.arange(oldest, last + 1)
+            if seen.size:
+                pages, slots = block_table[r, seen // page], seen % page
+                keys, values = (x[pages, :, slots].swapaxes(0, 1) for x in (k, v))
                 out[t] = attention(q[t][:, None], keys, values, scale)[:, 0]
     return out
 
