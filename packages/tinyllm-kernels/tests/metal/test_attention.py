@@ -20,7 +20,7 @@ EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 # Queries and keys: fewer keys than queries, too, so that the first queries see none.
 TILES = [
     *((2, 2), (3, 23), (31, 31), (32, 32), (33, 33), (23, 77), (127, 129), (129, 31), (1025, 1)),
-    *((2, 1023), (2, 1024), (2, 1025)),
+    *((2, 1023), (2, 1024), (2, 1025), (77, 127), (1023, 23), (1024, 32)),
 ]
 
 
@@ -107,6 +107,13 @@ def test_packed_keys_and_values(
 ) -> None:
     q, k, v = qkv(*lengths, dim, dtype)
     check(metal, q, quantize(k, *of_keys), quantize(v, *of_values))
+
+
+@pytest.mark.parametrize("keys", EDGES)
+@pytest.mark.parametrize("length", [1, 3])
+def test_any_number_of_packed_keys(metal: OpSet, length: int, keys: int) -> None:
+    q, k, v = qkv(length, keys, dtype=mx.bfloat16)
+    check(metal, q, quantize(k, 64, 4), quantize(v, 32, 8))
 
 
 def test_one_packed_key_and_those_of_a_cache(metal: OpSet) -> None:

@@ -5,8 +5,9 @@ from itertools import cycle
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import OpSet, Rotary, Yarn, quantize
-from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
+from tinyllm_kernels.metal.rope import head_inputs
+from tinyllm_ops import Norm, OpSet, Rotary, Yarn, quantize
+from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle, rounded
 from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
 
 SIZES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
@@ -82,6 +83,20 @@ def test_embedding_of_every_format(metal_checked: OpSet, group_size: int, bits: 
     check_embedding(metal_checked, group_size, bits)
 
 
+@pytest.mark.parametrize("count", SIZES)
+def test_embedding_of_any_number_of_rows(metal: OpSet, count: int) -> None:
+    w = quantize(normal((9, 32), mx.bfloat16, seed=1), 32, 3)
+    ids = np.arange(count) * 7 % 9
+    assert_close(metal.embedding(mx.array(ids), w), oracle.embedding(ids, exact(w)))
+
+
+@pytest.mark.parametrize("dim", [32, 992, 1024, 1056])
+def test_embedding_of_any_width_of_rows(metal: OpSet, dim: int) -> None:
+    w = quantize(normal((3, dim), seed=1), 32, 6)
+    ids = np.array([2, 0])
+    assert_close(metal.embedding(mx.array(ids), w), oracle.embedding(ids, exact(w)))
+
+
 def test_embedding_of_every_dtype(metal: OpSet, dtype: mx.Dtype) -> None:
     w = quantize(normal((9, 32), dtype, seed=1), 32)
     for ids in (np.arange(9, dtype=np.uint8), np.array(4)):
@@ -125,6 +140,24 @@ def test_rope_of_every_kind(
     traditional: bool,
 ) -> None:
     check_rope(metal_checked, dtype, shape, scaling, traditional)
+
+
+@pytest.mark.parametrize(("length", "dtype"), EACH_SIZE)
+def test_rope_of_texts_of_any_length(metal: OpSet, dtype: mx.Dtype, length: int) -> None:
+    check_rope(metal, dtype, (1, length, 3, 6), None, traditional=False)
+
+
+@pytest.mark.parametrize(("length", "dtype"), EACH_SIZE)
+def test_heads_of_texts_of_any_length(metal: OpSet, dtype: mx.Dtype, length: int) -> None:
+    x, weight = normal((1, length, 3, 6), dtype, seed=1), normal((6,), dtype, seed=2)
+    y = head_inputs(x, slice(0, length), Rotary(1e4), Norm(weight, 1e-6))
+    turned = oracle.rope(
+        exact(rounded(oracle.rms_norm(exact(x), exact(weight), 1e-6), dtype)),
+        np.arange(length),
+        1e4,
+    )
+    assert y.dtype == dtype
+    assert_close(y, turned.swapaxes(1, 2), position=length)
 
 
 def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None:

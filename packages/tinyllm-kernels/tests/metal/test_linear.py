@@ -42,7 +42,7 @@ def test_a_few_tokens(metal: OpSet, tokens: int) -> None:
     check(metal, tokens, 23, 128, mx.bfloat16)
 
 
-@pytest.mark.parametrize("tokens", [9, 31, 32, 33, 77])
+@pytest.mark.parametrize("tokens", [9, *SIZES[1:]])
 def test_many_tokens(metal: OpSet, tokens: int) -> None:
     check(metal, tokens, 23, 128, mx.bfloat16)
 
@@ -168,6 +168,23 @@ def test_experts_multiply_their_own_rows(metal: OpSet, dtype: mx.Dtype, experts:
     weight = quantize(w, 32, 4)
     y = metal.expert_linear(x, weight, mx.array(experts))
     assert_close(y, oracle.expert_linear(exact(x), exact(weight), np.array(experts)))
+
+
+@pytest.mark.parametrize("outputs", SIZES)
+def test_experts_of_any_number_of_outputs(metal: OpSet, outputs: int) -> None:
+    x, w = normal((2, 96), mx.bfloat16, seed=1), normal((3, outputs, 96), mx.bfloat16, seed=2)
+    weight, experts = quantize(w, 32, 5), np.array([2, 1])
+    y = metal.expert_linear(x, weight, mx.array(experts))
+    assert_close(y, oracle.expert_linear(exact(x), exact(weight), experts))
+
+
+# The last width has a part of a simdgroup's second sweep.
+@pytest.mark.parametrize(("rows", "inputs"), [(23, 32), (31, 992), (32, 1024), (33, 1056)])
+def test_experts_of_any_number_of_rows(metal: OpSet, rows: int, inputs: int) -> None:
+    x, w = normal((rows, inputs), seed=1), normal((3, 5, inputs), seed=2)
+    weight, experts = quantize(w, 32, 3), np.arange(rows) % 3
+    y = metal.expert_linear(x, weight, mx.array(experts))
+    assert_close(y, oracle.expert_linear(exact(x), exact(weight), experts))
 
 
 def test_a_prompt_of_experts_and_dense_ones_are_left_to_mlx() -> None:

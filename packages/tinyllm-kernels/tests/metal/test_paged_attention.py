@@ -7,6 +7,7 @@ from tinyllm_ops import MLX, OpSet, Weight, quantize
 from tinyllm_ops.testing import PageTable, assert_close, exact, normal, oracle, page_table
 
 FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # beside 64, float32
+EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 # Queries and keys: decoding far into a text, several tokens at once, prompts, chunks of them,
 # nothing to do.
 REQUESTS = [(1, 1025), (1, 1), (2, 129), (33, 33), (23, 77), (0, 9), (1, 256), (31, 32), (1, 257)]
@@ -45,6 +46,25 @@ def check(
 def test_each_request_sees_its_own_keys(metal: OpSet, page: int) -> None:
     table = page_table(REQUESTS, page, seed=0)
     check(metal, *inputs(table, page), table)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("queries", [1, 2])
+def test_any_number_of_keys(metal: OpSet, queries: int, packed: bool) -> None:
+    table = page_table([(queries, max(queries, keys)) for keys in EDGES], 16, seed=8)
+    q, k, v = inputs(table, 16, dtype=mx.bfloat16)
+    check(metal, q, *((quantize(k, 32, 8), quantize(v, 64, 4)) if packed else (k, v)), table)
+
+
+def test_chunks_of_any_length(metal: OpSet) -> None:
+    table = page_table([(length, length) for length in EDGES[1:8]], 16, seed=9)
+    check(metal, *inputs(table, 16, heads=(1, 1)), table)
+
+
+@pytest.mark.parametrize("length", EDGES[8:])
+def test_long_chunks_behind_a_window(metal: OpSet, length: int) -> None:
+    table = page_table([(length, length)], 16, seed=9)
+    check(metal, *inputs(table, 16, heads=(1, 1)), table, window=7)
 
 
 @pytest.mark.parametrize(("dim", "dtype"), FORMATS)
