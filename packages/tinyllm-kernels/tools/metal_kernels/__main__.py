@@ -3,7 +3,7 @@
 FOLDER = packages/tinyllm-kernels/tools/metal_kernels
 uv run python FOLDER mutations              plant each fault of the tables and see that it is found
 uv run python FOLDER mutations --quick      the first one of each kernel
-uv run python FOLDER ladder docs/kernels/*.md    run each rung of the pages in its kernel's place
+uv run python FOLDER ladder docs/kernels/metal/*.md    run the rungs of pages, one by one
 
 A fault is found if metalhost reports it, or if the numbers are wrong by the table of tolerances, by
 one of the settings of `metalhost.SWEEP`. One that is not found ends the command with status 1.

@@ -12,6 +12,15 @@ from cases import CASES
 from metalhost import SWEEP, using
 from planting import planted
 
+# The kernels that have a file's text in them, where there are more than the one of its name.
+_ATTENTION = ("packed_keys", "paged_attention")
+_KERNELS = {
+    "matrix_vector": ("matrix_vector", "expert_linear"),
+    "decode": ("decode", *_ATTENTION),
+    "tiles": ("tiles", *_ATTENTION),
+    "packed_rows": ("packed_keys",),
+    "requests": ("requests", "paged_attention"),
+}
 _BLOCK = re.compile(r"```metal\n// In place of `([\w/.]+)`: (.+?)\n(.+?)```", re.DOTALL)
 
 
@@ -20,8 +29,7 @@ class Rung:
     """A block of Metal on a page, which has the functions of a file, with their parameters.
 
     Attributes:
-        file: the file, relative to the package's folder of Metal kernels. Its name is that of a
-            case.
+        file: the file, relative to the package's folder of Metal kernels.
         title: what is new.
         text: what stands in the file's place.
     """
@@ -31,7 +39,7 @@ class Rung:
     text: str
 
     def climb(self) -> None:
-        """Run the file's case by all settings of metalhost's sweep.
+        """Run the cases of the kernels that have the file by all settings of metalhost's sweep.
 
         Raises:
             AssertionError: if a number is wrong.
@@ -39,10 +47,12 @@ class Rung:
         """
         folder = resources.files("tinyllm_kernels.metal")
         last = folder.joinpath(self.file).read_text(encoding="utf-8")
-        with planted(last, self.text):
-            for settings in SWEEP:
-                with using(settings):
-                    CASES[Path(self.file).stem]()
+        name = Path(self.file).stem
+        for kernel in _KERNELS.get(name, (name,)):
+            with planted(last, self.text):
+                for settings in SWEEP:
+                    with using(settings):
+                        CASES[kernel]()
 
     def __str__(self) -> str:
         """One line for people."""
