@@ -44,6 +44,24 @@ def test_a_product_and_a_sum(kind: str, host: None) -> None:
     np.testing.assert_array_equal(y[64:].reshape(8, 8), (a @ b + c).T)
 
 
+@pytest.mark.parametrize("left", DTYPE)
+@pytest.mark.parametrize("right", DTYPE)
+def test_a_product_of_two_types(left: str, right: str, host: None) -> None:
+    a, b = (RNG.integers(-4, 5, (8, 8)).astype(np.float32) for _ in range(2))
+    source = f"""
+    simdgroup_matrix<{left}, 8, 8> ma;
+    simdgroup_matrix<{right}, 8, 8> mb;
+    simdgroup_load(ma, a, 8);
+    simdgroup_load(mb, b, 8);
+    simdgroup_float8x8 product = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    simdgroup_multiply_accumulate(product, ma, mb, product);
+    simdgroup_store(product, y, 8);
+    uint i = thread_index_in_threadgroup;
+    """
+    y = run(source, a.astype(DTYPE[left]), b.astype(DTYPE[right]))
+    np.testing.assert_array_equal(y.reshape(8, 8), a @ b)
+
+
 @pytest.mark.parametrize("settings", SWEEP, ids=str)
 def test_strides_origins_and_turned_ones(settings: Settings, host: None) -> None:
     a = RNG.standard_normal((16, 20)).astype(np.float32)
