@@ -203,6 +203,19 @@ PLANTED = [
         fast=True,
     ),
     Planted(
+        "function called in both branches",
+        K.DIVERGENCE,
+        "if (j % 2)\ny[i] = total(x[i]);\nelse\ny[i] = total(2 * x[i]);  // here",
+        header="inline float total(float v) { return simd_sum(v); }",
+    ),
+    Planted(
+        "barrier of a function called in both branches",
+        K.DIVERGENCE,
+        # In another order, since a compiler may make one call of two that are alike.
+        "if (sg == 0) {\ny[i] = 0;\nmeet();  // here\n} else {\nmeet();\ny[i] = 1;\n}",
+        header=f"inline void meet() {{ {BARRIER} }}",
+    ),
+    Planted(
         "simd operation after others have returned",
         K.INACTIVE_LANE,
         "y[i] = 0;\nif (j >= 40) return;\ny[i] = simd_sum(x[i]);  // here",
@@ -299,6 +312,13 @@ CLEAN = [
         "whole simdgroups that leave early",
         K.DIVERGENCE,
         "y[i] = 0;\nif (sg == 1) return;\ny[i] = simd_sum(x[i]);",
+    ),
+    Planted(
+        "a function called by all",
+        K.DIVERGENCE,
+        "float v = x[i];\nif (j % 2) v = -v;\nv = total(v) + (j % 4 ? 1 : 0);\n"
+        "if (j % 2) v += 1;\nfor (uint k = 0; k < 3; ++k) v += total(v);\ny[i] = v;",
+        header="inline float total(float v) { return simd_sum(v); }",
     ),
     Planted(
         "an output that had a value", K.UNINITIALISED, "if (i < 60) y[i] += x[i];", init_value=1.0

@@ -102,8 +102,9 @@ class MetalKernel:
         memory = buffers(around, counts, init_value, settings.offset_views)
         built = program(text, settings.mode)
         outcome = launch(built, grid, size, memory, settings)
-        if outcome.findings:
-            raise KernelFaultError(self.name, str(settings), faults(outcome.findings, built, text))
+        found = faults(outcome.findings, built, text)
+        if found:
+            raise KernelFaultError(self.name, str(settings), found)
         as_mlx = any(map(is_mlx, [*inputs, *output_dtypes]))
         written = zip(outcome.outputs, output_shapes, output_dtypes, strict=True)
         return [output(raw, shape, dtype, as_mlx) for raw, shape, dtype in written]

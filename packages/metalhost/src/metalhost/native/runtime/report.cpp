@@ -30,10 +30,8 @@ int reported = 0;
 bool in_program(const void* pc) { return pc >= __executable_start && pc < etext; }
 
 bool same(const Report& report, const char* kind, const Place& place) {
-  const Frames& a = report.place.frames;
-  const Frames& b = place.frames;
-  return report.kind == kind && report.place.site == place.site && a.count == b.count &&
-         memcmp(a.offset, b.offset, a.count * sizeof *a.offset) == 0;
+  return report.kind == kind && report.place.site == place.site &&
+         report.place.frames == place.frames;
 }
 
 void print(const Frames& frames) {
@@ -52,6 +50,10 @@ Frames Frames::at(uint32_t offset) {
   Frames frames;
   if (offset) frames.offset[frames.count++] = offset;
   return frames;
+}
+
+bool Frames::operator==(const Frames& other) const {
+  return count == other.count && memcmp(offset, other.offset, count * sizeof *offset) == 0;
 }
 
 Frames Frames::from(const void* pc, const void* frame) {

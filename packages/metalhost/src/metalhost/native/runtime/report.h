@@ -21,6 +21,7 @@ struct Frames {
   // From `pc` outward. `frame` is the frame pointer of the function that `pc` is in.
   static Frames from(const void* pc, const void* frame);
   static Frames at(uint32_t offset);
+  bool operator==(const Frames& other) const;
 };
 
 // A call, before anyone asked for the whole chain.

@@ -26,6 +26,7 @@ struct Thread {
   void* stack;            // while it does not run
   const char* operation;  // that it waits in
   Site site;
+  Frames frames;    // the calls that led there, if the launch is checked
   uint32_t flags;   // of the barrier that it waits at
   uint32_t active;  // lanes that took part in its last simd operation
 
@@ -92,6 +93,15 @@ uint32_t own_bit() { return 1u << running->at.lane; }
   finish(false);
 }
 
+// Both wait at the same place. Did they come there by the same calls? A compiler may make several of
+// one, so diagnosis.py looks at the lines.
+void compare_calls(const Thread& one, const Thread& other) {
+  if (one.frames == other.frames) return;
+  report("divergence", {.frames = one.frames}, other.frames,
+         "thread %u reaches %s from here, thread %u from {other} (group %u)", one.at.index,
+         one.operation, other.at.index, group);
+}
+
 // These lanes wait at the same place, and no other has to come.
 void release_operation(Simdgroup& s, uint32_t lanes) {
   uint32_t flags = ~0u;
@@ -121,6 +131,9 @@ void complete_operation(Simdgroup& s) {
   if (lanes_that_wait_with(s, first) != s.in_operation) {
     if (!divergence_allowed) fail_diverged();
     return;  // release_diverged will find them
+  }
+  if (!divergence_allowed) {
+    each_lane(s.in_operation, [&](uint32_t lane) { compare_calls(first, thread_of(s, lane)); });
   }
   if (s.live != s.members && !divergence_allowed) {
     report("inactive-lane", {.site = first.site}, {},
@@ -158,6 +171,7 @@ void complete_barrier() {
     if (!(simdgroups[t.at.simdgroup].at_barrier >> t.at.lane & 1)) fail_diverged();  // it returned
     if (!first) first = &t;
     if (!t.waits_with(*first)) fail_diverged();
+    compare_calls(*first, t);
     flags &= t.flags;
   }
   epochs.advance(flags);
@@ -239,11 +253,15 @@ Accessor accessor_of_device_memory(uint32_t pc) {
 
 namespace {
 
-Exchange meet(const void* value, uint32_t bytes, const char* operation, Site site, uint32_t flags) {
+void note_place(const char* operation, Site site, uint32_t flags, Caller caller) {
+  running->operation = operation, running->site = site, running->flags = flags;
+  if (launch.flags & CHECKED) running->frames = caller.frames();
+}
+
+Exchange meet(const void* value, uint32_t bytes) {
   Simdgroup& s = own_simdgroup();
   Thread& self = *running;
   memcpy(s.handed_in[self.at.lane], value, bytes);
-  self.operation = operation, self.site = site, self.flags = flags;
   s.in_operation |= own_bit();
   if (s.in_operation == s.live) complete_operation(s);
   wait();
@@ -253,16 +271,17 @@ Exchange meet(const void* value, uint32_t bytes, const char* operation, Site sit
 }  // namespace
 
 Exchange exchange(const void* value, uint32_t bytes, const char* operation, Site site) {
-  return meet(value, bytes, operation, site, 0);
+  note_place(operation, site, 0, METALHOST_CALLER);
+  return meet(value, bytes);
 }
 
 void simdgroup_barrier(uint32_t flags, Site site) {
-  meet(nullptr, 0, "simdgroup_barrier", site, flags);
+  note_place("simdgroup_barrier", site, flags, METALHOST_CALLER);
+  meet(nullptr, 0);
 }
 
 void threadgroup_barrier(uint32_t flags, Site site) {
-  Thread& self = *running;
-  self.operation = "threadgroup_barrier", self.site = site, self.flags = flags;
+  note_place("threadgroup_barrier", site, flags, METALHOST_CALLER);
   own_simdgroup().at_barrier |= own_bit();
   if (++at_barrier == live) complete_barrier();
   wait();
