@@ -5,6 +5,7 @@ import dataclasses
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_bench.errors import UsageError
 from tinyllm_bench.op_case import OpCase
 from tinyllm_bench.op_cases import CASES, op_cases, op_race, regimes_of
 from tinyllm_bench.opsets import all_opsets, choose_opsets
@@ -158,3 +159,9 @@ def test_a_race_has_a_row_for_each_opset(pico: Subject) -> None:
 def test_opsets_are_chosen_by_name() -> None:
     assert [ops.name for ops in choose_opsets(["mlx"])] == ["mlx"]
     assert choose_opsets([]) == all_opsets()
+
+
+def test_an_opset_that_is_not_on_this_machine_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.metal, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="--ops metal: MLX finds no Metal device"):
+        choose_opsets(["mlx", "metal"])

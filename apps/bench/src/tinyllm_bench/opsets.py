@@ -18,10 +18,13 @@ def choose_opsets(names: Sequence[str]) -> tuple[OpSet, ...]:
     """The OpSets of the given names, in the order of `all_opsets`; all of them without names.
 
     Raises:
-        UsageError: if there is none of a name.
+        UsageError: if there is none of a name, or it is not on this machine.
     """
     known = {ops.name: ops for ops in all_opsets()}
+    absent = {backend.name: backend.detail for backend in available() if not backend.present}
     for name in names:
+        if name in absent:
+            raise UsageError(f"--ops {name}: {absent[name]}")
         if name not in known:
             raise UsageError(f"--ops: expected one of {', '.join(known)}, got {name}")
     return tuple(ops for name, ops in known.items() if not names or name in names)
