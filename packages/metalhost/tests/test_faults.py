@@ -346,6 +346,16 @@ def test_a_race_names_both_lines(host: None) -> None:
     assert all(f"source:{fault.other.line}" in fault.message for fault in faults if fault.other)
 
 
+def test_a_race_with_several_threads_names_more_than_the_thread_itself(host: None) -> None:
+    source = "auto p = reinterpret_cast<device atomic_uint*>(y);\n"
+    source += "atomic_store_explicit(p, i, memory_order_relaxed);\nif (i == 5) y[0] = 3;\n"
+    faults = Planted("", K.RACE, source, init_value=0).run(Settings())
+    expected = (
+        "write of output 'y' at byte 0 by thread 5 of group 0, and atomic operation by several "
+    )
+    assert any(f"{expected}threads, the last one 5" in fault.message for fault in faults), faults
+
+
 def test_a_fault_in_a_function_names_who_called_it(host: None) -> None:
     header = "float pick(const device float* p, uint i) {\n  return p[i + 9];\n}"
     (fault,) = out_of_bounds("", "\n\ny[i] = pick(x, i);", header=header).run(Settings())

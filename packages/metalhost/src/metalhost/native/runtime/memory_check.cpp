@@ -62,11 +62,14 @@ bool check_byte(const Shadow& shadow, const Accessor& self, Access access, Calle
     clean = false;
     const char* missing =
         other->group() != self.group ? "nothing orders groups" : "no barrier orders them";
+    // The last of several may have been this thread's own.
+    bool among_others = other->group() == self.group && other->thread() == self.thread;
     report("race", {.frames = caller.frames()}, Frames::at(other->pc()),
-           "%s of %s '%s' at byte %llu by thread %u of group %u, and %s by thread %u of group %u at "
+           "%s of %s '%s' at byte %llu by thread %u of group %u, and %s by %s %u of group %u at "
            "{other}: %s",
            name_of(access), target.kind, target.name, static_cast<unsigned long long>(target.byte),
-           self.thread, self.group, name_of(shadow, other), other->thread(), other->group(),
+           self.thread, self.group, name_of(shadow, other),
+           among_others ? "several threads, the last one" : "thread", other->thread(), other->group(),
            missing);
   }
   return clean;
