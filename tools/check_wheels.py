@@ -6,7 +6,8 @@ The example is the first Python or shell block of the member's README. Siblings 
 too, from the folder just built, so that a bound that a wheel should declare and does not is found
 here. A wheel must say that it is typed (`py.typed`), and carry its README as its description.
 Kernels are compiled without optimization: what they compute their tests have shown, and here it is
-about what a wheel contains, in a quarter of the time.
+about what a wheel contains, in a quarter of the time. The tests of the Metal kernels, whose text is
+data in the wheel, are run from it, by the first of metalhost's settings.
 """
 
 import os
@@ -74,6 +75,16 @@ def check(member: Path, wheels: Path, scratch: Path) -> None:
     interpreter = ["sh", "-e"] if language == "sh" else [python]
     run(*interpreter, "-c", text, cwd=scratch, path=python.parent)
     print(f"{name}: installed alone, example ran", flush=True)
+    if name == "tinyllm-kernels":
+        check_metal(python, wheels, member)
+
+
+def check_metal(python: Path, wheels: Path, kernels: Path) -> None:
+    """Run the tests of the Metal kernels on what is installed."""
+    needed = ("metalhost", "tinyllm-ops[testing]", "beartype", "hypothesis", "pytest")
+    run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, *needed)
+    run(python, "-m", "pytest", "-q", "-m", "not exhaustive", kernels / "tests" / "metal", cwd=ROOT)
+    print(f"{kernels.name}: tests of Metal kernels passed from the wheel", flush=True)
 
 
 def main() -> None:
