@@ -107,6 +107,41 @@ def test_a_conversation_with_calls_goes_on(scripted: Server) -> None:
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
+def test_a_message_that_became_a_dictionary_goes_on(scripted: Server) -> None:
+    """`model_dump` has all fields of OpenAI's, those that are null too."""
+    asked = {"role": "user", "content": "#call"}
+    options = {"tools": TOOLS, "parallel_tool_calls": False}
+    message = ask(scripted, "#call", **options).choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "#think"}
+    dumped = message.model_dump()
+    assert "refusal" in dumped
+    assert dumped["refusal"] is None
+    with client(scripted) as connection:
+        answer = connection.chat.completions.create(
+            model="scripted", messages=[asked, dumped, result], **options
+        )
+    assert answer.choices[0].message.content == "It is so."
+
+
+def test_what_clients_send_unasked_is_taken(scripted: Server) -> None:
+    answer = ask(
+        scripted,
+        "#think",
+        store=False,
+        metadata={"a": "b"},
+        service_tier="default",
+        prompt_cache_key="session",
+        prompt_cache_retention="in_memory",
+        safety_identifier="anybody",
+        verbosity="medium",
+        modalities=["text"],
+        reasoning_effort="minimal",
+        extra_body={"audio": None, "anything": None},
+    )
+    assert answer.choices[0].message.content == "It is so."
+    scripted.wait_for("request", path="/v1/chat/completions", user="anybody")
+
+
 @pytest.mark.parametrize("options", [{"reasoning_effort": "none"}, {"extra_body": NO_THINKING}])
 def test_thinking_can_be_switched_off(scripted: Server, options: dict[str, object]) -> None:
     switched = ask(scripted, "#json", **options)

@@ -22,6 +22,8 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 NAMED = {"type": "function", "function": {"name": "g"}}
 JSON = {"type": "json_object"}
 NONSENSE = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+FLAT_NONSENSE = {"type": "json_schema", **NONSENSE["json_schema"]}
+CALLED = {"type": "function_call_output", "call_id": "a", "output": "b"}
 YES = {"regex": "yes"}
 
 
@@ -84,7 +86,21 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/completions", {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
         ("/v1/embeddings", {"input": "a", "dimensions": 4}, "dimensions"),
         ("/v1/embeddings", {"input": "a", "user": "b" * 257}, "user"),
+        (CHAT, {"store": True}, "store"),
+        (CHAT, {"service_tier": "flex"}, "service_tier"),
+        (CHAT, {"verbosity": "low"}, "verbosity"),
+        (CHAT, {"modalities": ["text", "audio"]}, "modalities.1"),
+        (CHAT, {"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
+        (CHAT, {"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools.0.type"),
+        (CHAT, {"messages": [{"role": "assistant", "refusal": "no"}]}, "messages.0.refusal"),
         ("/v1/responses", {"input": "a", "store": True}, "store"),
+        ("/v1/responses", {"input": "a", "background": True}, "background"),
+        ("/v1/responses", {"input": "a", "include": ["b"]}, "include.0"),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ("/v1/responses", {"input": "a", "text": {"format": FLAT_NONSENSE}}, "text.format"),
+        ("/v1/responses", {"input": "word " * 3000}, "input"),
+        ("/v1/responses", {"input": [CALLED]}, "input"),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         ("/v1/responses", {"input": "a", "tool_choice": "required"}, "tool_choice"),
         (
             "/v1/responses",

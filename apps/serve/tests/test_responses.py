@@ -56,6 +56,37 @@ def test_a_call_is_an_item_and_the_conversation_goes_on(scripted: Server) -> Non
     assert ask(scripted, [*said, result], **CALLING).output_text == "It is so."
 
 
+def test_what_a_client_made_a_dictionary_of_comes_back(scripted: Server) -> None:
+    """`model_dump` has all fields of OpenAI's, those that are null too."""
+    said: list[dict[str, object]] = [{"role": "user", "content": "#call"}]
+    first = ask(scripted, said, **CALLING)
+    said += [item.model_dump() for item in first.output]
+    parts = [{"type": "input_text", "text": "#think"}]
+    said += [{"type": "function_call_output", "call_id": first.output[1].call_id, "output": parts}]
+    second = ask(scripted, said, **CALLING)
+    assert second.output_text == "It is so."
+    said += [*(item.model_dump() for item in second.output), {"role": "user", "content": "#json"}]
+    assert ask(scripted, said, previous_response_id=None).output_text == '{"a":1}'
+
+
+def test_what_agents_send_unasked_is_taken(scripted: Server) -> None:
+    answer = ask(
+        scripted,
+        "#think",
+        store=False,
+        background=False,
+        include=["reasoning.encrypted_content"],
+        reasoning={"effort": "xhigh", "summary": "auto"},
+        text={"verbosity": "medium"},
+        prompt_cache_key="session",
+        safety_identifier="somebody",
+        service_tier="auto",
+    )
+    assert answer.output_text == "It is so."
+    assert answer.output[0].content[0].text == "Hm."  # which is what there is to send back
+    scripted.wait_for("request", path="/v1/responses", user="somebody")
+
+
 def test_a_stream_tells_of_a_call(scripted: Server) -> None:
     with client(scripted) as connection:
         events = list(connection.responses.create(input="#call", stream=True, **CALLING))

@@ -109,7 +109,8 @@ def _(error: RequestError) -> ApiError:
 def _(error: RequestValidationError) -> ApiError:
     """The thing that is wrong with a body, with the path to it."""
     # The deepest: of a union every branch complains, and the one that got furthest knows most.
-    first = max(error.errors(), key=lambda each: len(each["loc"]))
+    # Of several at one depth that of the type: of another type the other fields are others too.
+    first = max(error.errors(), key=lambda each: (len(each["loc"]), each["loc"][-1:] == ("type",)))
     if first["loc"] == ("body",) and first["type"] in _NO_OBJECT:
         return ApiError(
             400,

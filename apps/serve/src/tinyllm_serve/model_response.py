@@ -7,8 +7,10 @@ from secrets import token_hex
 
 from tinyllm_serve.choices import Choices, Steps
 from tinyllm_serve.event_stream import Event
+from tinyllm_serve.generation import Step
 from tinyllm_serve.parts import Part, Reasoning, ToolCall
 from tinyllm_serve.request_note import Note
+from tinyllm_serve.response_fields import response_fields
 from tinyllm_serve.response_item import CallOutput, TextItem
 from tinyllm_serve.schemas.response_request import ResponseRequest
 from tinyllm_serve.schemas.tools import NamedFunction, ToolMode
@@ -51,8 +53,8 @@ class ModelResponse:
         return self._body(self._status)
 
     async def _events(self) -> AsyncGenerator[Event, None]:
-        async with aclosing(self._choices.taken()) as steps:
-            async for _, step in steps:
+        async with aclosing(self._steps()) as steps:
+            async for step in steps:
                 if len(self._choices[0].outputs) == 1:
                     for kind in ("created", "in_progress"):
                         yield {"type": f"response.{kind}", "response": self._body("in_progress")}
@@ -62,6 +64,12 @@ class ModelResponse:
         for event in self._close():
             yield event
         yield {"type": f"response.{self._status}", "response": self._body(self._status)}
+
+    async def _steps(self) -> AsyncGenerator[Step, None]:
+        with response_fields():
+            async with aclosing(self._choices.taken()) as steps:
+                async for _, step in steps:
+                    yield step
 
     @property
     def _status(self) -> str:

@@ -76,7 +76,7 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
     for item in items:
         match item:
             case CallOutputItem():
-                result = ToolMessage(role="tool", content=item.output, tool_call_id=item.call_id)
+                result = ToolMessage(role="tool", content=item.text, tool_call_id=item.call_id)
                 messages.append(result)
             case MessageItem(role="user"):
                 messages.append(UserMessage(role="user", content=item.text))

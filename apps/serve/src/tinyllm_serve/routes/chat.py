@@ -23,7 +23,7 @@ def chat_router(service: Service) -> APIRouter:
     async def chat_completions(asked: ChatRequest, request: Request) -> Response:
         """Go on with a conversation; with `stream`, as server-sent events."""
         note = note_of(request)
-        note["user"] = asked.user
+        note["user"] = asked.asker
         steps = await chat_steps(service, asked)
         completion = ChatCompletion(service, asked, steps, note)
         if asked.stream:

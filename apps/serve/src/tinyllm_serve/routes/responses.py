@@ -13,6 +13,7 @@ from tinyllm_serve.event_stream import OR_EVENTS, EventStream
 from tinyllm_serve.model_response import ModelResponse
 from tinyllm_serve.request_note import note_of
 from tinyllm_serve.response_conversation import as_chat
+from tinyllm_serve.response_fields import response_fields
 from tinyllm_serve.schemas.response_request import ResponseRequest
 from tinyllm_serve.service import Service
 
@@ -37,8 +38,9 @@ def responses_router(service: Service) -> APIRouter:
     async def responses(asked: ResponseRequest, request: Request) -> Response:
         """Go on with a conversation; with `stream`, as server-sent events with names."""
         note = note_of(request)
-        note["user"] = asked.user
-        steps = await chat_steps(service, as_chat(asked))
+        note["user"] = asked.asker
+        with response_fields():
+            steps = await chat_steps(service, as_chat(asked))
         response = ModelResponse(service, asked, steps, note)
         if asked.stream:
             return EventStream(response.events(), service.settings.keep_alive, named=True)

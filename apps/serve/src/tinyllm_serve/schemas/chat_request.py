@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from tinyllm_serve.schemas.client_fields import ClientFields
 from tinyllm_serve.schemas.messages import Message
 from tinyllm_serve.schemas.sampling import SamplingFields
 from tinyllm_serve.schemas.template_variables import TemplateVariables
@@ -11,10 +12,10 @@ from tinyllm_serve.schemas.tools import NamedTool, Tool, ToolMode, check_tool_ch
 
 MAX_TOP_LOGPROBS = 20
 
-Effort = Literal["none", "low", "medium", "high"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(ClientFields, SamplingFields):
     """A conversation that the model is to go on with."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -35,6 +36,10 @@ class ChatRequest(SamplingFields):
     reasoning_effort: Effort | None = Field(
         default=None, description="none: answer at once; all others: think first, if the model can."
     )
+    verbosity: Literal["medium"] | None = Field(
+        default=None, description="As the model has it; others are refused."
+    )
+    modalities: list[Literal["text"]] | None = None
     chat_template_kwargs: TemplateVariables = TemplateVariables()
 
     @model_validator(mode="after")

@@ -30,9 +30,7 @@ class MessageItem(Strict):
     @property
     def text(self) -> str:
         """What was said."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
+        return _text(self.content)
 
 
 class ReasoningText(Strict):
@@ -73,9 +71,18 @@ class CallOutputItem(Strict):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str
+    output: str | Annotated[list[TextContent], Field(min_length=1)]
     id: str | None = None
     status: Status | None = None
+
+    @property
+    def text(self) -> str:
+        """What came of it."""
+        return _text(self.output)
+
+
+def _text(content: str | list[TextContent]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def _kind(item: object) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tinyllm_serve.schemas.chat_request import Effort
+from tinyllm_serve.schemas.client_fields import ClientFields
 from tinyllm_serve.schemas.response_format import JsonObjectFormat, NamedSchema, TextFormat
 from tinyllm_serve.schemas.response_items import InputItem
 from tinyllm_serve.schemas.strict import Strict
@@ -33,15 +34,27 @@ class TextOptions(Strict):
     """What form the text must have."""
 
     format: OutputFormat | None = None
+    verbosity: Literal["medium"] | None = Field(
+        default=None, description="As the model has it; others are refused."
+    )
 
 
 class ReasoningOptions(Strict):
     """How much to think."""
 
     effort: Effort | None = None
+    summary: Literal["auto"] | None = Field(
+        default=None, description="One where there is one; there is none, but the thinking itself."
+    )
 
 
-class ResponseRequest(Strict):
+class NoObfuscation(Strict):
+    """That a stream is as it is."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseRequest(ClientFields):
     """A conversation that the model is to go on with. Nothing of it is kept on the server."""
 
     model: str | None = Field(default=None, description="The one that is served, or null.")
@@ -58,11 +71,10 @@ class ResponseRequest(Strict):
     priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
     reasoning: ReasoningOptions | None = None
     stream: bool | None = None
-    metadata: dict[str, str] | None = Field(default=None, max_length=16, description="Given back.")
-    store: Literal[False] | None = Field(
-        default=None, description="Nothing is stored; true is refused."
-    )
+    stream_options: NoObfuscation | None = None
     truncation: Literal["disabled"] | None = None
-    user: str | None = Field(
-        default=None, max_length=256, description="Written to the server's log."
+    background: Literal[False] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
+        default=None,
+        description="What a client needs to send the thinking back: it is in the item as it is.",
     )

@@ -1,6 +1,6 @@
 """The fields of a request that say how tokens are chosen."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ class StreamOptions(Strict):
     include_usage: bool = Field(
         default=False, description="End with a chunk that has the token counts."
     )
+    include_obfuscation: Literal[False] | None = None
 
 
 class SamplingFields(Strict):
