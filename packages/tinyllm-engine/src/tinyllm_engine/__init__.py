@@ -11,7 +11,7 @@ from tinyllm_engine.engine import Engine, EngineFullError
 from tinyllm_engine.grammar import Grammar
 from tinyllm_engine.handle import Handle
 from tinyllm_engine.output import FinishReason, Output, TokenLogprob, Usage
-from tinyllm_engine.request import Request, RequestError
+from tinyllm_engine.request import PromptTooLongError, Request, RequestError
 from tinyllm_engine.settings import EngineSettings
 from tinyllm_engine.stats import EngineStats
 
@@ -26,6 +26,7 @@ __all__ = [
     "Grammar",
     "Handle",
     "Output",
+    "PromptTooLongError",
     "Request",
     "RequestError",
     "TokenLogprob",

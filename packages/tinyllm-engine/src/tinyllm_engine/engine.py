@@ -22,13 +22,13 @@ from tinyllm_engine.embedding import Embedding
 from tinyllm_engine.fingerprint import fingerprint
 from tinyllm_engine.grammar_compiler import GrammarCompiler
 from tinyllm_engine.handle import Handle
-from tinyllm_engine.output import FinishReason, Output, TokenLogprob
+from tinyllm_engine.output import FinishReason, Output
 from tinyllm_engine.pace import Pace
 from tinyllm_engine.page_pool import PagePool
 from tinyllm_engine.plan import Chunk, Plan
 from tinyllm_engine.prefix_store import PrefixStore
 from tinyllm_engine.prompt_lookup import PromptLookup
-from tinyllm_engine.request import Request, RequestError
+from tinyllm_engine.request import PromptTooLongError, Request, RequestError
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.scheduler import Scheduler
 from tinyllm_engine.sequence import Sequence as Tokens
@@ -138,7 +138,8 @@ class Engine:
         """Take a request; its tokens come from the steps after this.
 
         Raises:
-            RequestError: if it can never be served by this engine.
+            RequestError: if it can never be served by this engine; `PromptTooLongError` if that is
+                for its length.
             EngineFullError: if as many requests wait as may.
         """
         prompt, config = list(request.prompt), self.model.config
@@ -246,7 +247,7 @@ class Engine:
                 f"got {min(prompt)} to {max(prompt)}"
             )
         if len(prompt) >= config.context_length:
-            raise RequestError(
+            raise PromptTooLongError(
                 f"prompt: expected fewer tokens than the model's context of "
                 f"{config.context_length}, got {len(prompt)}: shorten it"
             )
@@ -306,7 +307,7 @@ class Engine:
                 array
                 for chunk, chosen in zip(choosing, samples, strict=True)
                 for sample in chosen
-                for array in _asked(self._handles[chunk.sequence], sample)
+                for array in self._handles[chunk.sequence].wanted(sample)
             ]
         )
         for chunk in chunks:
@@ -350,8 +351,7 @@ class Engine:
         outputs: list[Output] = []
         for sample, draft in zip(chosen, [*drafts, None], strict=True):
             token = int(sample.token)
-            sequence.tokens.append(token)
-            outputs.append(self._output(handle, token, sample))
+            outputs.append(handle.take(token, sample))
             if handle.finish_reason is not None or token != draft:
                 break
         self._generated_tokens += len(outputs)
@@ -363,38 +363,9 @@ class Engine:
             self._end(handle, handle.finish_reason)
         return outputs
 
-    def _output(self, handle: Handle, token: int, sample: Sample) -> Output:
-        text, reason = handle.text.push(token, ended=handle.left == 0)
-        handle.finish_reason = reason
-        if not _reports(handle):
-            return Output(text, token, reason, handle.usage)
-        top = _top(sample)
-        return Output(text, token, reason, handle.usage, float(sample.logprob), top)
-
     def _end(self, handle: Handle, reason: FinishReason) -> None:
         handle.finish_reason = reason
         self._cached_tokens += handle.usage.cached_tokens
         self._scheduler.remove(handle.sequence)
         self._drafter.forget(handle.sequence)
         del self._handles[handle.sequence]
-
-
-def _reports(handle: Handle) -> bool:
-    """Whether the request wants log-probabilities."""
-    return handle.request.logprobs or handle.request.sampling.top_logprobs > 0
-
-
-def _asked(handle: Handle, sample: Sample) -> list[mx.array]:
-    """What of a sample will be looked at."""
-    if not _reports(handle):
-        return [sample.token]
-    rivals = (sample.top_tokens, sample.top_logprobs)
-    return [sample.token, sample.logprob, *(each for each in rivals if each is not None)]
-
-
-def _top(sample: Sample) -> tuple[TokenLogprob, ...]:
-    """The likeliest tokens, if they were asked for."""
-    if sample.top_tokens is None or sample.top_logprobs is None:
-        return ()
-    pairs = zip(sample.top_tokens, sample.top_logprobs, strict=True)
-    return tuple(TokenLogprob(int(token), float(logprob)) for token, logprob in pairs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 from tinyllm_qwen.answer_text import AnswerText
+from tinyllm_qwen.sample import Sample
 
 from tinyllm_engine.chooser import Chooser
-from tinyllm_engine.output import FinishReason, Usage
+from tinyllm_engine.output import FinishReason, Output, TokenLogprob, Usage
 from tinyllm_engine.request import Request
 from tinyllm_engine.sequence import Sequence
 
@@ -46,3 +48,32 @@ class Handle:
     def left(self) -> int:
         """How many tokens may still be chosen."""
         return self.max_tokens - self.sequence.generated
+
+    def wanted(self, sample: Sample) -> list[mx.array]:
+        """What of a sample `take` will look at: all that has to be computed for this request."""
+        if not self._reports:
+            return [sample.token]
+        rivals = (sample.top_tokens, sample.top_logprobs)
+        return [sample.token, sample.logprob, *(each for each in rivals if each is not None)]
+
+    def take(self, token: int, sample: Sample) -> Output:
+        """Go on with a token, which may be the last; what the caller gets of it."""
+        self.sequence.tokens.append(token)
+        text, reason = self.text.push(token, ended=self.left == 0)
+        self.finish_reason = reason
+        if not self._reports:
+            return Output(text, token, reason, self.usage)
+        return Output(text, token, reason, self.usage, float(sample.logprob), _top(sample))
+
+    @property
+    def _reports(self) -> bool:
+        """Whether the request wants log-probabilities."""
+        return self.request.logprobs or self.request.sampling.top_logprobs > 0
+
+
+def _top(sample: Sample) -> tuple[TokenLogprob, ...]:
+    """The likeliest tokens, if they were asked for."""
+    if sample.top_tokens is None or sample.top_logprobs is None:
+        return ()
+    pairs = zip(sample.top_tokens, sample.top_logprobs, strict=True)
+    return tuple(TokenLogprob(int(token), float(logprob)) for token, logprob in pairs)

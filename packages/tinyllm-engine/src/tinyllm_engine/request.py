@@ -14,6 +14,10 @@ class RequestError(ValueError):
     """A request that can never be served; the message says what to change."""
 
 
+class PromptTooLongError(RequestError):
+    """A prompt that leaves no room for an answer in the model's context."""
+
+
 @dataclass(frozen=True)
 class Request:
     """A prompt, and how it is to be continued.

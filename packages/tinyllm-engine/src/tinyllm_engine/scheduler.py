@@ -127,8 +127,8 @@ class Scheduler:
         # known too, it is written into a copy: others read the original.
         copied = found.pop() if len(found) * pages.page_size == length else None
         needed = pages.pages_for(length) - len(found)
-        reserve = len(self._running)  # who runs may need one more soon
-        if needed + (reserve if self._running else 0) > pages.available:
+        reserve = len(self._running)  # each of them may need one more soon
+        if needed + reserve > pages.available:
             pages.release(found if copied is None else [*found, copied])
             return False
         taken = pages.take(needed)
