@@ -78,12 +78,13 @@ def error(response: httpx.Response) -> dict[str, str | None]:
             "messages.1.content.0.type",
         ),
         (CHAT, {"messages": [{"role": "tool", "tool_call_id": "a", "content": "b"}]}, "messages"),
-        (CHAT, {"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt"),
+        (CHAT, {"messages": [{"role": "user", "content": "word " * 3000}]}, "messages"),
         ("/v1/completions", {"prompt": ""}, "prompt"),
         ("/v1/completions", {"prompt": [5000]}, "prompt"),
         ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("/v1/completions", {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
+        ("/v1/embeddings", {"input": ["a", ""]}, "input"),
         ("/v1/embeddings", {"input": "a", "dimensions": 4}, "dimensions"),
         ("/v1/embeddings", {"input": "a", "user": "b" * 257}, "user"),
         (CHAT, {"store": True}, "store"),
@@ -121,6 +122,19 @@ def test_a_bad_field_is_named(pico: Server, path: str, body: dict[str, object], 
         assert response.status_code == 400
         assert error(response)["param"] == param
         assert error(response)["type"] == "invalid_request_error"
+
+
+def test_a_prompt_that_is_too_long_has_the_code_of_openai(pico: Server) -> None:
+    long = "word " * 3000
+    for path, body in (
+        (CHAT, {"messages": [{"role": "user", "content": long}]}),
+        ("/v1/completions", {"prompt": long}),
+        ("/v1/responses", {"input": long, "stream": True}),
+        ("/v1/embeddings", {"input": long}),
+    ):
+        response = httpx.post(f"{pico.url}{path}", json=body)
+        assert response.status_code == 400
+        assert error(response)["code"] == "context_length_exceeded"
 
 
 def test_other_things_that_are_refused(pico: Server) -> None:
@@ -298,5 +312,5 @@ def test_a_port_in_use_is_one_clear_line() -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("serve: ")
-    assert "Address already in use" in line
+    assert "(Address already in use)" in line
     assert "choose another --host or --port" in line

@@ -8,7 +8,7 @@ from functools import singledispatch
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from tinyllm_engine import EngineClosedError, EngineFullError, RequestError
+from tinyllm_engine import EngineClosedError, EngineFullError, PromptTooLongError, RequestError
 from tinyllm_qwen import TemplateError
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
@@ -103,6 +103,12 @@ def _(error: TemplateError) -> ApiError:
 @as_api_error.register
 def _(error: RequestError) -> ApiError:
     return ApiError(400, str(error), param=_field(str(error)))
+
+
+@as_api_error.register
+def _(error: PromptTooLongError) -> ApiError:
+    """OpenAI's code for it: clients look for it, to shorten the conversation."""
+    return ApiError(400, str(error), param=_field(str(error)), code="context_length_exceeded")
 
 
 @as_api_error.register

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from tinyllm_engine import Request
 
 from tinyllm_serve.answer_parser import AnswerParser
 from tinyllm_serve.chat_grammar import chat_grammar
 from tinyllm_serve.choices import Steps
+from tinyllm_serve.field_names import CHAT, named
 from tinyllm_serve.generation import Step, generation
 from tinyllm_serve.merge import merge
 from tinyllm_serve.prompt import Prompt
@@ -40,7 +42,7 @@ async def chat_steps(service: Service, asked: ChatRequest) -> Steps:
     top = asked.top_logprobs or 0
     functions = [tool.function.name for tool in asked.offered_tools]
 
-    def answer(choice: int) -> AsyncGenerator[Step, None]:
+    async def answer(choice: int) -> AsyncGenerator[Step, None]:
         request = Request(
             prompt.tokens,
             max_tokens=asked.token_limit or service.settings.max_tokens,
@@ -51,12 +53,12 @@ async def chat_steps(service: Service, asked: ChatRequest) -> Steps:
             logprobs=bool(asked.logprobs),
             ignore_end=asked.ignore_eos,
         )
-        return generation(
-            service.engine,
-            request,
-            AnswerParser(opened=prompt.opened, functions=functions),
-            service.metrics,
-            one_call=asked.parallel_tool_calls is False,
-        )
+        parser = AnswerParser(opened=prompt.opened, functions=functions)
+        one_call = asked.parallel_tool_calls is False
+        steps = generation(service.engine, request, parser, service.metrics, one_call=one_call)
+        with named(CHAT):
+            async with aclosing(steps):
+                async for step in steps:
+                    yield step
 
     return merge([answer(choice) for choice in range(asked.choices)])

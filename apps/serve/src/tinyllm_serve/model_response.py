@@ -7,10 +7,10 @@ from secrets import token_hex
 
 from tinyllm_serve.choices import Choices, Steps
 from tinyllm_serve.event_stream import Event
+from tinyllm_serve.field_names import RESPONSES, named
 from tinyllm_serve.generation import Step
 from tinyllm_serve.parts import Part, Reasoning, ToolCall
 from tinyllm_serve.request_note import Note
-from tinyllm_serve.response_fields import response_fields
 from tinyllm_serve.response_item import CallOutput, TextItem
 from tinyllm_serve.schemas.response_request import ResponseRequest
 from tinyllm_serve.schemas.tools import NamedFunction, ToolMode
@@ -66,7 +66,7 @@ class ModelResponse:
         yield {"type": f"response.{self._status}", "response": self._body(self._status)}
 
     async def _steps(self) -> AsyncGenerator[Step, None]:
-        with response_fields():
+        with named(RESPONSES):
             async with aclosing(self._choices.taken()) as steps:
                 async for _, step in steps:
                     yield step

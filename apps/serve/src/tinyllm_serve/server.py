@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 
@@ -33,7 +34,9 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        reason = error.strerror or str(error)
+        # asyncio says more of it than the system, and a name that nobody knows has other numbers.
+        known = error.errno is not None and not isinstance(error, socket.gaierror)
+        reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
         raise ServeError(
             f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
         ) from error

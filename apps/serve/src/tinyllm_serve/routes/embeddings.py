@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from tinyllm_serve.disconnect import while_connected
+from tinyllm_serve.field_names import EMBEDDINGS, named
 from tinyllm_serve.request_note import note_of
 from tinyllm_serve.schemas.completion_request import TextOrTokens
 from tinyllm_serve.schemas.strict import Strict
@@ -67,7 +68,8 @@ def embeddings_router(service: Service) -> APIRouter:
         note["prompt_tokens"] = count = sum(map(len, texts))
 
         async def embed() -> list[list[float]]:
-            return [await service.engine.embed(tokens) for tokens in texts]
+            with named(EMBEDDINGS):
+                return [await service.engine.embed(tokens) for tokens in texts]
 
         vectors = await while_connected(request, embed())
         return EmbeddingAnswer(

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from tinyllm_serve.chat_steps import chat_steps
 from tinyllm_serve.disconnect import while_connected
 from tinyllm_serve.event_stream import OR_EVENTS, EventStream
+from tinyllm_serve.field_names import RESPONSES, named
 from tinyllm_serve.model_response import ModelResponse
 from tinyllm_serve.request_note import note_of
 from tinyllm_serve.response_conversation import as_chat
-from tinyllm_serve.response_fields import response_fields
 from tinyllm_serve.schemas.response_request import ResponseRequest
 from tinyllm_serve.service import Service
 
@@ -39,7 +39,7 @@ def responses_router(service: Service) -> APIRouter:
         """Go on with a conversation; with `stream`, as server-sent events with names."""
         note = note_of(request)
         note["user"] = asked.asker
-        with response_fields():
+        with named(RESPONSES):
             steps = await chat_steps(service, as_chat(asked))
         response = ModelResponse(service, asked, steps, note)
         if asked.stream:
