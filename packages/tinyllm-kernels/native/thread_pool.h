@@ -31,8 +31,8 @@ class ThreadPool {
   // Each thread begins with a run of neighboring parts of its own, so that it reads memory from one
   // end to the other, and helps out with the runs of others after that. A worker whose core the
   // system has given to somebody else is not waited for, unless that was in the middle of a part.
-  // `upcoming` has what each thread will read after that, once parts are its own again: workers ask
-  // memory for it while they wait. Without it they ask for what they were told last.
+  // `upcoming` has what each thread will read first in a task after this one: workers ask memory for
+  // it while they wait. Without it that is what they were told last.
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work,
            const std::vector<Upcoming>* upcoming = nullptr);
 
