@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from metalhost import CompilerError, KernelTextError, Settings, compiler, metal_kernel, using
+from metalhost.compiler import Compiler
 
 CALL = {
     "inputs": [],
@@ -81,3 +82,13 @@ def test_errors_of_the_header_and_of_macros(host: None) -> None:
         kernel(**CALL)
     assert ("header", 3) in {(problem.part, problem.line) for problem in caught.value.problems}
     assert "missing" in str(caught.value)
+
+
+def test_clang_gets_a_header_of_its_own_where_files_have_become_newer(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.h"
+    file.touch()
+    clang, gcc = (Compiler(name, name, "19", "x86_64") for name in ("clang", "g++"))
+    before = clang.holds_to(tmp_path), gcc.holds_to(tmp_path)
+    os.utime(file, (1, 1))
+    assert clang.holds_to(tmp_path) != before[0]
+    assert gcc.holds_to(tmp_path) == before[1]

@@ -88,6 +88,16 @@ class Compiler:
             return ("-include", str(precompiled.with_suffix("")))
         return ("-include-pch", str(precompiled))
 
+    def holds_to(self, folder: Path) -> str:
+        """What a precompiled header has to agree with, beside the text of the files in a folder.
+
+        clang refuses one whose files lie elsewhere or are newer: another environment's, say.
+        """
+        if self.name == "g++":
+            return ""
+        files = sorted(folder.rglob("*.h"))
+        return " ".join(f"{file} {file.stat().st_mtime_ns}" for file in files)
+
     def run(self, arguments: Sequence[str]) -> str:
         """Start it, and give what it said when it failed; nothing if it did not."""
         done = subprocess.run(

@@ -70,7 +70,7 @@ def _library(with_: Compiler, mode: Mode) -> Path:
             raise RuntimeError(f"metalhost's own {header.name} with {with_}:\n{said}")
         return to
 
-    name = build_cache.key(str(with_), " ".join(flags), _native_text())
+    name = build_cache.key(str(with_), " ".join(flags), _native_text(), with_.holds_to(MSL))
     return build_cache.cached(f"{name}.h.gch", make)
 
 
