@@ -17,8 +17,8 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model, load_model
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import CheckpointError, Qwen, QwenConfig, Recipe, convert, from_mlx_lm, load
-from tinyllm_qwen.manifest import expected_shapes
-from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
 
 LOGITS = 1e-4  # relative to the largest logit, float32
 TOKENIZER = Path(__file__).parents[1] / "packages/tinyllm-qwen/tests/goldens/qwen3"

@@ -11,10 +11,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm import sample_utils
-from tinyllm_qwen.candidates import Candidates
-from tinyllm_qwen.penalties import Penalties
-from tinyllm_qwen.sampler import Sampler
-from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.sampling.candidates import Candidates
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.sampling.penalties import Penalties
+from tinyllm_qwen.sampling.sampler import Sampler
 
 V = 2000
 SEEDS = range(5)

@@ -25,7 +25,7 @@ from mlx_lm.utils import dequantize_model, quantize_model
 from tinyllm_kernels import available, opset
 from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, QwenConfig
-from tinyllm_qwen.weights import load_weights
+from tinyllm_qwen.checkpoint.weights import load_weights
 
 GOLDENS = Path(__file__).parents[1] / "packages/tinyllm-qwen/tests/goldens/models"
 STEPS = 64

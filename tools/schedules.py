@@ -14,7 +14,7 @@ import mlx.core as mx
 from tinyllm_engine.testing import Oracle, Tally, run_schedule, sample_prompts
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import Qwen, load
-from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 
 def main() -> None:

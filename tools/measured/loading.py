@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import mlx.core as mx
 from matplotlib.figure import Figure
 from tinyllm_qwen import QwenConfig, Recipe, convert
-from tinyllm_qwen.manifest import expected_shapes
-from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
 
 TIMES = 3
 CONFIG: dict[str, object] = {  # Qwen3-0.6B
@@ -34,8 +34,8 @@ import sys, time
 from pathlib import Path
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.weights import load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_weights
 
 def peak():
     status = Path("/proc/self/status").read_text()

@@ -12,7 +12,7 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import Qwen
-from tinyllm_qwen.parallel import Member
+from tinyllm_qwen.parallel.member import Member
 
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
 WARM = 4

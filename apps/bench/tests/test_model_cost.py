@@ -7,7 +7,7 @@ from tinyllm_bench.model_cost import decode_cost, prefill_cost
 from tinyllm_bench.shapes import published_config
 from tinyllm_bench.weight_format import WeightFormat
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.weights import expected_shapes
+from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 
 def sizes(config: QwenConfig, form: WeightFormat) -> dict[str, int]:

@@ -17,8 +17,8 @@ from tinyllm_bench.parallel.prediction import Assumptions, break_even, fastest, 
 from tinyllm_bench.parallel.ring import gather_messages, sum_messages
 from tinyllm_bench.parallel.traffic import HEADERS, mesh_traffic, ring_traffic
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.weights import load_part
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.weights import load_part
 
 Bench = Callable[[str], tuple[int, str, str]]
 PROGRAM = Path(__file__).parent / "ring_program.py"

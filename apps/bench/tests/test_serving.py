@@ -22,7 +22,7 @@ from tinyllm_bench.serving.subject_files import SubjectFiles, write_checkpoint
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.subject import Subject
 from tinyllm_qwen import Tokenizer, load
-from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.checkpoint.hub import resolve
 
 
 def test_arrivals_are_random_and_the_same_again() -> None:

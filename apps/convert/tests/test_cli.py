@@ -15,8 +15,8 @@ from tinyllm_convert.errors import UsageError, one_line
 from tinyllm_convert.options import Options
 from tinyllm_convert.run import report
 from tinyllm_qwen import Conversion, QwenConfig
-from tinyllm_qwen.manifest import expected_shapes
-from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
 
 PROCESS = [sys.executable, "-c", "from tinyllm_convert.cli import main; exit(main())"]
 CONFIG: dict[str, object] = {

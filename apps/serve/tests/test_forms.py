@@ -7,7 +7,7 @@ import jsonschema
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessage
-from tinyllm_engine.grammar_compiler import GrammarCompiler
+from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import load
 from tinyllm_serve.call_grammar import text_or_calls
 from tinyllm_serve.schemas.tools import Tool

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 import pytest
-from tinyllm_engine import page_pool
+from tinyllm_engine.kv import page_pool
 from tinyllm_engine.testing import Oracle, sample_prompts
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import Qwen, Tokenizer, load

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tinyllm_engine.block_manager import BlockManager
+from tinyllm_engine.kv.block_manager import BlockManager
 
 PAGES = 7
 

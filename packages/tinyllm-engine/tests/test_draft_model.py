@@ -5,13 +5,13 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request
-from tinyllm_engine.coverage import Coverage
-from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.sequence import Sequence as Tokens
+from tinyllm_engine.speculative.coverage import Coverage
 from tinyllm_engine.testing import Oracle, run_schedule
 from tinyllm_ops.testing import assert_close, exact
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
-from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 pytestmark = pytest.mark.exhaustive
 

@@ -3,14 +3,14 @@
 import mlx.core as mx
 import pytest
 from tinyllm_engine import Engine, EngineFullError, EngineSettings, Handle, Request, RequestError
-from tinyllm_engine.block_manager import BlockManager
+from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
 from tinyllm_layers import Ranks
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
-from tinyllm_qwen.best_tokens import BestTokens
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.share import Share
-from tinyllm_qwen.weights import load_part
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.weights import load_part
+from tinyllm_qwen.parallel.share import Share
+from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 Model = tuple[Qwen, Tokenizer]
 

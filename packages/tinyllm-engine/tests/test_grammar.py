@@ -9,11 +9,11 @@ import mlx.core as mx
 import pytest
 from jsonschema import validate
 from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request, RequestError
-from tinyllm_engine.grammar_compiler import GrammarCompiler
-from tinyllm_engine.page_pool import PagePool
-from tinyllm_engine.preamble import Preamble
+from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.grammar.reasoning_prefix import Preamble
+from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
-from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 Model = tuple[Qwen, Tokenizer]
 

@@ -1,6 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_engine.page_key import page_keys
+from tinyllm_engine.kv.block_hash import page_keys
 
 tokens = st.lists(st.integers(0, 200_000), max_size=30)
 

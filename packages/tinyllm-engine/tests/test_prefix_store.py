@@ -9,8 +9,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings, Handle, Request
-from tinyllm_engine.fingerprint import fingerprint
-from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.kv.fingerprint import fingerprint
+from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, load
 
 Model = tuple[Qwen, Tokenizer]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tinyllm_engine.block_manager import BlockManager
-from tinyllm_engine.plan import Plan
+from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import Request
-from tinyllm_engine.scheduler import DECODED_AGAIN, PATIENCE, Scheduler
+from tinyllm_engine.schedule.scheduler import DECODED_AGAIN, PATIENCE, Scheduler
+from tinyllm_engine.schedule.step import Plan
 from tinyllm_engine.sequence import Sequence
 
 PAGE = 4

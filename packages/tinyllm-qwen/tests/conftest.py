@@ -6,8 +6,8 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.manifest import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.qwen import QwenConfig
 
 QWEN2: dict[str, object] = {
     "architectures": ["Qwen2ForCausalLM"],

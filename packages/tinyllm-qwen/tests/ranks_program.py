@@ -13,11 +13,11 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_layers import Ranks
 from tinyllm_ops import MLX
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_part
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.share import Share
-from tinyllm_qwen.split import Split
-from tinyllm_qwen.weights import load_part
+from tinyllm_qwen.parallel.share import Share
+from tinyllm_qwen.parallel.split import Split
 
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
 STEPS = 4

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tinyllm_ops import MLX
 from tinyllm_ops.testing import assert_close, normal
-from tinyllm_qwen.best_tokens import BestTokens
-from tinyllm_qwen.sampler import Sampler
-from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.sampling.best_tokens import BestTokens
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.sampling.sampler import Sampler
 
 V = 300
 PARTS = [range(100), range(100, 200), range(200, 300)]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tinyllm_qwen.candidates import Candidates
+from tinyllm_qwen.sampling.candidates import Candidates
 
 # The oracles, in float64, each as its paper puts it: sets of token ids.
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tinyllm_qwen import template_meter
-from tinyllm_qwen.chat_template import ChatTemplate
 from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.text.chat_template import ChatTemplate
+from tinyllm_qwen.text.sandbox import meter
 
 ANSWERS = json.loads((Path(__file__).parent / "goldens" / "chat_templates.json").read_text())
 USER = {"role": "user", "content": "hi"}
@@ -100,7 +100,7 @@ GROWING = (
 )
 def test_a_template_without_end_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The checks of types under test make a step ten times as long.
-    monkeypatch.setattr(template_meter, "STEPS", template_meter.STEPS // 10)
+    monkeypatch.setattr(meter, "STEPS", meter.STEPS // 10)
     start = time.perf_counter()
     with pytest.raises(CheckpointError, match="was stopped"):
         render(template)
@@ -110,7 +110,7 @@ def test_a_template_without_end_is_stopped(template: str, monkeypatch: pytest.Mo
 def test_a_stopped_template_renders_the_next_conversation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(template_meter, "STEPS", 1000)
+    monkeypatch.setattr(meter, "STEPS", 1000)
     source = "{% for i in range(n) %}{% for j in range(n) %}x{% endfor %}{% endfor %}"
     template = ChatTemplate({"default": source})
     with pytest.raises(CheckpointError, match="does not come to an end"):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tinyllm_ops import Yarn
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.quantization import PackedFormat
 
 # Qwen2.5-0.5B-Instruct and Qwen3-0.6B as transformers 4 writes them.
 QWEN25 = {

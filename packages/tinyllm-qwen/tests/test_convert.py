@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import pytest
-from tinyllm_qwen import partial_folder
-from tinyllm_qwen.conversion_recipe import Recipe
-from tinyllm_qwen.convert import convert
+from tinyllm_qwen.checkpoint import partial_folder
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.convert import convert
+from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import CheckpointError, ConversionError
-from tinyllm_qwen.manifest import expected_shapes
-from tinyllm_qwen.quantization import PackedFormat
-from tinyllm_qwen.row_slices import pack_rows
 
 Make = Callable[..., Any]
 FOUR = PackedFormat(group_size=64, bits=4)
@@ -167,8 +167,8 @@ import sys
 from pathlib import Path
 import mlx.core as mx
 from tinyllm_qwen import Recipe, convert
-from tinyllm_qwen.manifest import expected_shapes
-from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
 
 def resident():
     status = Path("/proc/self/status")  # where it is, as on Linux

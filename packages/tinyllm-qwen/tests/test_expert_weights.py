@@ -6,9 +6,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
+from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.weights import load_weights
 
 Make = Callable[..., Any]
 STACKS = [f"layers.{n}.mlp.switch_mlp.{p}_proj" for n in range(2) for p in ("gate", "up", "down")]

@@ -10,16 +10,16 @@ import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tinyllm_qwen.chat_template import ChatTemplate
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.safetensors_file import read_header
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.checkpoint.shards import INDEX, find_shards
+from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.config.generation import GenerationConfig
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError, TemplateError
-from tinyllm_qwen.generation_config import GenerationConfig
-from tinyllm_qwen.manifest import expected_shapes
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.safetensors_file import read_header
-from tinyllm_qwen.shards import INDEX, find_shards
-from tinyllm_qwen.tokenizer import Tokenizer
-from tinyllm_qwen.weights import load_weights
+from tinyllm_qwen.text.chat_template import ChatTemplate
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.exhaustive
 

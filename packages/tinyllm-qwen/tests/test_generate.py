@@ -8,12 +8,12 @@ import pytest
 import tokenizers
 from tinyllm_layers import KVCache, TransformerBlock
 from tinyllm_ops import MLX
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.generate import generate
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.sampling import SamplingParams
-from tinyllm_qwen.tokenizer import Tokenizer
-from tinyllm_qwen.weights import load_weights
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.text.tokenizer import Tokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 GOLDEN = Path(__file__).parent / "goldens" / "models" / "qwen3"

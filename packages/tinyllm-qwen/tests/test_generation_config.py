@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.generation_config import GenerationConfig
 
 
 def read(folder: Path, **fields: object) -> GenerationConfig:

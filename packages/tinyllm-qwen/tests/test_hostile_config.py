@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.config.generation import GenerationConfig
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.generation_config import GenerationConfig
 
 PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
 CONFIG = json.loads((PICO / "config.json").read_bytes())

@@ -13,12 +13,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.config.generation import GenerationConfig
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.generation_config import GenerationConfig
 from tinyllm_qwen.loader import load
-from tinyllm_qwen.tokenizer import Tokenizer
-from tinyllm_qwen.weights import load_weights
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 Make = Callable[..., Any]
 PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"

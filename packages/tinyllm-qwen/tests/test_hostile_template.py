@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from jinja2 import Environment
-from tinyllm_qwen.chat_template import ChatTemplate
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.text.chat_template import ChatTemplate
 
 pytestmark = pytest.mark.exhaustive
 
@@ -137,15 +137,15 @@ CASES = {"stopped": TOO_MUCH, "do not trust": INTERNALS, "broken|nested too deep
 
 PROGRAM = """
 import json, resource, sys, time
-from tinyllm_qwen import template_meter
-from tinyllm_qwen.chat_template import ChatTemplate
+from tinyllm_qwen.text.sandbox import meter
+from tinyllm_qwen.text.chat_template import ChatTemplate
 ChatTemplate({"default": ""}).render([{}])
 if sys.platform == "linux":
     limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (256 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 # An eighth of the allowance: the same stops, sooner.
-template_meter.STEPS //= 8
-template_meter.SECONDS /= 8
+meter.STEPS //= 8
+meter.SECONDS /= 8
 for name, source in json.load(sys.stdin).items():
     start = time.thread_time()
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.loader import load
-from tinyllm_qwen.tokenizer import Tokenizer
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
 GOOD = json.loads((PICO / "tokenizer.json").read_text())

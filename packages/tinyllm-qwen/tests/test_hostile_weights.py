@@ -12,10 +12,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_qwen.checkpoint.safetensors_file import MAX_HEADER_BYTES, read_header
+from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE, find_shards
+from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.safetensors_file import MAX_HEADER_BYTES, read_header
-from tinyllm_qwen.shards import INDEX, SINGLE, find_shards
-from tinyllm_qwen.weights import load_weights
 
 Make = Callable[..., Any]
 

@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
-from tinyllm_qwen import hub, repository
+from tinyllm_qwen.checkpoint import hub, repository
+from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.errors import CheckpointError, HubError
-from tinyllm_qwen.hub import resolve
 
 REPOSITORY = "Qwen/Qwen3-0.6B"
 COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
@@ -215,7 +215,7 @@ def test_what_is_cached_already_needs_no_room(
 
 
 def test_a_local_folder_costs_no_import_of_the_hub(tmp_path: Path) -> None:
-    code = "import sys; from tinyllm_qwen.hub import resolve; resolve('.'); " + (
+    code = "import sys; from tinyllm_qwen.checkpoint.hub import resolve; resolve('.'); " + (
         "sys.exit('huggingface_hub' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

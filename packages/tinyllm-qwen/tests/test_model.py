@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tinyllm_ops import MLX, REFERENCE, OpSet, quantize
 from tinyllm_ops.quantization import dequantize
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.weights import load_weights
 
 GOLDENS = Path(__file__).parent / "goldens" / "models"
 FAMILIES = sorted(folder.name for folder in GOLDENS.iterdir())

@@ -9,7 +9,8 @@ import mlx.core as mx
 import pytest
 from tinyllm_layers import PagedCache, Ranks, TransformerBlock
 from tinyllm_ops import MLX, PagedTokens
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_part
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel import line as line_module
 from tinyllm_qwen.parallel import member as member_module
@@ -30,8 +31,7 @@ from tinyllm_qwen.parallel.orders import (
     decoded,
     encoded,
 )
-from tinyllm_qwen.share import Share
-from tinyllm_qwen.weights import load_part
+from tinyllm_qwen.parallel.share import Share
 
 GOLDEN = Path(__file__).parent / "goldens" / "models" / "qwen3"
 

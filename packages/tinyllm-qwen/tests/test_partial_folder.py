@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tinyllm_qwen.checkpoint.partial_folder import PREFIX, check_target, partial_folder
 from tinyllm_qwen.errors import ConversionError
-from tinyllm_qwen.partial_folder import PREFIX, check_target, partial_folder
 
 
 def test_the_name_appears_with_the_last_byte(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing(tmp_path: Path) -> None:
     script = f"""
 import resource
 from pathlib import Path
-from tinyllm_qwen.partial_folder import partial_folder
+from tinyllm_qwen.checkpoint.partial_folder import partial_folder
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 with partial_folder(Path({str(tmp_path / "target")!r})) as partial:
     (partial / "file").write_bytes(bytes(2000))
@@ -78,7 +78,7 @@ def test_a_killed_writer_leaves_a_folder_that_can_be_told_from_others(tmp_path: 
     script = f"""
 import time
 from pathlib import Path
-from tinyllm_qwen.partial_folder import partial_folder
+from tinyllm_qwen.checkpoint.partial_folder import partial_folder
 with partial_folder(Path({str(tmp_path / "target")!r})) as partial:
     time.sleep(60)
 """

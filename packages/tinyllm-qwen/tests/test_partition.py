@@ -1,11 +1,11 @@
 """Every number of a model is somebody's, and no group of a packed matrix is torn."""
 
 import pytest
-from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.manifest import expected_shapes
-from tinyllm_qwen.partition import Partition
-from tinyllm_qwen.quantization import PackedFormat
-from tinyllm_qwen.split import Split
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.parallel.partition import Partition
+from tinyllm_qwen.parallel.split import Split
 
 FIELDS: dict[str, object] = {
     "model_type": "qwen3",

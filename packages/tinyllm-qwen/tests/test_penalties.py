@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_qwen.penalties import Penalties
-from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.sampling.penalties import Penalties
 
 V = 8
 token_ids = st.lists(st.integers(0, V - 1), max_size=20)

@@ -13,9 +13,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tinyllm_ops import MLX
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.weights import load_weights
 
 pytestmark = pytest.mark.exhaustive
 

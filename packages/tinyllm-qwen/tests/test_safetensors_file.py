@@ -8,8 +8,8 @@ import mlx.core as mx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.safetensors_file import read_header
 
 
 def safetensors(header: object, data: bytes = b"") -> bytes:

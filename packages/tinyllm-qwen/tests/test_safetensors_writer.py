@@ -6,8 +6,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import safetensors
-from tinyllm_qwen.safetensors_file import DTYPE_BYTES, read_header
-from tinyllm_qwen.safetensors_writer import DTYPES, SafetensorsWriter, encode_header
+from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, read_header
+from tinyllm_qwen.checkpoint.safetensors_writer import DTYPES, SafetensorsWriter, encode_header
 
 TENSORS = {
     "codes": mx.random.randint(0, 1 << 30, (3, 5)).astype(mx.uint32),

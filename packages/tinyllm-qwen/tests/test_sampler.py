@@ -4,9 +4,9 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_qwen.sample import Sample
-from tinyllm_qwen.sampler import Sampler
-from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.sampling.sampler import Sampler
 
 V = 12
 NO_PROMPT = mx.zeros((0,), dtype=mx.int32)

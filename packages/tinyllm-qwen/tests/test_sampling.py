@@ -2,7 +2,7 @@ import dataclasses
 import math
 
 import pytest
-from tinyllm_qwen.sampling import SamplingParams
+from tinyllm_qwen.sampling.params import SamplingParams
 
 OUT_OF_RANGE: list[tuple[str, float, str]] = [
     ("temperature", -1.0, "[0, inf)"),

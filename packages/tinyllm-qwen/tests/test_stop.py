@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_qwen.stop import StopStrings
+from tinyllm_qwen.text.stop import StopStrings
 
 words = st.text("ab", min_size=1, max_size=5)
 

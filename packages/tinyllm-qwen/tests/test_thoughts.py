@@ -1,9 +1,9 @@
-"""Thoughts tells thinking from the answer, however the text is cut."""
+"""ReasoningParser tells thinking from the answer, however the text is cut."""
 
 import random
 
 import pytest
-from tinyllm_qwen.thoughts import Thoughts
+from tinyllm_qwen.text.reasoning import ReasoningParser
 
 TEXTS = [
     ("plain", False, "", "plain"),
@@ -32,7 +32,7 @@ def test_both_parts_are_whole_and_clean_of_tags(
     text: str, opened: bool, thought: str, answer: str, seed: int
 ) -> None:
     cuts = random.Random(seed)
-    thoughts = Thoughts(opened=opened)
+    thoughts = ReasoningParser(opened=opened)
     segments = []
     while text:
         length = cuts.randint(1, 1 + seed * 3)
@@ -44,7 +44,7 @@ def test_both_parts_are_whole_and_clean_of_tags(
 
 
 def test_thinking_is_shown_while_it_is_thought() -> None:
-    thoughts = Thoughts()
+    thoughts = ReasoningParser()
     assert thoughts.push("<think>") == []
     (segment,) = thoughts.push("\nstep one, ")
     assert (segment.text, segment.thinking) == ("step one,", True)

@@ -1,15 +1,15 @@
-"""TokenStream: any cut of any bytes gives the text of the whole, and never half a character."""
+"""Any cut of any bytes gives the text of the whole, and never half a character."""
 
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_qwen.token_stream import TokenStream
+from tinyllm_qwen.text.detokenizer import IncrementalDetokenizer
 
 
 def pieces(chunks: list[bytes]) -> list[str]:
-    stream = TokenStream(chunks.__getitem__)
+    stream = IncrementalDetokenizer(chunks.__getitem__)
     return [*map(stream.push, range(len(chunks))), stream.finish()]
 
 
@@ -48,7 +48,7 @@ def test_bytes_are_held_back_until_they_are_certain(
 
 
 def test_after_the_end_a_new_text_begins() -> None:
-    stream = TokenStream([b"\xe6", b"a"].__getitem__)
+    stream = IncrementalDetokenizer([b"\xe6", b"a"].__getitem__)
     assert stream.push(0) + stream.finish() == "\ufffd"
     assert stream.push(1) + stream.finish() == "a"
 

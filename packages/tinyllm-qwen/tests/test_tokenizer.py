@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_qwen.errors import CheckpointError, TemplateError
-from tinyllm_qwen.tokenizer import Tokenizer
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 GOLDENS = Path(__file__).parent / "goldens"
 ANSWERS = json.loads((GOLDENS / "chat_templates.json").read_text())
@@ -216,7 +216,7 @@ def test_a_file_that_is_not_json_is_named(folder: Path, name: str, data: bytes) 
 
 def test_reading_a_tokenizer_imports_neither_jinja2_nor_transformers() -> None:
     program = (
-        "import sys; from pathlib import Path; from tinyllm_qwen.tokenizer import Tokenizer;"
+        "import sys; from pathlib import Path; from tinyllm_qwen.text.tokenizer import Tokenizer;"
         f"Tokenizer.from_folder(Path({str(GOLDENS / 'qwen3')!r})).encode('a');"
         "print({'jinja2', 'transformers', 'huggingface_hub'} & set(sys.modules))"
     )

@@ -9,10 +9,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.manifest import expected_shapes
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.weights import load_weights
 
 Make = Callable[..., Any]
 PROJECTIONS = [f"self_attn.{name}_proj" for name in "qkvo"] + [
@@ -278,8 +278,8 @@ MEASURE = """
 import sys
 from pathlib import Path
 import mlx.core as mx
-from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.weights import load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_weights
 
 def peak():
     status = Path("/proc/self/status").read_text()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 from tinyllm_ops import QuantizedTensor, Weight
-from tinyllm_qwen.weights import expected_shapes
+from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 from tinyllm_bench.cost import Cost, product_flops
 from tinyllm_bench.op_case import OpCase, Regime, Work, activations, nbytes

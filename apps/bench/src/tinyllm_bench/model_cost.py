@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tinyllm_ops import Weight
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.weights import expected_shapes
+from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 from tinyllm_bench.cost import Cost, attention_flops
 

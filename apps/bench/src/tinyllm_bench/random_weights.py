@@ -11,7 +11,7 @@ import numpy as np
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantized_tensor import AFFINE
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.weights import Weights, expected_shapes
+from tinyllm_qwen.checkpoint.weights import Weights, expected_shapes
 
 from tinyllm_bench.weight_format import WeightFormat
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.errors import UsageError
 

@@ -7,9 +7,9 @@ import mlx.core as mx
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantized_tensor import AFFINE
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.json_object import read_json_object
-from tinyllm_qwen.weights import expected_shapes, load_weights
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.weights import expected_shapes, load_weights
+from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.machine import on_gpu

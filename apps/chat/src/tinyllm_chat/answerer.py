@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from tinyllm_qwen.thoughts import Segment
+from tinyllm_qwen.text.reasoning import Segment
 
 from tinyllm_chat.answer import Answer
 from tinyllm_chat.conversation import Conversation

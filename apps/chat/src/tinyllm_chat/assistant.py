@@ -16,9 +16,9 @@ from tinyllm_qwen import (
     generate,
     load,
 )
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.parallel import Member
-from tinyllm_qwen.thoughts import OPEN, Segment, Thoughts
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.parallel.member import Member
+from tinyllm_qwen.text.reasoning import OPEN, ReasoningParser, Segment
 
 from tinyllm_chat.answer import Answer, Ending
 from tinyllm_chat.answerer import Progress, Show
@@ -263,7 +263,7 @@ class _Text:
     def __init__(self, show: Show, *, opened: bool) -> None:
         self.answer = self.reasoning = ""
         self._show = show
-        self._thoughts = Thoughts(opened=opened)
+        self._thoughts = ReasoningParser(opened=opened)
 
     def push(self, text: str) -> None:
         self._take(self._thoughts.push(text))

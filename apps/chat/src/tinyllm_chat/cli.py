@@ -176,7 +176,7 @@ def _open_streams() -> None:
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
     """Answer once, or begin a conversation; or compute with the process that does."""
-    from tinyllm_qwen.parallel import is_launched  # with MLX, which --help can do without
+    from tinyllm_qwen.parallel.member import is_launched  # with MLX, which --help can do without
 
     from tinyllm_chat import group  # as well
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen.parallel import JOINING, Member, is_launched, launched_split
+from tinyllm_qwen.parallel.member import JOINING, Member, is_launched, launched_split
 
 from tinyllm_chat.errors import UsageError
 from tinyllm_chat.settings import Settings

@@ -2,7 +2,7 @@
 
 import json
 
-from tinyllm_qwen.parallel import Member
+from tinyllm_qwen.parallel.member import Member
 
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.progress import ProgressBar

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from tinyllm_qwen import Stats
-from tinyllm_qwen.thoughts import Segment
+from tinyllm_qwen.text.reasoning import Segment
 
 from tinyllm_chat.answer import Answer, Ending
 from tinyllm_chat.answerer import Show

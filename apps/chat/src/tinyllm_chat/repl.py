@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tinyllm_qwen.parallel import Member
+from tinyllm_qwen.parallel.member import Member
 
 from tinyllm_chat import lines
 from tinyllm_chat.commands import dispatch

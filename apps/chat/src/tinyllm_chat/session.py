@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tinyllm_qwen.parallel import Leader, Member
-from tinyllm_qwen.thoughts import Segment
+from tinyllm_qwen.parallel.leader import Leader
+from tinyllm_qwen.parallel.member import Member
+from tinyllm_qwen.text.reasoning import Segment
 
 from tinyllm_chat.answer import Answer
 from tinyllm_chat.answerer import Answerer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 from tinyllm_qwen import Recipe
-from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.config.quantization import PackedFormat
 
 from tinyllm_convert.errors import UsageError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 from tinyllm_qwen import Conversion, convert
-from tinyllm_qwen.quantization import PackedFormat
+from tinyllm_qwen.config.quantization import PackedFormat
 
 from tinyllm_convert.options import Options
 from tinyllm_convert.progress import ProgressBar

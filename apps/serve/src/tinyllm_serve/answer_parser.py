@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from tinyllm_qwen.thoughts import Segment, Thoughts
+from tinyllm_qwen.text.reasoning import ReasoningParser, Segment
 
 from tinyllm_serve.parts import Content, Part, Reasoning
 from tinyllm_serve.tool_call_parser import ToolCallParser
@@ -23,7 +23,7 @@ class AnswerParser:
             functions: names of those that may be called; without any, nothing is taken for a call.
         """
         self.thinking = opened
-        self._thoughts = Thoughts(opened=opened)
+        self._thoughts = ReasoningParser(opened=opened)
         self._calls = ToolCallParser(functions) if functions else None
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_engine import AsyncEngine
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen.parallel import JOINING, Member, is_launched, launched_split
+from tinyllm_qwen.parallel.member import JOINING, Member, is_launched, launched_split
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import announce

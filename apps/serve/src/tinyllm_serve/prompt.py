@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyllm_qwen import Tokenizer
-from tinyllm_qwen.thoughts import CLOSE, OPEN
+from tinyllm_qwen.text.reasoning import CLOSE, OPEN
 
 from tinyllm_serve.api_error import ApiError
 from tinyllm_serve.schemas.messages import Message

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import GenerationConfig, Tokenizer, load
-from tinyllm_qwen.hub import resolve
+from tinyllm_qwen.checkpoint.hub import resolve
 
 from tinyllm_serve.api_error import ApiError, closing
 from tinyllm_serve.draft_model import load_draft_model

@@ -7,12 +7,12 @@ for output in engine.run(handle):
 """
 
 from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine, EngineFullError
-from tinyllm_engine.grammar import Grammar
+from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.handle import Handle
 from tinyllm_engine.output import FinishReason, Output, TokenLogprob, Usage
 from tinyllm_engine.request import PromptTooLongError, Request, RequestError
-from tinyllm_engine.settings import EngineSettings
 from tinyllm_engine.stats import EngineStats
 
 __all__ = [

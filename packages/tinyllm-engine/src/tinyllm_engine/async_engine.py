@@ -15,7 +15,7 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.handle import Handle
-from tinyllm_engine.heap import release_free_memory
+from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_engine.output import Output
 from tinyllm_engine.request import Request
 from tinyllm_engine.stats import EngineStats

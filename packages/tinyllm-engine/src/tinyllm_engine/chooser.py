@@ -8,10 +8,10 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_qwen import Sampler, SamplingParams
-from tinyllm_qwen.best_tokens import BestTokens
-from tinyllm_qwen.sample import Sample
+from tinyllm_qwen.sampling.best_tokens import BestTokens
+from tinyllm_qwen.sampling.sample import Sample
 
-from tinyllm_engine.constraint import Constraint
+from tinyllm_engine.grammar.constraint import Constraint
 
 
 class Chooser:

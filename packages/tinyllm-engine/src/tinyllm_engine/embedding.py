@@ -9,7 +9,7 @@ from typing import cast
 import mlx.core as mx
 from tinyllm_qwen import Qwen
 
-from tinyllm_engine.pace import Pace
+from tinyllm_engine.schedule.prefill_budget import Pace
 
 
 class Embedding:

@@ -10,29 +10,29 @@ from pathlib import Path
 
 import mlx.core as mx
 from tinyllm_qwen import Qwen, Tokenizer
-from tinyllm_qwen.answer_text import AnswerText
-from tinyllm_qwen.sample import Sample
+from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.text.output import OutputProcessor
 
-from tinyllm_engine.block_manager import BlockManager
 from tinyllm_engine.chooser import Chooser
-from tinyllm_engine.coverage import Coverage
-from tinyllm_engine.draft_model import DraftModel
-from tinyllm_engine.drafter import Drafter
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.embedding import Embedding
-from tinyllm_engine.fingerprint import fingerprint
-from tinyllm_engine.grammar_compiler import GrammarCompiler
+from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.handle import Handle
+from tinyllm_engine.kv.block_manager import BlockManager
+from tinyllm_engine.kv.fingerprint import fingerprint
+from tinyllm_engine.kv.page_pool import PagePool
+from tinyllm_engine.kv.prefix_store import PrefixStore
 from tinyllm_engine.output import FinishReason, Output
-from tinyllm_engine.pace import Pace
-from tinyllm_engine.page_pool import PagePool
-from tinyllm_engine.plan import Chunk, Plan
-from tinyllm_engine.prefix_store import PrefixStore
-from tinyllm_engine.prompt_lookup import PromptLookup
 from tinyllm_engine.request import PromptTooLongError, Request, RequestError
 from tinyllm_engine.runner import Runner
-from tinyllm_engine.scheduler import Scheduler
+from tinyllm_engine.schedule.prefill_budget import Pace
+from tinyllm_engine.schedule.scheduler import Scheduler
+from tinyllm_engine.schedule.step import Chunk, Plan
 from tinyllm_engine.sequence import Sequence as Tokens
-from tinyllm_engine.settings import EngineSettings
+from tinyllm_engine.speculative.coverage import Coverage
+from tinyllm_engine.speculative.draft_model import DraftModel
+from tinyllm_engine.speculative.drafter import Drafter
+from tinyllm_engine.speculative.prompt_lookup import PromptLookup
 from tinyllm_engine.stats import EngineStats
 
 RETRY_AFTER = 1.0
@@ -158,7 +158,7 @@ class Engine:
             ops, grammar = self.model.ops, request.grammar
             constraint = None if grammar is None else self._grammars.compile(grammar)
             chooser = Chooser(request.sampling, config.vocab_size, prompt, ops, constraint)
-            text = AnswerText(self.tokenizer, request.stop, ignore_end=request.ignore_end)
+            text = OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end)
         except ValueError as error:
             raise RequestError(str(error)) from error
         handle = Handle(Tokens(request, self._arrivals, prompt), chooser, text, max_tokens)

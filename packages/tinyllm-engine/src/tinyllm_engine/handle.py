@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from tinyllm_qwen.answer_text import AnswerText
-from tinyllm_qwen.sample import Sample
+from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.chooser import Chooser
 from tinyllm_engine.output import FinishReason, Output, TokenLogprob, Usage
@@ -24,7 +24,7 @@ class Handle:
     """
 
     def __init__(
-        self, sequence: Sequence, chooser: Chooser, text: AnswerText, max_tokens: int
+        self, sequence: Sequence, chooser: Chooser, text: OutputProcessor, max_tokens: int
     ) -> None:
         """Hold the parts."""
         self.sequence = sequence

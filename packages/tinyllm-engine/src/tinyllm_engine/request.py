@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_qwen import SamplingParams
 
-from tinyllm_engine.grammar import Grammar
+from tinyllm_engine.grammar.grammar import Grammar
 
 
 class RequestError(ValueError):

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from tinyllm_layers import PagedCache
 from tinyllm_ops import PagedTokens
 from tinyllm_qwen import Qwen
-from tinyllm_qwen.best_tokens import BestTokens
+from tinyllm_qwen.sampling.best_tokens import BestTokens
 
-from tinyllm_engine.plan import Chunk
+from tinyllm_engine.schedule.step import Chunk
 
 NOWHERE = -1
 """The slot of a token whose key and value are not kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tinyllm_engine.page_key import page_keys
+from tinyllm_engine.kv.block_hash import page_keys
 from tinyllm_engine.request import Request
 
 

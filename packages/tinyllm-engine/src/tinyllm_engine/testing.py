@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
 
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.handle import Handle
-from tinyllm_engine.page_pool import PagePool
+from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.request import Request
-from tinyllm_engine.settings import EngineSettings
 
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(temperature=1.0, top_p=0.95, seed=3)

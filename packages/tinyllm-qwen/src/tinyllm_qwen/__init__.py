@@ -5,19 +5,19 @@ for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages))
     print(piece.text, end="")
 """
 
-from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.conversion_recipe import Recipe
-from tinyllm_qwen.convert import Conversion, convert
+from tinyllm_qwen.checkpoint.mlx_lm import from_mlx_lm
+from tinyllm_qwen.config.generation import GenerationConfig
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.convert import Conversion, convert
 from tinyllm_qwen.errors import CheckpointError, ConversionError, HubError, TemplateError
 from tinyllm_qwen.generate import generate
-from tinyllm_qwen.generation_config import GenerationConfig
 from tinyllm_qwen.loader import load
-from tinyllm_qwen.mlx_lm import from_mlx_lm
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.piece import Piece, Stats
-from tinyllm_qwen.sampler import Sampler
-from tinyllm_qwen.sampling import SamplingParams
-from tinyllm_qwen.tokenizer import Tokenizer
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.sampling.sampler import Sampler
+from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 __all__ = [
     "CheckpointError",

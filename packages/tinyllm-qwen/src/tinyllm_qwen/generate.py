@@ -6,13 +6,13 @@ from collections.abc import Callable, Generator, Sequence
 import mlx.core as mx
 from tinyllm_layers import KVCache
 
-from tinyllm_qwen.answer_text import AnswerText
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.piece import Piece, Stats
-from tinyllm_qwen.sample import Sample
-from tinyllm_qwen.sampler import Sampler
-from tinyllm_qwen.sampling import SamplingParams
-from tinyllm_qwen.tokenizer import Tokenizer
+from tinyllm_qwen.sampling.params import SamplingParams
+from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.sampling.sampler import Sampler
+from tinyllm_qwen.text.output import OutputProcessor
+from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512
 
@@ -70,7 +70,7 @@ def generate(
         if number < 1:
             raise ValueError(f"{name}: expected at least 1, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops)
-    text = AnswerText(tokenizer, stop)
+    text = OutputProcessor(tokenizer, stop)
     limit = min(max_tokens, context - len(tokens))
 
     def pieces() -> Generator[Piece, None, None]:

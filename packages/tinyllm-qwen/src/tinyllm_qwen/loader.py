@@ -6,14 +6,14 @@ import mlx.core as mx
 from tinyllm_layers import Ranks
 from tinyllm_ops import REFERENCE, OpSet
 
-from tinyllm_qwen.config import QwenConfig
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.weights import Progress, load_part, load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.hub import resolve
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.share import Share
-from tinyllm_qwen.split import HEADS, Split
-from tinyllm_qwen.tokenizer import Tokenizer
-from tinyllm_qwen.weights import Progress, load_part, load_weights
+from tinyllm_qwen.parallel.share import Share
+from tinyllm_qwen.parallel.split import HEADS, Split
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 
 def load(

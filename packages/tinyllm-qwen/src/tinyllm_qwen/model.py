@@ -24,9 +24,9 @@ from tinyllm_layers import (
 )
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
-from tinyllm_qwen.best_tokens import BestTokens
-from tinyllm_qwen.config import QwenConfig
-from tinyllm_qwen.share import Share
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.parallel.share import Share
+from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 
 class Qwen:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 from tinyllm_ops.quantized_tensor import AFFINE
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.manifest import check_manifest
-from tinyllm_qwen.partition import Partition
-from tinyllm_qwen.quantization import PackedFormat
-from tinyllm_qwen.stored_tensor import find_tensors
-from tinyllm_qwen.weights import expected_shapes
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.schema import check_manifest
+from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
+from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.parallel.partition import Partition
 
 from tinyllm_bench.model_cost import decode_cost
 from tinyllm_bench.shapes import published_config

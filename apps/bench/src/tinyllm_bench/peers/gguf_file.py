@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.weights import expected_shapes
+from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.peers.gguf_vocabulary import GgufVocabulary

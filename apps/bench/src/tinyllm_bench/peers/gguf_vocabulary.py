@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.errors import BenchError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.json_object import read_json_object
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.peers.gguf_file import TYPES, write_gguf

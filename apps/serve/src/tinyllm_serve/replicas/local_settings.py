@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tinyllm_qwen.hub import resolve
-from tinyllm_qwen.split import HEADS
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.parallel.split import HEADS
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.settings import Settings

@@ -8,7 +8,6 @@ import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_layers import KVCache, LayerCache, PagedCache
 
-from tinyllm_qwen.best_tokens import BestTokens
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.line import Line
 from tinyllm_qwen.parallel.orders import (
@@ -24,6 +23,7 @@ from tinyllm_qwen.parallel.orders import (
     Score,
     encoded,
 )
+from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 
 class Leader(Qwen):

@@ -12,15 +12,15 @@ import mlx.core as mx
 from tinyllm_layers import Ranks
 from tinyllm_ops import REFERENCE, OpSet
 
+from tinyllm_qwen.checkpoint.weights import Progress
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.follower import Follower
 from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.line import Line, Loss
 from tinyllm_qwen.parallel.rendezvous import agree, meet
-from tinyllm_qwen.split import HEADS, Split
-from tinyllm_qwen.tokenizer import Tokenizer
-from tinyllm_qwen.weights import Progress
+from tinyllm_qwen.parallel.split import HEADS, Split
+from tinyllm_qwen.text.tokenizer import Tokenizer
 
 JOINING = 60
 """Seconds that a rank waits for the others before it gives up."""

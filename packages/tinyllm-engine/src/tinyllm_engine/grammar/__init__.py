@@ -1,0 +1,1 @@
+"""Constrain the tokens of a request to a grammar."""

@@ -1,0 +1,121 @@
+"""From grammars to constraints on tokens."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property, lru_cache
+
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from tinyllm_qwen import Tokenizer
+
+from tinyllm_engine.grammar.constraint import Constraint
+from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.grammar.reasoning_prefix import Preamble
+
+_WHITESPACE = r"( |\n {0,24})?"
+"""Between the parts of JSON: a space, or a new line and its indentation. JSON itself allows white
+space without end, and small models do not find out of it."""
+
+_MARKS = 16
+"""Marks that are remembered; a server knows one or two."""
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary, with llguidance (github.com/guidance-ai/llguidance).
+
+    The first grammar takes longer: the vocabulary has to be sorted into a tree, which takes about a
+    second for 152,000 tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """Do nothing yet.
+
+        Args:
+            tokenizer: gives tokens their bytes.
+            vocab_size: V, the length of the logits, padding included.
+        """
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        # What a preamble works out about a mark serves all requests that have it.
+        self._preamble = lru_cache(maxsize=_MARKS)(self._make_preamble)
+
+    def compile(self, grammar: Grammar) -> Constraint:
+        """Get ready to follow one text.
+
+        Raises:
+            ValueError: if the grammar is not valid, with llguidance's reason, or the tokenizer has
+                no token to end a text with.
+        """
+        if not self._tokenizer.eos_token_ids:
+            raise ValueError(f"{grammar.name}: expected a tokenizer with an end token, it has none")
+        try:
+            matcher = LLMatcher(self._vocabulary, _rules(grammar), log_level=0)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {error}") from error
+        if matcher.is_error():
+            reason = matcher.get_error()
+            raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
+        matcher.compute_bitmask()
+        if matcher.is_error():
+            raise ValueError(f"{grammar.name}: no text conforms to this {grammar.kind}")
+        preamble = self._preamble(grammar.after or "", grammar.opening if grammar.after else "")
+        return Constraint(matcher, preamble, self._vocab_size)
+
+    def _make_preamble(self, mark: str, opening: str) -> Preamble:
+        return Preamble(mark, self._words, opening)
+
+    @cached_property
+    def _words(self) -> list[bytes]:
+        """The bytes of all tokens; of ids that are only padding, none."""
+        return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
+
+    @cached_property
+    def _vocabulary(self) -> LLTokenizer:
+        ends = sorted(self._tokenizer.eos_token_ids)
+        vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._words))
+        return LLTokenizer(vocabulary, eos_token=ends)
+
+
+class _Vocabulary:
+    """The vocabulary, under the names by which llguidance asks for it."""
+
+    def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
+        self.eos_token_id = min(tokenizer.eos_token_ids)
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = words
+        self.special_token_ids = sorted(tokenizer.special_token_ids)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text)
+
+
+def _rules(grammar: Grammar) -> str:
+    """The grammar, in llguidance's own format."""
+    match grammar.kind:
+        case "json_schema":
+            # Parsed here: llguidance pastes a text as it comes into a larger one.
+            return LLMatcher.grammar_from_json_schema(
+                json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
+            )
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case "lark":
+            return LLMatcher.grammar_from_lark(grammar.text)
+        case "union":
+            names = [f"part_{place}" for place in range(len(grammar.parts))]
+            start = {"lark_grammar": f"start: {' | '.join(f'@{name}' for name in names)}"}
+            rules = [
+                _part(part) | {"name": name}
+                for name, part in zip(names, grammar.parts, strict=True)
+            ]
+            return json.dumps({"grammars": [start, *rules]})
+
+
+def _part(grammar: Grammar) -> dict[str, object]:
+    """A grammar as one of several that refer to each other by name."""
+    rules = _rules(grammar)
+    if grammar.kind == "lark":
+        return {"lark_grammar": rules}
+    alone: dict[str, object] = json.loads(rules)["grammars"][0]
+    return alone

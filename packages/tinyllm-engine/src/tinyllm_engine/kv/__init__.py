@@ -1,0 +1,1 @@
+"""Pages of keys and values: allocation, sharing and persistence."""

@@ -1,0 +1,1 @@
+"""Choose the tokens of each step. No tensors."""

@@ -1,0 +1,1 @@
+"""Propose draft tokens, which the model verifies."""

@@ -1,0 +1,1 @@
+"""Files of a checkpoint, from the Hugging Face Hub or a folder, to weights by name."""

@@ -1,0 +1,77 @@
+"""Where a checkpoint is: a folder, the built-in model, or a repository on the Hugging Face Hub."""
+
+import re
+from pathlib import Path
+
+from tinyllm_qwen.errors import CheckpointError
+
+BUILT_IN = "pico"
+
+_BUILT_IN_FOLDER = Path(__file__).parents[1] / "pico"
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
+    """Find the local folder of a checkpoint, downloading it where it is on the Hub alone.
+
+    An existing folder wins, then "pico", the built-in model, then owner/name on the Hub, through
+    `huggingface_hub` with its cache, its progress bars and its environment (HF_HOME, HF_ENDPOINT,
+    HF_TOKEN, HF_HUB_OFFLINE). So that the built-in model is found from everywhere, a folder named
+    "pico" must hold a config.json to win over it; "./pico" is the folder in any case.
+
+    Args:
+        path_or_repo: a path, "pico" or owner/name.
+        revision: branch, tag or commit of a repository; refused for a folder.
+
+    Raises:
+        CheckpointError: if it is none of these.
+        HubError: if a repository cannot be fetched; the message says why and what to do.
+    """
+    folder = _existing(path_or_repo)
+    if path_or_repo == BUILT_IN and (folder is None or not (folder / "config.json").is_file()):
+        folder = _BUILT_IN_FOLDER
+        if not folder.is_dir():
+            raise CheckpointError(
+                f"the built-in model is missing from this installation ({folder}): reinstall "
+                "tinyllm-qwen, or name another model"
+            )
+    if folder is not None:
+        return _without_revision(folder, revision)
+    if isinstance(path_or_repo, str) and _REPOSITORY.fullmatch(path_or_repo):
+        # Imported here: the Hub's client takes 0.4 s, which a local folder need not pay.
+        from tinyllm_qwen.checkpoint.repository import fetch
+
+        return fetch(path_or_repo, revision)
+    raise CheckpointError(
+        f"{str(path_or_repo)[:200]!r} is neither a folder here nor the name of a repository "
+        f"(owner/name, such as Qwen/Qwen3-0.6B); {BUILT_IN!r} is the built-in model"
+    )
+
+
+def _existing(path: str | Path) -> Path | None:
+    """The folder at `path`, or None where there is nothing; a file is refused."""
+    if path == "":  # to pathlib this is the current folder, to a user a variable left unset
+        return None
+    try:
+        folder = Path(path).expanduser()
+        exists = folder.exists()
+    except (OSError, RuntimeError) as error:  # a name too long, a ~user who does not exist
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"{str(path)[:200]!r} cannot be a folder ({reason}): check the name of the model"
+        ) from error
+    if exists and not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is a file: name the folder that holds it and config.json, {folder.parent}"
+        )
+    return folder if exists else None
+
+
+def _without_revision(folder: Path, revision: str | None) -> Path:
+    """Refuse a revision that would otherwise be swallowed in silence."""
+    if revision is not None:
+        raise CheckpointError(
+            f"revision: {revision!r} was asked of {folder}, but only repositories on the Hub have "
+            "revisions: leave it out"
+        )
+    return folder

@@ -1,0 +1,136 @@
+"""A model that mlx-lm loaded, as one of ours. mlx-lm itself is not imported."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
+
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat, Quantization
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.model import Qwen
+
+# What each kind of layer may hold. By name, so that mlx-lm need not be imported; exactly, since a
+# class derived from one of these computes something else.
+_NN, _EXPERTS = "mlx.nn.layers", "mlx_lm.models.switch_layers"
+_LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
+    (f"{_NN}.linear", "Linear"): ("weight", "bias"),
+    (f"{_NN}.embedding", "Embedding"): ("weight",),
+    (f"{_NN}.normalization", "RMSNorm"): ("weight",),
+    (f"{_NN}.quantized", "QuantizedLinear"): ("weight", "scales", "biases", "bias"),
+    (f"{_NN}.quantized", "QuantizedEmbedding"): ("weight", "scales", "biases"),
+    (_EXPERTS, "SwitchLinear"): ("weight",),
+    (_EXPERTS, "QuantizedSwitchLinear"): ("weight", "scales", "biases"),
+}
+
+
+def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
+    """Take over a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model that `mlx_lm.load` returned.
+
+    Whatever format it was loaded from. The arrays are shared, not copied: the model costs no
+    memory beside mlx-lm's, and sees what is changed in place there.
+
+    The config is what mlx-lm kept of it: `model.args`. mlx-lm reads no sliding windows, and no
+    YaRN in Qwen3-MoE's files, though its config has it; here the latter counts.
+
+    Args:
+        model: as mlx-lm gave it.
+        ops: the implementation of the model's maths.
+
+    Raises:
+        CheckpointError: naming what is not known here: another family, an adapter, a kind of
+            layer, a weight.
+    """
+    args: object = getattr(model, "args", None)
+    if not dataclasses.is_dataclass(args) or isinstance(args, type):
+        raise CheckpointError(
+            f"model: expected one that mlx_lm.load returned, with its args, "
+            f"got {type(model).__name__}"
+        )
+    config = QwenConfig.from_hf(dataclasses.asdict(args), "model.args")
+    weights: dict[str, Weight] = {}
+    for path, module in model.named_modules():
+        weights |= _weights(path, module)
+    _check(config, weights)
+    config = dataclasses.replace(config, quantization=_quantization(weights))
+    ops.prepare(weights)
+    return Qwen(config, weights, ops=ops)
+
+
+def _weights(path: str, module: Module) -> dict[str, Weight]:
+    """What a module itself holds, by our names; nothing for one that only holds others."""
+    # Names that begin with "_" are no parameters to MLX: tables of frequencies, for example.
+    arrays = {
+        name: value
+        for name, value in module.items()
+        if isinstance(value, mx.array) and not name.startswith("_")
+    }
+    if not arrays:
+        return {}
+    kind = type(module)
+    known = _LAYERS.get((kind.__module__, kind.__qualname__))
+    if known is None:
+        raise CheckpointError(
+            f"{path} is a {kind.__name__}, which is not known here: of adapters (LoRA, DoRA) fuse "
+            "the model with mlx_lm.fuse first"
+        )
+    unknown = sorted(arrays.keys() - set(known))
+    if unknown:
+        raise CheckpointError(f"{path}.{unknown[0]} of a {kind.__name__} is not implemented yet")
+    name = path.removeprefix("model.")
+    weights: dict[str, Weight] = {f"{name}.weight": arrays["weight"]}
+    if "bias" in arrays:
+        weights[f"{name}.bias"] = arrays["bias"]
+    if "scales" in arrays:
+        settings = {key: getattr(module, key) for key in ("group_size", "bits", "mode")}
+        packed = PackedFormat.from_hf(settings, path)
+        weights[f"{name}.weight"] = QuantizedTensor(
+            arrays["weight"],
+            arrays["scales"],
+            arrays.get("biases"),
+            packed.group_size,
+            packed.bits,
+            packed.mode,
+        )
+    return weights
+
+
+def _check(config: QwenConfig, weights: Mapping[str, Weight]) -> None:
+    """Raise unless the weights are those of the config, in one dtype."""
+    expected = expected_shapes(config)
+    for name in sorted(expected.keys() ^ weights.keys()):
+        state = "is missing" if name in expected else "is not known here"
+        raise CheckpointError(f"{name} {state}: the weights are not those of model.args")
+    for name, shape in expected.items():
+        if tuple(weights[name].shape) != shape:
+            raise CheckpointError(f"{name}: expected {shape}, got {tuple(weights[name].shape)}")
+    dtypes = {str(weight.dtype) for weight in weights.values() if isinstance(weight, mx.array)}
+    if len(dtypes) > 1:
+        raise CheckpointError(
+            f"model: expected weights of one dtype, got {', '.join(sorted(dtypes))}: call "
+            "model.set_dtype(mx.float32) first"
+        )
+
+
+def _quantization(weights: Mapping[str, Weight]) -> Quantization | None:
+    """The formats of the matrices, as a config would tell them."""
+    formats = {
+        name.removesuffix(".weight"): PackedFormat(
+            group_size=weight.group_size, bits=weight.bits, mode=weight.mode
+        )
+        for name, weight in weights.items()
+        if isinstance(weight, QuantizedTensor)
+    }
+    if not formats:
+        return None
+    default = next(iter(formats.values()))
+    others = {path: packed for path, packed in formats.items() if packed != default}
+    bare = {
+        name.removesuffix(".weight"): None
+        for name, weight in weights.items()
+        if isinstance(weight, mx.array) and weight.ndim > 1
+    }
+    return Quantization(default=default, overrides={**others, **bare})

@@ -1,0 +1,163 @@
+"""The header of a safetensors file: names, dtypes, shapes and places, without the data.
+
+Format: https://github.com/huggingface/safetensors#format. Eight bytes of little-endian header
+length, a JSON object, then the tensors' bytes without gap or overlap. MLX reads the tensors; it
+does so lazily, and what it would find wrong in the middle of a forward pass is found here.
+"""
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyllm_qwen.checkpoint.regular_file import plain_file_size, unreadable
+from tinyllm_qwen.config.fields import show
+from tinyllm_qwen.config.json_object import parse_json_object
+from tinyllm_qwen.errors import CheckpointError
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own reader
+MAX_AXES = 8
+_PREFIX = struct.Struct("<Q")
+_METADATA = "__metadata__"
+
+# What both the format and MLX know, in bytes a number.
+DTYPE_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "U16": 2,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+    "I32": 4,
+    "F32": 4,
+    "U64": 8,
+    "I64": 8,
+    "C64": 8,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor of a file.
+
+    Attributes:
+        dtype: as the format spells it, such as "BF16".
+        shape: row-major; empty for a scalar.
+        start: offset of the first byte, counted from the end of the header.
+        nbytes: size of the data.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+def read_header(path: Path) -> Mapping[str, TensorEntry]:
+    """Read and check what a file holds, in time and memory bounded by its header.
+
+    Returns:
+        The tensors by name, in the order of their data.
+
+    Raises:
+        CheckpointError: if the file is truncated, or is not a safetensors file that MLX can read.
+    """
+    file_size = plain_file_size(path)
+    try:
+        with path.open("rb") as file:
+            prefix = file.read(_PREFIX.size)
+            if len(prefix) < _PREFIX.size:
+                raise CheckpointError(
+                    f"{path} is truncated: expected at least {_PREFIX.size} bytes, the file has "
+                    f"{file_size}: download it again"
+                )
+            (header_size,) = _PREFIX.unpack(prefix)
+            if header_size > MAX_HEADER_BYTES:
+                raise CheckpointError(
+                    f"{path} is not a safetensors file: its header would be {header_size} bytes "
+                    f"long, expected at most {MAX_HEADER_BYTES} (a text of a few lines here is a "
+                    "Git LFS pointer: run `git lfs pull`)"
+                )
+            data_size = file_size - _PREFIX.size - header_size
+            if data_size < 0:
+                raise _truncated(path, _PREFIX.size + header_size, file_size)
+            header = file.read(header_size)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    values = parse_json_object(header, f"{path}: header")
+    _check_metadata(path, values.pop(_METADATA, None))
+    entries = {name: _entry(path, name, value) for name, value in values.items()}
+    entries = dict(sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes)))
+    end = 0
+    for name, entry in entries.items():
+        if entry.start != end:
+            raise _invalid(path, f"{name[:80]} starts at byte {entry.start}, expected {end}")
+        end += entry.nbytes
+    if end > data_size:
+        raise _truncated(path, _PREFIX.size + header_size + end, file_size)
+    if end < data_size:
+        raise _invalid(path, f"{data_size - end} bytes belong to no tensor")
+    return entries
+
+
+def _entry(path: Path, name: str, value: object) -> TensorEntry:
+    """Check one tensor of the header by itself."""
+    if not name.isprintable():  # errors, here and later, print it
+        raise _invalid(path, f"{show(name)}: expected a name of printable characters")
+    label = name[:80]
+    if not isinstance(value, dict):
+        raise _invalid(path, f"{label}: expected a JSON object, got {show(value)}")
+    dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise CheckpointError(
+            f"{path}: {label}: dtype {show(dtype)} is not supported, expected one of "
+            f"{', '.join(DTYPE_BYTES)}"
+        )
+    dims = _sizes(shape)
+    if dims is None or len(dims) > MAX_AXES:
+        raise _invalid(
+            path, f"{label}: shape: expected at most {MAX_AXES} sizes, got {show(shape)}"
+        )
+    places = _sizes(offsets)
+    if places is None or len(places) != 2 or places[0] > places[1]:
+        raise _invalid(
+            path, f"{label}: data_offsets: expected a start and an end, got {show(offsets)}"
+        )
+    nbytes = math.prod(dims) * DTYPE_BYTES[dtype]
+    if places[1] - places[0] != nbytes:
+        raise _invalid(
+            path,
+            f"{label}: {dtype} {dims} needs {show(nbytes)} bytes, its data_offsets span "
+            f"{show(places[1] - places[0])}",
+        )
+    return TensorEntry(dtype=dtype, shape=dims, start=places[0], nbytes=nbytes)
+
+
+def _check_metadata(path: Path, value: object) -> None:
+    """The format allows texts by name, and MLX itself writes null where there are none."""
+    if value is None:
+        return
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _invalid(path, f"{_METADATA}: expected texts by name, got {show(value)}")
+
+
+def _sizes(value: object) -> tuple[int, ...] | None:
+    """A list of integers that fit the format's 64 bits, or None for anything else."""
+    if not isinstance(value, list):
+        return None
+    sizes = tuple(item for item in value if type(item) is int and 0 <= item < 1 << 63)
+    return sizes if len(sizes) == len(value) else None
+
+
+def _truncated(path: Path, promised: int, actual: int) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is truncated: its header promises {promised} bytes, the file has {actual}: "
+        "download it again"
+    )
+
+
+def _invalid(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"{path} is not a valid safetensors file: {reason}: download it again")

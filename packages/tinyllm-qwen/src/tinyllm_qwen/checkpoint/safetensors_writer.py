@@ -1,0 +1,89 @@
+"""Writes a safetensors file whose tensors are known by shape before the first one is there.
+
+Format: https://github.com/huggingface/safetensors#format. `mx.save_safetensors` wants all arrays
+of a file at once; this writer wants one at a time, and gives each up when it is written.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import mlx.core as mx
+
+from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
+
+DTYPES = {
+    mx.float32: "F32",
+    mx.float16: "F16",
+    mx.bfloat16: "BF16",
+    mx.uint32: "U32",
+    mx.uint8: "U8",
+}
+_ALIGNMENT = 8  # the data begin at a multiple of it
+
+
+class SafetensorsWriter:
+    """A file under way; leaving the context completes it."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        """Create the file and write its header.
+
+        Args:
+            path: of a file that does not exist.
+            tensors: dtype, as the format spells it, and shape by name, in the order of writing.
+        """
+        self._path = path
+        self._waiting = dict(tensors)
+        self._file = path.open("xb")
+        try:
+            self._file.write(encode_header(tensors))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, name: str, array: mx.array) -> None:
+        """Write the next tensor.
+
+        Raises:
+            ValueError: if it is not the next one, or not of the dtype and shape that was said.
+            OSError: if the disk does not take it.
+        """
+        expected = next(iter(self._waiting.items()), None)
+        actual = (name, (DTYPES.get(array.dtype, str(array.dtype)), tuple(array.shape)))
+        if actual != expected:
+            raise ValueError(f"{self._path.name}: expected the tensor {expected}, got {actual}")
+        if array.size:
+            # An array in row-major order lends its memory; MLX's type stubs do not tell of it.
+            self._file.write(cast("bytes", mx.contiguous(array).view(mx.uint8)))
+        del self._waiting[name]
+
+    def __enter__(self) -> "SafetensorsWriter":
+        """Begin."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _where: TracebackType | None,
+    ) -> None:
+        """Close the file; unless something went wrong already, all tensors must be in it."""
+        self._file.close()
+        if kind is None and self._waiting:
+            raise ValueError(f"{self._path.name}: {len(self._waiting)} tensors were not written")
+
+
+def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """The beginning of a file: the header's length, and the header."""
+    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}  # transformers looks for it
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        start, end = end, end + math.prod(shape) * DTYPE_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)  # the length takes 8 bytes itself
+    return struct.pack("<Q", len(text)) + text

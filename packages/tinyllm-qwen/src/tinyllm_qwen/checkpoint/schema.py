@@ -1,0 +1,159 @@
+"""The tensors that a config implies, compared with those that a checkpoint has."""
+
+from collections.abc import Iterable, Mapping
+
+from tinyllm_ops.quantized_tensor import AFFINE
+
+from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
+
+FLOATING = ("F32", "F16", "BF16")
+_PACKED = ("U32",)
+_SCALES_OF_FLOATS = ("U8",)
+_LISTED = 10
+
+
+def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor of the model by its Hugging Face name less "model.", with its logical shape.
+
+    The shape is that of the numbers: a quantized matrix has it too, however it is packed.
+    """
+    width, head_dim = config.hidden_size, config.head_dim
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    block: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (width,),
+        "self_attn.q_proj.weight": (queries, width),
+        "self_attn.k_proj.weight": (keys, width),
+        "self_attn.v_proj.weight": (keys, width),
+        "self_attn.o_proj.weight": (width, queries),
+        "post_attention_layernorm.weight": (width,),
+    }
+    if config.attention_bias:
+        for name, size in (("q", queries), ("k", keys), ("v", keys)):
+            block[f"self_attn.{name}_proj.bias"] = (size,)
+    if config.output_bias:
+        block["self_attn.o_proj.bias"] = (width,)
+    if config.qk_norm:
+        block["self_attn.q_norm.weight"] = block["self_attn.k_norm.weight"] = (head_dim,)
+    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, width)}
+    for layer in range(config.num_hidden_layers):
+        parts = block | _mlp_shapes(config, layer)
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
+    shapes["norm.weight"] = (width,)
+    if not config.tie_word_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, width)
+    return shapes
+
+
+def _mlp_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    """The MLP of a layer, or its router and experts."""
+    width, experts = config.hidden_size, config.experts
+    if experts is None or layer not in experts.layers:
+        mlp = config.intermediate_size
+        return {
+            "mlp.gate_proj.weight": (mlp, width),
+            "mlp.up_proj.weight": (mlp, width),
+            "mlp.down_proj.weight": (width, mlp),
+        }
+    count, mlp = experts.num_experts, experts.intermediate_size
+    return {
+        "mlp.gate.weight": (count, width),
+        "mlp.switch_mlp.gate_proj.weight": (count, mlp, width),
+        "mlp.switch_mlp.up_proj.weight": (count, mlp, width),
+        "mlp.switch_mlp.down_proj.weight": (count, width, mlp),
+    }
+
+
+def packed_formats(
+    config: QwenConfig, stored: Mapping[str, StoredTensor]
+) -> dict[str, PackedFormat]:
+    """The matrices that are packed, by module path, with their format.
+
+    The files decide which matrices are packed, as in MLX: those with scales. The config decides
+    how, and names the exceptions.
+    """
+    quantization = config.quantization
+    if quantization is None:
+        return {}
+    formats: dict[str, PackedFormat] = {}
+    for name, shape in expected_shapes(config).items():
+        path = name.removesuffix(".weight")
+        packed = quantization.format_of(path)
+        if packed is None or len(shape) < 2:
+            continue
+        weight = stored.get(name)
+        floating = weight is not None and weight.dtype in FLOATING
+        if f"{path}.scales" in stored or path in quantization.overrides or not floating:
+            formats[path] = packed
+    return formats
+
+
+def check_manifest(
+    config: QwenConfig, stored: Mapping[str, StoredTensor], source: str
+) -> dict[str, PackedFormat]:
+    """Compare a checkpoint's tensors, by name less "model.", with those that the config implies.
+
+    Args:
+        config: what the model should be.
+        stored: what the files hold.
+        source: what to call the checkpoint in an error.
+
+    Returns:
+        The matrices that are packed, by module path, with their format.
+
+    Raises:
+        CheckpointError: listing what is missing, unexpected, or of the wrong shape or dtype.
+    """
+    formats = packed_formats(config, stored)
+    expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+    wrong: list[str] = []
+    for name, shape in expected_shapes(config).items():
+        path = name.removesuffix(".weight")
+        if path not in formats:
+            expected[name] = (shape, FLOATING)
+            continue
+        *rows, columns = shape
+        packed = formats[path]
+        if columns % packed.group_size:
+            wrong.append(f"{path}: {columns} columns are no multiple of {packed.group_size}")
+        groups = (*rows, columns // packed.group_size)
+        expected[name] = ((*rows, columns * packed.bits // 32), _PACKED)
+        if packed.mode == AFFINE:
+            expected[f"{path}.scales"] = expected[f"{path}.biases"] = (groups, FLOATING)
+        else:
+            expected[f"{path}.scales"] = (groups, _SCALES_OF_FLOATS)
+    for name, (shape, dtypes) in expected.items():
+        entry = stored.get(name)
+        if entry is not None and (entry.shape != shape or entry.dtype not in dtypes):
+            wrong.append(
+                f"{name}: expected {'/'.join(dtypes)} {shape}, got {entry.dtype} {entry.shape}"
+            )
+    missing = [name for name in expected if name not in stored]
+    unexpected = [name for name in stored if name not in expected]
+    if not (missing or unexpected or wrong):
+        return formats
+    lines = [f"{source}: the tensors are not those that config.json describes"]
+    lines += _section("missing", missing)
+    lines += _section("unexpected", unexpected)
+    lines += _section("wrong", wrong)
+    lines.append(_advice(config, missing, unexpected))
+    raise CheckpointError("\n".join(lines))
+
+
+def _section(title: str, items: list[str]) -> list[str]:
+    """One kind of trouble: how much of it, and the first few by name."""
+    if not items:
+        return []
+    more = [f"    ... and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
+    return [f"  {title} ({len(items)}):", *(f"    {item[:200]}" for item in items[:_LISTED]), *more]
+
+
+def _advice(config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str]) -> str:
+    """What to do next."""
+    if config.quantization is None and any(name.endswith(".scales") for name in unexpected):
+        return "The files are quantized, but config.json has no quantization: use its own config."
+    if set(missing) == {"lm_head.weight"}:
+        return "A model whose head is its embedding has tie_word_embeddings = true in config.json."
+    return "Config and weights come from different models, or a file is damaged: download again."

@@ -1,0 +1,88 @@
+"""Which safetensors files make up a checkpoint."""
+
+from pathlib import Path
+
+from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.config.fields import label, show
+from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.errors import CheckpointError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_SHARDS = 10_000  # the largest Qwen has 118
+_OTHER_FORMATS = (
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.gguf",
+    "*.npz",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.pkl",
+    "*.ckpt",
+)
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """List the files that hold a checkpoint's tensors.
+
+    One file where there is one, as transformers prefers it; the shards that the index names
+    otherwise. Every shard exists and lies in the folder itself. Which tensors a shard has its own
+    header says; what the index says of that is not used.
+
+    Raises:
+        CheckpointError: if there is neither, or a shard is missing or named outside the folder.
+    """
+    if is_named(folder / SINGLE):
+        return [folder / SINGLE]
+    if not is_named(folder / INDEX):
+        raise _nothing_to_load(folder)
+    index = folder / INDEX
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: weight_map: expected file names, got {show(weight_map)}")
+    names: set[str] = set()
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or not _stays_inside(name):
+            raise CheckpointError(
+                f"{index}: {label(tensor)}: expected the name of a .safetensors file in this "
+                f"folder, got {show(name)}"
+            )
+        names.add(name)
+    if len(names) > MAX_SHARDS:
+        raise CheckpointError(f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}")
+    missing = sorted(name for name in names if not is_named(folder / name))
+    if missing:
+        listed = ", ".join(name[:80] for name in missing[:10])
+        raise CheckpointError(
+            f"{folder}: {len(missing)} of {len(names)} shards are missing ({listed}): download "
+            "the checkpoint again"
+        )
+    return [folder / name for name in sorted(names)]
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name from an index is that of a plain file, on every system's reading of it."""
+    return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
+
+
+def _nothing_to_load(folder: Path) -> CheckpointError:
+    """The error for a folder without weights, with advice that fits what is there instead."""
+    stray = sorted(path.name for path in folder.glob("*.safetensors"))
+    if stray:
+        return CheckpointError(
+            f"{folder}: expected {SINGLE} or {INDEX}, found {', '.join(stray[:3])} alone: "
+            f"download {INDEX} of the same repository too"
+        )
+    other = sorted(path.name for pattern in _OTHER_FORMATS for path in folder.glob(pattern))
+    if other:
+        return CheckpointError(
+            f"{folder}: expected {SINGLE}, found {other[0]}: only safetensors are read, since "
+            "pickled weights can run code: use a repository that has them, or convert this one "
+            "with transformers' save_pretrained"
+        )
+    return CheckpointError(
+        f"{folder}: expected {SINGLE} or {INDEX}, found neither: is this the folder of a "
+        "checkpoint, downloaded whole?"
+    )

@@ -1,0 +1,140 @@
+"""Reading parts of tensors: the bytes of a slice and no others.
+
+MLX reads a tensor as a whole. A rank of several needs a part of most: rows, which lie side by side
+in a file, or columns, of which each row has a run.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import cast
+
+import mlx.core as mx
+
+from tinyllm_qwen.checkpoint.regular_file import unreadable
+from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, TensorEntry, read_header
+from tinyllm_qwen.checkpoint.stored_tensor import Piece, StoredTensor
+from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress
+from tinyllm_qwen.errors import CheckpointError
+
+Slices = tuple[range, ...]
+_DTYPES = {**MLX_DTYPES, "U32": mx.uint32, "U8": mx.uint8}
+
+
+def read_slices(
+    stored: Mapping[str, StoredTensor],
+    slices: Mapping[str, Slices],
+    dtype: mx.Dtype | None,
+    progress: Progress | None = None,
+) -> dict[str, mx.array]:
+    """Read a part of every tensor that `slices` names, floating ones as `dtype`.
+
+    Args:
+        stored: where the tensors are.
+        slices: a range for each axis of those that are wanted.
+        dtype: of every floating tensor; None keeps that of the file.
+        progress: called with the bytes read so far and in all; they are those of the slices.
+
+    Raises:
+        CheckpointError: if a file cannot be read.
+    """
+    total = sum(_nbytes(stored[name], part) for name, part in slices.items())
+    arrays: dict[str, mx.array] = {}
+    done = 0
+    with ExitStack() as stack:
+        files: dict[Path, _File] = {}
+        for name, part in slices.items():
+            tensor = stored[name]
+            data = bytearray(_nbytes(tensor, part))
+            room = memoryview(data)
+            for piece, ranges in _pieces(tensor, part):
+                if piece.shard not in files:
+                    files[piece.shard] = stack.enter_context(_File(piece.shard))
+                room = files[piece.shard].read(piece, ranges, room)
+            # MLX takes any buffer; its stubs do not know.
+            array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
+            array = array.reshape([len(axis) for axis in part])
+            arrays[name] = array.astype(dtype) if dtype and tensor.dtype in MLX_DTYPES else array
+            mx.eval(arrays[name])
+            done += len(data)
+            if progress is not None:
+                progress(done, total)
+    return arrays
+
+
+def _nbytes(tensor: StoredTensor, part: Slices) -> int:
+    return math.prod(map(len, part)) * DTYPE_BYTES[tensor.dtype]
+
+
+def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[Piece, Slices]]:
+    """The pieces that a part has something of, with the ranges in each piece's own tensor."""
+    if tensor.stacked:
+        yield from ((tensor.pieces[index], part[1:]) for index in part[0])
+        return
+    (piece,) = tensor.pieces
+    if piece.stop is None:
+        yield piece, part
+    else:  # one of two matrices that a file has as one
+        experts, rows, columns = part
+        yield piece, (experts, range(piece.start + rows.start, piece.start + rows.stop), columns)
+
+
+class _File:
+    """A file of tensors that is open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries = read_header(path)
+        # The data are the end of a file, without gaps: the header was checked for that.
+        size = sum(entry.nbytes for entry in self._entries.values())
+        self._data = path.stat().st_size - size
+
+    def __enter__(self) -> "_File":
+        try:
+            # Without a buffer, which would read more than is asked for.
+            self._file = self._path.open("rb", buffering=0)
+        except OSError as error:
+            raise unreadable(self._path, error) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self, piece: Piece, ranges: Slices, room: memoryview) -> memoryview:
+        """Fill the beginning of `room` with a part of a tensor; what is left of the room."""
+        entry = self._entries[piece.key]
+        try:
+            for offset, count in _runs(entry, ranges):
+                self._file.seek(self._data + entry.start + offset)
+                self._fill(room[:count])
+                room = room[count:]
+        except OSError as error:
+            raise unreadable(self._path, error) from error
+        return room
+
+    def _fill(self, room: memoryview) -> None:
+        """Read on until the room is full: the system may give less at a time."""
+        while room:
+            count = self._file.readinto(room)
+            if not count:
+                raise CheckpointError(f"{self._path} is truncated: download it again")
+            room = room[count:]
+
+
+def _runs(entry: TensorEntry, ranges: Slices) -> Iterator[tuple[int, int]]:
+    """Offset and length, in bytes, of each run of a part that lies in one place."""
+    # Axes that are taken whole belong to the run of the one before them.
+    axis = len(ranges)
+    while axis > 0 and len(ranges[axis - 1]) == entry.shape[axis - 1]:
+        axis -= 1
+    width = math.prod(entry.shape[axis:]) * DTYPE_BYTES[entry.dtype]
+    starts = [0]
+    for size, part in zip(entry.shape[: max(axis - 1, 0)], ranges, strict=False):
+        starts = [start * size + index for start in starts for index in part]
+    if axis == 0:
+        yield 0, width
+        return
+    last, size = ranges[axis - 1], entry.shape[axis - 1]
+    for start in starts:
+        yield (start * size + last.start) * width, len(last) * width

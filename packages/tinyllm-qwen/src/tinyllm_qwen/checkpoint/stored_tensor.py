@@ -1,0 +1,137 @@
+"""Where a checkpoint's tensors lie: by name, in which files, in how many pieces."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyllm_qwen.checkpoint.expert_names import expert_of, fused_of
+from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, TensorEntry, read_header
+from tinyllm_qwen.checkpoint.shards import find_shards
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
+
+_PREFIX = "model."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A tensor of a file, or the rows `start` to `stop` of each of its matrices."""
+
+    shard: Path
+    key: str
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """A tensor of the model, as its files have it.
+
+    Attributes:
+        dtype: as safetensors spells it, such as "BF16".
+        shape: row-major, of the whole.
+        pieces: one; or one for each expert, to be stacked along a new first axis.
+        stacked: whether the pieces are experts.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    stacked: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
+    """Find every tensor by its Hugging Face name less "model.", without those that nothing needs.
+
+    Experts are found under the names of MLX, `mlp.switch_mlp.gate_proj.weight` and so on, with
+    the shape of all of them: whether a file has them stacked like that, one by one (as Qwen
+    publishes them), or with gate and up in one (transformers 5), is settled here.
+
+    Raises:
+        CheckpointError: if a file is missing or damaged, or has a tensor twice.
+    """
+    found: dict[tuple[str, int | None], StoredTensor] = {}  # by name and number of the expert
+    for shard in find_shards(folder):
+        for key, entry in read_header(shard).items():
+            name = key.removeprefix(_PREFIX)
+            if _is_surplus(name, config):
+                continue
+            for part, tensor in _split(name, shard, key, entry):
+                place = expert_of(part)
+                if place in found:
+                    twin = found[place].pieces[0]
+                    raise CheckpointError(
+                        f"{shard}: {key[:80]} occurs twice, here and as {twin.key[:80]} in "
+                        f"{twin.shard.name}: download the checkpoint again"
+                    )
+                found[place] = tensor
+    stored: dict[str, StoredTensor] = {}
+    experts: dict[str, dict[int, StoredTensor]] = {}
+    for (name, expert), tensor in found.items():
+        if expert is None:
+            stored[name] = tensor
+        else:
+            experts.setdefault(name, {})[expert] = tensor
+    for name, members in experts.items():
+        if name in stored:
+            raise CheckpointError(
+                f"{folder}: {name} occurs twice, stacked and expert by expert: download the "
+                "checkpoint again"
+            )
+        stored[name] = _stack(folder, name, members)
+    return stored
+
+
+def _is_surplus(name: str, config: QwenConfig) -> bool:
+    """Frequencies follow from rope_theta; a tied head is a second copy of the embedding."""
+    tied_head = config.tie_word_embeddings and name.startswith("lm_head.")
+    return tied_head or name.endswith("rotary_emb.inv_freq")
+
+
+def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[str, StoredTensor]]:
+    """The one tensor that an entry is; or the two of which gate and up of all experts consist."""
+    names = fused_of(name)
+    if len(names) == 1 or len(entry.shape) != 3 or entry.shape[1] % 2:
+        whole = Piece(shard=shard, key=key)
+        return [(names[0], StoredTensor(dtype=entry.dtype, shape=entry.shape, pieces=(whole,)))]
+    experts, rows, columns = entry.shape
+    half = rows // 2
+    return [
+        (
+            part,
+            StoredTensor(
+                dtype=entry.dtype,
+                shape=(experts, half, columns),
+                pieces=(Piece(shard=shard, key=key, start=start, stop=start + half),),
+            ),
+        )
+        for part, start in zip(names, (0, half), strict=True)
+    ]
+
+
+def _stack(folder: Path, name: str, members: dict[int, StoredTensor]) -> StoredTensor:
+    """All experts' tensors as one."""
+    first = next(iter(members.values()))
+    missing = [index for index in range(max(members) + 1) if index not in members][:5]
+    if missing:
+        raise CheckpointError(
+            f"{folder}: {name}: experts {missing} are missing, the last is {max(members)}: "
+            "download the checkpoint again"
+        )
+    for index, member in members.items():
+        if (member.dtype, member.shape) != (first.dtype, first.shape):
+            raise CheckpointError(
+                f"{folder}: {member.pieces[0].key[:80]}: expected {first.dtype} {first.shape} as "
+                f"the other experts have, expert {index} has {member.dtype} {member.shape}"
+            )
+    return StoredTensor(
+        dtype=first.dtype,
+        shape=(len(members), *first.shape),
+        pieces=tuple(members[index].pieces[0] for index in range(len(members))),
+        stacked=True,
+    )

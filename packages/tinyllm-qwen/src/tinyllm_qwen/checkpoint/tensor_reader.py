@@ -1,0 +1,95 @@
+"""Reading tensors: in batches, each cast and in memory before the next is touched."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import mlx.core as mx
+
+from tinyllm_qwen.checkpoint.stored_tensor import Piece, StoredTensor
+from tinyllm_qwen.errors import CheckpointError
+
+Progress = Callable[[int, int], None]
+MLX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
+
+# What is read between two evaluations: large enough that their cost vanishes, small enough that
+# originals and casts of one batch are little beside the model.
+_BATCH_BYTES = 8 << 20
+
+
+def read_tensors(
+    stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
+) -> dict[str, mx.array]:
+    """Read all tensors into memory, floating ones as `dtype`; see `iterate_tensors`."""
+    return dict(iterate_tensors(stored, dtype, progress))
+
+
+def iterate_tensors(
+    stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
+) -> Iterator[tuple[str, mx.array]]:
+    """Read tensor by tensor, in the order of `stored`; originals go as soon as they are used.
+
+    Args:
+        stored: where the tensors are.
+        dtype: of every floating tensor; None keeps that of the file.
+        progress: called with the bytes read so far and in all.
+
+    Raises:
+        CheckpointError: if a file cannot be read.
+    """
+    total, done = sum(tensor.nbytes for tensor in stored.values()), 0
+    files = _Files(stored)
+    batch: dict[str, mx.array] = {}
+    waiting = 0
+    for name, tensor in stored.items():
+        array = files.take(tensor)
+        batch[name] = array.astype(dtype) if dtype and tensor.dtype in MLX_DTYPES else array
+        del array
+        waiting += tensor.nbytes
+        if waiting < _BATCH_BYTES:
+            continue
+        mx.eval(batch)
+        done, waiting = done + waiting, 0
+        if progress is not None:
+            progress(done, total)
+        yield from batch.items()
+        batch.clear()
+    mx.eval(batch)
+    if progress is not None and (waiting or not total):
+        progress(total, total)
+    yield from batch.items()
+
+
+class _Files:
+    """The files that tensors are in, opened when the first piece is wanted, dropped at the last."""
+
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
+        """Count what will be asked of each file."""
+        pieces = [piece for tensor in stored.values() for piece in tensor.pieces]
+        self._wanted = Counter((piece.shard, piece.key) for piece in pieces)
+        self._open: dict[Path, dict[str, mx.array]] = {}
+
+    def take(self, tensor: StoredTensor) -> mx.array:
+        """A tensor, not yet evaluated."""
+        pieces = [self._take(piece) for piece in tensor.pieces]
+        return mx.stack(pieces) if tensor.stacked else pieces[0]
+
+    def _take(self, piece: Piece) -> mx.array:
+        if piece.shard not in self._open:
+            self._open[piece.shard] = _open(piece.shard)
+        arrays = self._open[piece.shard]
+        self._wanted[piece.shard, piece.key] -= 1
+        last = not self._wanted[piece.shard, piece.key]
+        array = arrays.pop(piece.key) if last else arrays[piece.key]
+        return array if piece.stop is None else array[:, piece.start : piece.stop]
+
+
+def _open(shard: Path) -> dict[str, mx.array]:
+    """The arrays of a file; none is read before it is evaluated."""
+    try:
+        arrays = mx.load(str(shard), format="safetensors")
+    except RuntimeError as error:
+        raise CheckpointError(f"{shard} cannot be read: {error}: download it again") from error
+    if not isinstance(arrays, dict):
+        raise CheckpointError(f"{shard}: expected named tensors, got {type(arrays).__name__}")
+    return arrays

@@ -1,0 +1,122 @@
+"""A checkpoint's tensors, checked, cast and in memory."""
+
+from pathlib import Path
+
+import mlx.core as mx
+from tinyllm_ops import QuantizedTensor
+
+from tinyllm_qwen.checkpoint.schema import FLOATING, check_manifest, expected_shapes
+from tinyllm_qwen.checkpoint.slice_reader import read_slices
+from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
+from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.parallel.partition import Partition
+from tinyllm_qwen.parallel.split import HEADS, Split
+
+__all__ = ["Progress", "Weights", "expected_shapes", "load_part", "load_weights"]
+
+Weights = dict[str, mx.array | QuantizedTensor]
+
+
+def load_weights(
+    folder: Path,
+    config: QwenConfig,
+    *,
+    dtype: mx.Dtype | None = None,
+    progress: Progress | None = None,
+) -> Weights:
+    """Load every tensor that the config implies, by its Hugging Face name less "model.".
+
+    Quantized matrices stay packed, as one `QuantizedTensor` under the name of their weight.
+    Beside the result, memory holds at most one batch of originals.
+
+    Args:
+        folder: a checkpoint: model.safetensors, or shards and their index.
+        config: its config.
+        dtype: of every floating tensor; None keeps that of the files (where they mix several,
+            the narrowest that holds them all exactly).
+        progress: called with the bytes read so far and in all.
+
+    Raises:
+        CheckpointError: if a file is missing or damaged, or its tensors do not fit the config.
+        ValueError: if `dtype` is not float32, float16 or bfloat16.
+    """
+    stored, formats = _find(folder, config, dtype)
+    arrays = read_tensors(stored, dtype or _common_dtype(stored), progress)
+    return _pack(arrays, formats)
+
+
+def load_part(
+    folder: Path,
+    config: QwenConfig,
+    rank: int,
+    size: int,
+    *,
+    split: Split = HEADS,
+    dtype: mx.Dtype | None = None,
+    progress: Progress | None = None,
+) -> tuple[Weights, Partition]:
+    """Load what one of several ranks needs of every tensor, and read no more than that.
+
+    Args:
+        folder: as for `load_weights`.
+        config: the config of the whole model.
+        rank: whose part.
+        size: how many ranks share the model.
+        split: how they do.
+        dtype: as for `load_weights`.
+        progress: called with the bytes read so far and in all, which are those of the part.
+
+    Returns:
+        The weights, and which part they are.
+
+    Raises:
+        CheckpointError: as `load_weights`.
+        ValueError: if the model cannot be shared by so many, or as `load_weights`.
+    """
+    stored, formats = _find(folder, config, dtype)
+    partition = (
+        Partition.stage(config, rank, size, split.layers)
+        if split.by_layers
+        else Partition.of(config, formats, rank, size)
+    )
+    parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
+    wanted = {name: part for name, part in parts.items() if part is not None}
+    arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
+    here = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
+    return _pack(arrays, here), partition
+
+
+def _find(
+    folder: Path, config: QwenConfig, dtype: mx.Dtype | None
+) -> tuple[dict[str, StoredTensor], dict[str, PackedFormat]]:
+    """Where the tensors are, and which are packed how, once they are known to be those expected."""
+    if dtype is not None and dtype not in MLX_DTYPES.values():
+        raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
+    stored = find_tensors(folder, config)
+    return stored, check_manifest(config, stored, str(folder))
+
+
+def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:
+    """The one floating dtype of the files, or float32 where they mix: it holds the others."""
+    dtypes = {tensor.dtype for tensor in stored.values() if tensor.dtype in FLOATING}
+    return MLX_DTYPES[dtypes.pop()] if len(dtypes) == 1 else mx.float32
+
+
+def _pack(arrays: dict[str, mx.array], formats: dict[str, PackedFormat]) -> Weights:
+    """Join the parts of every packed matrix into one value."""
+    weights: Weights = dict(arrays)
+    for path, packed in formats.items():
+        name, scales, biases = f"{path}.weight", f"{path}.scales", f"{path}.biases"
+        weights[name] = QuantizedTensor(
+            packed=arrays[name],
+            scales=arrays[scales],
+            biases=arrays.get(biases),
+            group_size=packed.group_size,
+            bits=packed.bits,
+            mode=packed.mode,
+        )
+        del weights[scales]
+        weights.pop(biases, None)
+    return weights

@@ -1,0 +1,1 @@
+"""The architecture and the formats that a checkpoint's JSON files describe."""

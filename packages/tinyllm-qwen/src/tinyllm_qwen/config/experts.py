@@ -1,0 +1,54 @@
+"""The mixture of experts of a config: how many there are, and in which layers."""
+
+from dataclasses import dataclass
+
+from tinyllm_qwen.config.fields import Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """What takes the place of the MLP in some layers of a Qwen3-MoE model.
+
+    Attributes:
+        num_experts: experts of a layer, X.
+        num_experts_per_tok: experts that a token uses, K.
+        intermediate_size: width F of each expert.
+        norm_topk_prob: whether the shares of the chosen ones are made to add up to 1.
+        layers: the layers that have experts; the others have an MLP.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    intermediate_size: int
+    norm_topk_prob: bool
+    layers: frozenset[int]
+
+    @classmethod
+    def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "Experts | None":
+        """Read the fields of a Qwen3-MoE config.
+
+        Returns:
+            None where no layer has experts.
+
+        Raises:
+            CheckpointError: if a field is missing or out of range.
+        """
+        # Qwen and transformers 4 write num_experts, transformers 5 num_local_experts.
+        new = fields.raw("num_experts") is None and fields.raw("num_local_experts") is not None
+        num_experts = fields.integer("num_local_experts" if new else "num_experts", 0, 1 << 14)
+        step = fields.integer("decoder_sparse_step", 1, 1 << 14, default=1)
+        dense = fields.integers("mlp_only_layers", 0, 1 << 14)
+        layers = frozenset(
+            layer
+            for layer in range(num_hidden_layers)
+            if (layer + 1) % step == 0 and layer not in dense
+        )
+        if not (num_experts and layers):
+            return None
+        return cls(
+            num_experts=num_experts,
+            num_experts_per_tok=fields.integer("num_experts_per_tok", 1, num_experts),
+            intermediate_size=fields.integer("moe_intermediate_size", 1, 1 << 24),
+            norm_topk_prob=fields.flag("norm_topk_prob", default=False),
+            layers=layers,
+        )

@@ -1,0 +1,93 @@
+"""GenerationConfig: what a publisher advises for sampling, and the tokens that end an answer."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.config.fields import Fields
+from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.sampling.params import SamplingParams
+
+MAX_TOKEN_ID = 2**31 - 1
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """The fields of `generation_config.json` that tinyllm honors.
+
+    A field that the file does not give has the default below, which filters nothing. Lengths
+    (`max_new_tokens`, `max_length`) are the caller's business and are not read.
+
+    Attributes:
+        do_sample: False means that greedy decoding is advised, whatever `temperature` says.
+        temperature: the logits are divided by it.
+        top_k: how many of the likeliest tokens to choose from; 0 for all.
+        top_p: the probability mass to choose from, in [0, 1].
+        min_p: the least probability of a token that may be chosen, relative to the likeliest one.
+        repetition_penalty: above 1, tokens that occurred become less likely.
+        eos_token_ids: tokens that end an answer.
+    """
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    eos_token_ids: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "GenerationConfig":
+        """Read `generation_config.json` in `folder`; where there is no such file, the defaults.
+
+        Raises:
+            CheckpointError: the file is broken, or a field has the wrong type or is out of range.
+        """
+        path = folder / "generation_config.json"
+        if not is_named(path):
+            return cls()
+        fields = Fields(read_json_object(path), str(path))
+
+        def number(name: str, low: float, high: float, default: float) -> float:
+            return default if fields.raw(name) is None else fields.number(name, low, high)
+
+        return cls(
+            do_sample=fields.flag("do_sample", default=False),
+            temperature=number("temperature", 0.0, 100.0, default=1.0),
+            top_k=fields.integer("top_k", 0, MAX_TOKEN_ID, default=0),
+            top_p=number("top_p", math.ulp(0.0), 1.0, default=1.0),
+            min_p=number("min_p", 0.0, 1.0, default=0.0),
+            # Logits are divided by it: the least float above 0 excludes 0 itself.
+            repetition_penalty=number("repetition_penalty", math.ulp(0.0), 100.0, default=1.0),
+            eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
+        )
+
+    def sampling(
+        self,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+    ) -> SamplingParams:
+        """How tokens are chosen: as the publisher advises, where the user says nothing (None).
+
+        Raises:
+            ValueError: if a number is out of its range.
+        """
+        return SamplingParams(
+            temperature=_first(temperature, self.temperature if self.do_sample else 0.0),
+            top_k=_first(top_k, self.top_k),
+            top_p=_first(top_p, self.top_p),
+            min_p=_first(min_p, self.min_p),
+            repetition_penalty=_first(repetition_penalty, self.repetition_penalty),
+        )
+
+
+def _first(asked: Number | None, advised: Number) -> Number:
+    return advised if asked is None else asked

@@ -1,0 +1,68 @@
+"""JSON objects out of files that nobody has checked yet."""
+
+import json
+import re
+from pathlib import Path
+
+from tinyllm_qwen.checkpoint.regular_file import read_regular_file
+from tinyllm_qwen.errors import CheckpointError
+
+MAX_BYTES = 100_000_000  # a config has kilobytes, a large vocabulary ten megabytes
+# Each value takes about a hundred bytes when it is decoded, and as few as two in the file.
+MAX_VALUES = 1_000_000
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:
+    """Decode a JSON object (RFC 8259) in which no name occurs twice.
+
+    Args:
+        data: UTF-8 text.
+        source: what to call the data in an error.
+        max_values: refuse more, roughly counted; memory is bounded by it.
+
+    Raises:
+        CheckpointError: if the data is anything else.
+    """
+    values = sum(map(data.count, (b",", b"[", b"{")))
+    if values > max_values:
+        raise CheckpointError(f"{source}: expected at most {max_values} values, got {values}")
+    try:
+        value: object = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # fails on half a pair
+    except RecursionError:
+        raise CheckpointError(f"{source}: the JSON is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise CheckpointError(
+            f"{source}: a text has half of a surrogate pair, which is no character: download it "
+            "again"
+        ) from None
+    except ValueError as error:
+        raise CheckpointError(f"{source} is not valid JSON ({error}): download it again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"{source}: expected a JSON object, got {type(value).__name__}: download it again"
+        )
+    return value
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        CheckpointError: if the file is missing, unreadable, oversized or not a JSON object.
+    """
+    return parse_json_object(read_regular_file(path, MAX_BYTES), str(path))
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse an object that says two things under one name: readers differ in which one wins."""
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the name {key[:80]!r} occurs twice")
+            seen.add(key)
+    return result

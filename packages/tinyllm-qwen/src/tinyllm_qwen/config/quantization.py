@@ -1,0 +1,113 @@
+"""How the weights of a checkpoint are packed, as MLX writes it into `config.json`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+
+from tinyllm_qwen.config.fields import Fields, label, show
+from tinyllm_qwen.errors import CheckpointError
+
+_SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedFormat:
+    """One way to pack a matrix: `bits` a number, and a scale every `group_size` of them.
+
+    In mode "affine" a bias too; "mxfp4", "mxfp8" and "nvfp4" are floating-point numbers.
+    """
+
+    group_size: int
+    bits: int
+    mode: str = AFFINE
+
+    @classmethod
+    def from_hf(cls, settings: dict[str, object], source: str) -> "PackedFormat":
+        """Read group_size, bits and mode.
+
+        Raises:
+            CheckpointError: if one is missing, or the format is not one that MLX knows.
+        """
+        fields = Fields(settings, source)
+        mode = fields.text("mode") or AFFINE
+        if mode != AFFINE and mode not in FLOAT_MODES:
+            raise fields.error("mode", f"one of {', '.join([AFFINE, *FLOAT_MODES])}")
+        if fields.flag("global_scale", default=False):
+            raise CheckpointError(
+                f"{source}: a global scale (nvfp4 with one more scale a matrix) is not implemented "
+                "yet: quantize the model without it"
+            )
+        bits = fields.integer("bits", 1, 64)
+        group_size = fields.integer("group_size", 1, 1 << 16)
+        if mode in FLOAT_MODES:
+            if bits != FLOAT_MODES[mode][0]:
+                raise fields.error("bits", f"{FLOAT_MODES[mode][0]}, as {mode} has")
+            if group_size != FLOAT_MODES[mode][1]:
+                raise fields.error("group_size", f"{FLOAT_MODES[mode][1]}, as {mode} has")
+        elif group_size not in AFFINE_GROUPS:
+            raise fields.error("group_size", f"one of {AFFINE_GROUPS}")
+        elif bits not in AFFINE_BITS:
+            raise fields.error("bits", f"one of {AFFINE_BITS}")
+        return cls(group_size=group_size, bits=bits, mode=mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization:
+    """The format of a checkpoint's matrices, and the layers that differ from it.
+
+    Attributes:
+        default: the format of every matrix that has scales.
+        overrides: by module path without the leading "model.": another format, or None for a
+            matrix that was left alone.
+    """
+
+    default: PackedFormat
+    overrides: Mapping[str, PackedFormat | None] = field(default_factory=dict, hash=False)
+
+    def format_of(self, path: str) -> PackedFormat | None:
+        """The format of the matrix at `path`, None where it is left alone."""
+        return self.overrides.get(path, self.default)
+
+    @classmethod
+    def from_hf(
+        cls, config: dict[str, object], source: str = "config.json"
+    ) -> "Quantization | None":
+        """Read `quantization` (or its twin `quantization_config`) of a config.
+
+        Args:
+            config: the decoded config.json.
+            source: what to call it in an error.
+
+        Returns:
+            None for a checkpoint that is not quantized.
+
+        Raises:
+            CheckpointError: if it was quantized by anything but MLX, or in a way not known here.
+        """
+        fields = Fields(config, source)
+        name = "quantization" if fields.raw("quantization") is not None else "quantization_config"
+        table = fields.table(name)
+        if table is None:
+            return None
+        method = table.get("quant_method")
+        if method is not None:
+            raise CheckpointError(
+                f"{source}: quantization by {show(method)} is not supported: use the original "
+                "bfloat16 repository, or one that MLX quantized (mlx-community has many)"
+            )
+        default = PackedFormat.from_hf(table, f"{source}: {name}")
+        overrides: dict[str, PackedFormat | None] = {}
+        for key, value in table.items():
+            if key in _SETTINGS or value is None:
+                continue
+            path = key.removeprefix("model.")
+            if isinstance(value, dict):
+                overrides[path] = PackedFormat.from_hf(value, f"{source}: {name}.{label(key)}")
+            elif isinstance(value, bool):
+                overrides[path] = default if value else None
+            else:
+                raise CheckpointError(
+                    f"{source}: {name}.{label(key)}: expected settings or false, got {show(value)}"
+                )
+        return cls(default=default, overrides=overrides)

@@ -1,0 +1,182 @@
+"""What `config.json` says about a model: the one place that reads its architecture."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyllm_ops import Yarn
+
+from tinyllm_qwen.config.experts import Experts
+from tinyllm_qwen.config.fields import Fields, show
+from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.config.quantization import Quantization
+from tinyllm_qwen.config.rope import read_rope_scaling, read_rope_theta
+from tinyllm_qwen.config.sliding_window import SlidingWindow
+from tinyllm_qwen.errors import CheckpointError
+
+SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE"}
+
+# Fields that change what a model computes, beside the values that mean "not in use". Any other
+# value is refused. A field that is in neither this table nor `QwenConfig` is ignored: those that
+# are published with Qwen (use_cache, initializer_range, attention_dropout, bos_token_id,
+# router_aux_loss_coef, transformers_version, ...) say nothing about inference, and a tensor that an
+# unknown field might bring along is refused by name when the weights are loaded.
+_NOT_IN_USE: dict[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (),
+    "dual_chunk_attention_config": (),
+    "embedding_multiplier": (1,),
+    "final_logit_softcapping": (),
+    "hidden_act": ("silu",),
+    "logit_scale": (1,),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1,),
+    "residual_multiplier": (1,),
+    "rope_traditional": (False,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QwenConfig:
+    """The architecture of a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model.
+
+    Attributes:
+        model_type: "qwen2" (Qwen2.5 too), "qwen3" or "qwen3_moe".
+        vocab_size: rows of the embedding, V; the tokenizer may know fewer tokens.
+        hidden_size: model width E.
+        num_hidden_layers: transformer blocks.
+        intermediate_size: MLP width F.
+        num_attention_heads: query heads H.
+        num_key_value_heads: key/value heads Hkv, a divisor of H.
+        head_dim: D, even; H * D need not be E.
+        max_position_embeddings: the longest context that the config names, in tokens; see
+            `context_length`.
+        rms_norm_eps: eps inside the root of every RMSNorm.
+        rope_theta: base of the rotary frequencies.
+        rope_scaling: how they are stretched to longer contexts, None where they are not.
+        tie_word_embeddings: whether the head is the embedding.
+        attention_bias: whether q, k and v projections have biases.
+        qk_norm: whether q and k are normalized per head before RoPE (Qwen3).
+        sliding_window: which layers look back how far, None where all see everything.
+        experts: the mixture of experts of some layers, None where all have an MLP.
+        quantization: how matrices are packed, None where they are not.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Yarn | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    qk_norm: bool = False
+    sliding_window: SlidingWindow | None = None
+    experts: Experts | None = None
+    quantization: Quantization | None = None
+
+    @property
+    def output_bias(self) -> bool:
+        """Whether the attention's output projection has a bias: Qwen3's attention_bias adds it."""
+        return self.attention_bias and self.model_type != "qwen2"
+
+    @property
+    def context_length(self) -> int:
+        """The longest text that the model can follow, in tokens.
+
+        Qwen's way to a longer context is a `rope_scaling` beside the old max_position_embeddings.
+        """
+        if self.rope_scaling is None:
+            return self.max_position_embeddings
+        stretched = self.rope_scaling.original_max_position_embeddings * self.rope_scaling.factor
+        return max(self.max_position_embeddings, int(stretched))
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "QwenConfig":
+        """Read `config.json` of a checkpoint.
+
+        Raises:
+            CheckpointError: as `from_hf`, or if the file is missing or not JSON.
+        """
+        path = folder / "config.json"
+        return cls.from_hf(read_json_object(path), str(path))
+
+    @classmethod
+    def from_hf(cls, config: dict[str, object], source: str = "config.json") -> "QwenConfig":
+        """Read the decoded `config.json` of a Hugging Face or MLX checkpoint.
+
+        Written by transformers 4 or 5 alike. The ranges are far beyond any published model:
+        they keep a damaged file from asking for a billion layers.
+
+        Args:
+            config: the decoded object.
+            source: what to call it in an error.
+
+        Raises:
+            CheckpointError: naming the field, what was expected and what was found; or naming
+                the feature, where the config asks for one that is not implemented.
+        """
+        fields = Fields(config, source)
+        model_type = fields.text("model_type")
+        if model_type not in SUPPORTED:
+            known = ", ".join(f"{key} ({name})" for key, name in SUPPORTED.items())
+            raise fields.error("model_type", f"one of {known}")
+        _refuse_unimplemented(fields)
+        hidden_size = fields.integer("hidden_size", 1, 1 << 20)
+        heads = fields.integer("num_attention_heads", 1, 1 << 14)
+        kv_heads = fields.integer("num_key_value_heads", 1, 1 << 14, default=heads)
+        if heads % kv_heads:
+            raise fields.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+        layers = fields.integer("num_hidden_layers", 1, 1024)
+        context = fields.integer("max_position_embeddings", 1, 1 << 31)
+        return cls(
+            model_type=model_type,
+            vocab_size=fields.integer("vocab_size", 1, 1 << 24),
+            hidden_size=hidden_size,
+            num_hidden_layers=layers,
+            intermediate_size=fields.integer("intermediate_size", 1, 1 << 24),
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=_head_dim(fields, hidden_size, heads),
+            max_position_embeddings=context,
+            rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0),
+            rope_theta=read_rope_theta(fields),
+            rope_scaling=read_rope_scaling(fields, context),
+            tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
+            # Qwen2 has these biases whatever the field says; transformers does not read it there.
+            attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
+            qk_norm=model_type != "qwen2",
+            sliding_window=SlidingWindow.from_hf(fields, layers),
+            experts=Experts.from_hf(fields, layers) if model_type == "qwen3_moe" else None,
+            quantization=Quantization.from_hf(config, source),
+        )
+
+
+def _refuse_unimplemented(fields: Fields) -> None:
+    """Raise for what would change the result and is not implemented."""
+    for name, neutral in _NOT_IN_USE.items():
+        value = fields.raw(name)
+        if value is not None and value not in neutral:
+            raise CheckpointError(f"{fields.source}: {name} = {show(value)} is not implemented yet")
+    if fields.text("model_type") != "qwen3_moe" and fields.raw("num_experts") not in (None, 0):
+        raise fields.error("num_experts", "none in a model_type without experts")
+
+
+def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
+    """`head_dim`, or E / H where the config leaves it out."""
+    if fields.raw("head_dim") is None and hidden_size % heads:
+        raise CheckpointError(
+            f"{fields.source}: head_dim is missing and hidden_size ({hidden_size}) is not a "
+            f"multiple of num_attention_heads ({heads})"
+        )
+    head_dim = fields.integer("head_dim", 2, 1 << 16, default=hidden_size // heads)
+    if head_dim % 2 or head_dim == 0:
+        raise CheckpointError(
+            f"{fields.source}: head_dim: expected an even number, since RoPE turns pairs, "
+            f"got {head_dim}"
+        )
+    return head_dim

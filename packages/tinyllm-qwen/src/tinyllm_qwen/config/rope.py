@@ -1,0 +1,106 @@
+"""How `config.json` says that positions are rotated."""
+
+import math
+
+from tinyllm_ops import Yarn
+
+from tinyllm_qwen.config.fields import Fields, show
+from tinyllm_qwen.errors import CheckpointError
+
+_LARGEST = 1e15  # far beyond any published base or factor
+
+
+def read_rope_theta(fields: Fields) -> float:
+    """`rope_theta` at the top level (transformers 4) or in `rope_parameters` (transformers 5).
+
+    Raises:
+        CheckpointError: if there is none, or the two differ.
+    """
+    nested = Fields(fields.table("rope_parameters") or {}, f"{fields.source}: rope_parameters")
+    places = [place for place in (fields, nested) if place.raw("rope_theta") is not None]
+    # Without one, transformers assumes 10,000 and MLX 1,000,000: required, since both fit.
+    values = {place.number("rope_theta", 1.0, _LARGEST) for place in places or [fields]}
+    if len(values) > 1:
+        raise CheckpointError(
+            f"{fields.source}: rope_theta: expected one value, got {values} at the top level and "
+            "in rope_parameters"
+        )
+    return values.pop()
+
+
+def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | None:
+    """YaRN's settings from `rope_scaling` (transformers 4) or `rope_parameters` (5), if any.
+
+    Raises:
+        CheckpointError: if a setting is out of range, the two tables differ, or they ask for
+            another kind of scaling.
+    """
+    found = [
+        _scaling(Fields(fields.table(name) or {}, f"{fields.source}: {name}"))
+        for name in ("rope_scaling", "rope_parameters")
+        if fields.table(name)
+    ]
+    tables = [table for table in found if table is not None]
+    scalings = {_yarn(table, max_position_embeddings) for table in tables}
+    if len(scalings) > 1:
+        raise CheckpointError(
+            f"{fields.source}: rope_scaling and rope_parameters ask for two kinds of YaRN: "
+            "remove one"
+        )
+    return scalings.pop() if scalings else None
+
+
+def _scaling(table: Fields) -> Fields | None:
+    """The table itself if it asks for YaRN, None for the plain rotation."""
+    if table.raw("partial_rotary_factor") not in (None, 1):
+        raise CheckpointError(f"{table.source}: partial rotation is not implemented yet")
+    kind = table.raw("rope_type") if table.raw("rope_type") is not None else table.raw("type")
+    if kind == "yarn":
+        return table
+    if kind not in (None, "default"):
+        raise CheckpointError(
+            f"{table.source}: type {show(kind)} is not implemented yet; 'default' and 'yarn' are"
+        )
+    for name in ("full_attention", "sliding_attention"):
+        if table.raw(name) is not None:
+            raise CheckpointError(
+                f"{table.source}: parameters per kind of layer are not implemented yet"
+            )
+    return None
+
+
+def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
+    """Read YaRN's own settings; those that are absent have the paper's values."""
+    original = table.integer(
+        "original_max_position_embeddings", 1, 1 << 31, default=max_position_embeddings
+    )
+    stretch = max(1.0, max_position_embeddings / original)
+    factor = table.number("factor", 1.0, _LARGEST, default=stretch)
+    betas = [
+        table.number(name, 1e-6, 1e6, default=value)
+        for name, value in (("beta_fast", 32.0), ("beta_slow", 1.0))
+    ]
+    if betas[1] > betas[0]:
+        raise table.error("beta_slow", f"at most beta_fast ({betas[0]:g})")
+    return Yarn(
+        factor=factor,
+        original_max_position_embeddings=original,
+        beta_fast=betas[0],
+        beta_slow=betas[1],
+        attention_factor=_attention_factor(table, factor),
+        truncate=table.flag("truncate", default=True),
+    )
+
+
+def _attention_factor(table: Fields, factor: float) -> float | None:
+    """As given; or from mscale and mscale_all_dim, which weigh the paper's own; or None for that.
+
+    Only both of them together count, and neither where it is 0, as in transformers.
+    """
+    if table.raw("attention_factor") is not None:
+        return table.number("attention_factor", 1e-6, 1e6)
+    scales = [table.number(name, 0.0, 1e6, default=0.0) for name in ("mscale", "mscale_all_dim")]
+    if not all(scales):
+        return None
+    over, under = (0.1 * scale * math.log(factor) + 1.0 for scale in scales)
+    return over / under

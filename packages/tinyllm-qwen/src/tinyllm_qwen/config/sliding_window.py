@@ -1,0 +1,61 @@
+"""Layers whose tokens see only the last ones before them."""
+
+from dataclasses import dataclass
+
+from tinyllm_qwen.config.fields import Fields, show
+
+_KINDS = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingWindow:
+    """Which layers look back how far.
+
+    Attributes:
+        size: tokens that a token sees, itself included.
+        layers: the layers that look no farther; the others see everything.
+    """
+
+    size: int
+    layers: frozenset[int]
+
+    @classmethod
+    def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "SlidingWindow | None":
+        """Read `use_sliding_window`, `sliding_window`, `max_window_layers` and `layer_types`.
+
+        `layer_types` (transformers 5) says it layer by layer. Without it, Qwen2 and Qwen3 slide
+        from layer `max_window_layers` on, and Qwen3-MoE everywhere.
+
+        Returns:
+            None where every layer sees everything.
+
+        Raises:
+            CheckpointError: if a field is missing, of the wrong type, or at odds with another.
+        """
+        slides = fields.flag("use_sliding_window", default=False)
+        kinds = _layer_types(fields, num_hidden_layers)
+        if kinds is not None:
+            layers = frozenset(i for i, kind in enumerate(kinds) if kind == "sliding_attention")
+            if layers and not slides:
+                raise fields.error("use_sliding_window", "true, since layer_types has such layers")
+        elif fields.text("model_type") == "qwen3_moe":
+            layers = frozenset(range(num_hidden_layers))
+        else:
+            full = fields.integer("max_window_layers", 0, 1 << 31, default=28)
+            layers = frozenset(range(min(full, num_hidden_layers), num_hidden_layers))
+        if not (slides and layers) or fields.raw("sliding_window") is None:
+            return None
+        return cls(size=fields.integer("sliding_window", 1, 1 << 31), layers=layers)
+
+
+def _layer_types(fields: Fields, num_hidden_layers: int) -> list[object] | None:
+    """The kind of each layer, if the config lists them."""
+    value = fields.raw("layer_types")
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != num_hidden_layers:
+        raise fields.error("layer_types", f"a list of {num_hidden_layers} kinds, one a layer")
+    for kind in value:
+        if kind not in _KINDS:
+            raise fields.error("layer_types", f"{' or '.join(_KINDS)} (found {show(kind)})")
+    return value

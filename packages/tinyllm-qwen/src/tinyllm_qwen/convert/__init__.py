@@ -1,0 +1,1 @@
+"""Quantize a checkpoint, one tensor at a time."""

@@ -1,0 +1,175 @@
+"""From a checkpoint as Hugging Face has it to one for MLX, tensor by tensor."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.partial_folder import check_target, free_bytes, partial_folder
+from tinyllm_qwen.checkpoint.safetensors_writer import SafetensorsWriter
+from tinyllm_qwen.checkpoint.schema import check_manifest
+from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE
+from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
+from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
+from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.copied_files import copy, files_to_copy
+from tinyllm_qwen.convert.plan import Plan, make_plan
+from tinyllm_qwen.convert.row_slices import pack_rows
+from tinyllm_qwen.errors import ConversionError
+
+_BESIDE = 1 << 20  # bytes of config, index and headers, generously
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What a conversion made.
+
+    Attributes:
+        folder: where it is.
+        source_bytes: of the tensors before.
+        nbytes: of the tensors now.
+        bits_per_weight: all bytes, scales and norms included, over all numbers of the model.
+        left_alone: matrices that are not packed, by module path.
+        copied: names of the files that came along.
+    """
+
+    folder: Path
+    source_bytes: int
+    nbytes: int
+    bits_per_weight: float
+    left_alone: tuple[str, ...]
+    copied: tuple[str, ...]
+
+
+def convert(
+    path_or_repo: str | Path,
+    target: Path,
+    recipe: Recipe | None = None,
+    *,
+    revision: str | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Write a checkpoint that MLX, mlx-lm and this package read.
+
+    Names, codes and config are those that `mlx_lm.convert` writes. Memory holds the largest
+    tensor (of experts: all that are stacked in one) about twice, whatever the size of the model.
+    The target comes into being complete or not at all.
+
+    Args:
+        path_or_repo: a folder or a repository, as for `load`, that is not quantized.
+        target: a folder that does not exist yet, or is empty.
+        recipe: what to make of it; None writes the same numbers under MLX's names.
+        revision: branch, tag or commit of a repository.
+        progress: called with the bytes of the source that are done and all of them.
+
+    Raises:
+        ConversionError: if the target exists, the checkpoint is quantized already, or memory or
+            disk are too small.
+        CheckpointError: if the files are missing, damaged, or of a model that is not supported.
+        HubError: if a repository cannot be fetched.
+        ValueError: if the recipe does not fit the model.
+    """
+    recipe = recipe or Recipe()
+    place = check_target(target)
+    folder = resolve(path_or_repo, revision)
+    description = read_json_object(folder / "config.json")
+    config = QwenConfig.from_hf(description, str(folder / "config.json"))
+    if config.quantization is not None:
+        usual = config.quantization.default
+        raise ConversionError(
+            f"{path_or_repo} is quantized already ({usual.mode}, {usual.bits} bits): `chat` runs "
+            "it as it is; for another format convert the original, unquantized checkpoint"
+        )
+    stored = find_tensors(folder, config)
+    check_manifest(config, stored, str(folder))
+    plan = make_plan(config, stored, recipe)
+    copied = files_to_copy(folder)
+    _check_memory(plan, stored)
+    _check_space(place, plan.nbytes + _BESIDE + sum(file.stat().st_size for file in copied))
+    with partial_folder(place) as partial:
+        for file in copied:
+            copy(file, partial)
+        _write_json(partial / "config.json", _describe(description, plan, recipe))
+        _write_tensors(partial, plan, stored, recipe, progress)
+    return Conversion(
+        folder=place,
+        source_bytes=sum(tensor.nbytes for tensor in stored.values()),
+        nbytes=plan.nbytes,
+        bits_per_weight=8 * plan.nbytes / plan.parameters,
+        left_alone=plan.left_alone,
+        copied=tuple(file.name for file in copied),
+    )
+
+
+def _write_tensors(
+    folder: Path,
+    plan: Plan,
+    stored: Mapping[str, StoredTensor],
+    recipe: Recipe,
+    progress: Progress | None,
+) -> None:
+    """Read, pack and write every tensor, then the index of the files."""
+    done, total = 0, sum(tensor.nbytes for tensor in stored.values())
+    source = iterate_tensors({t.source: stored[t.source] for t in plan.tensors}, recipe.dtype)
+    weight_map: dict[str, str] = {}
+    for number, shard in enumerate(plan.shards, 1):
+        count = len(plan.shards)
+        file = SINGLE if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
+        parts = {name: part for tensor in shard for name, part in tensor.parts.items()}
+        weight_map |= dict.fromkeys(parts, file)
+        with SafetensorsWriter(folder / file, parts) as writer:
+            for tensor in shard:
+                _, array = next(source)
+                arrays = [array] if tensor.packed is None else pack_rows(array, tensor.packed)
+                for name in tensor.parts:
+                    writer.write(name, arrays.pop(0))
+                del array, arrays  # before the next one is read
+                mx.clear_cache()  # tensors of many sizes would fill it
+                done += stored[tensor.source].nbytes
+                if progress is not None:
+                    progress(done, total)
+    # For one file too: mlx-lm asks it which files to download.
+    sizes = {"total_size": plan.nbytes, "total_parameters": plan.parameters}
+    _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
+
+
+def _describe(description: dict[str, object], plan: Plan, recipe: Recipe) -> dict[str, object]:
+    """The config of the result."""
+    new = {key: value for key, value in description.items() if key != "_name_or_path"}
+    if recipe.dtype is not None:
+        fields = [name for name in ("dtype", "torch_dtype") if name in new] or ["torch_dtype"]
+        new |= dict.fromkeys(fields, str(recipe.dtype).removeprefix("mlx.core."))
+    if recipe.packed is not None:
+        new["quantization"] = new["quantization_config"] = plan.quantization(recipe.packed)
+    return dict(sorted(new.items()))
+
+
+def _write_json(path: Path, value: dict[str, object]) -> None:
+    path.write_text(json.dumps(value, indent=4) + "\n", encoding="utf-8")
+
+
+def _check_memory(plan: Plan, stored: Mapping[str, StoredTensor]) -> None:
+    """Raise if the largest tensor, as it is read and as it is written, is too much."""
+    needed = max(2 * stored[tensor.source].nbytes + tensor.nbytes for tensor in plan.tensors)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ConversionError(
+            f"the largest tensor needs {needed / 1e9:.1f} GB of memory, this machine has "
+            f"{memory / 1e9:.1f} GB: convert on a larger one"
+        )
+
+
+def _check_space(place: Path, needed: int) -> None:
+    """Raise if the disk has no room for the result."""
+    free = free_bytes(place)
+    if needed > free:
+        raise ConversionError(
+            f"{place} needs {needed / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: free "
+            "some space, or name a folder on a larger disk"
+        )

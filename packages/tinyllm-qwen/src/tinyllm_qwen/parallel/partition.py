@@ -1,0 +1,229 @@
+"""Which part of every layer one of several processes holds, or which layers."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.config.qwen import QwenConfig
+
+_QUERIES = ("q_proj",)
+_KEYS = ("k_proj", "v_proj")
+_EXPERTS = ".switch_mlp."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One rank's part: heads, columns of the MLP, experts, tokens of the vocabulary.
+
+    Query heads stay with their key/value head. Where there are fewer of those than ranks, several
+    ranks have the same one, and share its query heads. Other parts need not be equal either: they
+    differ by one unit at most, which is a head, an expert, or a group of a quantized matrix that
+    is cut along its columns, since a group has one scale.
+
+    Attributes:
+        rank: whose part this is.
+        size: of how many.
+        heads: query heads.
+        kv_heads: key/value heads.
+        mlp: numbers of the MLP's width F.
+        experts: experts of the layers that have some, None where none has.
+        vocabulary: tokens, rows of the embedding and of the head.
+        layers: blocks that are here as a whole; None where every rank has a part of all.
+    """
+
+    rank: int
+    size: int
+    heads: range
+    kv_heads: range
+    mlp: range
+    experts: range | None
+    vocabulary: range
+    layers: range | None = None
+
+    @classmethod
+    def of(
+        cls, config: QwenConfig, formats: Mapping[str, PackedFormat], rank: int, size: int
+    ) -> "Partition":
+        """Divide a model.
+
+        Args:
+            config: the whole of it.
+            formats: how its matrices are packed, by module path.
+            rank: whose part is wanted.
+            size: how many share the model.
+
+        Raises:
+            ValueError: if there are not enough units of something for every rank to have one.
+        """
+        heads, kv_heads = _heads(config, _group(formats, "o_proj"), rank, size)
+        experts = config.experts
+        dense = experts is None or len(experts.layers) < config.num_hidden_layers
+        mlp = range(config.intermediate_size)
+        if dense:
+            mlp = _share("columns of the MLP", mlp.stop, _group(formats, "down_proj"), rank, size)
+        return cls(
+            rank=rank,
+            size=size,
+            heads=heads,
+            kv_heads=kv_heads,
+            mlp=mlp,
+            experts=None
+            if experts is None
+            else _share("experts", experts.num_experts, 1, rank, size),
+            vocabulary=_rows(config.vocab_size, rank, size),
+        )
+
+    @classmethod
+    def stage(
+        cls, config: QwenConfig, rank: int, size: int, layers: Sequence[int] = ()
+    ) -> "Partition":
+        """Divide the stack of blocks (pipeline parallelism); tokens are divided as by `of`.
+
+        Args:
+            config: the whole model.
+            rank: whose part is wanted.
+            size: how many share the model.
+            layers: how many blocks each rank has; none says: as evenly as can be.
+
+        Raises:
+            ValueError: if `layers` does not give every rank one, and all of them to somebody, or
+                there are fewer blocks than ranks.
+        """
+        total = config.num_hidden_layers
+        if layers:
+            if len(layers) != size or sum(layers) != total or min(layers) < 1:
+                raise ValueError(
+                    f"split: expected {size} numbers of layers, one a rank, that add up to the "
+                    f"model's {total}, got {','.join(map(str, layers))}"
+                )
+            start, stop = [0, *accumulate(layers)][rank : rank + 2]
+            own = range(start, stop)
+        else:
+            own = _share("layers", total, 1, rank, size)
+        return cls(
+            rank=rank,
+            size=size,
+            heads=range(config.num_attention_heads),
+            kv_heads=range(config.num_key_value_heads),
+            mlp=range(config.intermediate_size),
+            experts=None,
+            vocabulary=_rows(config.vocab_size, rank, size),
+            layers=own,
+        )
+
+    def local(self, config: QwenConfig) -> QwenConfig:
+        """The architecture of this part, as if it were a model: the number of heads, the width."""
+        return replace(
+            config,
+            num_attention_heads=len(self.heads),
+            num_key_value_heads=len(self.kv_heads),
+            intermediate_size=len(self.mlp),
+        )
+
+    def slices(
+        self, name: str, shape: tuple[int, ...], config: QwenConfig
+    ) -> tuple[range, ...] | None:
+        """The part of a tensor that this rank needs: a range for each axis.
+
+        Args:
+            name: of the tensor, as Hugging Face has it, less "model."; scales and biases of a
+                packed matrix are cut as the matrix is.
+            shape: of what is stored.
+            config: the whole model.
+
+        Returns:
+            None for what this rank has no use for.
+        """
+        whole = tuple(range(size) for size in shape)
+        if self.layers is not None and name.startswith("layers."):
+            return whole if int(name.split(".")[1]) in self.layers else None
+        path, _, kind = name.rpartition(".")
+        module = path.rpartition(".")[2]
+        if module == "o_proj" and kind == "bias":  # added once, not by every rank
+            return whole if self.rank == 0 else None
+        if _EXPERTS in name:
+            return whole if self.experts is None else (self.experts, *whole[1:])
+        rows = self._output(module, config)
+        if rows is not None:
+            return (rows, *whole[1:])
+        columns = self._input(module, config)
+        if columns is None:
+            return whole
+        part, total = columns
+        # Packed columns are words, those of scales are groups: fewer than numbers, in proportion.
+        start, stop = (edge * shape[-1] // total for edge in (part.start, part.stop))
+        return (*whole[:-1], range(start, stop))
+
+    def _output(self, module: str, config: QwenConfig) -> range | None:
+        """The rows of a matrix that is cut by its output, or None."""
+        if module in ("embed_tokens", "lm_head"):
+            return self.vocabulary
+        if module in ("gate_proj", "up_proj"):
+            return self.mlp
+        if module in _QUERIES:
+            return _scaled(self.heads, config.head_dim)
+        return _scaled(self.kv_heads, config.head_dim) if module in _KEYS else None
+
+    def _input(self, module: str, config: QwenConfig) -> tuple[range, int] | None:
+        """The columns of a matrix that is cut by its input, of how many; or None."""
+        if module == "o_proj":
+            head_dim = config.head_dim
+            return _scaled(self.heads, head_dim), config.num_attention_heads * head_dim
+        return (self.mlp, config.intermediate_size) if module == "down_proj" else None
+
+
+def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range, range]:
+    """Query heads, and the key/value heads that they look at."""
+    kv_heads = config.num_key_value_heads
+    per_kv = config.num_attention_heads // kv_heads  # H/Hkv
+    unit = group // math.gcd(group, per_kv * config.head_dim)
+    if kv_heads // unit >= size:
+        kv = _share("key/value heads", kv_heads, unit, rank, size)
+        return _scaled(kv, per_kv), kv
+    if size < kv_heads:
+        raise ValueError(_too_few("key/value heads", kv_heads, unit, size))
+    holders = [_share("ranks", size, 1, kv, kv_heads) for kv in range(kv_heads)]
+    head, ranks = next((head, ranks) for head, ranks in enumerate(holders) if rank in ranks)
+    unit = group // math.gcd(group, config.head_dim)
+    own = _share("query heads of one key/value head", per_kv, unit, rank - ranks.start, len(ranks))
+    return range(head * per_kv + own.start, head * per_kv + own.stop), range(head, head + 1)
+
+
+def _share(what: str, total: int, unit: int, rank: int, size: int) -> range:
+    """Part `rank` of `size` of a number of things that are divided in units."""
+    units, rest = divmod(total, unit)
+    if units < size or rest:
+        raise ValueError(_too_few(what, total, unit, size))
+    each, more = divmod(units, size)
+    start = rank * each + min(rank, more)
+    return range(start * unit, (start + each + (rank < more)) * unit)
+
+
+def _rows(total: int, rank: int, size: int) -> range:
+    """Part `rank` of the vocabulary: all as long as the first, but for the end of the last."""
+    each = -(-total // size)
+    if (size - 1) * each >= total:
+        raise ValueError(_too_few("tokens of the vocabulary", total, 1, size))
+    return range(rank * each, min(total, (rank + 1) * each))
+
+
+def _scaled(part: range, factor: int) -> range:
+    """The numbers that heads consist of."""
+    return range(part.start * factor, part.stop * factor)
+
+
+def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
+    """How many columns cannot be parted in matrices of that name; 1 where none is packed."""
+    groups: Iterable[int] = (
+        packed.group_size
+        for path, packed in formats.items()
+        if path.endswith(f".{module}") and _EXPERTS not in path
+    )
+    return math.lcm(*groups)
+
+
+def _too_few(what: str, total: int, unit: int, size: int) -> str:
+    units = f" in units of {unit}, which quantized groups keep together" if unit > 1 else ""
+    return f"group: {total} {what}{units} cannot be shared by {size} ranks: use fewer"

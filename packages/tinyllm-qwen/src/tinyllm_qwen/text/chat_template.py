@@ -1,0 +1,161 @@
+"""ChatTemplate: messages as the prompt text that a model was trained on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from tinyllm_qwen.checkpoint.regular_file import is_named, read_regular_file
+from tinyllm_qwen.config.fields import Fields
+from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.errors import CheckpointError
+
+MAX_BYTES = 100_000  # published templates have up to 20,000; compiling takes 20 us a byte
+
+Message: TypeAlias = Mapping[str, object]
+"""A turn: `role`, `content` and, of an assistant, `reasoning_content` and `tool_calls`."""
+
+
+class ChatTemplate:
+    """The jinja2 template of a checkpoint, rendered as Hugging Face renders it."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        origin: str = "chat template",
+        variables: Mapping[str, object] | None = None,
+    ) -> None:
+        """Keep the templates; each is compiled when it is first rendered.
+
+        Args:
+            sources: templates by name. "default" is required; "tool_use", where there is one, is
+                for conversations with tools.
+            origin: the file that they come from, for errors.
+            variables: what every render gets to see, such as `eos_token`.
+
+        Raises:
+            CheckpointError: if there is no default template.
+        """
+        if "default" not in sources:
+            raise CheckpointError(
+                f'{origin}: expected a chat template named "default", got {sorted(sources)}'
+            )
+        self._sources = dict(sources)
+        self._origin = origin
+        self._variables = dict(variables or {})
+        self._renderers: dict[str, Callable[[Mapping[str, object]], str]] = {}
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, variables: Mapping[str, object] | None = None
+    ) -> "ChatTemplate | None":
+        """Read the template of the checkpoint in `folder`, None where it has none.
+
+        `chat_template.jinja` comes before `chat_template.json`, and that before the field of
+        `tokenizer_config.json`.
+
+        Raises:
+            CheckpointError: if the file that has it is broken.
+        """
+        path = folder / "chat_template.jinja"
+        if is_named(path):
+            return cls({"default": _read_text(path)}, str(path), variables)
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            path = folder / name
+            if is_named(path):
+                fields = Fields(read_json_object(path), str(path))
+                sources = _sources(fields)
+                if sources:
+                    return cls(sources, str(path), variables)
+        return None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
+        """The prompt for `messages`.
+
+        As in Hugging Face's, a field of a message that is None counts as absent, and what a
+        message says is put in as it is: a "<|im_end|>" in it will end its turn.
+
+        Args:
+            messages: the conversation, at least one turn.
+            tools: JSON schemas of the functions that the model may call.
+            add_generation_prompt: whether to end with the beginning of an assistant's turn.
+            variables: further variables of the template, such as `enable_thinking`.
+
+        Raises:
+            ValueError: if there are no messages, or they are not plain data.
+            TemplateError: if the template refuses the messages or fails on them.
+            CheckpointError: if the template is broken or not to be trusted.
+        """
+        if not messages:
+            raise ValueError("messages: expected at least one, got none")
+        turns = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in messages
+        ]
+        return self._renderer("tool_use" if tools is not None else "default")(
+            {
+                **self._variables,
+                "documents": None,
+                **{name: _plain(value, name) for name, value in variables.items()},
+                "messages": _plain(turns, "messages"),
+                "tools": _plain(tools, "tools"),
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+
+    def _renderer(self, name: str) -> Callable[[Mapping[str, object]], str]:
+        name = name if name in self._sources else "default"
+        if name not in self._renderers:
+            from tinyllm_qwen.text.sandbox.sandbox import SandboxedTemplate  # jinja2 takes 0.1 s
+
+            self._renderers[name] = SandboxedTemplate(self._sources[name], self._origin).render
+        return self._renderers[name]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        text = read_regular_file(path, MAX_BYTES).decode("utf-8")
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path}: not UTF-8 text: download it again") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _sources(fields: Fields) -> dict[str, str]:
+    """Templates by name, out of a string or a list of {"name": ..., "template": ...}."""
+    value = fields.raw("chat_template")
+    if value is None:
+        return {}
+    sources: dict[str, str] = {}
+    for item in value if isinstance(value, list) else [{"name": "default", "template": value}]:
+        name, text = (item.get("name"), item.get("template")) if isinstance(item, dict) else (0, 0)
+        if not isinstance(name, str) or not isinstance(text, str) or len(text) > MAX_BYTES:
+            raise fields.error("chat_template", "a template, or a list of named templates")
+        sources[name] = text
+    return sources
+
+
+def _plain(value: object, where: str) -> object:
+    """A copy made of JSON's types alone: other objects have methods that a template could call."""
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # the text of a str-based Enum
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise ValueError(
+        f"{where}: expected text, a number, a list or a mapping, got {type(value).__name__}"
+    )
+
+
+def _key(key: object, where: str) -> str:
+    if not isinstance(key, str):
+        raise ValueError(f"{where}: expected text for a key, got {key!r}")
+    return key

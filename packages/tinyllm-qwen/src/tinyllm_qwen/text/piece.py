@@ -1,0 +1,76 @@
+"""What generation gives at each step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tinyllm_qwen.sampling.sample import Sample
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts and times of a generation so far.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: how many of them were in the cache already.
+        generated_tokens: tokens chosen, the end token included.
+        prefill_seconds: from the first `next` to the first token.
+        decode_seconds: from the first token to the latest, the caller's own time between them
+            included.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens computed a second."""
+        return (self.prompt_tokens - self.cached_tokens) / max(self.prefill_seconds, 1e-9)
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first; 0 when there is no second one to time."""
+        if self.generated_tokens < 2:
+            return 0.0
+        return (self.generated_tokens - 1) / max(self.decode_seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token, and the text that it made certain.
+
+    Text is held back while a character is incomplete or while it may be the beginning of a stop
+    string, so a piece may have none, or that of several tokens.
+
+    Attributes:
+        text: what to show next.
+        token: the id chosen.
+        finish_reason: None before the last piece; "stop" for an end token or a stop string,
+            "length" when the tokens ran out.
+        stats: counts and times, this token included.
+        sample: the token's log-probability and its rivals', still on the device.
+    """
+
+    text: str
+    token: int
+    finish_reason: FinishReason | None
+    stats: Stats
+    sample: Sample
+
+    @property
+    def logprob(self) -> float:
+        """The log-probability that the model gave the token; computed when first asked for."""
+        return float(self.sample.logprob)
+
+    @property
+    def top_logprobs(self) -> list[tuple[int, float]]:
+        """The likeliest tokens and their log-probabilities, as many as the sampling asked for."""
+        tokens, logprobs = self.sample.top_tokens, self.sample.top_logprobs
+        if tokens is None or logprobs is None:
+            return []
+        return [(int(token), float(p)) for token, p in zip(tokens, logprobs, strict=True)]

@@ -1,0 +1,77 @@
+"""Thinking told from answering, in text that comes in pieces."""
+
+from dataclasses import dataclass
+
+from tinyllm_qwen.text.tag_start import undecided
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of text of one kind.
+
+    Attributes:
+        text: what to show.
+        thinking: whether it is thinking rather than the answer.
+    """
+
+    text: str
+    thinking: bool
+
+
+class ReasoningParser:
+    """Splits `<think>...</think>` at the beginning of an answer from the rest.
+
+    Tags count only where a model puts them, one pair before the answer: an answer that speaks of
+    `<think>` keeps it. Blank lines and spaces around the tags belong to neither part. How the text
+    is cut into pieces changes nothing.
+    """
+
+    def __init__(self, *, opened: bool = False) -> None:
+        """Start a text.
+
+        Args:
+            opened: whether the prompt has opened the thinking already, as some templates do.
+        """
+        self._tag: str | None = CLOSE if opened else OPEN
+        self._held = ""
+        self._begun = False
+
+    def push(self, text: str) -> list[Segment]:
+        """Take the next piece, and give what it makes certain."""
+        self._held += text
+        segments: list[Segment] = []
+        if self._tag == OPEN:
+            start = self._held.lstrip()
+            if start.startswith(OPEN):
+                self._tag, self._held = CLOSE, start[len(OPEN) :]
+            elif not OPEN.startswith(start):
+                self._tag = None
+                self._begun = True  # an answer without thinking is shown as it is
+            else:
+                return []
+        if self._tag == CLOSE:
+            thought, closed, rest = self._held.partition(CLOSE)
+            if closed:
+                segments += self._segment(thought.rstrip(), thinking=True)
+                self._tag, self._held, self._begun = None, rest, False
+            else:
+                certain = len(self._held) - undecided(self._held, CLOSE)
+                thought, self._held = self._held[:certain], self._held[certain:]
+                return self._segment(thought, thinking=True)
+        rest, self._held = self._held, ""
+        return segments + self._segment(rest, thinking=False)
+
+    def finish(self) -> list[Segment]:
+        """What was held back, at the end of the text."""
+        rest, self._held = self._held, ""
+        thinking = self._tag == CLOSE
+        return self._segment(rest.rstrip() if thinking else rest, thinking=thinking)
+
+    def _segment(self, text: str, *, thinking: bool) -> list[Segment]:
+        """The text as a segment, less the space before the first word of its part."""
+        if not self._begun:
+            text = text.lstrip()
+            self._begun = bool(text)
+        return [Segment(text, thinking)] if text else []

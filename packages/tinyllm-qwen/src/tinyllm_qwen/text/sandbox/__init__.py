@@ -1,0 +1,1 @@
+"""Render chat templates of strangers within limits of time and memory."""

@@ -1,0 +1,120 @@
+"""What the filters and methods of a template can come to, reckoned before they are called.
+
+Those whose result is hardly larger than what they are given are charged afterwards; here are the
+others. A cost is in characters, an upper bound and seldom a close one, and follows from the value
+and from all arguments in their order, named or not.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from tinyllm_qwen.text.sandbox.meter import ITEM
+
+Cost = Callable[[object, Sequence[object]], int]
+
+# Filters whose time is not bounded by their result, and which no chat template needs.
+WITHHELD_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmlattr"})
+# Methods of text and of integers, likewise: codecs that are quadratic, tables that grow a text.
+WITHHELD_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})
+
+_HUGE = 1 << 40  # more than any render may spend
+_MAX_PRECISION = 1000  # digits: `round` computes that power of ten
+_SPACES = [*"\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"]
+_SPACES += map(chr, range(0x2000, 0x200B))
+_NUMBERS = re.compile(r"\d+")
+
+
+def widths_in(layout: str) -> int:
+    """The sum of the numbers in a format, which bounds the widths that it asks for."""
+    numbers = _NUMBERS.findall(layout)
+    return sum(int(number) if len(number) < 10 else _HUGE for number in numbers)
+
+
+def percent_cost(layout: object, values: Sequence[object]) -> int:
+    """What `layout % values` can come to."""
+    if not isinstance(layout, str):
+        return 0
+    stars = layout.count("*") * _widest(values)
+    return widths_in(layout) + stars + layout.count("%") * _longest(values)
+
+
+def _widest(given: Sequence[object]) -> int:
+    return max((min(abs(item), _HUGE) for item in given if isinstance(item, int)), default=0)
+
+
+def _longest(given: Sequence[object]) -> int:
+    return max((len(item) for item in given if isinstance(item, str)), default=0)
+
+
+def _width(_: object, given: Sequence[object]) -> int:
+    return _widest(given)
+
+
+def _tabs(value: object, given: Sequence[object]) -> int:
+    return value.count("\t") * max(_widest(given), 8) if isinstance(value, str) else 0
+
+
+def _replacements(value: object, given: Sequence[object]) -> int:
+    old = given[0] if given else ""
+    return value.count(str(old)) * _longest(given) if isinstance(value, str) else 0
+
+
+def _separators(value: object, given: Sequence[object]) -> int:
+    items = given[0] if given else ()
+    return len(value) * len(items) if isinstance(value, str) and isinstance(items, list) else 0
+
+
+def _pieces(value: object, given: Sequence[object]) -> int:
+    """An object for each piece of a text that is split, by its separator or by white space."""
+    if not isinstance(value, str):
+        return 0
+    separator = given[0] if given else None
+    between = [separator] if isinstance(separator, str) else _SPACES
+    return ITEM * sum(map(value.count, between))
+
+
+def _indents(value: object, given: Sequence[object]) -> int:
+    return _pieces(value, ()) // ITEM * max(_widest(given), _longest(given), 4)
+
+
+def _power(_: object, given: Sequence[object]) -> int:
+    return _HUGE if _widest(given) > _MAX_PRECISION else 0
+
+
+def _characters(value: object, _: Sequence[object]) -> int:
+    """An object for each character of a text that is made into a list."""
+    return len(value) * ITEM if isinstance(value, str) else 0
+
+
+def _parts(value: object, given: Sequence[object]) -> int:
+    return _widest(given) * ITEM + _characters(value, given)
+
+
+METHOD_COSTS: dict[str, Cost] = {
+    "center": _width,
+    "expandtabs": _tabs,
+    "join": _separators,
+    "ljust": _width,
+    "replace": _replacements,
+    "rjust": _width,
+    "rsplit": _pieces,
+    "split": _pieces,
+    "splitlines": _pieces,
+    "zfill": _width,
+}
+
+FILTER_COSTS: dict[str, Cost] = {
+    "batch": _parts,
+    "center": _width,
+    "dictsort": _characters,
+    "format": percent_cost,
+    "groupby": _characters,
+    "indent": _indents,
+    "list": _characters,
+    "replace": _replacements,
+    "round": _power,
+    "slice": _parts,
+    "sort": _characters,
+    "unique": _characters,
+    "wordcount": _characters,
+}

@@ -1,0 +1,188 @@
+"""Tokenizer: text to token ids and back, as a checkpoint's tokenizer.json says."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import tokenizers
+
+from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.config.fields import Fields
+from tinyllm_qwen.config.generation import MAX_TOKEN_ID
+from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.text.chat_template import ChatTemplate, Message
+from tinyllm_qwen.text.detokenizer import IncrementalDetokenizer
+from tinyllm_qwen.text.tokenizer_files import has_panicked, read_backend, read_named_tokens
+
+
+def _byte_of_character() -> dict[str, int]:
+    """The alphabet of byte-level BPE (GPT-2): a printable character for each byte."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = _byte_of_character()
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer with its special tokens and chat template.
+
+    Attributes:
+        eos_token_ids: tokens that end an answer, according to any of the checkpoint's files.
+        bos_token_id: the token that begins a text; Qwen has none.
+        special_token_ids: tokens that steer and are not text, end tokens among them.
+        chat_template: None where the checkpoint is not made for conversations.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        eos_token_ids: frozenset[int] = frozenset(),
+        bos_token_id: int | None = None,
+        chat_template: ChatTemplate | None = None,
+    ) -> None:
+        """Wrap a byte-level tokenizer; `from_folder` is the usual way to get one."""
+        self.eos_token_ids = eos_token_ids
+        self.bos_token_id = bos_token_id
+        self.chat_template = chat_template
+        self._backend = backend
+        self.special_token_ids = frozenset(
+            token for token, added in backend.get_added_tokens_decoder().items() if added.special
+        )
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "Tokenizer":
+        """Read the tokenizer of the checkpoint in `folder`.
+
+        Raises:
+            CheckpointError: if a file is missing or broken, or the tokenizer is not byte-level.
+        """
+        backend = read_backend(folder)
+        named = read_named_tokens(folder, backend)
+        eos = backend.token_to_id(named.get("eos_token", ""))
+        ids = set() if eos is None else {eos}
+        for name in ("config.json", "generation_config.json"):
+            path = folder / name
+            if is_named(path):
+                fields = Fields(read_json_object(path), str(path))
+                ids.update(fields.integers("eos_token_id", 0, MAX_TOKEN_ID))
+        return cls(
+            backend,
+            eos_token_ids=frozenset(ids),
+            bos_token_id=backend.token_to_id(named.get("bos_token", "")),
+            chat_template=ChatTemplate.from_folder(folder, named),
+        )
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, added tokens included; a model may have more rows."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """The token ids of `text`.
+
+        As in Hugging Face's, a special token that is written out in `text` becomes that token,
+        whoever wrote it. A surrogate pair is one character; a lone surrogate, which UTF-8 cannot
+        express, becomes U+FFFD.
+
+        Args:
+            text: any text.
+            add_special_tokens: whether to add those that tokenizer.json puts around a text; Qwen
+                has none.
+
+        Raises:
+            CheckpointError: if the pattern that cuts texts into words does not cope with this one.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        try:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:
+            if not has_panicked(error):
+                raise
+            raise CheckpointError(
+                f"tokenizer.json: its pattern gives up on this text ({str(error)[:200]}): take the "
+                "tokenizer.json of the original model"
+            ) from None
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD, unassigned ids nothing."""
+        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that `token` stands for: for a special one, its text in UTF-8.
+
+        An id that is not assigned has none: embeddings are often padded past the vocabulary.
+        """
+        text = self._backend.id_to_token(token)
+        if text is None:
+            return b""
+        try:
+            return bytes(_BYTE_OF_CHARACTER[character] for character in text)
+        except KeyError:  # an added token, outside the alphabet: the decoder's rule too
+            return text.encode()
+
+    def stream(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
+        """A stream that gives the text of `decode`, token by token."""
+        hidden = self.special_token_ids if skip_special_tokens else frozenset[int]()
+        return IncrementalDetokenizer(
+            lambda token: b"" if token in hidden else self.token_bytes(token)
+        )
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        enable_thinking: bool | None = None,
+        **template_kwargs: object,
+    ) -> str:
+        """The prompt for `messages`, by the chat template.
+
+        Args:
+            messages: the conversation, at least one turn.
+            tools: JSON schemas of the functions that the model may call.
+            add_generation_prompt: whether to end with the beginning of an assistant's turn.
+            enable_thinking: whether the model is to think first; None leaves it to the template.
+            template_kwargs: further variables of the template.
+
+        Raises:
+            TemplateError: if the template refuses the messages, or there is no template.
+            CheckpointError: if the template is broken or not to be trusted.
+        """
+        if self.chat_template is None:
+            raise TemplateError(
+                "this checkpoint has no chat template: use an instruct model, or encode the text"
+            )
+        if enable_thinking is not None:
+            template_kwargs["enable_thinking"] = enable_thinking
+        return self.chat_template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **template_kwargs
+        )
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        enable_thinking: bool | None = None,
+        **template_kwargs: object,
+    ) -> list[int]:
+        """The token ids of `render_chat`, whose arguments and errors it has."""
+        return self.encode(
+            self.render_chat(
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                enable_thinking=enable_thinking,
+                **template_kwargs,
+            )
+        )

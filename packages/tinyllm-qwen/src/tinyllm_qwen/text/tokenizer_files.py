@@ -1,0 +1,112 @@
+"""The files that describe a tokenizer: tokenizer.json and what tokenizer_config.json adds to it."""
+
+from pathlib import Path
+
+import tokenizers
+from tokenizers.decoders import ByteLevel
+
+from tinyllm_qwen.checkpoint.regular_file import is_named, read_regular_file
+from tinyllm_qwen.config.fields import Fields, show
+from tinyllm_qwen.config.json_object import MAX_BYTES, parse_json_object, read_json_object
+from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.text.tokenizer_rules import MAX_ADDED_TOKENS, check_tokenizer
+
+CONFIG = "tokenizer_config.json"
+MAX_VALUES = 4_000_000  # of tokenizer.json: a vocabulary of 150,000 has 600,000
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def read_backend(folder: Path) -> tokenizers.Tokenizer:
+    """Read tokenizer.json, and the tokens that tokenizer_config.json adds.
+
+    Raises:
+        CheckpointError: if a file is missing, broken or at odds with the other, or the tokenizer
+            is not byte-level.
+    """
+    path = folder / "tokenizer.json"
+    if not is_named(path):
+        raise CheckpointError(
+            f"{path} is missing: download it, or write it from the older files with"
+            " transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        )
+    data = read_regular_file(path, MAX_BYTES)
+    check_tokenizer(parse_json_object(data, str(path), MAX_VALUES), str(path))
+    try:
+        backend = tokenizers.Tokenizer.from_buffer(data)
+    except BaseException as error:
+        # The library raises Exception itself, and where it panics a class that is not one.
+        if not isinstance(error, Exception) and not has_panicked(error):
+            raise
+        raise CheckpointError(
+            f"{path}: not a file that tokenizers {tokenizers.__version__} can read ({error}):"
+            " download it again"
+        ) from None
+    if not isinstance(backend.decoder, ByteLevel):
+        raise CheckpointError(
+            f"{path}: expected a ByteLevel decoder, which every Qwen has, got {backend.decoder}"
+        )
+    # As transformers does: a file may carry the settings of the run that saved it.
+    backend.no_truncation()
+    backend.no_padding()
+    _add_tokens(backend, folder / CONFIG)
+    return backend
+
+
+def has_panicked(error: BaseException) -> bool:
+    """Whether the library gave up in a way that it did not foresee."""
+    return type(error).__name__ == "PanicException"
+
+
+def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
+    """The texts of the tokens that tokenizer_config.json names, by names such as "eos_token".
+
+    Raises:
+        CheckpointError: if one of them is not a token of `backend`.
+    """
+    fields = _fields(folder / CONFIG)
+    named: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = fields.raw(name)
+        if isinstance(value, dict):  # a description of the token
+            value = value.get("content")
+        if value is None:
+            continue
+        if not isinstance(value, str) or backend.token_to_id(value) is None:
+            raise fields.error(name, "a token of tokenizer.json")
+        named[name] = value
+    return named
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
+    fields = _fields(path)
+    table = fields.table("added_tokens_decoder") or {}
+    for key in table:
+        if not (key.isascii() and key.isdecimal() and len(key) < 10):
+            raise fields.error("added_tokens_decoder", f"token ids for keys (not {key[:20]!r})")
+    if len(table) > MAX_ADDED_TOKENS:
+        raise fields.error("added_tokens_decoder", f"at most {MAX_ADDED_TOKENS} tokens")
+    ids: dict[str, int] = {}
+    new: list[tokenizers.AddedToken] = []
+    for index, value in sorted(
+        ((int(key), value) for key, value in table.items()), key=lambda item: item[0]
+    ):
+        content = value.get("content") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(content, str) or not content:
+            raise fields.error("added_tokens_decoder", f"a token with content under {index}")
+        if backend.token_to_id(content) is None:
+            flags = {name: value[name] is True for name in _FLAGS if name in value}
+            new.append(tokenizers.AddedToken(content, **flags))
+        if content in ids:
+            raise fields.error("added_tokens_decoder", f"{show(content)} under one id")
+        ids[content] = index
+    backend.add_tokens(new)  # at once: the library sorts them all again each time
+    for content, index in ids.items():
+        if backend.token_to_id(content) != index:
+            raise CheckpointError(
+                f"{path}: token {show(content)}: expected id {backend.token_to_id(content)}, which"
+                f" tokenizer.json leads to, got {index}: take both files from one checkpoint"
+            )
+
+
+def _fields(path: Path) -> Fields:
+    return Fields(read_json_object(path) if is_named(path) else {}, str(path))

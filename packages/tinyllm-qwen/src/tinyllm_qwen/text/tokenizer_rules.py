@@ -1,0 +1,116 @@
+"""What a tokenizer.json may ask for: the parts that a Qwen has, in bounded amounts.
+
+The library that runs it was written for trusted files. Parts that no Qwen has can make it end the
+whole process, and others repeat a text as often as the file likes.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from tinyllm_qwen.config.fields import show
+from tinyllm_qwen.errors import CheckpointError
+
+MAX_ADDED_TOKENS = 100_000  # Qwen has 26
+_MAX_PARTS = 16
+_MAX_PATTERN = 2000  # characters; Qwen's pattern has 130
+
+_NORMALIZERS = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
+_SPLITTERS = frozenset({"ByteLevel", "Digits", "Split"})
+_FRAMES = frozenset({"ByteLevel", "TemplateProcessing"})
+
+Part = Mapping[str, object]
+
+
+def check_tokenizer(document: Part, source: str) -> None:
+    """Refuse what the library would not survive, or what no byte-level tokenizer needs.
+
+    Args:
+        document: the decoded tokenizer.json.
+        source: what to call it in an error.
+
+    Raises:
+        CheckpointError: naming the part.
+    """
+
+    def refuse(place: str, expected: str, value: object) -> CheckpointError:
+        return CheckpointError(
+            f"{source}: {place}: expected {expected}, got {show(value)}: download it again, or "
+            "take that of the original model"
+        )
+
+    def check_parts(place: str, known: frozenset[str], list_name: str) -> list[Part]:
+        parts = _parts(document.get(place), list_name)
+        for part in parts:
+            if not isinstance(part, dict) or part.get("type") not in known:
+                kind = part.get("type") if isinstance(part, dict) else part
+                raise refuse(place, f"none, or one of {', '.join(sorted(known))}", kind)
+        if len(parts) > _MAX_PARTS:
+            raise refuse(place, f"at most {_MAX_PARTS} parts", parts)
+        return [part for part in parts if isinstance(part, dict)]
+
+    check_parts("normalizer", _NORMALIZERS, "normalizers")
+    for part in check_parts("pre_tokenizer", _SPLITTERS, "pretokenizers"):
+        _check_pattern(part.get("pattern"), refuse)
+    for part in check_parts("post_processor", _FRAMES, "processors"):
+        for name in ("single", "pair"):
+            pieces = part.get(name)
+            if isinstance(pieces, list) and len(pieces) > _MAX_PARTS:
+                raise refuse(f"post_processor.{name}", f"at most {_MAX_PARTS} pieces", pieces)
+    added = document.get("added_tokens")
+    if isinstance(added, list) and len(added) > MAX_ADDED_TOKENS:
+        raise refuse("added_tokens", f"at most {MAX_ADDED_TOKENS} tokens", added)
+    model = document.get("model")
+    if not isinstance(model, dict):
+        raise refuse("model", "a BPE model", model)
+    _check_model(model, refuse)
+
+
+def _parts(value: object, list_name: str) -> list[object]:
+    """The parts of a sequence, one level deep, or the one part that there is."""
+    if value is None:
+        return []
+    if isinstance(value, dict) and value.get("type") == "Sequence":
+        parts = value.get(list_name)
+        return parts if isinstance(parts, list) else [parts]
+    return [value]
+
+
+def _check_model(model: Part, refuse: Callable[[str, str, object], CheckpointError]) -> None:
+    if model.get("type") not in ("BPE", None):
+        raise refuse("model.type", "BPE", model.get("type"))
+    # Texts around subwords, which byte-level tokens do not have, are cut off unchecked; a rate of
+    # dropout would make the same text other tokens every time.
+    for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
+        if model.get(name) not in (None, "", 0):
+            raise refuse(f"model.{name}", "none", model.get(name))
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict):
+        raise refuse("model.vocab", "token ids by token", vocab)
+    for token, index in vocab.items():
+        if type(index) is not int or not 0 <= index < 1 << 31:
+            raise refuse(f"model.vocab[{show(token)}]", "a token id from 0 to 2147483647", index)
+    if len(set(vocab.values())) != len(vocab):
+        raise refuse("model.vocab", "an id of its own for every token", vocab)
+    unknown = model.get("unk_token")
+    if unknown is not None and (not isinstance(unknown, str) or unknown not in vocab):
+        raise refuse("model.unk_token", "none, or a token of the vocabulary", unknown)
+
+
+def _check_pattern(pattern: object, refuse: Callable[[str, str, object], CheckpointError]) -> None:
+    """Refuse an expression whose repetitions nest: its time would be exponential in the text."""
+    text = pattern.get("Regex") if isinstance(pattern, dict) else None
+    if not isinstance(text, str):
+        return
+    if len(text) > _MAX_PATTERN:
+        raise refuse("pre_tokenizer.pattern", f"at most {_MAX_PATTERN} characters", text)
+    if _HIDING.search(text):
+        raise refuse("pre_tokenizer.pattern", "an expression without comments and calls", text)
+    plain = _CLASS.sub("x", _ESCAPED.sub("x", text))
+    if _REPEATED_GROUP.search(plain):
+        raise refuse("pre_tokenizer.pattern", "an expression without repeated groups", text)
+
+
+_HIDING = re.compile(r"\(\?#|\(\?[a-z-]*x|\\g")
+_ESCAPED = re.compile(r"\\(?:[pP]\{[^}]*\}|.)", re.DOTALL)
+_CLASS = re.compile(r"\[[^\]]*\]")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
