@@ -1,4 +1,4 @@
-"""Where in its text each token stands."""
+"""Positions of tokens in their texts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def position_array(
     Raises:
         ValueError: if a slice does not cover exactly L positions from 0 on, or there are not B.
     """
+    check_positions(positions)
     if isinstance(positions, slice):
         start = slice_start(positions, length)
         return mx.arange(start, start + length)[None]
@@ -37,6 +38,17 @@ def position_array(
             )
         return positions.reshape(-1, length) if length else mx.zeros((1, 0), mx.int32)
     return row_starts(positions, batch, length)[:, None] + mx.arange(length)
+
+
+def check_positions(positions: object) -> None:
+    """Raise ValueError unless `positions` is a slice, a sequence of slices or an array."""
+    if isinstance(positions, slice | mx.array):
+        return
+    if not (isinstance(positions, Sequence) and all(isinstance(row, slice) for row in positions)):
+        raise ValueError(
+            "positions: expected a slice, one slice a row or an integer array, got "
+            f"{positions!r}: `slice(3, 3 + L)` starts at 3"
+        )
 
 
 def row_starts(

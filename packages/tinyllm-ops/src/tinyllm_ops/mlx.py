@@ -7,11 +7,9 @@ zeros, an empty input an empty output, and quantized products accumulate in floa
 from __future__ import annotations
 
 import mlx.core as mx
-from jaxtyping import Float, Int32, Integer
+from jaxtyping import Float, Integer
 
-from tinyllm_ops.argmax import argmax
-from tinyllm_ops.causal_mask import causal_mask
-from tinyllm_ops.contract import (
+from tinyllm_ops.checks import (
     Weight,
     check_attention,
     check_embedding,
@@ -23,36 +21,46 @@ from tinyllm_ops.contract import (
     check_rope,
     check_softmax,
     check_swiglu,
-    require_floating,
 )
-from tinyllm_ops.embedding import embedding_dtype
-from tinyllm_ops.expert_linear import expert_linear as reference_expert_linear
-from tinyllm_ops.log_probability import log_probability
-from tinyllm_ops.opset import OpSet
-from tinyllm_ops.paged_attention import by_request
+from tinyllm_ops.opset import Mask, OpSet
+from tinyllm_ops.page_table import PageTable
+from tinyllm_ops.phase import Phase
 from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
-from tinyllm_ops.quantization import quantize as reference_quantize
-from tinyllm_ops.quantized_tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.quantization.quantize import quantize as reference_quantize
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.reference.attention import additive_mask, causal_mask
+from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
+from tinyllm_ops.reference.paged_attention import attend_by_sequence
+from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
-from tinyllm_ops.top_k import top_k
 
 
 def linear(
-    x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    bias: Float[mx.array, "O"] | None = None,
+    residual: Float[mx.array, "*batch O"] | None = None,
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """x w^T + bias; a quantized w stays packed."""
-    check_linear(x, w, bias)
+    """x w^T + bias + residual; a quantized w stays packed."""
+    check_linear(x, w, bias, residual)
     if not isinstance(w, QuantizedTensor):
         y = x @ w.T
     elif x.size == 0:  # MLX's quantized product divides by the number of rows
         y = mx.zeros((*x.shape[:-1], w.shape[0]), x.dtype)
     else:
         y = _quantized_matmul(x, w, transpose=True)
-    return y if bias is None else y + bias
+    y = y if bias is None else y + bias
+    return y if residual is None else y + residual
 
 
 def expert_linear(
-    x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    experts: Integer[mx.array, "*batch"],
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
     """`mx.gather_mm` and `mx.gather_qmm`, which find each row's matrix by themselves."""
     check_expert_linear(x, w, experts)
@@ -110,18 +118,12 @@ def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*s
     return mx.where(unseen, 0, mx.softmax(x, axis=axis, precise=True))
 
 
-def silu(x: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-    """x * `mx.sigmoid`(x)."""
-    require_floating("x", x)
-    return x * mx.sigmoid(x)
-
-
 def swiglu(
     gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
 ) -> Float[mx.array, "*shape"]:
-    """silu(gate) * up."""
+    """silu(gate) * up, with `mx.sigmoid`."""
     check_swiglu(gate, up)
-    return silu(gate) * up
+    return gate * mx.sigmoid(gate) * up
 
 
 def rms_norm(
@@ -175,7 +177,9 @@ def attention(
     k: Weight,
     v: Weight,
     scale: float | None = None,
-    mask: Float[mx.array, "..."] | str | None = None,
+    mask: Mask = None,
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
     """`mx.fast.scaled_dot_product_attention`, or two quantized products over packed k and v."""
     check_attention(q, k, v, mask)
@@ -188,7 +192,7 @@ def attention(
     if isinstance(mask, str) and (length > keys or not dense):
         mask = causal_mask(length, keys)  # MLX's own knows neither unseen rows nor packed keys
     if isinstance(mask, mx.array):
-        mask = mx.broadcast_to(mask, (*batch, heads, length, keys))
+        mask = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
     if isinstance(k, mx.array) and isinstance(v, mx.array):
         return _fast_attention(q, k, v, scale, mask)
 
@@ -203,16 +207,15 @@ def paged_attention(
     q: Float[mx.array, "T H D"],
     k: Weight,
     v: Weight,
-    block_table: Int32[mx.array, "R blocks"],
-    query_starts: Int32[mx.array, "R+1"],
-    context_lengths: Int32[mx.array, "R"],
+    pages: PageTable,
     scale: float | None = None,
     window: int | None = None,
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """`attention` for one request after the other: MLX has no operation of its own."""
-    check_paged_attention(q, k, v, block_table, query_starts, context_lengths, window)
-    where = (block_table, query_starts, context_lengths)
-    return by_request(attention, q, k, v, *where, scale, window)
+    """`attention` for one sequence after the other: MLX has no operation of its own."""
+    check_paged_attention(q, k, v, pages, window)
+    return attend_by_sequence(attention, q, k, v, pages, scale, window)
 
 
 def quantize(
@@ -288,7 +291,6 @@ MLX = OpSet(
     expert_linear=expert_linear,
     embedding=embedding,
     softmax=softmax,
-    silu=silu,
     swiglu=swiglu,
     rms_norm=rms_norm,
     rope=rope,

@@ -1,7 +1,7 @@
-"""What every implementation of an op refuses, and in which words.
+"""Checks of arguments, shared by all implementations of an op.
 
 An `OpSet` is free in how it computes, not in what it accepts: the reference and the fast
-implementations call the same checks, so that a caller's mistake reads the same everywhere.
+implementations call the same checks, so that a mistake gives the same message everywhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from tinyllm_ops.quantized_tensor import QuantizedTensor, check_format
+from tinyllm_ops.page_table import PageTable
+from tinyllm_ops.quantization.tensor import QuantizedTensor, check_format
 
 Weight = mx.array | QuantizedTensor
 
@@ -49,8 +50,10 @@ def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
         )
 
 
-def check_linear(x: mx.array, w: Weight, bias: mx.array | None) -> None:
-    """x `*batch I`, w `O I`, bias `O`, all of one dtype (a quantized w has none of its own)."""
+def check_linear(
+    x: mx.array, w: Weight, bias: mx.array | None, residual: mx.array | None = None
+) -> None:
+    """x `*batch I`, w `O I`, bias `O`, residual `*batch O`, of one dtype (a packed w has none)."""
     require_floating("x", x)
     require_rank("w", w, "O I")
     out_features, in_features = w.shape
@@ -61,6 +64,9 @@ def check_linear(x: mx.array, w: Weight, bias: mx.array | None) -> None:
     if bias is not None:
         require_shape("bias", bias, (out_features,))
         require_dtype("bias", bias, x.dtype)
+    if residual is not None:
+        require_shape("residual", residual, (*x.shape[:-1], out_features))
+        require_dtype("residual", residual, x.dtype)
 
 
 def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
@@ -175,68 +181,62 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
 
 
 def check_paged_attention(
-    q: mx.array,
-    k: Weight,
-    v: Weight,
-    block_table: mx.array,
-    query_starts: mx.array,
-    context_lengths: mx.array,
-    window: int | None,
+    q: mx.array, k: Weight, v: Weight, pages: PageTable, window: int | None
 ) -> None:
-    """q `T H D`, k and v `P Hkv page D`, H a multiple of Hkv; what says where is int32."""
+    """q `T H D`, k and v `P Hkv page D` as the table has them, H a multiple of Hkv."""
     require_floating("q", q)
     require_rank("q", q, "T H D")
-    require_rank("k", k, "P Hkv page D")
-    _, heads, dim = q.shape
+    tokens, heads, dim = q.shape
+    _require_pages("k", k, pages)
     require_shape("k", k, (*k.shape[:-1], dim))
     require_shape("v", v, k.shape)
-    kv_heads, page = k.shape[1:3]
+    kv_heads = k.shape[1]
     if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"q: expected a multiple of {kv_heads} key/value heads, got {heads} heads")
-    if page == 0:
-        raise ValueError("k: expected pages of one token or more, got 0")
     for name, x in (("k", k), ("v", v)):
         if isinstance(x, mx.array):
             require_dtype(name, x, q.dtype)
-    require_rank("block_table", block_table, "R blocks")
-    requests = block_table.shape[0]
-    require_shape("query_starts", query_starts, (requests + 1,))
-    require_shape("context_lengths", context_lengths, (requests,))
-    where = (block_table, query_starts, context_lengths)
-    for name, x in zip(("block_table", "query_starts", "context_lengths"), where, strict=True):
-        require_dtype(name, x, mx.int32)
+    if tokens != pages.count:
+        raise ValueError(f"q: expected {pages.count} tokens, as the table has, got {tokens}")
     if window is not None and window < 1:
         raise ValueError(f"window: expected one key or more, or None, got {window}")
 
 
-def check_paged_attention_block(
-    x: mx.array, tokens: int, kv_heads: int, dim: int, keys: Weight, values: Weight
-) -> None:
-    """x `1 T E` or `T 1 E` for T tokens, keys and values `P Hkv page D`."""
-    require_floating("x", x)
-    require_rank("x", x, "B L E")
-    if tuple(x.shape[:2]) not in ((1, tokens), (tokens, 1)):
-        width = x.shape[-1]
+def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
+    """Pages `P Hkv page D` as the table has them, rows `T Hkv D` in the same format."""
+    _require_pages("stored", stored, pages)
+    require_shape("rows", rows, (pages.count, stored.shape[1], stored.shape[3]))
+    if isinstance(stored, mx.array) or isinstance(rows, mx.array):
+        if not (isinstance(stored, mx.array) and isinstance(rows, mx.array)):
+            raise ValueError("rows: expected the format of the pages: both dense or both quantized")
+        require_dtype("rows", rows, stored.dtype)
+        return
+    if (stored.group_size, stored.bits, stored.mode) != (rows.group_size, rows.bits, rows.mode):
         raise ValueError(
-            f"x: expected shape {(1, tokens, width)} or {(tokens, 1, width)}, got {tuple(x.shape)}"
+            f"rows: expected {stored.bits} bits in groups of {stored.group_size} "
+            f"({stored.mode}), got {rows.bits} in groups of {rows.group_size} ({rows.mode})"
         )
-    require_rank("keys", keys, "P Hkv page D")
-    pages, _, page, _ = keys.shape
-    for name, stored in (("keys", keys), ("values", values)):
-        require_shape(name, stored, (pages, kv_heads, page, dim))
-        if isinstance(stored, mx.array):
-            require_dtype(name, stored, x.dtype)
-    if page == 0:
-        raise ValueError("keys: expected pages of one token or more, got 0")
+    require_dtype("rows.scales", rows.scales, stored.scales.dtype)
+
+
+def _require_pages(name: str, stored: Weight, pages: PageTable) -> None:
+    """Raise ValueError unless there are exactly the pages that a table was made for."""
+    require_rank(name, stored, "P Hkv page D")
+    if (stored.shape[0], stored.shape[2]) != (pages.num_pages, pages.page_size):
+        raise ValueError(
+            f"{name}: expected {pages.num_pages} pages of {pages.page_size} tokens, as the table "
+            f"has, got shape {tuple(stored.shape)}"
+        )
 
 
 def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
-    """None, "causal", or an additive floating mask that broadcasts to the shape of the scores."""
+    """None, "causal", or a floating or boolean mask that broadcasts to the shape of the scores."""
     if isinstance(mask, str):
         if mask != "causal":
             raise ValueError(f'mask: expected "causal", an array or None, got {mask!r}')
     elif mask is not None:
-        require_floating("mask", mask)
+        if mask.dtype != mx.bool_:
+            require_floating("mask", mask)
         ends = zip(reversed(mask.shape), reversed(scores), strict=False)
         if mask.ndim > len(scores) or any(m not in (1, s) for m, s in ends):
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float
 
-from tinyllm_ops.contract import check_rope
+from tinyllm_ops.checks import check_rope
 from tinyllm_ops.positions import Positions, position_array
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from tinyllm_ops.causal_mask import causal_mask
-from tinyllm_ops.contract import Weight, check_attention, check_simple_attention
-from tinyllm_ops.quantization import dequantize
-from tinyllm_ops.quantized_tensor import QuantizedTensor
-from tinyllm_ops.softmax import softmax
+from tinyllm_ops.checks import Weight, check_attention, check_simple_attention
+from tinyllm_ops.phase import Phase
+from tinyllm_ops.quantization.quantize import dequantize
+from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.reference.rowwise import softmax
+
+
+def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "{L} {S}"]:
+    """Additive mask of L queries over S keys: 0 where a key is visible, -inf elsewhere.
+
+    Query i sees key j when j <= i + (S - L): the last query sees every key, and the diagonal ends
+    at the bottom right, so that a chunk of queries sits at the end of the keys it follows.
+
+    Raises:
+        ValueError: if a length is negative.
+    """
+    if L < 0 or S < 0:
+        raise ValueError(f"L, S: expected lengths not below 0, got {L}, {S}")
+    visible = mx.arange(S) <= mx.arange(L)[:, None] + (S - L)
+    return mx.where(visible, 0, -mx.inf).astype(dtype)
+
+
+def additive_mask(mask: Float[mx.array, "..."] | Bool[mx.array, "..."]) -> Float[mx.array, "..."]:
+    """Turn a boolean mask, True where a key is visible, into an additive one."""
+    return mx.where(mask, 0.0, -mx.inf) if mask.dtype == mx.bool_ else mask
 
 
 def scaled_dot_product_attention_simple(
@@ -17,21 +37,22 @@ def scaled_dot_product_attention_simple(
     k: Float[mx.array, "*batch S D"],
     v: Float[mx.array, "*batch S D"],
     scale: float | None = None,
-    mask: Float[mx.array, "..."] | None = None,
+    mask: Float[mx.array, "..."] | Bool[mx.array, "..."] | None = None,
 ) -> Float[mx.array, "*batch L D"]:
     """softmax(q k^T * scale + mask) v, one key for each query head.
 
     Args:
-        q: what each token asks.
-        k: what each token offers.
-        v: what each token gives.
+        q: queries.
+        k: keys.
+        v: values.
         scale: 1/sqrt(D) unless given.
-        mask: added to the scores, broadcast to `*batch L S`.
+        mask: added to the scores, or True where a key is visible; broadcast to `*batch L S`.
 
     Raises:
         ValueError: if shapes do not fit.
     """
     check_simple_attention(q, k, v, mask)
+    mask = None if mask is None else additive_mask(mask)
     return _attend(q, k, v, scale, mask).astype(q.dtype)
 
 
@@ -40,7 +61,9 @@ def scaled_dot_product_attention_grouped(
     k: Weight,
     v: Weight,
     scale: float | None = None,
-    mask: Float[mx.array, "..."] | str | None = None,
+    mask: Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None = None,
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
     """Attention in which H/Hkv neighboring query heads share a key/value head (Ainslie 2023).
 
@@ -52,7 +75,9 @@ def scaled_dot_product_attention_grouped(
         k: keys, `*batch Hkv S D`, dense or quantized; S and L may differ.
         v: values, like k.
         scale: 1/sqrt(D) unless given.
-        mask: "causal", or what to add to the scores, broadcast to `*batch H L S`.
+        mask: "causal", an array that is added to the scores, or a boolean one that is True where a
+            key is visible; broadcast to `*batch H L S`.
+        phase: as in `linear`.
 
     Raises:
         ValueError: if shapes do not fit or H is no multiple of Hkv.
@@ -64,7 +89,8 @@ def scaled_dot_product_attention_grouped(
     if isinstance(mask, str):
         mask = causal_mask(length, keys)
     elif mask is not None:
-        mask = mx.broadcast_to(mask, (*batch, heads, length, keys)).reshape(*grouped, keys)
+        whole = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
+        mask = whole.reshape(*grouped, keys)
 
     def shared(x: Weight) -> mx.array:
         dense = dequantize(x) if isinstance(x, QuantizedTensor) else x
@@ -77,7 +103,7 @@ def scaled_dot_product_attention_grouped(
 def _attend(
     q: mx.array, k: mx.array, v: mx.array, scale: float | None, mask: mx.array | None
 ) -> mx.array:
-    """The formula, in float32, with leading axes that broadcast."""
+    """Compute the formula in float32, with leading axes that broadcast."""
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores = q * scale @ k.swapaxes(-1, -2)

@@ -43,6 +43,12 @@ class QuantizedTensor:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
+        _require_types(
+            packed=(self.packed, mx.array),
+            scales=(self.scales, mx.array),
+            group_size=(self.group_size, int),
+            bits=(self.bits, int),
+        )
         check_format(self.group_size, self.bits, self.mode)
         if self.packed.dtype != mx.uint32:
             raise ValueError(f"packed: expected dtype uint32, got {self.packed.dtype}")
@@ -95,7 +101,7 @@ class QuantizedTensor:
 
 
 def check_format(group_size: int, bits: int, mode: str) -> None:
-    """Refuse what MLX does not define.
+    """Refuse formats that MLX does not define.
 
     Raises:
         ValueError: naming the argument, what is possible and what was given.
@@ -114,3 +120,13 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
         raise ValueError(f"bits: expected one of {AFFINE_BITS}, got {bits}")
     elif group_size not in AFFINE_GROUPS:
         raise ValueError(f"group_size: expected one of {AFFINE_GROUPS}, got {group_size}")
+
+
+def _require_types(**arguments: tuple[object, type]) -> None:
+    """Raise ValueError for arguments in another order, which their types give away."""
+    for name, (value, expected) in arguments.items():
+        if not isinstance(value, expected):
+            raise ValueError(
+                f"{name}: expected {expected.__name__}, got {type(value).__name__}: the order is "
+                "packed, scales, biases, group_size, bits, mode"
+            )
