@@ -1,7 +1,7 @@
 """The interface of a model, in one process or in several."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -12,6 +12,7 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """A model as `generate` and the engine use it: `Qwen`, or the `Driver` of several processes."""
 
