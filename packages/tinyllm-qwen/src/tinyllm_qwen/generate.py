@@ -11,8 +11,7 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler
-from tinyllm_qwen.text.output import OutputProcessor
-from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512
