@@ -156,7 +156,7 @@ def test_ranks_give_the_tokens_of_one_process(
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> dict[Path, list[int]]:
-    """Checkpoints of four layers, of each family and one in 4 bits, with the tokens of one process."""
+    """Checkpoints of four layers with the tokens of one process: each family, one in 4 bits."""
     mx.random.seed(5)
     found = {}
     for name, family, fields in DEEP:
