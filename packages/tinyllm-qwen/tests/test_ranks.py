@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tinyllm_ops import MLX
+from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
@@ -20,6 +22,7 @@ from tinyllm_qwen.model import Qwen
 pytestmark = pytest.mark.exhaustive
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
+MEMBER = Path(__file__).parent / "member_program.py"
 FAMILIES = sorted((Path(__file__).parent / "goldens" / "models").iterdir())
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
 STEPS = 4
@@ -64,8 +67,16 @@ def launched(
     folder: Path, size: int, checkpoints: Sequence[Path], split: str = "heads"
 ) -> list[list[dict[str, Any]]]:
     """Run the program on all ranks; return the printed results of each, one a checkpoint."""
+    ends = ended(folder, size, PROGRAM, split, *map(str, checkpoints))
+    for code, _, errors in ends:
+        assert code == 0, errors
+    return [[json.loads(line) for line in out.splitlines()] for _, out, _ in ends]
+
+
+def ended(folder: Path, size: int, program: Path, *arguments: str) -> list[tuple[int, str, str]]:
+    """Run a program on all ranks; return the exit code, stdout and stderr of each."""
     hosts = str(hostfile(folder, size))
-    command = [sys.executable, str(PROGRAM), split, *map(str, checkpoints)]
+    command = [sys.executable, str(program), *arguments]
     with ExitStack() as stack:
         ranks = []
         for rank in range(size):
@@ -77,9 +88,7 @@ def launched(
             stack.callback(process.kill)
             ranks.append(process)
         ends = [process.communicate(timeout=120) for process in ranks]
-    for process, (_, errors) in zip(ranks, ends, strict=True):
-        assert process.returncode == 0, errors
-    return [[json.loads(line) for line in out.splitlines()] for out, _ in ends]
+        return [(rank.returncode, *end) for rank, end in zip(ranks, ends, strict=True)]
 
 
 def alone(folder: Path) -> list[int]:
@@ -186,3 +195,17 @@ def test_stages_give_the_tokens_of_one_process(
         # Every rank has the last norm, and a small part of the vocabulary.
         assert whole <= sum(total) < 1.02 * whole
         assert max(total) < (layers / 4 + 0.1) * whole
+
+
+def test_ranks_with_one_other_byte_do_not_start(tmp_path: Path) -> None:
+    first, second = (Path(shutil.copytree(resolve("pico"), tmp_path / name)) for name in "ab")
+    ends = ended(tmp_path, 2, MEMBER, str(first), str(second))
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert int(ends[0][1]) >= 0
+    weights = second / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    for code, _, errors in ended(tmp_path, 2, MEMBER, str(first), str(second)):
+        assert code == 1
+        assert "ValueError: model.safetensors: ranks 0 and 1 have different bytes" in errors
