@@ -14,55 +14,69 @@ class TokenBuffer:
     """Numbers of shape `*lead tokens width` in an array that has room to spare.
 
     Room is added in steps of `STEP` tokens, so that appending a token writes one token: MLX updates
-    the array in place when nothing else refers to it at the time the update is scheduled. Work
-    under way does refer to what it reads: whoever schedules a token before the one before it is
-    computed pays a copy of all of them. Build the graph early, schedule it late.
+    the array in place if nothing else refers to it when the update is scheduled. Work that has not
+    ended refers to its inputs, so a step that is scheduled before the step before it has ended
+    copies the whole array. Build the graph early, schedule it late.
     """
 
     def __init__(self) -> None:
-        """Start empty; the first append decides shape and dtype."""
+        """Start empty; the first tokens decide shape and dtype."""
         self.length = 0
         self._room: Shaped[mx.array, "*lead capacity width"] | None = None
 
-    def append(self, x: Shaped[mx.array, "*lead new width"]) -> None:
-        """Add tokens at the end.
-
-        Raises:
-            ValueError: if they differ in shape or dtype from those that are there.
-        """
-        end = self.length + x.shape[-2]
-        room = self.room_for(x.shape, x.dtype)
-        room[..., self.length : end, :] = x
-        self.keep(room, x.shape[-2])
-
-    def room_for(
-        self, new: Sequence[int], dtype: mx.Dtype
-    ) -> Shaped[mx.array, "*lead capacity width"]:
-        """Give the array, with room for tokens of the shape `new` after those that it holds.
-
-        Raises:
-            ValueError: if shape or dtype differ from those of the tokens that are there.
-        """
-        end = self.length + new[-2]
-        self._room = with_room(self._room, new, dtype, -(-end // STEP) * STEP)
-        return self._room
-
-    def keep(self, room: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
-        """Hold, instead of the array that was given, one with `count` more tokens."""
-        self._room = room
-        self.length += count
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of the array, room included; None before the first tokens."""
+        return None if self._room is None else tuple(self._room.shape)
 
     @property
-    def filled(self) -> Shaped[mx.array, "*lead tokens width"]:
-        """The tokens appended and not trimmed."""
-        if self._room is None:
-            raise ValueError("the buffer is empty: append to it before reading it")
-        return self._room[..., : self.length, :]
+    def dtype(self) -> mx.Dtype | None:
+        """The dtype of the array; None before the first tokens."""
+        return None if self._room is None else self._room.dtype
 
     @property
     def arrays(self) -> list[mx.array]:
         """The array behind the buffer, if there is one yet."""
         return [] if self._room is None else [self._room]
+
+    @property
+    def filled(self) -> Shaped[mx.array, "*lead tokens width"]:
+        """The tokens that were appended and not trimmed.
+
+        Raises:
+            ValueError: if nothing was appended yet.
+        """
+        if self._room is None:
+            raise ValueError("the buffer is empty: append to it before reading it")
+        return self._room[..., : self.length, :]
+
+    def append(self, x: Shaped[mx.array, "*lead new width"]) -> None:
+        """Add tokens at the end.
+
+        Raises:
+            ValueError: if they differ in shape or dtype from earlier ones.
+        """
+        end = self.length + x.shape[-2]
+        room = self.reserve(x.shape, x.dtype)
+        room[..., self.length : end, :] = x
+        self.commit(room, x.shape[-2])
+
+    def reserve(
+        self, new: Sequence[int], dtype: mx.Dtype
+    ) -> Shaped[mx.array, "*lead capacity width"]:
+        """Return the array, with room for tokens of the shape `new` after the present ones.
+
+        Raises:
+            ValueError: if shape or dtype differ from those of the present tokens.
+        """
+        end = self.length + new[-2]
+        self._room = with_room(self._room, new, dtype, -(-end // STEP) * STEP)
+        return self._room
+
+    def commit(self, room: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
+        """Replace the array by its successor, in which `count` more tokens are written."""
+        self._room = room
+        self.length += count
 
     def trim(self, length: int) -> None:
         """Forget all but the first `length` tokens; their room stays.
@@ -73,6 +87,18 @@ class TokenBuffer:
         if not 0 <= length <= self.length:
             raise ValueError(f"length: expected 0 to {self.length}, got {length}")
         self.length = length
+
+    def fork(self) -> TokenBuffer:
+        """Return a second buffer with the same tokens; the next write to either copies them."""
+        twin = TokenBuffer()
+        twin.length = self.length
+        twin._room = None if self._room is None else another_name(self._room)
+        return twin
+
+
+def another_name(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
+    """Return an array object of its own for the same numbers: a slice update leaves x alone."""
+    return x[...]
 
 
 def with_room(

@@ -8,8 +8,9 @@ import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import OpSet
 
-from tinyllm_layers.kv_cache import KVCache
-from tinyllm_layers.token_buffer import STEP, with_room
+from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
+from tinyllm_layers.cache.token_buffer import STEP, another_name, with_room
 
 
 class RotatingCache(KVCache):
@@ -47,38 +48,64 @@ class RotatingCache(KVCache):
         """The arrays of keys and values."""
         return [array for array in (self._keys, self._values) if array is not None]
 
+    def update(
+        self,
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+    ) -> tuple[Float[mx.array, "B Hkv slots D"], Float[mx.array, "B Hkv slots D"]]:
+        """Append keys and values, and return the slots in use; `slot_positions` orders them.
+
+        Of a chunk that is longer than the ring, only the tokens that stay are stored.
+        """
+        check_appended(k, v, self._shape, self._dtype)
+        self._store(k, v)
+        return self._held()
+
     def attend(
         self,
         q: Float[mx.array, "B H L D"],
         k: Float[mx.array, "B Hkv L D"],
         v: Float[mx.array, "B Hkv L D"],
+        batch: Batch,
         scale: float,
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
-        """Attend to what is there and to the new tokens, and give these their slots.
+        """Attend to the stored and the new tokens, and store the new ones.
 
-        A single token takes its slot first: what it overwrites is what it no longer sees. Of a
-        chunk, the first tokens still see what the last ones overwrite.
+        A decoded token is stored first: it replaces a token that it no longer sees. The first
+        tokens of a prompt's chunk still see tokens that the last ones replace.
         """
-        if q.shape[2] == 1:
-            self._store(k, v)
-            return ops.attention(q, *self._held(), scale, None)
+        check_new_tokens(q, k, v, self._shape, self._dtype)
+        if batch.phase == "decode" and q.shape[2] == 1:
+            return ops.attention(q, *self.update(k, v), scale, None, phase=batch.phase)
         new = mx.arange(self._offset, self._offset + q.shape[2])
-        seen = mx.concatenate([self._positions(), new])
+        seen = mx.concatenate([self.slot_positions(), new])
         recent = seen > new[:, None] - self._ring
-        visible = (seen <= new[:, None]) & (recent | (seen < self.keep))
-        mask = mx.where(visible, 0, -mx.inf).astype(mx.float32)  # L S
+        mask = (seen <= new[:, None]) & (recent | (seen < self.keep))  # L S
         if self._keys is None:
             keys, values = k, v
         else:
             pairs = zip(self._held(), (k, v), strict=True)
             keys, values = (mx.concatenate([held, fresh], axis=2) for held, fresh in pairs)
-        out = ops.attention(q, keys, values, scale, mask)
+        out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
         self._store(k, v)
         return out
 
+    def fork(self) -> RotatingCache:
+        """Return a second cache with the same tokens."""
+        twin = RotatingCache(self.max_size, self.keep)
+        twin._offset = self._offset
+        twin._keys = None if self._keys is None else another_name(self._keys)
+        twin._values = None if self._values is None else another_name(self._values)
+        return twin
+
+    def slot_positions(self) -> Integer[mx.array, "slots"]:
+        """The position of the token in each slot in use."""
+        slot, last = mx.arange(min(self._offset, self.max_size)), self._offset - 1
+        return mx.where(slot < self.keep, slot, last - (last - slot) % self._ring)
+
     def can_trim(self, length: int) -> bool:
-        """A prefix can be gone back to until the ring has turned, the whole text always."""
+        """Return True for any prefix until the ring has turned, and for the whole text."""
         return 0 <= length <= self._offset and self._offset <= max(self.max_size, length)
 
     def trim(self, length: int) -> None:
@@ -96,15 +123,20 @@ class RotatingCache(KVCache):
         return self.max_size - self.keep
 
     def _slot(self, position: int) -> int:
-        """Where the token of a position is kept."""
+        """The slot of the token at a position."""
         if position < self.keep:
             return position
         return self.keep + (position - self.keep) % self._ring
 
-    def _positions(self) -> Integer[mx.array, "slots"]:
-        """The position of the token in each slot."""
-        slot, last = mx.arange(min(self._offset, self.max_size)), self._offset - 1
-        return mx.where(slot < self.keep, slot, last - (last - slot) % self._ring)
+    @property
+    def _shape(self) -> tuple[int, ...] | None:
+        """The shape of the stored keys, if there are any."""
+        return None if self._keys is None else tuple(self._keys.shape)
+
+    @property
+    def _dtype(self) -> mx.Dtype | None:
+        """The dtype of the stored keys, if there are any."""
+        return None if self._keys is None else self._keys.dtype
 
     def _held(self) -> tuple[mx.array, mx.array]:
         """The slots in use."""

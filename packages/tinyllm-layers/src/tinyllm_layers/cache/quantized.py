@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import OpSet, QuantizedTensor
-from tinyllm_ops.quantized_tensor import check_format
+from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor
+from tinyllm_ops.quantization.tensor import check_format
 
-from tinyllm_layers.kv_cache import KVCache
-from tinyllm_layers.token_buffer import TokenBuffer
+from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
+from tinyllm_layers.cache.token_buffer import TokenBuffer
 
 
 class QuantizedCache(KVCache):
@@ -40,26 +41,38 @@ class QuantizedCache(KVCache):
         """The packed codes, scales and biases of keys and values."""
         return [array for buffer in [*self._keys, *self._values] for array in buffer.arrays]
 
+    def update(
+        self,
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+        ops: OpSet = REFERENCE,
+    ) -> tuple[QuantizedTensor, QuantizedTensor]:
+        """Quantize by `ops` and append keys and values, and return those of all tokens."""
+        check_appended(k, v, self._shape, self._keys[1].dtype)
+        codes = [ops.quantize(x, self.group_size, self.bits) for x in (k, v)]
+        return self._append(self._keys, codes[0]), self._append(self._values, codes[1])
+
     def attend(
         self,
         q: Float[mx.array, "B H L D"],
         k: Float[mx.array, "B Hkv L D"],
         v: Float[mx.array, "B Hkv L D"],
+        batch: Batch,
         scale: float,
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
-        """Quantize and append k and v, and attend causally to all that is there.
+        """Quantize and append k and v, and attend causally to all tokens.
 
-        The new tokens, too, are seen through their codes, so that the size of a prefill chunk
+        The new tokens are seen through their codes as well, so that the size of a prefill chunk
         does not change the result.
         """
-        keys = self._append(self._keys, k, ops)
-        values = self._append(self._values, v, ops)
+        check_new_tokens(q, k, v, self._shape, self._keys[1].dtype)
+        keys, values = self.update(k, v, ops)
         mask = "causal" if q.shape[2] > 1 else None
-        return ops.attention(q, keys, values, scale, mask)
+        return ops.attention(q, keys, values, scale, mask, phase=batch.phase)
 
     def can_trim(self, length: int) -> bool:
-        """Any prefix can be gone back to."""
+        """Return True for any prefix."""
         return 0 <= length <= self.offset
 
     def trim(self, length: int) -> None:
@@ -67,9 +80,21 @@ class QuantizedCache(KVCache):
         for buffer in [*self._keys, *self._values]:
             buffer.trim(length)
 
-    def _append(self, buffers: list[TokenBuffer], x: mx.array, ops: OpSet) -> QuantizedTensor:
-        """Store the codes of x, and return those of all tokens."""
-        codes = ops.quantize(x, self.group_size, self.bits)
+    def fork(self) -> QuantizedCache:
+        """Return a second cache with the same tokens."""
+        twin = QuantizedCache(self.bits, self.group_size)
+        twin._keys = [buffer.fork() for buffer in self._keys]
+        twin._values = [buffer.fork() for buffer in self._values]
+        return twin
+
+    @property
+    def _shape(self) -> tuple[int, ...] | None:
+        """The shape `B Hkv capacity D` of the stored keys, if there are any."""
+        packed = self._keys[0].shape
+        return None if packed is None else (*packed[:-1], packed[-1] * 32 // self.bits)
+
+    def _append(self, buffers: list[TokenBuffer], codes: QuantizedTensor) -> QuantizedTensor:
+        """Store codes, and return those of all tokens."""
         for buffer, part in zip(buffers, codes.arrays, strict=True):
             buffer.append(part)
         packed, scales, biases = (buffer.filled for buffer in buffers)
