@@ -4,6 +4,7 @@ Arguments are those of the contract (`tinyllm_ops.OpSet`), checked by the caller
 """
 
 import mlx.core as mx
+from tinyllm_ops import Phase
 
 NativeWeight = tuple[mx.array, mx.array | None, mx.array | None, int, int, str, int]
 """Numbers or codes, scales, biases; group size, bits, mode; rows that are interleaved, or 0."""
@@ -51,13 +52,19 @@ def moe_weights(
     residual: bool,
 ) -> FeedForward: ...
 def linear(
-    x: mx.array, w: NativeWeight, bias: mx.array | None, residual: mx.array | None
+    x: mx.array,
+    w: NativeWeight,
+    bias: mx.array | None,
+    residual: mx.array | None = None,
+    phase: Phase | None = None,
 ) -> mx.array: ...
-def expert_linear(x: mx.array, w: NativeWeight, experts: mx.array) -> mx.array: ...
+def expert_linear(
+    x: mx.array, w: NativeWeight, experts: mx.array, phase: Phase | None = None
+) -> mx.array: ...
 def embedding(ids: mx.array, w: NativeWeight, dtype: mx.Dtype) -> mx.array: ...
-def feed_forward(x: mx.array, half: FeedForward) -> mx.array: ...
+def feed_forward(x: mx.array, half: FeedForward, phase: Phase | None = None) -> mx.array: ...
 def attention_inputs(
-    x: mx.array, block: AttentionWeights, positions: mx.array
+    x: mx.array, block: AttentionWeights, positions: mx.array, phase: Phase | None = None
 ) -> list[mx.array]: ...
 def blocks(
     x: mx.array,
@@ -65,6 +72,7 @@ def blocks(
     second: list[FeedForward],
     stores: list[mx.array],
     offset: int,
+    phase: Phase | None = None,
 ) -> list[mx.array]: ...
 def paged_blocks(
     x: mx.array,
@@ -73,6 +81,7 @@ def paged_blocks(
     stores: list[NativeWeight],
     pages: PageTableArrays,
     window: int,
+    phase: Phase | None = None,
 ) -> list[mx.array]: ...
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array: ...
 def swiglu(gate: mx.array, up: mx.array) -> mx.array: ...
@@ -89,6 +98,7 @@ def attention(
     scale: float,
     causal: bool,
     mask: mx.array | None,
+    phase: Phase | None = None,
 ) -> mx.array: ...
 def paged_attention(
     q: mx.array,
@@ -99,6 +109,7 @@ def paged_attention(
     context_lengths: mx.array,
     scale: float,
     window: int,
+    phase: Phase | None = None,
 ) -> mx.array: ...
 def interleaves(w: NativeWeight) -> int: ...
 def interleave(part: mx.array, side: int) -> mx.array: ...

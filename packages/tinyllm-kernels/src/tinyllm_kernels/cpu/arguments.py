@@ -44,14 +44,14 @@ def with_arrays(w: Weight, arrays: Sequence[mx.array]) -> Weight:
     return replace(w, packed=packed, scales=scales, biases=biases)
 
 
-def page_table_arrays(pages: PageTable) -> PageTableArrays:
-    """Return the arrays of a page table in the order of the extension."""
+def page_table_arrays(pages: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:
+    """Return the arrays of a page table, and the positions of the tokens, for the extension."""
     arrays = pages.arrays
     return (
         arrays.block_tables,
         arrays.cu_seqlens_q,
         arrays.seq_lens,
-        arrays.positions,
+        positions,
         arrays.slot_mapping,
     )
 

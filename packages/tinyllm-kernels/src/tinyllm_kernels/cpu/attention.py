@@ -37,7 +37,9 @@ def attention(
     if isinstance(mask, mx.array):
         whole = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
         added = _four_axes(whole)
-    out = native.attention(_four_axes(q), _stored(k), _stored(v), scale, isinstance(mask, str), added)
+    out = native.attention(
+        _four_axes(q), _stored(k), _stored(v), scale, isinstance(mask, str), added
+    )
     return out.reshape(q.shape) if q.ndim != 4 else out
 
 
@@ -66,6 +68,7 @@ def paged_attention(
         arrays.seq_lens,
         scale,
         window or 0,
+        phase,
     )
 
 

@@ -24,7 +24,7 @@ def linear(
     check_linear(x, w, bias, residual)
     if x.size == 0:
         return MLX.linear(x, w, bias, residual)
-    return native.linear(x, native_weight(w), bias, residual)
+    return native.linear(x, native_weight(w), bias, residual, phase)
 
 
 def expert_linear(
@@ -38,7 +38,7 @@ def expert_linear(
     check_expert_linear(x, w, experts)
     if x.size == 0:
         return MLX.expert_linear(x, w, experts)
-    return native.expert_linear(x, native_weight(w), experts.astype(mx.int32))
+    return native.expert_linear(x, native_weight(w), experts.astype(mx.int32), phase)
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
