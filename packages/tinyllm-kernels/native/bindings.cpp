@@ -85,6 +85,7 @@ NB_MODULE(_cpu, m) {
   m.def(
       "mlp_weights",
       [](const Norm& n, const Weight& gate, const Weight& up, const Weight& down, bool residual) {
+        nb::gil_scoped_release release;  // the weights are evaluated
         return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MlpWeights>(
             norm(n), weight(gate), weight(up), weight(down), residual)};
       },
@@ -93,6 +94,7 @@ NB_MODULE(_cpu, m) {
       "moe_weights",
       [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
          const Weight& down, int chosen, bool shares_add_to_1, bool residual) {
+        nb::gil_scoped_release release;
         return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MoeWeights>(
             norm(n), weight(router), weight(gate), weight(up), weight(down), chosen,
             shares_add_to_1, residual)};
@@ -111,6 +113,7 @@ NB_MODULE(_cpu, m) {
           [](Told<tinyllm::AttentionWeights>* self, const Norm& n, const Projection& q,
              const Projection& k, const Projection& v, const Projection& o, int head_dim,
              const Rotary& r, const Norm& q_norm, const Norm& k_norm, bool residual) {
+            nb::gil_scoped_release release;
             new (self) Told<tinyllm::AttentionWeights>{std::make_shared<tinyllm::AttentionWeights>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
                 rotary(r), norm(q_norm), norm(k_norm), residual)};
@@ -175,7 +178,14 @@ NB_MODULE(_cpu, m) {
       "part"_a, "side"_a);
   m.def(
       "use_huge_pages",
-      [](const array& x) { tinyllm::use_huge_pages(x.data<void>(), x.nbytes()); }, "x"_a);
+      [](const array& x) {
+        array evaluated = x;  // another thread may assign to the Python object meanwhile
+        nb::gil_scoped_release release;
+        evaluated.eval();
+        const size_t bytes = evaluated.data_size() * evaluated.itemsize();
+        tinyllm::use_huge_pages(evaluated.data<void>(), bytes);
+      },
+      "x"_a);
   m.def("tiers", [] {
     std::vector<std::string> names;
     for (const tinyllm::Kernels* kernels : tinyllm::tiers()) names.emplace_back(kernels->name);
