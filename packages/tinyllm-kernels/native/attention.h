@@ -59,6 +59,7 @@ struct AttentionTask {
   float scale = 1;
   bool causal = false;           // key j is seen by query i where j <= i + S - L;
   int64_t window = 0;            // unless this is 0, of those only the last `window` are
+  int64_t decode_queries = 1;    // requests of up to so many queries are decode steps
   const void* mask = nullptr;    // added to the scores, or null
   int64_t mask_strides[4] = {};  // of request, head, query and key; 0 where it is broadcast
   Type mask_type = Type::float32;
@@ -69,7 +70,8 @@ struct AttentionTask {
   int64_t width() const { return (dim + 31) / 32 * 32; }
 };
 
-// One request of a task. What is read from arrays nobody has checked: it is kept within bounds.
+// One request of a task. Numbers from arrays are clamped, so that no query or key outside the arrays
+// is accessed.
 struct Request {
   Request(const AttentionTask& t, int64_t index) : queries(t.length), keys(t.keys) {
     if (!t.block_table) return;

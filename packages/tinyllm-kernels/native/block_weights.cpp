@@ -7,7 +7,7 @@ namespace {
 template <typename Task>
 Task with_rows(Task task, const Rows& rows, bool residual, void* y) {
   task.x = rows.x, task.residual = residual ? rows.x : nullptr;
-  task.rows = rows.count, task.tokens = rows.tokens, task.type = rows.type;
+  task.rows = rows.count, task.phase = rows.phase, task.type = rows.type;
   task.y = y;
   return task;
 }

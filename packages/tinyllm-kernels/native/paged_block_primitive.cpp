@@ -50,8 +50,12 @@ class PageArrays {
 
 class PagedBlocks : public CpuPrimitives {
  public:
-  PagedBlocks(std::vector<BlockWeights> blocks, const std::vector<WeightArrays>& stores, int window)
-      : blocks_(std::move(blocks)), stores_(stores.begin(), stores.end()), window_(window) {}
+  PagedBlocks(std::vector<BlockWeights> blocks, const std::vector<WeightArrays>& stores, int window,
+              OptionalPhase phase)
+      : blocks_(std::move(blocks)),
+        stores_(stores.begin(), stores.end()),
+        window_(window),
+        phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     let_go(inputs, outputs);
@@ -62,7 +66,8 @@ class PagedBlocks : public CpuPrimitives {
     const auto where = inputs.begin() + at;
     dispatch(outputs, [&kernels = kernels_, blocks = blocks_, x = Input(inputs[0]),
                        stores = std::move(stores), where = std::vector<Input>(where, inputs.end()),
-                       window = window_, y, type = type_of(outputs[0].dtype())] {
+                       window = window_, phase = phase_, y,
+                       type = type_of(outputs[0].dtype())] {
       Copies copies;
       const auto integers = [&](size_t i) {
         return static_cast<const int32_t*>(placed(where[i], copies));
@@ -71,7 +76,7 @@ class PagedBlocks : public CpuPrimitives {
       task.block_table = integers(0), task.query_starts = integers(1);
       task.context_lengths = integers(2), task.slots = integers(4);
       task.requests = where[0].shape[0], task.blocks = where[0].shape[1];
-      task.window = window;
+      task.window = window, task.decode_queries = decode_queries(phase);
       const int32_t* positions = integers(3);
       const void* row = placed(x, copies);
       Relay relay(blocks, x.size * size_of(type), y);
@@ -80,6 +85,7 @@ class PagedBlocks : public CpuPrimitives {
         task.inputs = told.inputs();
         task.inputs.x = row, task.inputs.type = type;
         task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
+        task.inputs.phase = phase_of(x, phase);
         task.inputs.positions = positions, task.inputs.one_row = false;
         task.o = told.o(), task.o_bias = told.o_bias();
         task.residual = told.residual() ? row : nullptr;
@@ -91,7 +97,7 @@ class PagedBlocks : public CpuPrimitives {
           run(kernels, task);
         });
         if (!blocks[i].second) continue;
-        const Rows rows = rows_of(x, row, type);
+        const Rows rows = rows_of(x, row, type, phase);
         row = relay.put([&](char* y) { blocks[i].second->run(kernels, rows, y); });
       }
     });
@@ -103,20 +109,22 @@ class PagedBlocks : public CpuPrimitives {
   std::vector<BlockWeights> blocks_;
   std::vector<PageArrays> stores_;
   int window_;
+  OptionalPhase phase_;
 };
 
 }  // namespace
 
 std::vector<mx::array> paged_blocks(const mx::array& x, std::vector<BlockWeights> blocks,
                                     const std::vector<WeightArrays>& stores,
-                                    const PagedTokensArrays& pages, int window) {
+                                    const PagedTokensArrays& pages, int window,
+                                    OptionalPhase phase) {
   std::vector<mx::array> inputs = {x};
   for (const WeightArrays& store : stores) append(inputs, store);
   const size_t outputs = inputs.size();
   inputs.insert(inputs.end(), {pages.block_table, pages.query_starts, pages.context_lengths,
                                pages.positions, pages.slots});
   return same_shapes(inputs, outputs,
-                     std::make_shared<PagedBlocks>(std::move(blocks), stores, window));
+                     std::make_shared<PagedBlocks>(std::move(blocks), stores, window, phase));
 }
 
 }  // namespace tinyllm

@@ -35,22 +35,30 @@ def opset_of(native: ModuleType) -> OpSet:
     """The OpSet whose kernels are those of the extension `native`; the same one each time."""
 
     def linear(
-        x: Float[mx.array, "*batch I"], w: Weight, bias: Float[mx.array, "O"] | None = None
+        x: Float[mx.array, "*batch I"],
+        w: Weight,
+        bias: Float[mx.array, "O"] | None = None,
+        *,
+        phase: str | None = None,
     ) -> Float[mx.array, "*batch O"]:
         """x w^T + bias; a quantized w stays packed, and sums are float32."""
         check_linear(x, w, bias)
         if x.size == 0:
             return MLX.linear(x, w, bias)
-        return array(native.linear(x, weight(w), bias))
+        return array(native.linear(x, weight(w), bias, None, phase))
 
     def expert_linear(
-        x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+        x: Float[mx.array, "*batch I"],
+        w: Weight,
+        experts: Integer[mx.array, "*batch"],
+        *,
+        phase: str | None = None,
     ) -> Float[mx.array, "*batch O"]:
         """Each row times its expert's matrix, run by run of equal experts."""
         check_expert_linear(x, w, experts)
         if x.size == 0:
             return MLX.expert_linear(x, w, experts)
-        return array(native.expert_linear(x, weight(w), experts.astype(mx.int32)))
+        return array(native.expert_linear(x, weight(w), experts.astype(mx.int32), phase))
 
     def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
         """w[ids]; only the rows asked for are read back."""

@@ -22,6 +22,8 @@ def attention_of(native: ModuleType) -> Attention:
         v: Weight,
         scale: float | None = None,
         mask: Float[mx.array, "..."] | str | None = None,
+        *,
+        phase: str | None = None,
     ) -> Float[mx.array, "*batch H L D"]:
         """Keys and values are read where the cache has them, once for all heads of a group."""
         check_attention(q, k, v, mask)
@@ -34,7 +36,7 @@ def attention_of(native: ModuleType) -> Attention:
         if isinstance(mask, mx.array):
             added = _four_axes(mx.broadcast_to(mask, (*batch, heads, length, keys)))
         causal = isinstance(mask, str)
-        out = native.attention(_four_axes(q), _stored(k), _stored(v), scale, causal, added)
+        out = native.attention(_four_axes(q), _stored(k), _stored(v), scale, causal, added, phase)
         return array(out).reshape(q.shape) if q.ndim != 4 else array(out)
 
     return attention
@@ -52,6 +54,8 @@ def paged_attention_of(native: ModuleType) -> PagedAttention:
         context_lengths: Int32[mx.array, "R"],
         scale: float | None = None,
         window: int | None = None,
+        *,
+        phase: str | None = None,
     ) -> Float[mx.array, "T H D"]:
         """Pages are read in place; nothing comes back to the host."""
         check_paged_attention(q, k, v, block_table, query_starts, context_lengths, window)
@@ -59,7 +63,8 @@ def paged_attention_of(native: ModuleType) -> PagedAttention:
             return mx.zeros(q.shape, q.dtype)
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         where = (block_table, query_starts, context_lengths)
-        return array(native.paged_attention(q, _stored(k), _stored(v), *where, scale, window or 0))
+        out = native.paged_attention(q, _stored(k), _stored(v), *where, scale, window or 0, phase)
+        return array(out)
 
     return paged_attention
 
