@@ -77,7 +77,8 @@ struct Request {
     if (!t.block_table) return;
     first = std::clamp<int64_t>(t.query_starts[index], 0, t.tokens);
     queries = std::clamp<int64_t>(t.query_starts[index + 1], first, t.tokens) - first;
-    keys = std::clamp<int64_t>(t.context_lengths[index], 0, t.blocks * t.page);
+    const int64_t most = t.pages > 0 ? t.blocks * t.page : 0;
+    keys = std::clamp<int64_t>(t.context_lengths[index], 0, most);
   }
 
   int64_t first = 0;  // row of q, where those of all requests stand one after the other

@@ -126,6 +126,18 @@ class Blocks : public CpuPrimitives {
   OptionalPhase phase_;
 };
 
+// Throws std::invalid_argument if the new keys or values of x do not fit into `store`.
+void check_store(const mx::array& x, const AttentionInputsTask& block, const mx::array& store,
+                 int offset) {
+  require(x.ndim() == 3 && x.shape(2) == block.q.columns,
+          "x: expected the shape B L E of the weights");
+  require(store.ndim() == 4 && store.shape(0) == x.shape(0) && store.shape(1) == block.kv_heads &&
+              store.shape(3) == block.dim && store.dtype() == x.dtype(),
+          "stores: expected the shape B Hkv capacity D and the dtype of x");
+  require(offset >= 0 && x.shape(1) <= store.shape(2) - offset,
+          "offset: expected room in the stores for all tokens of x");
+}
+
 }  // namespace
 
 mx::array feed_forward(const mx::array& x, std::shared_ptr<FeedForward> half,
@@ -138,6 +150,11 @@ std::vector<mx::array> attention_inputs(const mx::array& x,
                                         std::shared_ptr<AttentionWeights> block,
                                         const mx::array& positions, OptionalPhase phase) {
   const AttentionInputsTask& told = block->inputs();
+  require(x.ndim() == 3 && x.shape(2) == told.q.columns, "x: expected the shape B L E of the weights");
+  require(positions.ndim() == 2 && positions.shape(1) == x.shape(1) &&
+              (positions.shape(0) == 1 || positions.shape(0) == x.shape(0)) &&
+              positions.dtype() == mx::int32,
+          "positions: expected the shape 1 L or B L, and int32");
   const auto heads_of = [&](int64_t heads) {
     return mx::Shape{x.shape(0), static_cast<int>(heads), x.shape(1), static_cast<int>(told.dim)};
   };
@@ -150,6 +167,10 @@ std::vector<mx::array> attention_inputs(const mx::array& x,
 std::vector<mx::array> blocks(const mx::array& x, std::vector<BlockWeights> blocks,
                               const std::vector<mx::array>& stores, int offset,
                               OptionalPhase phase) {
+  require(stores.size() == 2 * blocks.size(), "stores: expected keys and values of each block");
+  for (size_t i = 0; i < stores.size(); ++i) {
+    check_store(x, blocks[i / 2].attention->inputs(), stores[i], offset);
+  }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), stores.begin(), stores.end());
   return same_shapes(inputs, inputs.size(),

@@ -55,7 +55,7 @@ class ExpertLinear : public CpuPrimitive {
       const int32_t* chosen = static_cast<const int32_t*>(placed(experts, copies));
       for (int64_t first = 0, last; first < experts.size; first = last) {
         for (last = first + 1; last < experts.size && chosen[last] == chosen[first];) ++last;
-        const Weights weights = w.placed(copies, chosen[first]);
+        const Weights weights = w.placed(copies, w.clamped(chosen[first]));
         const int64_t row_bytes = static_cast<int64_t>(itemsize);
         Operand run(kernels, rows + first * weights.columns * row_bytes, type, last - first,
                     weights.columns, phase);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "paged_attention_block.h"
+#include "primitive.h"
 #include "primitives.h"
 #include "relay.h"
 #include "taken_over.h"
@@ -112,12 +113,50 @@ class PagedBlocks : public CpuPrimitives {
   OptionalPhase phase_;
 };
 
+// Throws std::invalid_argument unless there is one slot a token, and one length a request.
+void check_pages(const mx::array& x, const PagedTokensArrays& pages) {
+  require(x.ndim() == 3, "x: expected the shape B L E");
+  for (const mx::array* each : {&pages.block_table, &pages.query_starts, &pages.context_lengths,
+                                &pages.positions, &pages.slots}) {
+    require(each->dtype() == mx::int32, "pages: expected arrays of int32");
+  }
+  const size_t tokens = static_cast<size_t>(x.shape(0)) * x.shape(1);
+  require(pages.positions.size() == tokens && pages.slots.size() == tokens,
+          "positions, slots: expected one a token");
+  require(pages.block_table.ndim() == 2, "block_table: expected the shape R blocks");
+  const size_t requests = pages.block_table.shape(0);
+  require(pages.query_starts.size() == requests + 1 && pages.context_lengths.size() == requests,
+          "query_starts, context_lengths: expected R+1 and R numbers");
+}
+
+// Throws std::invalid_argument unless keys or values, of as many pages as `like`, fit the block.
+void check_store(const mx::array& x, const AttentionInputsTask& block, const mx::array& like,
+                 const WeightArrays& store) {
+  require(x.shape(2) == block.q.columns, "x: expected the shape B L E of the weights");
+  const auto fits = [&](const std::optional<mx::array>& part, int64_t width) {
+    return part && part->ndim() == 4 && part->shape(0) == like.shape(0) &&
+           part->shape(1) == block.kv_heads && part->shape(2) == like.shape(2) &&
+           part->shape(3) == width;
+  };
+  const bool dense = !store.scales;
+  const int64_t groups = dense ? 0 : block.dim / store.group_size;
+  require(fits(store.w, dense ? block.dim : block.dim * store.bits / 32) &&
+              (dense || (fits(store.scales, groups) && fits(store.biases, groups))),
+          "stores: expected the shape P Hkv page D");
+  require((dense ? store.w : *store.scales).dtype() == x.dtype(), "stores: expected the dtype of x");
+}
+
 }  // namespace
 
 std::vector<mx::array> paged_blocks(const mx::array& x, std::vector<BlockWeights> blocks,
                                     const std::vector<WeightArrays>& stores,
                                     const PagedTokensArrays& pages, int window,
                                     OptionalPhase phase) {
+  check_pages(x, pages);
+  require(stores.size() == 2 * blocks.size(), "stores: expected keys and values of each block");
+  for (size_t i = 0; i < stores.size(); ++i) {
+    check_store(x, blocks[i / 2].attention->inputs(), stores[i / 2 * 2].w, stores[i]);
+  }
   std::vector<mx::array> inputs = {x};
   for (const WeightArrays& store : stores) append(inputs, store);
   const size_t outputs = inputs.size();

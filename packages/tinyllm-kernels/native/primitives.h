@@ -27,7 +27,7 @@ mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,
                         const std::optional<mlx::core::array>& residual, OptionalPhase phase);
 
 // Each row of x `*batch K` times the matrix of its own expert in w `X N K`; experts `*batch` of int32
-// ascend.
+// ascend. An expert that w does not have is read as the last one.
 mlx::core::array expert_linear(const mlx::core::array& x, const WeightArrays& w,
                                const mlx::core::array& experts, OptionalPhase phase);
 
