@@ -16,7 +16,7 @@ from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sampler import Sampler
-from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.output import Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 __all__ = [

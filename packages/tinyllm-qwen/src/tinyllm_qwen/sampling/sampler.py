@@ -51,6 +51,7 @@ class Sampler:
             if token >= vocab_size:
                 raise ValueError(f"logit_bias: token id must be in [0, {vocab_size}), got {token}")
         self._params = params
+        self._is_greedy = params.is_greedy
         self._ops = ops
         self._vocabulary = mx.arange(vocab_size, dtype=mx.int32)
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
@@ -90,17 +91,20 @@ class Sampler:
         expected = self._vocabulary.shape
         if logits.shape != expected:
             raise ValueError(f"logits must have shape {expected}, got {logits.shape}")
-        scores = self._penalties(self._add_bias(logits))
+        scores = self._add_bias(logits)
+        if self._penalties.active:
+            scores = self._penalties(scores)
         if allowed is not None:
             scores = mx.maximum(scores.astype(mx.float32), _RULED_OUT)
             scores = mx.where(allowed, scores, -math.inf)
         token = self._choose(scores)
-        self._penalties.record(token)
+        if self._penalties.active:
+            self._penalties.record(token)
         return Sample.of(token, logits, self._params.top_logprobs, self._ops)
 
     @property
-    def reach(self) -> int | None:
-        """How many of the best tokens settle the choice and what is reported of it.
+    def num_candidates(self) -> int | None:
+        """The number of best tokens that settle the choice and its report.
 
         None if every score counts: without top-k a draw and its filters look at all of them, and a
         bias or a penalty can bring any token to the top.
@@ -113,8 +117,8 @@ class Sampler:
         choices = 1 if params.is_greedy else params.top_k
         return min(max(choices, params.top_logprobs), self._vocabulary.size)
 
-    def among(self, best: BestTokens) -> Sample:
-        """Choose where at least the `reach` best tokens are known, and the others are not.
+    def from_candidates(self, best: BestTokens) -> Sample:
+        """Choose among the best tokens, of which at least `num_candidates` are known.
 
         The token is the one that all scores would have given, but for scores that tie for the last
         place: see `Candidates.top_k`.
@@ -143,8 +147,7 @@ class Sampler:
         return scores.astype(mx.float32).at[self._biased_tokens].add(self._biases)
 
     def _choose(self, scores: Float[mx.array, "V"]) -> Int[mx.array, ""]:
-        params = self._params
-        if params.is_greedy:
+        if self._is_greedy:
             return self._ops.argmax(scores)
         return self._draw(Candidates(self._vocabulary, scores))
 
