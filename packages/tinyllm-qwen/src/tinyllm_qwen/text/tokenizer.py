@@ -27,6 +27,36 @@ def _byte_of_character() -> dict[str, int]:
 _BYTE_OF_CHARACTER = _byte_of_character()
 
 
+class IncrementalDetokenizer:
+    """Text of tokens that come one at a time, without ever showing half a character.
+
+    A byte-level token is a run of bytes, and a character may spread over several tokens: bytes
+    are held back until they complete a character or can no longer do so. All pieces together, the
+    one from `finish` included, equal the decoding of all tokens at once.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        """Start a text.
+
+        Args:
+            token_bytes: gives the bytes of a token; none for a token that is not to be shown.
+        """
+        self._token_bytes = token_bytes
+        # As `tokenizers` does, one U+FFFD stands for each maximal subpart of a broken sequence
+        # (the Unicode Standard, section 3.9, "U+FFFD substitution of maximal subparts").
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """Return the text that `token` completes; empty while a character is incomplete."""
+        return self._decoder.decode(self._token_bytes(token))
+
+    def finish(self) -> str:
+        """End the text: an incomplete character becomes U+FFFD, and the next push starts anew."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest
+
+
 class Tokenizer:
     """A byte-level BPE tokenizer with its special tokens and chat template.
 
@@ -186,33 +216,3 @@ class Tokenizer:
                 **template_kwargs,
             )
         )
-
-
-class IncrementalDetokenizer:
-    """Text of tokens that come one at a time, without ever showing half a character.
-
-    A byte-level token is a run of bytes, and a character may spread over several tokens: bytes
-    are held back until they complete a character or can no longer do so. All pieces together, the
-    one from `finish` included, equal the decoding of all tokens at once.
-    """
-
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
-        """Start a text.
-
-        Args:
-            token_bytes: gives the bytes of a token; none for a token that is not to be shown.
-        """
-        self._token_bytes = token_bytes
-        # As `tokenizers` does, one U+FFFD stands for each maximal subpart of a broken sequence
-        # (the Unicode Standard, section 3.9, "U+FFFD substitution of maximal subparts").
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        """Return the text that `token` completes; empty while a character is incomplete."""
-        return self._decoder.decode(self._token_bytes(token))
-
-    def finish(self) -> str:
-        """End the text: an incomplete character becomes U+FFFD, and the next push starts anew."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
