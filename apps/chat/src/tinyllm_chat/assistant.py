@@ -10,13 +10,13 @@ from tinyllm_kernels import Arithmetic, BackendError
 from tinyllm_qwen import (
     GenerationConfig,
     Piece,
-    Qwen,
     SamplingParams,
     Tokenizer,
     generate,
     load,
 )
 from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.reasoning import OPEN, ReasoningParser, Segment
 
@@ -51,7 +51,7 @@ class Assistant:
 
     def __init__(
         self,
-        model: Qwen,
+        model: LanguageModel,
         tokenizer: Tokenizer,
         advice: GenerationConfig,
         backend: Arithmetic,
@@ -146,8 +146,8 @@ class Assistant:
     def details(self) -> list[str]:
         """The lines of /stats that tell of the model."""
         held = f"{len(self.cache.tokens):,} of {self.window:,} tokens"
-        share = self.model.share
-        part = "" if share is None else f" on this rank of {share.ranks.size}"
+        ranks = self.model.num_ranks
+        part = "" if ranks == 1 else f" on this rank of {ranks}"
         return [
             f"model    {self.settings.model}, {size(self.model.nbytes)} of weights{part}, "
             f"loaded in {self.load_seconds:.2f} s",
