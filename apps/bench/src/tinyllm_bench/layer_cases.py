@@ -145,8 +145,9 @@ def _paged(subject: Subject, regime: Regime) -> Work:
     config, table = subject.config, page_table(regime, PAGE_SIZE)
     batch = Batch.paged(table, regime.phase)
     shape = (table.num_pages, config.num_key_value_heads, PAGE_SIZE, config.head_dim)
+    dtype = subject.form.dtype
     caches = [
-        PagedCache(*(activations(*shape, dtype=subject.form.dtype) for _ in range(2)))
+        PagedCache(activations(*shape, dtype=dtype), activations(*shape, dtype=dtype))
         for _ in range(config.num_hidden_layers)
     ]
     stacks = PreparedLayers(
