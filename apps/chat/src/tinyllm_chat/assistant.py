@@ -91,7 +91,7 @@ class Assistant:
         Args:
             settings: what was asked for.
             progress: called with the bytes of weights read so far and in all.
-            member: this process, where several share the model; it is the one that leads.
+            member: this process, rank 0 of several that share the model.
 
         Raises:
             ChatError: if the implementation that was asked for is not on this machine.
@@ -106,10 +106,18 @@ class Assistant:
             raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
         advice = GenerationConfig.from_folder(folder)
-        load_part = load if member is None else member.load
-        model, tokenizer = load_part(
-            folder, ops=backend.ops, dtype=backend.dtype, progress=progress
-        )
+        model: LanguageModel
+        if member is None:
+            model, tokenizer = load(folder, ops=backend.ops, dtype=backend.dtype, progress=progress)
+        else:
+            part, tokenizer = member.load(
+                folder,
+                ops=backend.ops,
+                dtype=backend.dtype,
+                progress=progress,
+                compare_progress=progress,
+            )
+            model = member.drive(part)
         return cls(model, tokenizer, advice, backend, settings, time.perf_counter() - started)
 
     @property
@@ -147,7 +155,7 @@ class Assistant:
         """The lines of /stats that tell of the model."""
         held = f"{len(self.cache.tokens):,} of {self.window:,} tokens"
         ranks = self.model.num_ranks
-        part = "" if ranks == 1 else f" on this rank of {ranks}"
+        part = f" on this rank of {ranks}" if ranks > 1 else ""
         return [
             f"model    {self.settings.model}, {size(self.model.nbytes)} of weights{part}, "
             f"loaded in {self.load_seconds:.2f} s",
