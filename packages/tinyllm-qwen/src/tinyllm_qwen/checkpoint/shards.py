@@ -1,4 +1,4 @@
-"""Which safetensors files make up a checkpoint."""
+"""The safetensors files of a checkpoint."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name from an index is that of a plain file, on every system's reading of it."""
+    """Return True if a name from an index is a file name without a path, on every system."""
     return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
 
 

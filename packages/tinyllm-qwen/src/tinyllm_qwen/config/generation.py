@@ -1,4 +1,4 @@
-"""GenerationConfig: what a publisher advises for sampling, and the tokens that end an answer."""
+"""The defaults of a checkpoint for sampling, and the tokens that end an answer."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class GenerationConfig:
     Attributes:
         do_sample: False means that greedy decoding is advised, whatever `temperature` says.
         temperature: the logits are divided by it.
-        top_k: how many of the likeliest tokens to choose from; 0 for all.
+        top_k: the number of likeliest tokens to choose from; 0 for all.
         top_p: the probability mass to choose from, in [0, 1].
         min_p: the least probability of a token that may be chosen, relative to the likeliest one.
         repetition_penalty: above 1, tokens that occurred become less likely.
@@ -75,7 +75,7 @@ class GenerationConfig:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
     ) -> SamplingParams:
-        """How tokens are chosen: as the publisher advises, where the user says nothing (None).
+        """Sampling parameters: the checkpoint's defaults, where the user gives None.
 
         Raises:
             ValueError: if a number is out of its range.

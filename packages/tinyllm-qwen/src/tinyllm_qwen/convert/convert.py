@@ -17,7 +17,7 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.copied_files import copy, files_to_copy
 from tinyllm_qwen.convert.plan import Plan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
@@ -28,10 +28,10 @@ _BESIDE = 1 << 20  # bytes of config, index and headers, generously
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What a conversion made.
+    """The result of a conversion.
 
     Attributes:
-        folder: where it is.
+        folder: the new checkpoint.
         source_bytes: of the tensors before.
         nbytes: of the tensors now.
         bits_per_weight: all bytes, scales and norms included, over all numbers of the model.
@@ -50,7 +50,7 @@ class Conversion:
 def convert(
     path_or_repo: str | Path,
     target: Path,
-    recipe: Recipe | None = None,
+    recipe: ConversionConfig | None = None,
     *,
     revision: str | None = None,
     progress: Progress | None = None,
@@ -64,7 +64,7 @@ def convert(
     Args:
         path_or_repo: a folder or a repository, as for `load`, that is not quantized.
         target: a folder that does not exist yet, or is empty.
-        recipe: what to make of it; None writes the same numbers under MLX's names.
+        recipe: the settings; None writes the same numbers under MLX's names.
         revision: branch, tag or commit of a repository.
         progress: called with the bytes of the source that are done and all of them.
 
@@ -75,7 +75,7 @@ def convert(
         HubError: if a repository cannot be fetched.
         ValueError: if the recipe does not fit the model.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or ConversionConfig()
     place = check_target(target)
     folder = resolve(path_or_repo, revision)
     description = read_json_object(folder / "config.json")
@@ -111,7 +111,7 @@ def _write_tensors(
     folder: Path,
     plan: Plan,
     stored: Mapping[str, StoredTensor],
-    recipe: Recipe,
+    recipe: ConversionConfig,
     progress: Progress | None,
 ) -> None:
     """Read, pack and write every tensor, then the index of the files."""
@@ -139,7 +139,9 @@ def _write_tensors(
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
 
 
-def _describe(description: dict[str, object], plan: Plan, recipe: Recipe) -> dict[str, object]:
+def _describe(
+    description: dict[str, object], plan: Plan, recipe: ConversionConfig
+) -> dict[str, object]:
     """The config of the result."""
     new = {key: value for key, value in description.items() if key != "_name_or_path"}
     if recipe.dtype is not None:

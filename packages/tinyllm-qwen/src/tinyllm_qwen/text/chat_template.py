@@ -30,7 +30,7 @@ class ChatTemplate:
             sources: templates by name. "default" is required; "tool_use", where there is one, is
                 for conversations with tools.
             origin: the file that they come from, for errors.
-            variables: what every render gets to see, such as `eos_token`.
+            variables: names that every render can use, such as `eos_token`.
 
         Raises:
             CheckpointError: if there is no default template.
@@ -84,7 +84,7 @@ class ChatTemplate:
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: whether to end with the beginning of an assistant's turn.
+            add_generation_prompt: end with the beginning of an assistant's turn.
             variables: further variables of the template, such as `enable_thinking`.
 
         Raises:

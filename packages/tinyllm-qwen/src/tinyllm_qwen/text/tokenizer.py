@@ -121,7 +121,7 @@ class Tokenizer:
 
         Args:
             text: any text.
-            add_special_tokens: whether to add those that tokenizer.json puts around a text; Qwen
+            add_special_tokens: add the tokens that tokenizer.json puts around a text; Qwen
                 has none.
 
         Raises:
@@ -179,8 +179,8 @@ class Tokenizer:
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: whether to end with the beginning of an assistant's turn.
-            enable_thinking: whether the model is to think first; None leaves it to the template.
+            add_generation_prompt: end with the beginning of an assistant's turn.
+            enable_thinking: let the model think first; None leaves it to the template.
             template_kwargs: further variables of the template.
 
         Raises:

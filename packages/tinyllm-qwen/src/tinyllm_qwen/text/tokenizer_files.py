@@ -53,7 +53,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Whether the library gave up in a way that it did not foresee."""
+    """Return True if the library panicked, which it did not foresee."""
     return type(error).__name__ == "PanicException"
 
 
