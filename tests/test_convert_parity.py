@@ -18,9 +18,9 @@ from mlx_lm.utils import dequantize_model, load_model
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import (
     CheckpointError,
+    ConversionConfig,
     Qwen,
     QwenConfig,
-    ConversionConfig,
     convert,
     from_mlx_lm,
     load,
@@ -167,7 +167,7 @@ def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> Non
     source, packed = published(tmp_path / "source", "qwen2, untied"), FORMATS["4 bits"]
     skip = ("lm_head", "model.layers.0.*")
     done = convert(source, tmp_path / "ours", ConversionConfig(packed=packed, skip=skip))
-    assert len(done.left_alone) == 8
+    assert len(done.unquantized) == 8
 
     def predicate(path: str, _module: nn.Module) -> bool:
         return not any(fnmatchcase(path, pattern) for pattern in skip)

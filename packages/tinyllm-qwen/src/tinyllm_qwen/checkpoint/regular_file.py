@@ -18,7 +18,7 @@ _KINDS = {
 }
 
 
-def is_named(path: Path) -> bool:
+def exists_or_broken_link(path: Path) -> bool:
     """Return True if there is a file of that name, a broken link or an unreadable file included.
 
     An optional file that is there and broken is an error, not a file that is absent.

@@ -90,7 +90,7 @@ def packed_formats(
     return formats
 
 
-def check_manifest(
+def check_schema(
     config: QwenConfig, stored: Mapping[str, StoredTensor], source: str
 ) -> dict[str, PackedFormat]:
     """Compare a checkpoint's tensors, by name less "model.", with those that the config implies.

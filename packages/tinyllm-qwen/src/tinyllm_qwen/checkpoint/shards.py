@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import label, show
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError
@@ -34,9 +34,9 @@ def find_shards(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: if there is neither, or a shard is missing or named outside the folder.
     """
-    if is_named(folder / SINGLE):
+    if exists_or_broken_link(folder / SINGLE):
         return [folder / SINGLE]
-    if not is_named(folder / INDEX):
+    if not exists_or_broken_link(folder / INDEX):
         raise _nothing_to_load(folder)
     index = folder / INDEX
     weight_map = read_json_object(index).get("weight_map")
@@ -52,7 +52,7 @@ def find_shards(folder: Path) -> list[Path]:
         names.add(name)
     if len(names) > MAX_SHARDS:
         raise CheckpointError(f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}")
-    missing = sorted(name for name in names if not is_named(folder / name))
+    missing = sorted(name for name in names if not exists_or_broken_link(folder / name))
     if missing:
         listed = ", ".join(name[:80] for name in missing[:10])
         raise CheckpointError(

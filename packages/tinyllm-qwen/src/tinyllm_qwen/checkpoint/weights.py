@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
-from tinyllm_qwen.checkpoint.schema import FLOATING, check_manifest, expected_shapes
+from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, expected_shapes
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
@@ -97,7 +97,7 @@ def _find(
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
-    return stored, check_manifest(config, stored, str(folder))
+    return stored, check_schema(config, stored, str(folder))
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.sampling.params import SamplingParams
@@ -48,7 +48,7 @@ class GenerationConfig:
             CheckpointError: the file is broken, or a field has the wrong type or is out of range.
         """
         path = folder / "generation_config.json"
-        if not is_named(path):
+        if not exists_or_broken_link(path):
             return cls()
         fields = Fields(read_json_object(path), str(path))
 

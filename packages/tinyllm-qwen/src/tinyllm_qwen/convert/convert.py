@@ -11,7 +11,7 @@ import mlx.core as mx
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.partial_folder import check_target, free_bytes, partial_folder
 from tinyllm_qwen.checkpoint.safetensors_writer import SafetensorsWriter
-from tinyllm_qwen.checkpoint.schema import check_manifest
+from tinyllm_qwen.checkpoint.schema import check_schema
 from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
@@ -19,7 +19,7 @@ from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.copied_files import copy, files_to_copy
-from tinyllm_qwen.convert.plan import Plan, make_plan
+from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import ConversionError
 
@@ -35,7 +35,7 @@ class Conversion:
         source_bytes: of the tensors before.
         nbytes: of the tensors now.
         bits_per_weight: all bytes, scales and norms included, over all numbers of the model.
-        left_alone: matrices that are not packed, by module path.
+        unquantized: matrices that are not packed, by module path.
         copied: names of the files that came along.
     """
 
@@ -43,7 +43,7 @@ class Conversion:
     source_bytes: int
     nbytes: int
     bits_per_weight: float
-    left_alone: tuple[str, ...]
+    unquantized: tuple[str, ...]
     copied: tuple[str, ...]
 
 
@@ -87,7 +87,7 @@ def convert(
             "it as it is; for another format convert the original, unquantized checkpoint"
         )
     stored = find_tensors(folder, config)
-    check_manifest(config, stored, str(folder))
+    check_schema(config, stored, str(folder))
     plan = make_plan(config, stored, recipe)
     copied = files_to_copy(folder)
     _check_memory(plan, stored)
@@ -102,14 +102,14 @@ def convert(
         source_bytes=sum(tensor.nbytes for tensor in stored.values()),
         nbytes=plan.nbytes,
         bits_per_weight=8 * plan.nbytes / plan.parameters,
-        left_alone=plan.left_alone,
+        unquantized=plan.unquantized,
         copied=tuple(file.name for file in copied),
     )
 
 
 def _write_tensors(
     folder: Path,
-    plan: Plan,
+    plan: ConversionPlan,
     stored: Mapping[str, StoredTensor],
     recipe: ConversionConfig,
     progress: Progress | None,
@@ -140,7 +140,7 @@ def _write_tensors(
 
 
 def _describe(
-    description: dict[str, object], plan: Plan, recipe: ConversionConfig
+    description: dict[str, object], plan: ConversionPlan, recipe: ConversionConfig
 ) -> dict[str, object]:
     """The config of the result."""
     new = {key: value for key, value in description.items() if key != "_name_or_path"}
@@ -156,7 +156,7 @@ def _write_json(path: Path, value: dict[str, object]) -> None:
     path.write_text(json.dumps(value, indent=4) + "\n", encoding="utf-8")
 
 
-def _check_memory(plan: Plan, stored: Mapping[str, StoredTensor]) -> None:
+def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> None:
     """Raise if the largest tensor, as it is read and as it is written, is too much."""
     needed = max(2 * stored[tensor.source].nbytes + tensor.nbytes for tensor in plan.tensors)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -63,7 +63,7 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConversionPlan:
     """All tensors, in the order in which a token meets them, file by file."""
 
     shards: tuple[tuple[PlannedTensor, ...], ...]
@@ -84,7 +84,7 @@ class Plan:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
-    def left_alone(self) -> tuple[str, ...]:
+    def unquantized(self) -> tuple[str, ...]:
         """The matrices that are not packed, by module path."""
         return tuple(t.path for t in self.tensors if t.packed is None and len(t.shape) > 1)
 
@@ -106,7 +106,7 @@ def mlx_name(source: str) -> str:
 
 def make_plan(
     config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: ConversionConfig
-) -> Plan:
+) -> ConversionPlan:
     """Decide for every tensor what becomes of it.
 
     Packed are all matrices, the embedding, the head and the experts too, whose rows are whole
@@ -114,7 +114,7 @@ def make_plan(
 
     Args:
         config: of the checkpoint.
-        stored: its tensors, by name; `check_manifest` has passed them.
+        stored: its tensors, by name; `check_schema` has passed them.
         recipe: the settings.
 
     Raises:
@@ -139,7 +139,7 @@ def make_plan(
             room = recipe.shard_bytes
         shards[-1].append(tensor)
         room -= tensor.nbytes
-    return Plan(tuple(tuple(shard) for shard in shards))
+    return ConversionPlan(tuple(tuple(shard) for shard in shards))
 
 
 def _format(name: str, shape: tuple[int, ...], recipe: ConversionConfig) -> PackedFormat | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tokenizers
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
 from tinyllm_qwen.config.json_object import read_json_object
@@ -97,7 +97,7 @@ class Tokenizer:
         ids = set() if eos is None else {eos}
         for name in ("config.json", "generation_config.json"):
             path = folder / name
-            if is_named(path):
+            if exists_or_broken_link(path):
                 fields = Fields(read_json_object(path), str(path))
                 ids.update(fields.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
