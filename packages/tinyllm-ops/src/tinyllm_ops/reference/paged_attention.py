@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from tinyllm_ops.checks import Weight, check_paged_attention, check_write_pages
 from tinyllm_ops.opset import Attention
-from tinyllm_ops.page_table import NO_SLOT, PageTable
+from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.tensor import QuantizedTensor
 from tinyllm_ops.reference.attention import scaled_dot_product_attention_grouped
@@ -64,12 +64,11 @@ def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
         ValueError: if shapes, dtypes or formats differ.
     """
     check_write_pages(stored, rows, pages)
-    kept = [token for token, slot in enumerate(pages.slot_mapping) if slot != NO_SLOT]
-    if not kept:
+    if not pages.stored:
         return stored
     slots = pages.arrays.slot_mapping
-    if len(kept) < pages.count:
-        chosen = mx.array(kept)
+    if len(pages.stored) < pages.count:
+        chosen = mx.array(list(pages.stored))
         rows, slots = rows[chosen], slots[chosen]
 
     def written(part: mx.array, new: mx.array) -> mx.array:
@@ -99,6 +98,8 @@ def attend_by_sequence(
     starts = pages.cu_seqlens_q
     rows = [mx.zeros_like(q[: starts[0]])]
     for row, length in enumerate(pages.seq_lens):
+        if starts[row] == starts[row + 1]:
+            continue
         own = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
         used = mx.array(list(pages.block_tables[row])[: math.ceil(length / pages.page_size)])
         keys, values = (_gathered(x, used.astype(mx.int32), length) for x in (k, v))

@@ -7,6 +7,7 @@ where it shifts bits in parallel, the oracle reads one long integer. Arrays in, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,12 @@ Ids = NDArray[np.integer]
 Words = NDArray[np.uint32]
 
 
-def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
-    """y[o] = sum over i of x[i] w[o, i], + bias[o]."""
+def linear(x: Array, w: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
+    """y[o] = sum over i of x[i] w[o, i], + bias[o] + residual[o]."""
     y: Array = np.einsum("...i,oi->...o", x, w)
-    return y if bias is None else y + bias
+    for term in (bias, residual):
+        y = y if term is None else y + term
+    return y
 
 
 def expert_linear(x: Array, w: Array, experts: Ids) -> Array:
@@ -164,25 +167,23 @@ def paged_attention(
     q: Array,
     k: Array,
     v: Array,
-    block_table: Ids,
-    query_starts: Ids,
-    context_lengths: Ids,
+    block_tables: Sequence[Sequence[int]] | Ids,
+    cu_seqlens_q: Sequence[int] | Ids,
+    seq_lens: Sequence[int] | Ids,
     scale: float | None = None,
     window: int | None = None,
 ) -> Array:
-    """One token of one request at a time: the keys it sees are looked up for it alone."""
+    """Attention of one token at a time, which looks up the keys that it sees one by one."""
     out = np.zeros_like(q)
     page = k.shape[2]
-    for r, context in enumerate(context_lengths):
-        first, end = query_starts[r : r + 2]
+    for r, length in enumerate(seq_lens):
+        first, end = cu_seqlens_q[r], cu_seqlens_q[r + 1]
         for t in range(first, end):
-            last = context - (end - t)
+            last = length - (end - t)
             oldest = 0 if window is None else max(0, last - window + 1)
-            seen = np.arange(oldest, last + 1)
-            if seen.size:
-                pages, slots = block_table[r, seen // page], seen % page
-                keys, values = (x[pages, :, slots].swapaxes(0, 1) for x in (k, v))
-                out[t] = attention(q[t][:, None], keys, values, scale)[:, 0]
+            seen = [(block_tables[r][j // page], j % page) for j in range(oldest, last + 1)]
+            keys, values = (np.stack([x[p, :, at] for p, at in seen], axis=1) for x in (k, v))
+            out[t] = attention(q[t][:, None], keys, values, scale)[:, 0]
     return out
 
 
