@@ -34,6 +34,10 @@ from tinyllm_ops.reference.paged_attention import attend_by_sequence
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
+# From this number of rows on, MLX's GPU kernels gain from sorted experts (as mlx-lm has it). They
+# rely on the order without a check, so `expert_linear` sorts the rows itself.
+_MANY_ROWS = 64
+
 
 def linear(
     x: Float[mx.array, "*batch I"],
@@ -66,10 +70,14 @@ def expert_linear(
     check_expert_linear(x, w, experts)
     if x.size == 0:
         return mx.zeros((*x.shape[:-1], w.shape[1]), x.dtype)
-    rows = x.reshape(experts.size, 1, x.shape[-1])  # N 1 I
-    chosen = experts.flatten()
     if isinstance(w, mx.array) and _on_cpu() and x.dtype != mx.float32:
         return reference_expert_linear(x, w, experts)  # `mx.gather_mm` knows float32 alone there
+    rows = x.reshape(experts.size, 1, x.shape[-1])  # N 1 I
+    chosen = experts.flatten()
+    many = experts.size >= _MANY_ROWS
+    if many:
+        order = mx.argsort(chosen)
+        rows, chosen = rows[order], chosen[order]
     if isinstance(w, QuantizedTensor):
         y = mx.gather_qmm(
             rows.astype(mx.float32) if _on_cpu() else rows,  # as in `_quantized_matmul`
@@ -80,10 +88,11 @@ def expert_linear(
             group_size=w.group_size,
             bits=w.bits,
             mode=w.mode,
-            sorted_indices=True,
+            sorted_indices=many,
         )
     else:
-        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=chosen, sorted_indices=True)
+        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=chosen, sorted_indices=many)
+    y = y[mx.argsort(order)] if many else y
     return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[1])
 
 
