@@ -183,6 +183,13 @@ X = mx.zeros((2, 3, 4, 8))
         (X, mx.arange(4), 1e4, r"expected shape \(3,\) or \(2, 3\), got \(4,\)"),
         (X, mx.zeros((3, 3), mx.int32), 1e4, r"expected shape \(3,\) or \(2, 3\), got \(3, 3\)"),
         (X, mx.zeros(3), 1e4, r"positions: expected an integer dtype, got .*float32"),
+        (X, mx.array(3), 1e4, r"positions: expected shape \(3,\) or \(2, 3\), got \(\)"),
+        (X, 3, 1e4, r"positions: expected a slice, .*, got 3: `slice\(3, 3 \+ L\)` starts at 3"),
+        (X, [0, 1], 1e4, r"positions: expected a slice, one slice a row .*, got \[0, 1\]"),
+        (X, [slice(0, 3), 3], 1e4, r"positions: expected a slice, one slice a row or an integer"),
+        (X, np.arange(3), 1e4, r"positions: expected a slice, .* integer array, got array\(\["),
+        (X, "012", 1e4, r"positions: expected a slice, .*, got '012'"),
+        (X, None, 1e4, r"positions: expected a slice, .*, got None"),
     ],
 )
 def test_refuses_what_does_not_fit(

@@ -235,6 +235,9 @@ def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
         if mask != "causal":
             raise ValueError(f'mask: expected "causal", an array or None, got {mask!r}')
     elif mask is not None:
+        if not isinstance(mask, mx.array):
+            kind = type(mask).__name__
+            raise ValueError(f'mask: expected "causal", an array or None, got {kind}')
         if mask.dtype != mx.bool_:
             require_floating("mask", mask)
         ends = zip(reversed(mask.shape), reversed(scores), strict=False)
