@@ -1,8 +1,11 @@
 """Fusions of an OpSet: in use as long as the ops that they stand for are the original ones."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -110,14 +113,16 @@ def test_one_fusion_may_be_used_by_two_opsets() -> None:
 
 @dataclass(frozen=True)
 class Wider(OpSet):
-    """An OpSet with two more fusions, one of which stands for another fusion."""
+    """An OpSet with more fusions, of which some stand for a fusion before or after them."""
 
+    ahead: Fusion[Any] | None = None
     first: Fusion[Any] | None = None
     second: Fusion[Any] | None = None
 
 
 WIDER = Wider(
     **vars(OPS) | {"name": "wider"},
+    ahead=Fusion(silu, of=("first",)),
     first=Fusion(silu, of=("norm_rope", "linear")),
     second=Fusion(silu, of=("rope",)),
 )
@@ -126,11 +131,14 @@ WIDER = Wider(
 def test_a_fusion_of_a_dropped_fusion_is_dropped_with_it(
     recorded: list[warnings.WarningMessage],
 ) -> None:
+    kept = replace(WIDER, swiglu=own_swiglu)
+    assert (kept.ahead, kept.first, kept.second) == (WIDER.ahead, WIDER.first, WIDER.second)
+    assert recorded == []
     ops = replace(WIDER, rms_norm=own_norm)
-    assert (ops.norm_rope, ops.first) == (None, None)
+    assert (ops.norm_rope, ops.first, ops.ahead) == (None, None, None)
     assert ops.second is WIDER.second
     assert [str(warning.message).split(" of this")[0] for warning in recorded] == [
-        "wider: rms_norm replaced, so norm_rope, first"
+        "wider: rms_norm replaced, so norm_rope, first, ahead"
     ]
 
 
@@ -139,10 +147,25 @@ def test_a_replaced_fusion_drops_only_the_fusions_that_stand_for_it(
 ) -> None:
     ops = replace(WIDER, norm_rope=Fusion(own_norm, of=("rms_norm", "rope")))
     assert ops.norm_rope is not None
-    assert (ops.first, ops.second) == (None, WIDER.second)
+    assert (ops.ahead, ops.first, ops.second) == (None, None, WIDER.second)
     assert [str(warning.message).split(" of this")[0] for warning in recorded] == [
-        "wider: norm_rope replaced, so first"
+        "wider: norm_rope replaced, so first, ahead"
     ]
+
+
+def test_the_warning_points_to_the_line_that_replaces_the_op(tmp_path: Path) -> None:
+    """In a process of its own: under pytest, run-time type checks add frames."""
+    script = tmp_path / "own.py"
+    script.write_text(
+        "from dataclasses import replace\n"
+        "from tinyllm_ops import REFERENCE, Fusion, silu\n"
+        "ops = replace(REFERENCE, norm_rope=Fusion(silu, of=('rope',)))\n"
+        "ops = replace(ops, rope=silu)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    ).stderr
+    assert f"{script}:4: UserWarning: reference: rope replaced" in ran
 
 
 def test_a_fusion_of_an_unknown_op_is_refused() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Generic, TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
+
+# Frames from `warnings.warn` up: bind_fusions, __post_init__, __init__, dataclasses.replace (two
+# frames from Python 3.13 on), its caller.
+_CALLER_OF_REPLACE = 5 if sys.version_info < (3, 13) else 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,32 +48,35 @@ def bind_fusions(opset: object, name: str) -> None:
         ValueError: if a fusion stands for an op that the opset does not have.
     """
     ops = {field.name: getattr(opset, field.name) for field in fields(opset)}  # type: ignore[arg-type] # every caller is a dataclass
-    fusions = {field: op for field, op in ops.items() if isinstance(op, Fusion)}
-    # A fusion counts as its function: `replace` below makes new Fusion objects.
+    # A fusion counts as its function: binding makes a new Fusion object.
     functions = {field: op.function if isinstance(op, Fusion) else op for field, op in ops.items()}
-    replaced: set[str] = set()
-    dropped: list[str] = []
+    fusions = {field: op for field, op in ops.items() if isinstance(op, Fusion)}
     for field, fusion in fusions.items():
-        unknown = sorted(set(fusion.of) - ops.keys())
+        unknown = [op for op in fusion.of if op not in ops]
         if unknown:
             raise ValueError(
                 f"{name}.{field}: expected a fusion of ops of this OpSet, got {', '.join(unknown)}"
             )
-        now = tuple(functions[op] for op in fusion.of)
         if fusion.bound is None:
-            object.__setattr__(opset, field, replace(fusion, bound=now))
-            continue
-        changed = [
-            op for op, old, new in zip(fusion.of, fusion.bound, now, strict=True) if old is not new
-        ]
-        if changed:
+            fusions[field] = replace(fusion, bound=tuple(functions[op] for op in fusion.of))
+            object.__setattr__(opset, field, fusions[field])
+
+    def changed(fusion: Fusion[Callable[..., object]]) -> list[str]:
+        assert fusion.bound is not None
+        pairs = zip(fusion.of, fusion.bound, strict=True)
+        return [op for op, function in pairs if functions[op] is not function]
+
+    replaced = {op for fusion in fusions.values() for op in changed(fusion)}
+    dropped: list[str] = []
+    # A fusion may stand for another one, and is dropped with it.
+    while stale := [field for field in fusions if field not in dropped and changed(fusions[field])]:
+        for field in stale:
             object.__setattr__(opset, field, None)
             functions[field] = None
-            replaced.update(op for op in changed if op not in dropped)
-            dropped.append(field)
+        dropped += stale
     if dropped:
         warnings.warn(
             f"{name}: {', '.join(sorted(replaced))} replaced, so {', '.join(dropped)} of this "
             "OpSet is not used: the ops run one by one, more slowly",
-            stacklevel=5,  # the caller of `dataclasses.replace`
+            stacklevel=_CALLER_OF_REPLACE,
         )
