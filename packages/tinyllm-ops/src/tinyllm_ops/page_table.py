@@ -19,7 +19,7 @@ NO_SLOT = -1
 class PageTable:
     """T tokens of R sequences: the keys that each token reads and the slot that it writes.
 
-    The names are those of vLLM's attention metadata. Sequence r has the queries
+    The names are taken from vLLM's attention metadata. Sequence r has the queries
     `cu_seqlens_q[r]` to `cu_seqlens_q[r + 1]` of the T tokens. They are the last ones of its
     `seq_lens[r]` tokens, whose keys lie in the pages `block_tables[r]`. All keys of a pass are
     written before any key is read. Tokens of one text may therefore also be listed as sequences of
@@ -33,7 +33,7 @@ class PageTable:
             are allocated but not read.
         cu_seqlens_q: first query of each sequence, and the end of the last sequence's queries.
             Tokens before the first and after the last belong to no sequence.
-        seq_lens: number of keys of each sequence, those of this pass included.
+        seq_lens: number of keys of each sequence, this pass included.
         slot_mapping: page * page_size + offset within the page for the key and value of each
             token, or `NO_SLOT`.
         num_pages: number of pages of the cache.

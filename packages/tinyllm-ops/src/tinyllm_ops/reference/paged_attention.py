@@ -1,4 +1,4 @@
-"""Attention over keys and values in pages, and how they get there."""
+"""Attention over paged keys and values, and writes to their pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def paged_attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """softmax(q k^T * scale) v for R sequences, whose queries stand one after the other in q.
+    """softmax(q k^T * scale) v for R sequences, whose queries are concatenated in q.
 
     Of n queries of a sequence, query i sees the keys 0 to length - n + i of its `length` keys.
     Key j is at offset j % page_size of page block_tables[r][j // page_size] (Kwon et al. 2023).
@@ -40,24 +40,24 @@ def paged_attention(
         pages: the queries and the pages of each sequence. Rows of q that belong to no sequence
             give zeros.
         scale: 1/sqrt(D) unless given.
-        window: the most recent keys that a query sees, its own included; all unless given.
+        window: number of most recent keys that a query sees, its own included; all unless given.
         phase: as in `linear`; unless given, a sequence with one query is a decode step.
 
     Raises:
-        ValueError: if shapes do not fit, H is no multiple of Hkv, or the pages are not those that
-            the table was made for.
+        ValueError: if shapes do not fit, H is no multiple of Hkv, or the table was made for another
+            number or size of pages.
     """
     check_paged_attention(q, k, v, pages, window)
     return attend_by_sequence(scaled_dot_product_attention_grouped, q, k, v, pages, scale, window)
 
 
 def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
-    """Return pages in which row t is at slot pages.slot_mapping[t].
+    """Return pages with row t of `rows` in slot pages.slot_mapping[t].
 
     Args:
-        stored: `P Hkv page D`, dense or quantized. The arrays are written in place if nothing else
-            refers to them when the graph is computed.
-        rows: `T Hkv D` in the same format.
+        stored: pages `P Hkv page D`, dense or quantized. The arrays are written in place if nothing
+            else refers to them when the graph is computed, and copied otherwise.
+        rows: keys or values `T Hkv D` in the same format. Rows with `NO_SLOT` are not stored.
         pages: the slots.
 
     Raises:
