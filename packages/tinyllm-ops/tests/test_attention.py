@@ -128,7 +128,9 @@ def test_takes_any_shape(
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.3, 1.0])
-def test_scales_the_scores_as_told(ops: OpSet, dtype: mx.Dtype, scale: float) -> None:
+def test_multiplies_the_scores_by_the_given_scale(
+    ops: OpSet, dtype: mx.Dtype, scale: float
+) -> None:
     q, k, v = qkv((1,), (4, 2), (3, 5), 16, dtype)
     assert_close(ops.attention(q, k, v, scale=scale), expected(q, k, v, scale=scale))
 
@@ -256,7 +258,7 @@ HALF = mx.zeros((2, 2, 5, 8), mx.float16)
         (Q, KV, KV[0, 0], None, r"v: expected axes \(..., heads, tokens, D\), got \(5, 8\)"),
     ],
 )
-def test_refuses_what_does_not_fit(
+def test_refuses_arguments_that_do_not_fit(
     ops: OpSet,
     unchecked: None,
     q: mx.array,
@@ -279,7 +281,7 @@ def test_refuses_what_does_not_fit(
         (Q, Q, Q, mx.zeros((3, 4)), r"broadcasts to \(2, 4, 3, 3\), got \(3, 4\)"),
     ],
 )
-def test_simple_attention_refuses_what_does_not_fit(
+def test_simple_attention_refuses_arguments_that_do_not_fit(
     unchecked: None, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

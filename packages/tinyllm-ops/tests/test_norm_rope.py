@@ -70,7 +70,7 @@ def test_calls_ops_that_were_replaced(ops: OpSet) -> None:
     assert mx.array_equal(norm_rope(own, x, mx.ones(16), 1e-6), (x + 1 + 1).swapaxes(1, 2))
 
 
-def test_refuses_what_the_two_ops_refuse(ops: OpSet, unchecked: None) -> None:
+def test_refuses_the_mistakes_that_the_two_ops_refuse(ops: OpSet, unchecked: None) -> None:
     x = mx.zeros((2, 3, 4, 16))
     with pytest.raises(ValueError, match=r"weight: expected shape \(16,\), got \(4,\)"):
         norm_rope(ops, x, mx.ones(4), 1e-6)

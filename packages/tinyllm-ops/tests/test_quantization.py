@@ -132,7 +132,7 @@ def test_a_scale_of_mxfp4_is_a_power_of_two(device: mx.Device, exponent: int) ->
         ((), 64, 4, "affine", r"w: expected a last axis in groups of 64, got shape \(\)"),
     ],
 )
-def test_refuses_what_mlx_does_not_define(
+def test_refuses_formats_that_mlx_does_not_define(
     ops: OpSet,
     unchecked: None,
     shape: tuple[int, ...],

@@ -192,7 +192,7 @@ X = mx.zeros((2, 3, 4, 8))
         (X, None, 1e4, r"positions: expected a slice, .*, got None"),
     ],
 )
-def test_refuses_what_does_not_fit(
+def test_refuses_arguments_that_do_not_fit(
     ops: OpSet, unchecked: None, x: mx.array, positions: Positions, base: float, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -257,9 +257,7 @@ def test_yarn_leaves_fast_pairs_and_slows_slow_ones_by_the_whole_factor() -> Non
         ({"attention_factor": -1.0}, "attention_factor: expected a number above 0, got -1.0"),
     ],
 )
-def test_settings_of_yarn_that_make_no_sense_are_refused(
-    settings: dict[str, float], message: str
-) -> None:
+def test_invalid_settings_of_yarn_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Yarn(**({"factor": 4.0, "original_max_position_embeddings": 32} | settings))
 

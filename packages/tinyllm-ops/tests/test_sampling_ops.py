@@ -60,7 +60,7 @@ def test_log_probability_of_large_scores_keeps_their_differences(ops: OpSet) -> 
     assert_close(y, oracle.log_probability(exact(x), np.array([0, 1])))
 
 
-def test_refuses_what_does_not_fit(ops: OpSet, unchecked: None) -> None:
+def test_refuses_arguments_that_do_not_fit(ops: OpSet, unchecked: None) -> None:
     x = mx.zeros((2, 3))
     with pytest.raises(ValueError, match=r"x: expected rows of at least one score"):
         ops.argmax(mx.zeros((2, 0)))

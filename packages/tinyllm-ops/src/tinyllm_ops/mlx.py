@@ -170,13 +170,13 @@ def rope(
             freqs=periods,
         )
 
-    where = position_array(positions, batch, length)
+    position_ids = position_array(positions, batch, length)
     if x.size == 0:
         return x
     if isinstance(positions, mx.array):  # any position for any token: each token is a row
-        where = mx.broadcast_to(where, (batch, length))
+        position_ids = mx.broadcast_to(position_ids, (batch, length))
         rows = x.reshape(batch * length, heads, 1, dim)
-        return rotate(rows, where.reshape(-1)).reshape(x.shape)
+        return rotate(rows, position_ids.reshape(-1)).reshape(x.shape)
     if isinstance(positions, slice):
         return rotate(x.swapaxes(1, 2), slice_start(positions, length)).swapaxes(1, 2)
     return rotate(x.swapaxes(1, 2), row_starts(positions, batch, length)).swapaxes(1, 2)

@@ -40,8 +40,8 @@ def rope(
     batch, length, _, dim = x.shape
     half = dim // 2
     frequencies = mx.array(rotary_frequencies(dim, base, scaling))
-    where = position_array(positions, batch, length)
-    angles = where[..., None, None].astype(mx.float32) * frequencies  # B L 1 D/2
+    position_ids = position_array(positions, batch, length)
+    angles = position_ids[..., None, None].astype(mx.float32) * frequencies  # B L 1 D/2
     magnitude = 1.0 if scaling is None else scaling.magnitude
     cos, sin = mx.cos(angles) * magnitude, mx.sin(angles) * magnitude
 
