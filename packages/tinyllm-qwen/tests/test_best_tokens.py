@@ -5,6 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_layers import Communicator
 from tinyllm_ops import MLX
 from tinyllm_ops.testing import assert_close, normal
 from tinyllm_qwen.sampling.best_tokens import BestTokens
@@ -15,10 +16,21 @@ V = 300
 PARTS = [range(100), range(100, 200), range(200, 300)]
 
 
+class ThreeRanks(Communicator):
+    size = 3
+
+    def __init__(self, packed: list[mx.array]) -> None:
+        self.packed = packed
+
+    def all_gather(self, part: mx.array) -> mx.array:
+        assert mx.array_equal(part, self.packed[0])
+        return mx.stack(self.packed)
+
+
 def found(scores: mx.array, k: int) -> BestTokens:
-    """As three ranks find them."""
+    """Find them as three ranks do."""
     parts = [BestTokens.among(scores[part.start : part.stop], k, part.start, MLX) for part in PARTS]
-    return BestTokens.joined(mx.stack([part.packed() for part in parts]))
+    return parts[0].gathered(ThreeRanks([part.packed() for part in parts]))
 
 
 @pytest.mark.parametrize(
@@ -38,8 +50,8 @@ def test_the_choice_is_that_of_all_scores(params: SamplingParams) -> None:
     for step in range(20):
         scores = normal((V,), seed=step, magnitude=3.0)
         expected = whole(scores)
-        assert parted.reach is not None
-        sample = parted.among(found(scores, min(parted.reach, 100)))
+        assert parted.num_candidates is not None
+        sample = parted.from_candidates(found(scores, min(parted.num_candidates, 100)))
         assert sample.token.item() == expected.token.item()
         assert_close(sample.logprob, np.array(expected.logprob, dtype=np.float64))
         assert (sample.top_tokens is None) == (params.top_logprobs == 0)
@@ -52,18 +64,20 @@ def test_the_choice_is_that_of_all_scores(params: SamplingParams) -> None:
 def test_draws_differ_from_the_best_token() -> None:
     params = SamplingParams(temperature=2.0, top_k=20, seed=2)
     sampler = Sampler(params, V, MLX)
-    tokens = [int(sampler.among(found(normal((V,), seed=0), 20)).token) for _ in range(20)]
+    tokens = [
+        int(sampler.from_candidates(found(normal((V,), seed=0), 20)).token) for _ in range(20)
+    ]
     assert len(set(tokens)) > 3
 
 
 def test_of_equal_scores_the_first_token_is_taken() -> None:
     scores = mx.zeros((V,))
     scores[mx.array([120, 150, 260])] = 5.0
-    assert Sampler(SamplingParams(), V, MLX).among(found(scores, 1)).token.item() == 120
+    assert Sampler(SamplingParams(), V, MLX).from_candidates(found(scores, 1)).token.item() == 120
 
 
 @pytest.mark.parametrize(
-    ("change", "reach"),
+    ("change", "num_candidates"),
     [
         ({}, 1),
         ({"top_logprobs": 7}, 7),
@@ -78,5 +92,7 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     ],
     ids=str,
 )
-def test_how_many_tokens_settle_the_choice(change: dict[str, object], reach: int | None) -> None:
-    assert Sampler(replace(SamplingParams(), **change), V, MLX).reach == reach
+def test_how_many_tokens_settle_the_choice(
+    change: dict[str, object], num_candidates: int | None
+) -> None:
+    assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == num_candidates

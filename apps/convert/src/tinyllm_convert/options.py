@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 from tinyllm_qwen import Recipe
 from tinyllm_qwen.config.quantization import PackedFormat
 

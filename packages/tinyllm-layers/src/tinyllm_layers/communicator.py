@@ -23,6 +23,15 @@ class Communicator:
         """Stack the arrays of all processes, which have one shape, by rank."""
         return part[None]
 
+    def all_gather_last(
+        self, part: Shaped[mx.array, "*batch own"], total: int
+    ) -> Shaped[mx.array, "*batch total"]:
+        """Join the arrays of all processes along the last axis, `total` numbers in all.
+
+        All parts are as long as the first, but the last may be shorter.
+        """
+        return part
+
     def recv(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
         """Receive the input of this process's first layer from the process before it.
 
@@ -61,6 +70,14 @@ class RankCommunicator(Communicator):
     def all_gather(self, part: Shaped[mx.array, "*shape"]) -> Shaped[mx.array, "ranks *shape"]:
         """Stack the arrays of all processes, which have one shape, by rank."""
         return mx.distributed.all_gather(part[None], group=self._group)
+
+    def all_gather_last(
+        self, part: Shaped[mx.array, "*batch own"], total: int
+    ) -> Shaped[mx.array, "*batch total"]:
+        """Join the arrays of all processes along the last axis, `total` numbers in all."""
+        missing = -(-total // self.size) - part.shape[-1]
+        padded = mx.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, missing)]) if missing else part
+        return mx.moveaxis(self.all_gather(padded), 0, -2).flatten(-2)[..., :total]
 
     def recv(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
         """Receive the input of this process's first layer from the process before it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -42,6 +42,7 @@ class DecoderLayer:
         return self.mlp(self.post_attention_norm(h), residual=h, phase=batch.phase)
 
 
+@runtime_checkable
 class Stack(Protocol):
     """Decoder layers one after the other."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -99,7 +98,7 @@ class KVCache(LayerCache):
         """
 
     @abstractmethod
-    def fork(self) -> Self:
+    def fork(self) -> KVCache:
         """Return a second cache with the same tokens. The next write to either copies them once."""
 
 

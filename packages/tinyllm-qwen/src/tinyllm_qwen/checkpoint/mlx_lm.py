@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
+from tinyllm_layers import Backend
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -56,7 +57,8 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
         weights |= _weights(path, module)
     _check(config, weights)
     config = dataclasses.replace(config, quantization=_quantization(weights))
-    ops.prepare(weights)
+    if isinstance(ops, Backend):
+        ops.prepare(weights)
     return Qwen(config, weights, ops=ops)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.config.quantization import PackedFormat

@@ -56,36 +56,38 @@ def load_part(
     split: Split = HEADS,
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
-) -> tuple[Weights, Partition]:
+) -> tuple[Weights, list[Partition]]:
     """Load what one of several ranks needs of every tensor, and read no more than that.
 
     Args:
         folder: as for `load_weights`.
         config: the config of the whole model.
-        rank: whose part.
+        rank: of this process.
         size: how many ranks share the model.
-        split: how they do.
+        split: by heads or by layers.
         dtype: as for `load_weights`.
         progress: called with the bytes read so far and in all, which are those of the part.
 
     Returns:
-        The weights, and which part they are.
+        The weights, and the parts of all ranks.
 
     Raises:
         CheckpointError: as `load_weights`.
         ValueError: if the model cannot be shared by so many, or as `load_weights`.
     """
     stored, formats = _find(folder, config, dtype)
-    partition = (
-        Partition.stage(config, rank, size, split.layers)
+    partitions = [
+        Partition.stage(config, each, size, split.layers)
         if split.by_layers
-        else Partition.of(config, formats, rank, size)
-    )
+        else Partition.of(config, formats, each, size)
+        for each in range(size)
+    ]
+    partition = partitions[rank]
     parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
     wanted = {name: part for name, part in parts.items() if part is not None}
     arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
     here = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
-    return _pack(arrays, here), partition
+    return _pack(arrays, here), partitions
 
 
 def _find(

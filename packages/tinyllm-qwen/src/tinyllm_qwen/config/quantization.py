@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 
 from tinyllm_qwen.config.fields import Fields, label, show
 from tinyllm_qwen.errors import CheckpointError

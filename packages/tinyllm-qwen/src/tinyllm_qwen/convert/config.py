@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops.quantized_tensor import check_format
+from tinyllm_ops.quantization.tensor import check_format
 
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
 from tinyllm_qwen.checkpoint.schema import expected_shapes

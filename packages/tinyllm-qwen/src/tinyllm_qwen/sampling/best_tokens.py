@@ -1,20 +1,21 @@
-"""The tokens that a model thinks likeliest, without the scores of all others."""
+"""The likeliest tokens of a model, without the scores of all others."""
 
 from dataclasses import dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Float32, Int32
+from tinyllm_layers import Communicator
 from tinyllm_ops import OpSet
 
 
 @dataclass(frozen=True)
 class BestTokens:
-    """N tokens with their scores, among them the best of all, and what it takes to normalize them.
+    """N tokens with their scores, the best tokens of the vocabulary among them.
 
     Attributes:
-        tokens: which they are; those of one rank best first, by rank.
+        tokens: ids; the best tokens of each rank in order, by rank.
         scores: their logits.
-        log_total: log sum exp of all scores, those of other tokens included.
+        log_total: log sum exp of the scores of the whole vocabulary, to normalize them.
     """
 
     tokens: Int32[mx.array, "*batch N"]
@@ -36,7 +37,7 @@ class BestTokens:
         return cls(found + first, best, log_total)
 
     def at(self, *place: int | slice) -> "BestTokens":
-        """Those of one position, or of several."""
+        """The best tokens of one position, or of several."""
         return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
 
     def packed(self) -> Float32[mx.array, "*batch packed"]:
@@ -44,17 +45,18 @@ class BestTokens:
         tokens = self.tokens.view(mx.float32)
         return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
 
-    @classmethod
-    def joined(cls, packed: Float32[mx.array, "ranks *batch packed"]) -> "BestTokens":
-        """What several ranks packed, as one."""
+    def gathered(self, communicator: Communicator) -> "BestTokens":
+        """The best tokens of all processes, which each have some of the vocabulary."""
+        if communicator.size == 1:
+            return self
+        packed = communicator.all_gather(self.packed())
         k = packed.shape[-1] // 2
 
-        def side_by_side(parts: mx.array) -> mx.array:
+        def side_by_side(parts: Float32[mx.array, "ranks *batch k"]) -> mx.array:
             return mx.moveaxis(parts, 0, -2).flatten(-2)  # *batch ranks*k
 
-        totals = packed[..., -1]
-        return cls(
+        return BestTokens(
             side_by_side(packed[..., k : 2 * k]).view(mx.int32),
             side_by_side(packed[..., :k]),
-            mx.logsumexp(totals, axis=0),
+            mx.logsumexp(packed[..., -1], axis=0),
         )

@@ -99,8 +99,8 @@ class Sampler:
         return Sample.of(token, logits, self._params.top_logprobs, self._ops)
 
     @property
-    def reach(self) -> int | None:
-        """How many of the best tokens settle the choice and what is reported of it.
+    def num_candidates(self) -> int | None:
+        """The number of best tokens that settle the choice and its report.
 
         None if every score counts: without top-k a draw and its filters look at all of them, and a
         bias or a penalty can bring any token to the top.
@@ -113,8 +113,8 @@ class Sampler:
         choices = 1 if params.is_greedy else params.top_k
         return min(max(choices, params.top_logprobs), self._vocabulary.size)
 
-    def among(self, best: BestTokens) -> Sample:
-        """Choose where at least the `reach` best tokens are known, and the others are not.
+    def from_candidates(self, best: BestTokens) -> Sample:
+        """Choose among the best tokens, of which at least `num_candidates` are known.
 
         The token is the one that all scores would have given, but for scores that tie for the last
         place: see `Candidates.top_k`.
