@@ -52,7 +52,7 @@ class DenseCache(KVCache):
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend causally to all tokens."""
-        check_new_tokens(q, k, v, self._keys.shape, self._keys.dtype)
+        check_new_tokens(q, k, v, batch, self._keys.shape, self._keys.dtype)
         keys, values = self.update(k, v)
         # A single query is the last token and sees everything: it needs no mask.
         mask = "causal" if q.shape[2] > 1 else None

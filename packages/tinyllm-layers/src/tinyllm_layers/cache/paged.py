@@ -90,7 +90,7 @@ class PagedCache(LayerCache):
         """Write k and v to their slots, and attend from each query to its own sequence."""
         if batch.pages is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")
-        check_new_tokens(q, k, v, None, None)
+        check_new_tokens(q, k, v, batch)
         q, k, v = (x.swapaxes(1, 2).flatten(0, 1) for x in (q, k, v))  # T heads D
         keys = write_pages(self.keys, _in_format(k, self.keys, ops), batch.pages)
         values = write_pages(self.values, _in_format(v, self.values, ops), batch.pages)

@@ -66,7 +66,7 @@ class QuantizedCache(KVCache):
         The new tokens are seen through their codes as well, so that the size of a prefill chunk
         does not change the result.
         """
-        check_new_tokens(q, k, v, self._shape, self._keys[1].dtype)
+        check_new_tokens(q, k, v, batch, self._shape, self._keys[1].dtype)
         keys, values = self.update(k, v, ops)
         mask = "causal" if q.shape[2] > 1 else None
         return ops.attention(q, keys, values, scale, mask, phase=batch.phase)

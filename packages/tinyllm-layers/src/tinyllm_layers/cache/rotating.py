@@ -75,7 +75,7 @@ class RotatingCache(KVCache):
         A decoded token is stored first: it replaces a token that it no longer sees. The first
         tokens of a prompt's chunk still see tokens that the last ones replace.
         """
-        check_new_tokens(q, k, v, self._shape, self._dtype)
+        check_new_tokens(q, k, v, batch, self._shape, self._dtype)
         if batch.phase == "decode" and q.shape[2] == 1:
             return ops.attention(q, *self.update(k, v), scale, None, phase=batch.phase)
         new = mx.arange(self._offset, self._offset + q.shape[2])
