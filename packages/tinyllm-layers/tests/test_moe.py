@@ -117,6 +117,30 @@ def test_scores_are_float32_whatever_the_dtype(ops: OpSet) -> None:
     assert chosen.tolist() == [[1]]
 
 
+@pytest.mark.parametrize(
+    ("lead", "phase", "expected"),
+    [
+        ((1, 1), None, "decode"),
+        ((4, 1), None, "decode"),
+        ((1, 4), None, "prefill"),
+        ((4,), None, "prefill"),
+        ((1, 1), "prefill", "prefill"),
+        ((1, 4), "decode", "decode"),
+    ],
+)
+def test_the_phase_reaches_the_products_of_experts(
+    ops: OpSet, lead: tuple[int, ...], phase: Phase | None, expected: Phase
+) -> None:
+    phases: list[str | None] = []
+
+    def expert_linear(*args, phase=None):
+        phases.append(phase)
+        return ops.expert_linear(*args, phase=phase)
+
+    make(ops=replace(ops, expert_linear=expert_linear))(mx.zeros((*lead, WIDTH)), phase=phase)
+    assert phases == [expected] * 3
+
+
 @pytest.mark.parametrize("norm_topk_prob", [True, False])
 def test_routes_to_the_most_probable_experts_best_first(ops: OpSet, norm_topk_prob: bool) -> None:
     router = mx.log(mx.array([[0.1], [0.4], [0.2], [0.3]]))
