@@ -5,8 +5,8 @@ import mlx.core as mx
 import mlx.nn
 import pytest
 from tinyllm_layers import MLP, Communicator
-from tinyllm_ops import OpSet, Weight
 from tinyllm_layers.testing import oracle, random_mlp
+from tinyllm_ops import OpSet, Weight
 from tinyllm_ops.testing import assert_close, exact, normal
 
 

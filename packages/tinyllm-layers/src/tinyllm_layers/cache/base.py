@@ -40,7 +40,7 @@ class LayerCache(ABC):
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend from each query to all tokens that it may see.
 
-        All or nothing: if an argument is refused, the cache is as before.
+        All or nothing: after an error the cache is as before.
 
         Args:
             q: queries of the new tokens, rotated.
