@@ -1,4 +1,4 @@
-// y = gate / (1 + exp(-gate)) * up: one number for a thread.
+// y = gate / (1 + exp(-gate)) * up. Each thread computes one number.
 #include <metal_stdlib>
 using namespace metal;
 

@@ -1,11 +1,11 @@
-// y = exp(x - max x) / sum of exp(x - max x): one row of `dim` numbers for a threadgroup.
+// y = exp(x - max x) / sum of exp(x - max x). Each threadgroup computes one row of `dim` numbers.
 template <typename T, typename X>
 void softmax(X x, device T* y, uint dim, uint row, uint lane, uint simdgroup, uint simdgroups,
              threadgroup float* maxima, threadgroup float* sums) {
   const uint begin = simdgroup * 32 + lane, step = simdgroups * 32;
   const ulong first = ulong(row) * dim;
 
-  // 1. The largest number. In a row of -inf alone there is nothing to subtract.
+  // 1. The largest number. A row of -inf throughout subtracts 0.
   float top = -INFINITY;
   for (uint i = begin; i < dim; i += step) {
     top = metal::max(top, float(x[first + i]));
@@ -20,7 +20,7 @@ void softmax(X x, device T* y, uint dim, uint row, uint lane, uint simdgroup, ui
   }
   total = group_sum(total, sums, lane, simdgroup, simdgroups);
 
-  // 3. The shares; a row of -inf alone has none to give.
+  // 3. The results. A row of -inf throughout gives zeros.
   const float share = total == 0 ? 0.0f : 1.0f / total;
   for (uint i = begin; i < dim; i += step) {
     y[first + i] = T(metal::precise::exp(float(x[first + i]) - top) * share);

@@ -1,4 +1,4 @@
-// y = x / sqrt(mean(x^2) + eps) * weight: one row of `dim` numbers for a threadgroup.
+// y = x / sqrt(mean(x^2) + eps) * weight. Each threadgroup computes one row of `dim` numbers.
 template <typename T, typename X, typename W>
 void rms_norm(X x, W weight, device T* y, uint dim, float eps, uint row, uint lane, uint simdgroup,
               uint simdgroups, threadgroup float* partial) {
@@ -14,7 +14,7 @@ void rms_norm(X x, W weight, device T* y, uint dim, float eps, uint row, uint la
   const float mean = group_sum(squares, partial, lane, simdgroup, simdgroups) / float(dim);
   const float inverse = metal::precise::rsqrt(mean + eps);
 
-  // 2. Each number again, from the cache: rounded, then times the weight, as Qwen was trained.
+  // 2. Each number, read from the cache: rounded, then times the weight, as Qwen was trained.
   for (uint i = begin; i < dim; i += step) {
     y[first + i] = T(float(T(float(x[first + i]) * inverse)) * float(weight[i]));
   }

@@ -1,4 +1,4 @@
-// y[n] = row ids[n] of a packed table of `dim` columns: one number for a thread.
+// y[n] = row ids[n] of a packed table of `dim` columns. Each thread computes one number.
 template <typename T, int BITS, typename I, typename W, typename S, typename B>
 void embedding(I ids, W packed, S scales, B biases, device T* y, uint dim, uint group_size, uint n,
                uint column) {
