@@ -115,7 +115,7 @@ class MoE:
             return self._mlp(rows[order // k], chosen[order], phase)[mx.argsort(order)]
         number = chosen.astype(mx.int32) - self.held.start
         own = (number >= 0) & (number < len(self.held))
-        if phase == "decode":
+        if phase == "decode" and chosen.size:
             # Nothing waits for the router: choices of other processes become rows of zeros, for an
             # expert that is read anyway.
             number = mx.where(own, number, mx.where(own, number, 0).max())

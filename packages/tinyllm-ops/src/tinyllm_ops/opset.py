@@ -214,11 +214,12 @@ class OpSet:
 
         ops = dataclasses.replace(REFERENCE, rope=my_rope)
 
-    The replaced op runs wherever that op is computed: fusions that stand for it are dropped, with
-    a warning that names them.
+    The replaced op runs wherever a layer calls that op: fusions that stand for it are dropped, with
+    a warning that names them. Ops do not call each other through the OpSet. A new `attention` is
+    not used by `paged_attention`, nor a new `softmax` by `attention`.
 
     Attributes:
-        name: of the implementation, such as "reference".
+        name: name of the implementation, such as "reference".
         norm_rope: a fusion of `rms_norm` and `rope`, or None. Layers call the function
             `tinyllm_ops.norm_rope`, which composes the two ops where there is no fusion.
     """
@@ -240,7 +241,7 @@ class OpSet:
     norm_rope: Fusion[NormRope] | None = None
 
     def __post_init__(self) -> None:
-        """Bind fusions to the ops that they stand for; drop those of replaced ops."""
+        """Bind fusions to the ops that they stand for; drop fusions of replaced ops."""
         bind_fusions(self, self.name)
 
 
@@ -256,18 +257,21 @@ def norm_rope(
 ) -> Float[mx.array, "B H L D"]:
     """Normalize each head, rotate it to its position, and move the heads before the tokens.
 
-    The path of queries and keys from their projection to attention: rope(rms_norm(x)), by the
-    fusion of `ops` where it has one.
+    Queries and keys take this path from their projection to attention. The result is
+    rope(rms_norm(x)) with axes 1 and 2 swapped, computed by the fusion of `ops` if it has one.
 
     Args:
         ops: the implementation.
         x: projected queries or keys.
-        weight: of the norm of each head (Qwen3), or None for no norm (Qwen2).
-        eps: of the norm.
-        positions: of the tokens, as in `rope`.
+        weight: weight of the norm of each head (Qwen3), or None for no norm (Qwen2).
+        eps: eps of the norm, as in `rms_norm`.
+        positions: positions of the tokens, as in `rope`.
         base: as in `rope`.
         traditional: as in `rope`.
         scaling: as in `rope`.
+
+    Raises:
+        ValueError: as `rms_norm` and `rope`.
     """
     if ops.norm_rope is not None:
         return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling)

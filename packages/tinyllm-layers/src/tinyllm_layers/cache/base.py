@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet, Weight
-from tinyllm_ops.checks import check_attention, require_dtype, require_shape
+from tinyllm_ops.checks import check_attention, require_dtype, require_rank, require_shape
 
 from tinyllm_layers.batch import Batch
 
@@ -40,7 +40,7 @@ class LayerCache(ABC):
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend from each query to all tokens that it may see.
 
-        All or nothing: if an argument is refused, the cache is as before.
+        All or nothing: after an error the cache is as before.
 
         Args:
             q: queries of the new tokens, rotated.
@@ -103,7 +103,12 @@ class KVCache(LayerCache):
 
 
 def check_new_tokens(
-    q: mx.array, k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    batch: Batch,
+    stored: tuple[int, ...] | None = None,
+    dtype: mx.Dtype | None = None,
 ) -> None:
     """Refuse queries, keys and values that do not fit together or follow the stored ones.
 
@@ -111,15 +116,23 @@ def check_new_tokens(
         q: queries.
         k: keys.
         v: values.
+        batch: the layout of the pass.
         stored: the shape `B Hkv any D` of earlier keys, if there are any.
         dtype: of earlier keys.
 
     Raises:
         ValueError: naming the array.
     """
+    require_rank("q", q, "B H L D")
     check_attention(q, k, v, None)
-    if q.shape[2] != k.shape[2]:
-        raise ValueError(f"k: expected keys of {q.shape[2]} tokens, one a query, got {k.shape[2]}")
+    rows, _, length, _ = q.shape
+    if (rows, length) != (batch.rows, batch.length):
+        raise ValueError(
+            f"q: expected {batch.rows} x {batch.length} tokens, as the batch has, "
+            f"got {rows} x {length}"
+        )
+    if k.shape[2] != length:
+        raise ValueError(f"k: expected keys of {length} tokens, one a query, got {k.shape[2]}")
     check_appended(k, v, stored, dtype)
 
 
@@ -131,6 +144,7 @@ def check_appended(
     Raises:
         ValueError: naming the array. A slice update would broadcast and cast them in silence.
     """
+    require_rank("k", k, "B Hkv L D")
     if stored is not None:
         require_shape("k", k, (*stored[:2], k.shape[2], stored[3]))
     if dtype is not None:

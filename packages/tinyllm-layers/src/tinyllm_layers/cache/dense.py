@@ -52,11 +52,16 @@ class DenseCache(KVCache):
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend causally to all tokens."""
-        check_new_tokens(q, k, v, self._keys.shape, self._keys.dtype)
-        keys, values = self.update(k, v)
+        check_new_tokens(q, k, v, batch, self._keys.shape, self._keys.dtype)
+        keys, values = self._keys.extended(k), self._values.extended(v)
+        seen = slice(self.offset + k.shape[2])
         # A single query is the last token and sees everything: it needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
-        return ops.attention(q, keys, values, scale, mask, phase=batch.phase)
+        out = ops.attention(
+            q, keys[..., seen, :], values[..., seen, :], scale, mask, phase=batch.phase
+        )
+        self.commit(keys, values, k.shape[2])
+        return out
 
     def reserve(
         self, new: Sequence[int], dtype: mx.Dtype

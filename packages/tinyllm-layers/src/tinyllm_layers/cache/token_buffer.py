@@ -56,22 +56,32 @@ class TokenBuffer:
         Raises:
             ValueError: if they differ in shape or dtype from earlier ones.
         """
-        end = self.length + x.shape[-2]
-        room = self.reserve(x.shape, x.dtype)
-        room[..., self.length : end, :] = x
-        self.commit(room, x.shape[-2])
+        self.commit(self.extended(x), x.shape[-2])
+
+    def extended(
+        self, x: Shaped[mx.array, "*lead new width"]
+    ) -> Shaped[mx.array, "*lead capacity width"]:
+        """Return the successor of the array, in which tokens are added, for `commit`.
+
+        Raises:
+            ValueError: if they differ in shape or dtype from earlier ones.
+        """
+        room = another_name(self.reserve(x.shape, x.dtype))
+        room[..., self.length : self.length + x.shape[-2], :] = x
+        return room
 
     def reserve(
         self, new: Sequence[int], dtype: mx.Dtype
     ) -> Shaped[mx.array, "*lead capacity width"]:
         """Return the array, with room for tokens of the shape `new` after the present ones.
 
+        Nothing changes until `commit`.
+
         Raises:
             ValueError: if shape or dtype differ from those of the present tokens.
         """
         end = self.length + new[-2]
-        self._room = with_room(self._room, new, dtype, -(-end // STEP) * STEP)
-        return self._room
+        return with_room(self._room, new, dtype, -(-end // STEP) * STEP)
 
     def commit(self, room: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
         """Replace the array by its successor, in which `count` more tokens are written."""

@@ -11,7 +11,7 @@ _SMALLEST_SCALE = 1e-7
 def affine_codes(
     groups: Float[mx.array, "*lead G N"], top: int
 ) -> tuple[mx.array, Float[mx.array, "*lead G"], Float[mx.array, "*lead G"]]:
-    """Spread codes 0..top over each group's range, with zero on the grid where it is inside."""
+    """Spread codes 0..top over each group's range, with zero on the grid if it is in the range."""
     low, high = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
     # The end farther from zero gets a code of its own; the scale is negative when that is the top.
     downward = mx.abs(low) > mx.abs(high)

@@ -39,14 +39,14 @@ def microscaled_codes(
 
 
 def scale_value(scales: UInt8[mx.array, "*groups"], mode: str) -> Float[mx.array, "*groups"]:
-    """Decode 8-bit scales: E4M3 for nvfp4, a power of two (E8M0) for the others."""
+    """Decode 8-bit scales: E4M3 for nvfp4, a power of two (E8M0) for mxfp4 and mxfp8."""
     if mode == "nvfp4":
         return mx.from_fp8(scales, mx.float32)
     return mx.power(2.0, scales.astype(mx.float32) - _E8M0_BIAS)
 
 
 def code_value(codes: UInt32[mx.array, "*shape"], bits: int) -> Float[mx.array, "*shape"]:
-    """Decode floating-point codes: _E2M1 of 4 bits, E4M3 of 8."""
+    """Decode floating-point codes: E2M1 for 4 bits, E4M3 for 8 bits."""
     if bits == 8:
         return mx.from_fp8(codes.astype(mx.uint8), mx.float32)
     return mx.array([*_E2M1, *(-value for value in _E2M1)])[codes]

@@ -14,7 +14,7 @@ def pack(codes: UInt32[mx.array, "*lead I"], bits: int) -> UInt32[mx.array, "*le
 
 
 def unpack(packed: UInt32[mx.array, "*lead words"], bits: int) -> UInt32[mx.array, "*lead I"]:
-    """Undo `pack`: code i is the bits from i*bits on, and may lie across two words."""
+    """Undo `pack`. Code i is the `bits` bits from bit i*bits on, which may lie in two words."""
     if 32 % bits == 0:  # every code lies in one word
         codes = packed[..., None] >> mx.arange(0, 32, bits, dtype=mx.uint32)
         codes = codes.reshape(*packed.shape[:-1], packed.shape[-1] * 32 // bits)

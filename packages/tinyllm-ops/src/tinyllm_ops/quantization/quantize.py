@@ -17,8 +17,9 @@ def quantize(
 ) -> QuantizedTensor:
     """Round `w` to `bits` bits in groups of `group_size` along its last axis.
 
-    The codes and scales are those that `mx.quantize` computes; in the float modes, from a float32
-    copy of `w` (in float16, MLX's own scale of a tiny group underflows, and the group is clipped).
+    Codes and scales equal the result of `mx.quantize`. In the float modes they equal its result
+    for a float32 copy of `w`, because in float16 MLX's own scale of a tiny group underflows, and
+    the group is clipped.
 
     Raises:
         ValueError: if the format is unknown, or I is no multiple of the group.

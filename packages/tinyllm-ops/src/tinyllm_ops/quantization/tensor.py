@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import UnionType
 
 import mlx.core as mx
 from jaxtyping import Shaped, UInt32
@@ -46,8 +47,10 @@ class QuantizedTensor:
         _require_types(
             packed=(self.packed, mx.array),
             scales=(self.scales, mx.array),
+            biases=(self.biases, mx.array | None),
             group_size=(self.group_size, int),
             bits=(self.bits, int),
+            mode=(self.mode, str),
         )
         check_format(self.group_size, self.bits, self.mode)
         if self.packed.dtype != mx.uint32:
@@ -122,11 +125,12 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
         raise ValueError(f"group_size: expected one of {AFFINE_GROUPS}, got {group_size}")
 
 
-def _require_types(**arguments: tuple[object, type]) -> None:
-    """Raise ValueError for arguments in another order, which their types give away."""
+def _require_types(**arguments: tuple[object, type | UnionType]) -> None:
+    """Raise ValueError for arguments of other types, as another argument order gives them."""
     for name, (value, expected) in arguments.items():
         if not isinstance(value, expected):
+            wanted = expected.__name__ if isinstance(expected, type) else "array or None"
             raise ValueError(
-                f"{name}: expected {expected.__name__}, got {type(value).__name__}: the order is "
+                f"{name}: expected {wanted}, got {type(value).__name__}: the order is "
                 "packed, scales, biases, group_size, bits, mode"
             )

@@ -67,8 +67,8 @@ def scaled_dot_product_attention_grouped(
 ) -> Float[mx.array, "*batch H L D"]:
     """Attention in which H/Hkv neighboring query heads share a key/value head (Ainslie 2023).
 
-    The sharing is a broadcast over a new axis: k and v are never repeated. Scores and softmax are
-    float32.
+    The sharing is a broadcast over a new axis, so k and v are never repeated. Scores and softmax
+    are float32.
 
     Args:
         q: queries.

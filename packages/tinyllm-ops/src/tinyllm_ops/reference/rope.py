@@ -19,17 +19,19 @@ def rope(
 ) -> Float[mx.array, "B L H D"]:
     """Rotate each pair of features by an angle proportional to the token's position (Su 2021).
 
-    Pair i of D/2 turns by position * base^(-i / (D/2)):
-    a' = a cos - b sin, b' = b cos + a sin. The product of two rotated vectors depends on the
-    difference of their positions alone. Angles are float32 whatever the dtype of x: at position p
-    they are exact to p * 2^-23 radians, as in the training of the models.
+    Pair i of D/2 turns by position * base^(-i / (D/2)): a' = a cos - b sin, b' = b cos + a sin.
+    The product of two rotated vectors depends only on the difference of their positions. Angles
+    are float32 for every dtype of x. At position p they are exact to p * 2^-23 radians, as in the
+    training of the models.
 
     Args:
-        x: queries or keys, before attention moves the heads forward.
-        positions: see `position_array`.
+        x: queries or keys, tokens before heads.
+        positions: a slice for all rows, one slice for each row, or an integer array of shape `L` or
+            `B L`. `slice(5, 10)` puts token 0 at position 5.
         base: wavelengths go from 2 pi to 2 pi base.
         traditional: pair neighbors (0, 1), (2, 3), ...; otherwise, as in Qwen, i with i + D/2.
-        scaling: turn the slow pairs still more slowly, for texts beyond those of the training.
+        scaling: settings of YaRN, which slows down the slow pairs for texts longer than the
+            training's.
 
     Raises:
         ValueError: if D is odd, or positions do not fit.
@@ -38,8 +40,8 @@ def rope(
     batch, length, _, dim = x.shape
     half = dim // 2
     frequencies = mx.array(rotary_frequencies(dim, base, scaling))
-    where = position_array(positions, batch, length)
-    angles = where[..., None, None].astype(mx.float32) * frequencies  # B L 1 D/2
+    position_ids = position_array(positions, batch, length)
+    angles = position_ids[..., None, None].astype(mx.float32) * frequencies  # B L 1 D/2
     magnitude = 1.0 if scaling is None else scaling.magnitude
     cos, sin = mx.cos(angles) * magnitude, mx.sin(angles) * magnitude
 
