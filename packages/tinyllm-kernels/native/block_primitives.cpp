@@ -100,7 +100,7 @@ class Blocks : public CpuPrimitives {
         task.o = told.o(), task.o_bias = told.o_bias();
         task.residual = told.residual() ? row : nullptr;
         task.offset = offset;
-        task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
+        task.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(task.inputs.dim)));
         row = relay.put([&](char* y) {
           task.y = y;
           run(kernels, task);

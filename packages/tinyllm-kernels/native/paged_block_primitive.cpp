@@ -92,7 +92,7 @@ class PagedBlocks : public CpuPrimitives {
         task.residual = told.residual() ? row : nullptr;
         task.keys = stores[2 * i].rows(), task.values = stores[2 * i + 1].rows();
         task.pages = stores[2 * i].shape()[0], task.page = stores[2 * i].shape()[2];
-        task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
+        task.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(task.inputs.dim)));
         row = relay.put([&](char* y) {
           task.y = y;
           run(kernels, task);

@@ -9,23 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import cast
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels.arguments import weight
-from tinyllm_kernels.cpu_opset import CpuOpSet
-from tinyllm_ops import OpSet, quantize
+from tinyllm_kernels.cpu.arguments import native_weight as weight
+from tinyllm_ops import quantize
 from tinyllm_ops.testing import normal
 
 FAR = [2**31 - 1, -(2**31)]
 WIDTH, HEADS, DIM, PAGE = 64, 2, 32, 4
-
-
-@pytest.fixture
-def native(ops: OpSet) -> ModuleType:
-    """The extension, with the kernels of one instruction set."""
-    return cast(CpuOpSet, ops).native
 
 
 def integers(*values: int) -> mx.array:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from types import ModuleType
-from typing import cast
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels.arguments import weight
-from tinyllm_kernels.cpu_opset import CpuOpSet
-from tinyllm_kernels.interleaved_tensor import InterleavedTensor
-from tinyllm_ops import OpSet, QuantizedTensor, Weight, quantize
+from tinyllm_kernels.cpu.arguments import native_weight as weight
+from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
+from tinyllm_layers import Backend
+from tinyllm_ops import OpSet, PageTable, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import normal
 
 ROWS = 37
@@ -28,12 +27,6 @@ CUTS = [0, 1, 2, 3, 6, 7, 24, 25, 36, ROWS]
 WIDTH, HIDDEN, HEADS, KV_HEADS, DIM = 128, 96, 6, 2, 32
 
 Op = Callable[[mx.array, str], mx.array]
-
-
-@pytest.fixture
-def native(ops: OpSet) -> ModuleType:
-    """The extension, with the kernels of one instruction set."""
-    return cast(CpuOpSet, ops).native
 
 
 def bits(y: mx.array) -> mx.array:
@@ -82,7 +75,7 @@ def test_linear(
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("width", [4, 8])
 def test_linear_of_interleaved_rows(
-    ops: OpSet, native: ModuleType, dtype: mx.Dtype, width: int, phase: str
+    ops: Backend, native: ModuleType, dtype: mx.Dtype, width: int, phase: str
 ) -> None:
     weights: dict[str, Weight] = {"w": packed((64, 256), dtype, ("affine", width, 64), 2)}
     ops.prepare(weights)
@@ -369,33 +362,26 @@ def test_an_unknown_phase_is_refused(native: ModuleType) -> None:
         native.linear(mx.ones((1, 32)), weight(mx.ones((2, 32))), None, None, "prompt")
 
 
-def test_the_op_set_takes_a_phase(ops: OpSet, dtype: mx.Dtype) -> None:
-    native = cast(CpuOpSet, ops).native
+def test_the_op_set_takes_a_phase(ops: OpSet, native: ModuleType, dtype: mx.Dtype) -> None:
     w = packed((45, 256), dtype, FORMATS[1], 2)
     x = normal((1, 1, 256), dtype, seed=1)
-    linear = cast(Callable[..., mx.array], ops.linear)
-    assert equal(linear(x, w, phase="prefill"), native.linear(x, weight(w), None, None, "prefill"))
+    assert equal(
+        ops.linear(x, w, phase="prefill"), native.linear(x, weight(w), None, None, "prefill")
+    )
     stack = packed((2, 45, 256), dtype, FORMATS[1], 2)
     chosen = mx.zeros((1, 1), mx.int32)
-    expert_linear = cast(Callable[..., mx.array], ops.expert_linear)
     assert equal(
-        expert_linear(x, stack, chosen, phase="prefill"),
+        ops.expert_linear(x, stack, chosen, phase="prefill"),
         native.expert_linear(x, weight(stack), chosen, "prefill"),
     )
     q, k = normal((1, 4, 1, 32), dtype, seed=2), normal((1, 2, 300, 32), dtype, seed=3)
-    attention = cast(Callable[..., mx.array], ops.attention)
     assert equal(
-        attention(q, k, k, 0.2, phase="prefill"),
+        ops.attention(q, k, k, 0.2, phase="prefill"),
         native.attention(q, weight(k), weight(k), 0.2, False, None, "prefill"),
     )
     pages = k.reshape(2, 15, 20, 32).swapaxes(0, 1)
-    where = (
-        mx.arange(15, dtype=mx.int32)[None],
-        mx.array([0, 1], mx.int32),
-        mx.array([300], mx.int32),
-    )
-    paged_attention = cast(Callable[..., mx.array], ops.paged_attention)
+    where = PageTable.of([(range(15), 299, 300)], num_pages=15, page_size=20)
     assert equal(
-        paged_attention(q[0].swapaxes(0, 1), pages, pages, *where, 0.2, phase="prefill"),
-        attention(q, k, k, 0.2, phase="prefill")[0].swapaxes(0, 1),
+        ops.paged_attention(q[0].swapaxes(0, 1), pages, pages, where, 0.2, phase="prefill"),
+        ops.attention(q, k, k, 0.2, phase="prefill")[0].swapaxes(0, 1),
     )

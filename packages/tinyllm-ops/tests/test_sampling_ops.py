@@ -1,4 +1,4 @@
-"""What a sampler asks of a row of scores: argmax, top_k, log_probability."""
+"""Ops on rows of scores, as a sampler calls them: argmax, top_k, log_probability."""
 
 import mlx.core as mx
 import numpy as np
@@ -19,7 +19,7 @@ def test_argmax_is_the_first_of_the_largest(
     assert np.array_equal(np.array(y), exact(x).argmax(axis=-1))
 
 
-def test_argmax_of_what_is_no_number_is_where_it_is(ops: OpSet) -> None:
+def test_argmax_is_the_first_nan(ops: OpSet) -> None:
     x = mx.array([[1.0, mx.nan, 2.0, mx.nan], [-mx.inf, -mx.inf, -mx.inf, -mx.inf]])
     assert ops.argmax(x).tolist() == [1, 0]
 
@@ -38,7 +38,7 @@ def test_top_k_are_the_largest_in_order(
     assert all(len(set(row)) == k for row in np.array(indices).reshape(-1, k))
 
 
-def test_top_k_takes_what_is_no_number_last(ops: OpSet) -> None:
+def test_top_k_puts_nan_last(ops: OpSet) -> None:
     scores, indices = ops.top_k(mx.array([mx.nan, -mx.inf, 2.0, mx.nan, mx.inf]), 3)
     assert scores.tolist() == [mx.inf, 2.0, -mx.inf]
     assert indices.tolist() == [4, 2, 1]
@@ -60,7 +60,7 @@ def test_log_probability_of_large_scores_keeps_their_differences(ops: OpSet) -> 
     assert_close(y, oracle.log_probability(exact(x), np.array([0, 1])))
 
 
-def test_refuses_what_does_not_fit(ops: OpSet, unchecked: None) -> None:
+def test_refuses_arguments_that_do_not_fit(ops: OpSet, unchecked: None) -> None:
     x = mx.zeros((2, 3))
     with pytest.raises(ValueError, match=r"x: expected rows of at least one score"):
         ops.argmax(mx.zeros((2, 0)))

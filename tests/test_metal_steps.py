@@ -1,4 +1,4 @@
-"""The ladders in the documentation: each simpler text, in its kernel's place, is right."""
+"""Optimization steps in the documentation: each simpler kernel gives right results."""
 
 import subprocess
 import sys
@@ -9,15 +9,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "packages" / "tinyllm-kernels" / "tools" / "metal_kernels"
 PAGES = sorted((ROOT / "docs" / "kernels" / "metal").glob("*.md"))
-LADDERS = [page for page in PAGES if "```metal" in page.read_text(encoding="utf-8")]
+PAGES_WITH_STEPS = [page for page in PAGES if "```metal" in page.read_text(encoding="utf-8")]
 KERNELS = ROOT / "packages" / "tinyllm-kernels" / "src" / "tinyllm_kernels" / "metal"
 
 
-# On a Mac, too, rungs would run under metalhost, which is for Linux.
-@pytest.mark.skipif(sys.platform == "darwin", reason="rungs run under metalhost")
-@pytest.mark.parametrize("page", LADDERS, ids=lambda page: page.name)
-def test_every_rung_is_right(page: Path) -> None:
-    command = [sys.executable, str(TOOL), "ladder", str(page)]
+# On a Mac the steps would run under metalhost, too, which is for Linux.
+@pytest.mark.skipif(sys.platform == "darwin", reason="steps run under metalhost")
+@pytest.mark.parametrize("page", PAGES_WITH_STEPS, ids=lambda page: page.name)
+def test_every_step_is_right(page: Path) -> None:
+    command = [sys.executable, str(TOOL), "steps", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == page.read_text().count("```metal") > 0

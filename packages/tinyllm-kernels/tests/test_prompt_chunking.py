@@ -1,6 +1,6 @@
-"""A query's result is the same to the last bit, however its prompt is cut.
+"""Attention gives a query the same bits in every chunking of its prompt.
 
-A query that is alone in its request is computed in another way: chunks have two or more.
+Chunks of one token need the phase "prefill": by their shape they would be decode steps.
 """
 
 from itertools import pairwise
@@ -8,8 +8,8 @@ from itertools import pairwise
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import OpSet, Weight, quantize
-from tinyllm_ops.testing import PageTable, normal
+from tinyllm_ops import OpSet, PageTable, Phase, Weight, quantize
+from tinyllm_ops.testing import normal
 
 pytestmark = pytest.mark.exhaustive
 
@@ -21,18 +21,18 @@ SHAPES = [(6, 2, 64), (1, 1, 96), (9, 1, 32)]
 
 
 def cuts(seed: int) -> list[int]:
-    """Where chunks begin and end."""
+    """Return the edges of chunks of one token and more."""
     rng = np.random.default_rng(seed)
     edges = [0]
     while QUERIES - edges[-1] > 200:
-        edges.append(edges[-1] + int(rng.choice([2, 3, 4, 7, 33])))
+        edges.append(edges[-1] + int(rng.choice([1, 1, 2, 3, 4, 7, 33])))
     while QUERIES - edges[-1] > 20:
-        edges.append(edges[-1] + int(rng.integers(2, 19)))
+        edges.append(edges[-1] + int(rng.integers(1, 19)))
     return [*edges, QUERIES]
 
 
 def stored(shape: tuple[int, ...], dtype: mx.Dtype, bits: int | None, seed: int) -> Weight:
-    """Keys or values, packed if `bits` says so."""
+    """Return keys or values, quantized to `bits` bits."""
     x = normal(shape, dtype, seed=seed)
     return x if bits is None else quantize(x, 32, bits)
 
@@ -51,7 +51,7 @@ def test_of_a_dense_cache(
 
     def attend(first: int, last: int) -> mx.array:
         seen = (slice(None), slice(None, OFFSET + last))
-        return ops.attention(q[:, first:last], k[seen], v[seen], None, "causal")
+        return ops.attention(q[:, first:last], k[seen], v[seen], None, "causal", phase="prefill")
 
     whole = attend(0, QUERIES)
     parts = [attend(*edges) for edges in pairwise(cuts(seed=4))]
@@ -64,33 +64,32 @@ def test_of_pages(ops: OpSet, dtype: mx.Dtype, window: int | None, bits: int | N
     pages = -(-KEYS // PAGE)
     q = normal((QUERIES, heads, dim), dtype, seed=1)
     k, v = (stored((pages, kv_heads, PAGE, dim), dtype, bits, seed) for seed in (2, 3))
-    table = mx.array(np.random.default_rng(5).permutation(pages)[None].astype(np.int32))
+    table = np.random.default_rng(5).permutation(pages).tolist()
 
     def attend(edges: list[int]) -> mx.array:
-        """All chunks in one call, as requests that share their pages."""
-        where = PageTable(
-            mx.repeat(table, len(edges) - 1, axis=0),
-            mx.array(edges, mx.int32),
-            mx.array(edges[1:], mx.int32) + OFFSET,
-            pages,
-        )
-        return ops.paged_attention(q, k, v, *where.arrays, window=window)
+        """Compute all chunks in one call, as sequences with the same pages."""
+        chunks = [(table, OFFSET + start, OFFSET + stop) for start, stop in pairwise(edges)]
+        where = PageTable.of(chunks, num_pages=pages, page_size=PAGE)
+        return ops.paged_attention(q, k, v, where, window=window, phase="prefill")
 
     whole = attend([0, QUERIES])
     for seed in (6, 7):
         assert mx.array_equal(attend(cuts(seed)), whole)
 
 
-def test_of_tokens_that_are_decoded(ops: OpSet, dtype: mx.Dtype) -> None:
-    """Several tokens of one text at once, as speculation has them, each a request of its own."""
+@pytest.mark.parametrize("phase", ["decode", None])
+def test_of_draft_tokens(ops: OpSet, dtype: mx.Dtype, phase: Phase | None) -> None:
+    """Several tokens of one text are decoded at once, each as a sequence of its own."""
     heads, kv_heads, dim = SHAPES[0]
     pages = -(-KEYS // PAGE)
     q = normal((6, heads, dim), dtype, seed=1)
     k, v = (normal((pages, kv_heads, PAGE, dim), dtype, seed=seed) for seed in (2, 3))
-    table = mx.arange(pages, dtype=mx.int32)[None]
-    lengths = mx.arange(KEYS - 6, KEYS, dtype=mx.int32)
-    starts = mx.arange(7, dtype=mx.int32)
-    together = ops.paged_attention(q, k, v, mx.repeat(table, 6, axis=0), starts, lengths)
+
+    def attend(first: int, last: int) -> mx.array:
+        chunks = [(range(pages), at, at + 1) for at in range(KEYS - 7 + first, KEYS - 7 + last)]
+        where = PageTable.of(chunks, num_pages=pages, page_size=PAGE)
+        return ops.paged_attention(q[first:last], k, v, where, phase=phase)
+
+    together = attend(0, 6)
     for i in range(6):
-        alone = ops.paged_attention(q[i : i + 1], k, v, table, starts[:2], lengths[i : i + 1])
-        assert mx.array_equal(together[i : i + 1], alone)
+        assert mx.array_equal(together[i : i + 1], attend(i, i + 1))

@@ -1,4 +1,4 @@
-"""A simpler text of a kernel, as a page of the documentation has it."""
+"""Optimization steps: simpler versions of a kernel on the pages of the documentation."""
 
 from __future__ import annotations
 
@@ -12,54 +12,56 @@ from cases import CASES
 from metalhost import SWEEP, using
 from planting import planted
 
-# The kernels that have a file's text in them, where there are more than the one of its name.
+# Cases of a file that is part of other kernels than the one of its name.
 _ATTENTION = ("packed_keys", "paged_attention")
 _KERNELS = {
     "matrix_vector": ("matrix_vector", "expert_linear"),
+    "matrix_product": ("matrix_product", "expert_prefill"),
     "decode": ("decode", *_ATTENTION),
     "tiles": ("tiles", *_ATTENTION),
     "packed_rows": ("packed_keys",),
-    "requests": ("requests", "paged_attention"),
+    "sequences": ("sequences", "paged_attention"),
 }
 _BLOCK = re.compile(r"```metal\n// In place of `([\w/.]+)`: (.+?)\n(.+?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Rung:
-    """A block of Metal on a page, which has the functions of a file, with their parameters.
+class Step:
+    """A block of Metal on a page that has the functions of a file, with the same parameters.
 
     Attributes:
         file: the file, relative to the package's folder of Metal kernels.
-        title: what is new.
-        text: what stands in the file's place.
+        title: the change since the previous step.
+        text: replacement of the file's text.
     """
 
     file: str
     title: str
     text: str
 
-    def climb(self) -> None:
-        """Run the cases of the kernels that have the file by all settings of metalhost's sweep.
+    def run(self) -> None:
+        """Run the cases of all kernels that include the file, under all settings of the sweep.
 
         Raises:
             AssertionError: if a number is wrong.
             KernelFaultError: if metalhost finds a fault.
         """
         folder = resources.files("tinyllm_kernels.metal")
-        last = folder.joinpath(self.file).read_text(encoding="utf-8")
-        name = Path(self.file).stem
+        text = folder.joinpath(self.file).read_text(encoding="utf-8")
+        path = Path(self.file)
+        name = path.parent.name if path.stem == "kernel" else path.stem
         for kernel in _KERNELS.get(name, (name,)):
-            with planted(last, self.text):
+            with planted(text, self.text):
                 for settings in SWEEP:
                     with using(settings):
                         CASES[kernel]()
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         return f"{self.file}: {self.title}"
 
 
-def rungs(page: Path) -> Iterator[Rung]:
-    """Those of a page, in order: the first line of a block says whose place it takes."""
+def steps(page: Path) -> Iterator[Step]:
+    """Yield the steps of a page in order. The first line of a block names the replaced file."""
     for file, title, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        yield Rung(file, title, text)
+        yield Step(file, title, text)
