@@ -10,7 +10,7 @@ from tinyllm_ops import REFERENCE, OpSet, Weight, norm_rope
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache
+from tinyllm_layers.cache.base import KVCache, LayerCache
 from tinyllm_layers.cache.dense import DenseCache
 from tinyllm_layers.communicator import SINGLE, Communicator
 from tinyllm_layers.rope import RoPE
@@ -109,18 +109,21 @@ class GroupedQueryAttention:
 
         Args:
             x: the new tokens, normalized.
-            batch: where they stand; unless given, at the beginning of their texts.
+            batch: where they stand; unless given, after the tokens in the cache.
             cache: keys and values of earlier tokens; it takes in the new ones. None for a text
                 without earlier tokens.
             residual: added to the result.
         """
-        batch = Batch.at(0, x.shape[0], x.shape[1]) if batch is None else batch
         cache = DenseCache() if cache is None else cache
+        if batch is None:
+            offset = cache.offset if isinstance(cache, KVCache) else 0
+            batch = Batch.at(offset, x.shape[0], x.shape[1])
         q, k, v = self.project(x, batch)
         out = cache.attend(q, k, v, batch, self.scale, self.ops)
         joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
-        own = residual if self.communicator.rank == 0 else None
-        y = self.ops.linear(joined, self.wo, self.biases.o, own, phase=batch.phase)
+        # Added by one process, or the all-reduce would add them once for each.
+        bias, own = (self.biases.o, residual) if self.communicator.rank == 0 else (None, None)
+        y = self.ops.linear(joined, self.wo, bias, own, phase=batch.phase)
         return self.communicator.all_reduce(y)
 
     def project(

@@ -40,8 +40,8 @@ def generate(
         model: the model.
         tokenizer: its tokenizer, whose end tokens end the text.
         prompt: text, taken as it is (see `Tokenizer.apply_chat_template`), or token ids.
-        max_tokens: how many tokens at most; fewer where the model's context ends.
-        sampling: how tokens are chosen; greedy unless told.
+        max_tokens: the most tokens to generate; fewer where the model's context ends.
+        sampling: the sampling parameters; greedy unless given.
         stop: strings that end the text; it stops before them.
         cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
             they hold the prompt and all tokens given but the last; a rotating cache that has

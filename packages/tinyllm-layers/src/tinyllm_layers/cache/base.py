@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet, Weight
-from tinyllm_ops.checks import check_attention, require_dtype, require_shape
 
 from tinyllm_layers.batch import Batch
 
@@ -40,7 +39,7 @@ class LayerCache(ABC):
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend from each query to all tokens that it may see.
 
-        All or nothing: if an argument is refused, the cache is as before.
+        All or nothing: after an error the cache is as before.
 
         Args:
             q: queries of the new tokens, rotated.
@@ -100,40 +99,3 @@ class KVCache(LayerCache):
     @abstractmethod
     def fork(self) -> KVCache:
         """Return a second cache with the same tokens. The next write to either copies them once."""
-
-
-def check_new_tokens(
-    q: mx.array, k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
-) -> None:
-    """Refuse queries, keys and values that do not fit together or follow the stored ones.
-
-    Args:
-        q: queries.
-        k: keys.
-        v: values.
-        stored: the shape `B Hkv any D` of earlier keys, if there are any.
-        dtype: of earlier keys.
-
-    Raises:
-        ValueError: naming the array.
-    """
-    check_attention(q, k, v, None)
-    if q.shape[2] != k.shape[2]:
-        raise ValueError(f"k: expected keys of {q.shape[2]} tokens, one a query, got {k.shape[2]}")
-    check_appended(k, v, stored, dtype)
-
-
-def check_appended(
-    k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
-) -> None:
-    """Refuse keys and values that differ in shape or dtype from each other or from stored ones.
-
-    Raises:
-        ValueError: naming the array. A slice update would broadcast and cast them in silence.
-    """
-    if stored is not None:
-        require_shape("k", k, (*stored[:2], k.shape[2], stored[3]))
-    if dtype is not None:
-        require_dtype("k", k, dtype)
-    require_shape("v", v, k.shape)
-    require_dtype("v", v, k.dtype)

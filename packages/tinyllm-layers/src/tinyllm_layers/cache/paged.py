@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet, QuantizedTensor, Weight, write_pages
+from tinyllm_ops.checks import check_new_tokens
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache, check_new_tokens
-from tinyllm_layers.cache.token_buffer import another_name
+from tinyllm_layers.cache.base import LayerCache
+from tinyllm_layers.cache.dense import another_name
 
 
 class PagedCache(LayerCache):
@@ -90,7 +92,7 @@ class PagedCache(LayerCache):
         """Write k and v to their slots, and attend from each query to its own sequence."""
         if batch.pages is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")
-        check_new_tokens(q, k, v, None, None)
+        check_new_tokens(q, k, v, (batch.rows, batch.length))
         q, k, v = (x.swapaxes(1, 2).flatten(0, 1) for x in (q, k, v))  # T heads D
         keys = write_pages(self.keys, _in_format(k, self.keys, ops), batch.pages)
         values = write_pages(self.values, _in_format(v, self.values, ops), batch.pages)
@@ -110,7 +112,7 @@ class PagedCache(LayerCache):
         return PagedCache(_named_anew(self.keys), _named_anew(self.values), self.window)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages.
+        """Copy whole pages, all at once: a page that is also a target is read before.
 
         Args:
             pairs: source and target of each copy.
@@ -119,19 +121,18 @@ class PagedCache(LayerCache):
             ValueError: if there is no such page.
         """
         numbers = [page for pair in pairs for page in pair]
-        if numbers and not 0 <= min(numbers) <= max(numbers) < self.num_pages:
-            raise ValueError(f"pairs: expected pages below {self.num_pages}, got {list(pairs)}")
+        if not numbers:
+            return
+        if not 0 <= min(numbers) <= max(numbers) < self.num_pages:
+            raise ValueError(
+                f"pairs: expected pages from 0 to {self.num_pages - 1}, got {list(pairs)}"
+            )
         sources = mx.array([source for source, _ in pairs], dtype=mx.int32)
         targets = mx.array([target for _, target in pairs], dtype=mx.int32)
-
-        def copied(pages: mx.array) -> mx.array:
-            pages[targets] = pages[sources]
-            return pages
-
-        self.keys, self.values = (
-            copied(pages) if isinstance(pages, mx.array) else pages.map(copied)
-            for pages in (self.keys, self.values)
-        )
+        keys, values = self.keys[sources], self.values[sources]
+        # A read that has not ended holds the array, and the write would copy every page of it.
+        mx.eval(_arrays(keys), _arrays(values))
+        self.commit(_replaced(self.keys, targets, keys), _replaced(self.values, targets, values))
 
 
 def _arrays(pages: Weight) -> list[mx.array]:
@@ -147,3 +148,20 @@ def _in_format(rows: mx.array, stored: Weight, ops: OpSet) -> Weight:
     if isinstance(stored, mx.array):
         return rows
     return ops.quantize(rows, stored.group_size, stored.bits, stored.mode)
+
+
+def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
+    """Pages of which those at `targets` are `rows`."""
+
+    def replaced(part: mx.array, new: mx.array) -> mx.array:
+        part = another_name(part)
+        part[targets] = new
+        return part
+
+    if isinstance(pages, mx.array):
+        assert isinstance(rows, mx.array)  # chosen from such pages
+        return replaced(pages, rows)
+    assert isinstance(rows, QuantizedTensor)
+    pairs = zip(pages.arrays, rows.arrays, strict=True)
+    packed, scales, *biases = (replaced(*pair) for pair in pairs)
+    return replace(pages, packed=packed, scales=scales, biases=biases[0] if biases else None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor
+from tinyllm_ops.checks import check_appended, check_new_tokens
 from tinyllm_ops.quantization.tensor import check_format
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
-from tinyllm_layers.cache.token_buffer import TokenBuffer
+from tinyllm_layers.cache.base import KVCache
+from tinyllm_layers.cache.dense import TokenBuffer
 
 
 class QuantizedCache(KVCache):
@@ -49,8 +50,10 @@ class QuantizedCache(KVCache):
     ) -> tuple[QuantizedTensor, QuantizedTensor]:
         """Quantize by `ops` and append keys and values, and return those of all tokens."""
         check_appended(k, v, self._shape, self._keys[1].dtype)
-        codes = [ops.quantize(x, self.group_size, self.bits) for x in (k, v)]
-        return self._append(self._keys, codes[0]), self._append(self._values, codes[1])
+        rooms = self._extended(k, v, ops)
+        self._commit(rooms, k.shape[2])
+        keys, values = (self._tensor(parts, self.offset) for parts in rooms)
+        return keys, values
 
     def attend(
         self,
@@ -66,10 +69,13 @@ class QuantizedCache(KVCache):
         The new tokens are seen through their codes as well, so that the size of a prefill chunk
         does not change the result.
         """
-        check_new_tokens(q, k, v, self._shape, self._keys[1].dtype)
-        keys, values = self.update(k, v, ops)
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._keys[1].dtype)
+        rooms = self._extended(k, v, ops)
+        keys, values = (self._tensor(parts, self.offset + k.shape[2]) for parts in rooms)
         mask = "causal" if q.shape[2] > 1 else None
-        return ops.attention(q, keys, values, scale, mask, phase=batch.phase)
+        out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
+        self._commit(rooms, k.shape[2])
+        return out
 
     def can_trim(self, length: int) -> bool:
         """Return True for any prefix."""
@@ -93,9 +99,25 @@ class QuantizedCache(KVCache):
         packed = self._keys[0].shape
         return None if packed is None else (*packed[:-1], packed[-1] * 32 // self.bits)
 
-    def _append(self, buffers: list[TokenBuffer], codes: QuantizedTensor) -> QuantizedTensor:
-        """Store codes, and return those of all tokens."""
-        for buffer, part in zip(buffers, codes.arrays, strict=True):
-            buffer.append(part)
-        packed, scales, biases = (buffer.filled for buffer in buffers)
+    def _extended(self, k: mx.array, v: mx.array, ops: OpSet) -> list[list[mx.array]]:
+        """The successors of the arrays of keys and of values, in which k and v are added."""
+        return [
+            [
+                buffer.extended(part)
+                for buffer, part in zip(
+                    buffers, ops.quantize(x, self.group_size, self.bits).arrays, strict=True
+                )
+            ]
+            for buffers, x in ((self._keys, k), (self._values, v))
+        ]
+
+    def _commit(self, rooms: list[list[mx.array]], count: int) -> None:
+        """Take the successors, in which `count` more tokens are written."""
+        for buffers, parts in zip((self._keys, self._values), rooms, strict=True):
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.commit(part, count)
+
+    def _tensor(self, parts: list[mx.array], length: int) -> QuantizedTensor:
+        """The first `length` tokens of packed codes, scales and biases."""
+        packed, scales, biases = (part[..., :length, :] for part in parts)
         return QuantizedTensor(packed, scales, biases, self.group_size, self.bits)

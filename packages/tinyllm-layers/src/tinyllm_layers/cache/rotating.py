@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import OpSet
+from tinyllm_ops.checks import check_appended, check_new_tokens
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
-from tinyllm_layers.cache.token_buffer import STEP, another_name, with_room
+from tinyllm_layers.cache.base import KVCache
+from tinyllm_layers.cache.dense import STEP, another_name, with_room
 
 
 class RotatingCache(KVCache):
@@ -58,7 +59,7 @@ class RotatingCache(KVCache):
         Of a chunk that is longer than the ring, only the tokens that stay are stored.
         """
         check_appended(k, v, self._shape, self._dtype)
-        self._store(k, v)
+        self._commit(*self._stored(k, v), k.shape[2])
         return self._held()
 
     def attend(
@@ -75,9 +76,14 @@ class RotatingCache(KVCache):
         A decoded token is stored first: it replaces a token that it no longer sees. The first
         tokens of a prompt's chunk still see tokens that the last ones replace.
         """
-        check_new_tokens(q, k, v, self._shape, self._dtype)
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         if batch.phase == "decode" and q.shape[2] == 1:
-            return ops.attention(q, *self.update(k, v), scale, None, phase=batch.phase)
+            stored = self._stored(k, v)
+            held = min(self._offset + 1, self.max_size)
+            keys, values = (x[..., :held, :] for x in stored)
+            out = ops.attention(q, keys, values, scale, None, phase=batch.phase)
+            self._commit(*stored, 1)
+            return out
         new = mx.arange(self._offset, self._offset + q.shape[2])
         seen = mx.concatenate([self.slot_positions(), new])
         recent = seen > new[:, None] - self._ring
@@ -88,7 +94,7 @@ class RotatingCache(KVCache):
             pairs = zip(self._held(), (k, v), strict=True)
             keys, values = (mx.concatenate([held, fresh], axis=2) for held, fresh in pairs)
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
-        self._store(k, v)
+        self._commit(*self._stored(k, v), k.shape[2])
         return out
 
     def fork(self) -> RotatingCache:
@@ -145,18 +151,23 @@ class RotatingCache(KVCache):
         held = min(self._offset, self.max_size)
         return self._keys[..., :held, :], self._values[..., :held, :]
 
-    def _store(self, k: mx.array, v: mx.array) -> None:
-        """Give the new tokens that outlive their own chunk a slot each."""
+    def _stored(self, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
+        """The successors of the arrays, in which new tokens that outlive their chunk have slots."""
         start, end = self._offset, self._offset + k.shape[2]
         capacity = min(self.max_size, -(-end // STEP) * STEP)
-        self._keys = with_room(self._keys, k.shape, k.dtype, capacity)
-        self._values = with_room(self._values, v.shape, v.dtype, capacity)
+        keys = another_name(with_room(self._keys, k.shape, k.dtype, capacity))
+        values = another_name(with_room(self._values, v.shape, v.dtype, capacity))
         for first, stop in self._runs(start, end):
             slot = self._slot(first)
             slots, chosen = slice(slot, slot + stop - first), slice(first - start, stop - start)
-            self._keys[..., slots, :] = k[..., chosen, :]
-            self._values[..., slots, :] = v[..., chosen, :]
-        self._offset = end
+            keys[..., slots, :] = k[..., chosen, :]
+            values[..., slots, :] = v[..., chosen, :]
+        return keys, values
+
+    def _commit(self, keys: mx.array, values: mx.array, count: int) -> None:
+        """Take the successors of the arrays, in which `count` more tokens are written."""
+        self._keys, self._values = keys, values
+        self._offset += count
 
     def _runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Cut the positions of a chunk that outlive it into runs whose slots are neighbors."""

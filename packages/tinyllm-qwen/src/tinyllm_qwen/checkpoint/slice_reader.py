@@ -31,7 +31,7 @@ def read_slices(
     """Read a part of every tensor that `slices` names, floating ones as `dtype`.
 
     Args:
-        stored: where the tensors are.
+        stored: the tensors of the files.
         slices: a range for each axis of those that are wanted.
         dtype: of every floating tensor; None keeps that of the file.
         progress: called with the bytes read so far and in all; they are those of the slices.

@@ -1,4 +1,4 @@
-"""Where a checkpoint's tensors lie: by name, in which files, in how many pieces."""
+"""The tensors of a checkpoint: their files and slices, by name."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class StoredTensor:
         dtype: as safetensors spells it, such as "BF16".
         shape: row-major, of the whole.
         pieces: one; or one for each expert, to be stacked along a new first axis.
-        stacked: whether the pieces are experts.
+        stacked: True if the slices are experts.
     """
 
     dtype: str

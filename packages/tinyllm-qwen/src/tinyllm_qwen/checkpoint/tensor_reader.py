@@ -30,7 +30,7 @@ def iterate_tensors(
     """Read tensor by tensor, in the order of `stored`; originals go as soon as they are used.
 
     Args:
-        stored: where the tensors are.
+        stored: the tensors of the files.
         dtype: of every floating tensor; None keeps that of the file.
         progress: called with the bytes read so far and in all.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tokenizers
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
 from tinyllm_qwen.config.json_object import read_json_object
@@ -97,7 +97,7 @@ class Tokenizer:
         ids = set() if eos is None else {eos}
         for name in ("config.json", "generation_config.json"):
             path = folder / name
-            if is_named(path):
+            if exists_or_broken_link(path):
                 fields = Fields(read_json_object(path), str(path))
                 ids.update(fields.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
@@ -121,7 +121,7 @@ class Tokenizer:
 
         Args:
             text: any text.
-            add_special_tokens: whether to add those that tokenizer.json puts around a text; Qwen
+            add_special_tokens: add the tokens that tokenizer.json puts around a text; Qwen
                 has none.
 
         Raises:
@@ -179,8 +179,8 @@ class Tokenizer:
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: whether to end with the beginning of an assistant's turn.
-            enable_thinking: whether the model is to think first; None leaves it to the template.
+            add_generation_prompt: end with the beginning of an assistant's turn.
+            enable_thinking: let the model think first; None leaves it to the template.
             template_kwargs: further variables of the template.
 
         Raises:
