@@ -135,7 +135,7 @@ def expected(packed: list[Path]) -> dict[Path, list[int]]:
 
 
 def check_tokens(ranks: list[list[dict[str, Any]]], expected: list[list[int]]) -> None:
-    """Compare the tokens of all ranks, and the first tokens of the driver in chunks and from pages."""
+    """Compare the tokens of all ranks, and the first ones of the driver."""
     for printed in ranks:
         assert [line["tokens"] for line in printed] == expected
     for name in ("in chunks", "trimmed", "paged"):
