@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from matplotlib.figure import Figure
-from tinyllm_qwen import QwenConfig, Recipe, convert
+from tinyllm_qwen import QwenConfig, ConversionConfig, convert
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 
@@ -34,6 +34,7 @@ import sys, time
 from pathlib import Path
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic
+from tinyllm_layers import Backend
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import load_weights
 
@@ -47,7 +48,8 @@ mx.eval(mx.zeros((8,)).astype(mx.bfloat16))
 before, started = peak(), time.perf_counter()
 weights = load_weights(folder, config, dtype=None if dtype == "own" else getattr(mx, dtype))
 mx.eval([array for w in weights.values() for array in (w.arrays if hasattr(w, "bits") else [w])])
-ops.prepare(weights)
+if isinstance(ops, Backend):
+    ops.prepare(weights)
 print(peak() - before, time.perf_counter() - started)
 """
 
@@ -81,7 +83,7 @@ def draw(image: Path) -> str:
     with TemporaryDirectory() as scratch:
         wide, packed = Path(scratch) / "bfloat16", Path(scratch) / "4-bit"
         write(wide)
-        convert(wide, packed, Recipe(packed=PackedFormat(group_size=64, bits=4)))
+        convert(wide, packed, ConversionConfig(packed=PackedFormat(group_size=64, bits=4)))
         cases = [
             ("bfloat16, as it is", wide, "own", "mlx"),
             ("bfloat16, to float32", wide, "float32", "mlx"),

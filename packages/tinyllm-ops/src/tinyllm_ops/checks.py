@@ -41,7 +41,7 @@ def require_rank(name: str, x: Weight, axes: str) -> None:
 
 
 def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
-    """A floating w whose last axis is a whole number of groups, in a format that MLX defines."""
+    """Require a floating w, a last axis of whole groups, and a format that MLX defines."""
     require_floating("w", w)
     check_format(group_size, bits, mode)
     if w.ndim == 0 or w.shape[-1] % group_size:
@@ -53,7 +53,10 @@ def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
 def check_linear(
     x: mx.array, w: Weight, bias: mx.array | None, residual: mx.array | None = None
 ) -> None:
-    """x `*batch I`, w `O I`, bias `O`, residual `*batch O`, of one dtype (a packed w has none)."""
+    """Require x `*batch I`, w `O I`, bias `O` and residual `*batch O` of one dtype.
+
+    A packed w may have scales of any dtype.
+    """
     require_floating("x", x)
     require_rank("w", w, "O I")
     out_features, in_features = w.shape
@@ -70,7 +73,7 @@ def check_linear(
 
 
 def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
-    """x `*batch I`, w `X O I`, experts `*batch` of an integer dtype."""
+    """Require x `*batch I`, w `X O I`, and experts `*batch` of an integer dtype."""
     require_floating("x", x)
     require_rank("w", w, "X O I")
     if x.ndim < 2 or x.shape[-1] != w.shape[-1]:
@@ -83,7 +86,7 @@ def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
 
 
 def check_embedding(ids: mx.array, w: Weight) -> None:
-    """Ids of any shape and an integer dtype, w `V E`."""
+    """Require ids of an integer dtype and w `V E`."""
     require_rank("w", w, "V E")
     if not mx.issubdtype(ids.dtype, mx.integer):
         raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")
@@ -92,7 +95,7 @@ def check_embedding(ids: mx.array, w: Weight) -> None:
 
 
 def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
-    """x `*batch D`, weight `D` of the same dtype, eps not negative."""
+    """Require x `*batch D`, weight `D` of the same dtype, and an eps that is not negative."""
     require_floating("x", x)
     if x.ndim == 0:
         raise ValueError("x: expected shape (..., D), got ()")
@@ -103,28 +106,28 @@ def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
 
 
 def check_softmax(x: mx.array, axis: int) -> None:
-    """Any floating x that has the axis."""
+    """Require a floating x that has the axis."""
     require_floating("x", x)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis: expected one of the {x.ndim} axes of x, got {axis}")
 
 
 def check_scores(x: mx.array) -> None:
-    """Floating rows `*batch V` with V above 0."""
+    """Require floating rows `*batch V` with V above 0."""
     require_floating("x", x)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x: expected rows of at least one score, got shape {tuple(x.shape)}")
 
 
 def check_top_k(x: mx.array, k: int) -> None:
-    """Rows of scores `*batch V` and k in 1..V."""
+    """Require rows of scores `*batch V` and k in 1..V."""
     check_scores(x)
     if not 1 <= k <= x.shape[-1]:
         raise ValueError(f"k: expected 1 to {x.shape[-1]}, got {k}")
 
 
 def check_log_probability(x: mx.array, ids: mx.array) -> None:
-    """Rows of scores `*batch V` and ids `*batch K` of an integer dtype."""
+    """Require rows of scores `*batch V` and ids `*batch K` of an integer dtype."""
     check_scores(x)
     if ids.shape[:-1] != x.shape[:-1] or ids.ndim == 0:
         raise ValueError(f"ids: expected shape {(*x.shape[:-1], 'K')}, got {tuple(ids.shape)}")
@@ -133,14 +136,14 @@ def check_log_probability(x: mx.array, ids: mx.array) -> None:
 
 
 def check_swiglu(gate: mx.array, up: mx.array) -> None:
-    """Two floating arrays of one shape and dtype."""
+    """Require two floating arrays of one shape and dtype."""
     require_floating("gate", gate)
     require_shape("up", up, gate.shape)
     require_dtype("up", up, gate.dtype)
 
 
 def check_rope(x: mx.array, base: float) -> None:
-    """x `B L H D` with an even D, base above 0."""
+    """Require x `B L H D` with an even D, and a base above 0."""
     require_floating("x", x)
     require_rank("x", x, "B L H D")
     if x.shape[-1] % 2:
@@ -150,7 +153,7 @@ def check_rope(x: mx.array, base: float) -> None:
 
 
 def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:
-    """q `*batch L D`, k and v `*batch S D`, one dtype, mask to `*batch L S`."""
+    """Require q `*batch L D`, k and v `*batch S D`, one dtype, and a mask for `*batch L S`."""
     require_floating("q", q)
     for name, x in (("q", q), ("k", k)):
         if x.ndim < 2:
@@ -163,7 +166,10 @@ def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array
 
 
 def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | None) -> None:
-    """q `*batch H L D`, k and v `*batch Hkv S D`, H a multiple of Hkv, mask to `*batch H L S`."""
+    """Require q `*batch H L D`, k and v `*batch Hkv S D`, and a mask for `*batch H L S`.
+
+    H must be a multiple of Hkv.
+    """
     require_floating("q", q)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if len(x.shape) < 3:
@@ -183,7 +189,10 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
 def check_paged_attention(
     q: mx.array, k: Weight, v: Weight, pages: PageTable, window: int | None
 ) -> None:
-    """q `T H D`, k and v `P Hkv page D` as the table has them, H a multiple of Hkv."""
+    """Require q `T H D`, and k and v `P Hkv page D` with the pages of the table.
+
+    H must be a multiple of Hkv.
+    """
     require_floating("q", q)
     require_rank("q", q, "T H D")
     tokens, heads, dim = q.shape
@@ -203,7 +212,7 @@ def check_paged_attention(
 
 
 def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
-    """Pages `P Hkv page D` as the table has them, rows `T Hkv D` in the same format."""
+    """Require pages `P Hkv page D` of the table, and rows `T Hkv D` in the same format."""
     _require_pages("stored", stored, pages)
     require_shape("rows", rows, (pages.count, stored.shape[1], stored.shape[3]))
     if isinstance(stored, mx.array) or isinstance(rows, mx.array):
@@ -230,11 +239,14 @@ def _require_pages(name: str, stored: Weight, pages: PageTable) -> None:
 
 
 def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
-    """None, "causal", or a floating or boolean mask that broadcasts to the shape of the scores."""
+    """Require None, "causal", or a floating or boolean mask that broadcasts to the scores."""
     if isinstance(mask, str):
         if mask != "causal":
             raise ValueError(f'mask: expected "causal", an array or None, got {mask!r}')
     elif mask is not None:
+        if not isinstance(mask, mx.array):
+            kind = type(mask).__name__
+            raise ValueError(f'mask: expected "causal", an array or None, got {kind}')
         if mask.dtype != mx.bool_:
             require_floating("mask", mask)
         ends = zip(reversed(mask.shape), reversed(scores), strict=False)
@@ -243,3 +255,53 @@ def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
                 f"mask: expected a shape that broadcasts to {tuple(scores)}, "
                 f"got {tuple(mask.shape)}"
             )
+
+
+def check_new_tokens(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    tokens: tuple[int, int],
+    stored: tuple[int, ...] | None = None,
+    dtype: mx.Dtype | None = None,
+) -> None:
+    """Refuse queries, keys and values that do not fit together or follow the stored ones.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        tokens: rows and tokens a row of the pass.
+        stored: the shape `B Hkv any D` of earlier keys, if there are any.
+        dtype: of earlier keys.
+
+    Raises:
+        ValueError: naming the array.
+    """
+    require_rank("q", q, "B H L D")
+    check_attention(q, k, v, None)
+    rows, _, length, _ = q.shape
+    if (rows, length) != tokens:
+        raise ValueError(
+            f"q: expected {tokens[0]} x {tokens[1]} tokens, as the batch has, got {rows} x {length}"
+        )
+    if k.shape[2] != length:
+        raise ValueError(f"k: expected keys of {length} tokens, one a query, got {k.shape[2]}")
+    check_appended(k, v, stored, dtype)
+
+
+def check_appended(
+    k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
+) -> None:
+    """Refuse keys and values that differ in shape or dtype from each other or from stored ones.
+
+    Raises:
+        ValueError: naming the array. A slice update would broadcast and cast them in silence.
+    """
+    require_rank("k", k, "B Hkv L D")
+    if stored is not None:
+        require_shape("k", k, (*stored[:2], k.shape[2], stored[3]))
+    if dtype is not None:
+        require_dtype("k", k, dtype)
+    require_shape("v", v, k.shape)
+    require_dtype("v", v, k.dtype)

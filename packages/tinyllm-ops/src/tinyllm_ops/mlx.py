@@ -1,7 +1,8 @@
-"""The OpSet of MLX's own fast operations: the baseline, and what runs on CUDA.
+"""The OpSet of MLX's own fast operations: the baseline, and the implementation for CUDA.
 
-Where MLX leaves the contract, the code here brings it back: a row that is masked everywhere gives
-zeros, an empty input an empty output, and quantized products accumulate in float32 on the CPU.
+The code here keeps the contract where MLX's operations do not. A row that is masked everywhere
+gives zeros, an empty input gives an empty output, and quantized products accumulate in float32 on
+the CPU.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from tinyllm_ops.checks import (
     check_softmax,
     check_swiglu,
 )
-from tinyllm_ops.opset import Mask, OpSet
+from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
 from tinyllm_ops.quantization.quantize import quantize as reference_quantize
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.reference.attention import additive_mask, causal_mask
 from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
 from tinyllm_ops.reference.paged_attention import attend_by_sequence
+from tinyllm_ops.reference.rope import position_array, row_starts, slice_start
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
+
+# From this number of rows on, MLX's GPU kernels gain from sorted experts (as mlx-lm has it). They
+# rely on the order without a check, so `expert_linear` sorts the rows itself.
+_MANY_ROWS = 64
 
 
 def linear(
@@ -62,14 +67,18 @@ def expert_linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """`mx.gather_mm` and `mx.gather_qmm`, which find each row's matrix by themselves."""
+    """Multiply through `mx.gather_mm` or `mx.gather_qmm`, which look up each row's matrix."""
     check_expert_linear(x, w, experts)
     if x.size == 0:
         return mx.zeros((*x.shape[:-1], w.shape[1]), x.dtype)
+    if isinstance(w, mx.array) and _on_cpu() and x.dtype != mx.float32:
+        return reference_expert_linear(x, w, experts)  # on the CPU, `mx.gather_mm` needs float32
     rows = x.reshape(experts.size, 1, x.shape[-1])  # N 1 I
     chosen = experts.flatten()
-    if isinstance(w, mx.array) and _on_cpu() and x.dtype != mx.float32:
-        return reference_expert_linear(x, w, experts)  # `mx.gather_mm` knows float32 alone there
+    many = experts.size >= _MANY_ROWS
+    if many:
+        order = mx.argsort(chosen)
+        rows, chosen = rows[order], chosen[order]
     if isinstance(w, QuantizedTensor):
         y = mx.gather_qmm(
             rows.astype(mx.float32) if _on_cpu() else rows,  # as in `_quantized_matmul`
@@ -80,19 +89,20 @@ def expert_linear(
             group_size=w.group_size,
             bits=w.bits,
             mode=w.mode,
-            sorted_indices=True,
+            sorted_indices=many,
         )
     else:
-        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=chosen, sorted_indices=True)
+        y = mx.gather_mm(rows, w.swapaxes(-1, -2), rhs_indices=chosen, sorted_indices=many)
+    y = y[mx.argsort(order)] if many else y
     return y.astype(x.dtype).reshape(*x.shape[:-1], w.shape[1])
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids]; only the rows asked for are read back."""
+    """w[ids]; only the requested rows are dequantized."""
     check_embedding(ids, w)
     if not isinstance(w, QuantizedTensor):
         return w[ids]
-    rows = w[ids.reshape(-1)]  # `mx.dequantize` wants a matrix
+    rows = w[ids.reshape(-1)]  # `mx.dequantize` needs a matrix
     if ids.size == 0:
         return mx.zeros((*ids.shape, w.shape[-1]), embedding_dtype(w))
     wide = None if rows.biases is None else rows.biases.astype(mx.float32)
@@ -141,7 +151,7 @@ def rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
-    """`mx.fast.rope`, which wants the heads before the tokens and one offset a row."""
+    """`mx.fast.rope`, which takes the heads before the tokens and one offset per row."""
     check_rope(x, base)
     batch, length, heads, dim = x.shape
     periods = None
@@ -160,13 +170,13 @@ def rope(
             freqs=periods,
         )
 
-    where = position_array(positions, batch, length)
+    position_ids = position_array(positions, batch, length)
     if x.size == 0:
         return x
     if isinstance(positions, mx.array):  # any position for any token: each token is a row
-        where = mx.broadcast_to(where, (batch, length))
+        position_ids = mx.broadcast_to(position_ids, (batch, length))
         rows = x.reshape(batch * length, heads, 1, dim)
-        return rotate(rows, where.reshape(-1)).reshape(x.shape)
+        return rotate(rows, position_ids.reshape(-1)).reshape(x.shape)
     if isinstance(positions, slice):
         return rotate(x.swapaxes(1, 2), slice_start(positions, length)).swapaxes(1, 2)
     return rotate(x.swapaxes(1, 2), row_starts(positions, batch, length)).swapaxes(1, 2)
@@ -190,7 +200,7 @@ def attention(
         return mx.zeros(q.shape, q.dtype)
     dense = isinstance(k, mx.array) and isinstance(v, mx.array)
     if isinstance(mask, str) and (length > keys or not dense):
-        mask = causal_mask(length, keys)  # MLX's own knows neither unseen rows nor packed keys
+        mask = causal_mask(length, keys)  # MLX's own supports no unseen rows and no packed keys
     if isinstance(mask, mx.array):
         mask = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
     if isinstance(k, mx.array) and isinstance(v, mx.array):
@@ -213,7 +223,7 @@ def paged_attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """`attention` for one sequence after the other: MLX has no operation of its own."""
+    """Call `attention` for each sequence, because MLX has no paged attention."""
     check_paged_attention(q, k, v, pages, window)
     return attend_by_sequence(attention, q, k, v, pages, scale, window)
 
@@ -221,11 +231,11 @@ def paged_attention(
 def quantize(
     w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
 ) -> QuantizedTensor:
-    """`mx.quantize`, from a float32 copy in the modes whose scales are bytes anyway."""
+    """`mx.quantize`, of a float32 copy in the modes whose scales do not take the dtype of w."""
     check_quantize(w, group_size, bits, mode)
     if w.size == 0:
         return reference_quantize(w, group_size, bits, mode)
-    rows = w if w.ndim > 1 else w[None]  # `mx.quantize` wants a matrix
+    rows = w if w.ndim > 1 else w[None]  # `mx.quantize` needs a matrix
     rows = rows if mode == AFFINE else rows.astype(mx.float32)
     packed, scales, *biases = mx.quantize(rows, group_size=group_size, bits=bits, mode=mode)
     q = QuantizedTensor(packed, scales, biases[0] if biases else None, group_size, bits, mode)
@@ -235,17 +245,17 @@ def quantize(
 def _fast_attention(
     q: mx.array, k: mx.array, v: mx.array, scale: float, mask: mx.array | str | None
 ) -> mx.array:
-    """`mx.fast.scaled_dot_product_attention`, which wants one batch axis and a visible key.
+    """`mx.fast.scaled_dot_product_attention`, which needs one batch axis and a visible key.
 
-    In float32 on the CPU, where MLX rounds the scores to the dtype of q (and float16 ends at
-    65,504); its Metal and CUDA kernels keep them in float32.
+    On the CPU it runs in float32, because MLX rounds the scores to the dtype of q there, and the
+    largest float16 is 65,504. MLX's Metal and CUDA kernels keep the scores in float32.
     """
     dtype = mx.float32 if _on_cpu() else q.dtype
     flat = [x.reshape(-1, *x.shape[-3:]).astype(dtype) for x in (q, k, v)]
     if not isinstance(mask, mx.array):
         out = mx.fast.scaled_dot_product_attention(*flat, scale=scale, mask=mask)
         return out.reshape(q.shape).astype(q.dtype)
-    # A large finite mask such as -1e9 must not become -inf on its way to float16.
+    # A large finite mask such as -1e9 must not become -inf when it is rounded to float16.
     bounded = mx.where(mask == -mx.inf, mask, mx.maximum(mask, mx.finfo(dtype).min))
     bounded = bounded.reshape(-1, *mask.shape[-3:]).astype(dtype)
     out = mx.fast.scaled_dot_product_attention(*flat, scale=scale, mask=bounded)
@@ -264,8 +274,8 @@ def _product(x: mx.array, w: Weight, *, transpose: bool) -> mx.array:
 def _quantized_matmul(x: mx.array, w: QuantizedTensor, *, transpose: bool) -> mx.array:
     """`mx.quantized_matmul`, in float32 on the CPU.
 
-    There MLX 0.32 sums in the dtype of x: in bfloat16 that costs 4 to 6 percent of error, and a
-    factor of seven in time.
+    On the CPU, MLX 0.32 sums in the dtype of x. In bfloat16 that costs 4 to 6 percent of error,
+    and a factor of seven in time.
     """
     wide = x.astype(mx.float32) if _on_cpu() else x
     y = mx.quantized_matmul(

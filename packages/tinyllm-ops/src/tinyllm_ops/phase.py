@@ -1,4 +1,4 @@
-"""The two phases of generation, which kernels compute in different orders."""
+"""The two phases of generation. Kernels may add in another order in each of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import mlx.core as mx
 from jaxtyping import Shaped
 
 Phase = Literal["prefill", "decode"]
-"""A prompt is read in the prefill phase, many tokens of a sequence at once. In the decode phase
-each row is the latest token of a sequence of its own."""
+"""The prefill phase reads a prompt, many tokens of a sequence at once. In the decode phase each row
+is the latest token of a sequence of its own."""
 
 
 def phase_of(x: Shaped[mx.array, "..."], few: int) -> Phase:
     """Infer the phase from the shape of x, for callers that do not state it.
 
-    Rows of shape `... 1 I` are decode steps of independent sequences, those of `... L I` a prompt.
-    A plain matrix `N I` counts as decode steps up to `few` rows.
+    Rows of shape `... 1 I` are decode steps of independent sequences. Rows of shape `... L I` are a
+    prompt. A plain matrix `N I` counts as decode steps up to `few` rows.
 
     Args:
         x: the input of a projection, at least one axis.

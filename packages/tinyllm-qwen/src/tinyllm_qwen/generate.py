@@ -11,8 +11,7 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler
-from tinyllm_qwen.text.output import OutputProcessor
-from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512
@@ -41,8 +40,8 @@ def generate(
         model: the model.
         tokenizer: its tokenizer, whose end tokens end the text.
         prompt: text, taken as it is (see `Tokenizer.apply_chat_template`), or token ids.
-        max_tokens: how many tokens at most; fewer where the model's context ends.
-        sampling: how tokens are chosen; greedy unless told.
+        max_tokens: the most tokens to generate; fewer where the model's context ends.
+        sampling: the sampling parameters; greedy unless given.
         stop: strings that end the text; it stops before them.
         cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
             they hold the prompt and all tokens given but the last; a rotating cache that has

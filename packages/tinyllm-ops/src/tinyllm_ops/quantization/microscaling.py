@@ -9,18 +9,15 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, UInt8, UInt32
 
-from tinyllm_ops.quantization.tensor import FLOAT_MODES
-
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # values of three bits; the fourth is the sign
 _E4M3_MAX = 448.0
 _E8M0_BIAS = 127
 
 
 def microscaled_codes(
-    groups: Float[mx.array, "*lead G N"], mode: str
+    groups: Float[mx.array, "*lead G N"], bits: int, mode: str
 ) -> tuple[mx.array, UInt8[mx.array, "*lead G"]]:
     """Scale each group so that its largest number fits a code, then round to the nearest code."""
-    bits, _ = FLOAT_MODES[mode]
     largest = mx.abs(groups).max(-1) / (_E2M1[-1] if bits == 4 else _E4M3_MAX)
     if mode == "nvfp4":
         scales = mx.to_fp8(largest)
@@ -39,14 +36,14 @@ def microscaled_codes(
 
 
 def scale_value(scales: UInt8[mx.array, "*groups"], mode: str) -> Float[mx.array, "*groups"]:
-    """Decode 8-bit scales: E4M3 for nvfp4, a power of two (E8M0) for the others."""
+    """Decode 8-bit scales: E4M3 for nvfp4, a power of two (E8M0) for mxfp4 and mxfp8."""
     if mode == "nvfp4":
         return mx.from_fp8(scales, mx.float32)
     return mx.power(2.0, scales.astype(mx.float32) - _E8M0_BIAS)
 
 
 def code_value(codes: UInt32[mx.array, "*shape"], bits: int) -> Float[mx.array, "*shape"]:
-    """Decode floating-point codes: _E2M1 of 4 bits, E4M3 of 8."""
+    """Decode floating-point codes: E2M1 for 4 bits, E4M3 for 8 bits."""
     if bits == 8:
         return mx.from_fp8(codes.astype(mx.uint8), mx.float32)
     return mx.array([*_E2M1, *(-value for value in _E2M1)])[codes]

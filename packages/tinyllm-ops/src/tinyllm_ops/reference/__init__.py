@@ -1,4 +1,4 @@
-"""The maths in array operations: what every other implementation is compared with."""
+"""The maths in array operations, the standard for every other implementation."""
 
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.quantization.quantize import quantize

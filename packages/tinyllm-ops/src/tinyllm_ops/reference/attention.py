@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float
 
 from tinyllm_ops.checks import Weight, check_attention, check_simple_attention
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.quantize import dequantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 from tinyllm_ops.reference.rowwise import softmax
 
 
@@ -67,8 +66,8 @@ def scaled_dot_product_attention_grouped(
 ) -> Float[mx.array, "*batch H L D"]:
     """Attention in which H/Hkv neighboring query heads share a key/value head (Ainslie 2023).
 
-    The sharing is a broadcast over a new axis: k and v are never repeated. Scores and softmax are
-    float32.
+    The sharing is a broadcast over a new axis, so k and v are never repeated. Scores and softmax
+    are float32.
 
     Args:
         q: queries.

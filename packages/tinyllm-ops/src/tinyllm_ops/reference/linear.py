@@ -1,4 +1,4 @@
-"""Matrix products: of a projection, and of a mixture of experts."""
+"""Matrix products of projections and of mixtures of experts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from jaxtyping import Float, Integer
 
 from tinyllm_ops.checks import Weight, check_expert_linear, check_linear
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.quantize import dequantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 
 
 def linear(
@@ -21,16 +20,17 @@ def linear(
 ) -> Float[mx.array, "*batch O"]:
     """x w^T + bias + residual, with w of shape `O I` dense or quantized.
 
-    A quantized w is dequantized to x's dtype first. A fast implementation must give the same
-    result, but must not use the memory that this takes.
+    A quantized w is dequantized to x's dtype first. A fast implementation gives the same result
+    without the memory for a dequantized copy.
 
     Args:
         x: the input.
         w: the weight.
         bias: added to each row.
-        residual: added to the result, as the residual connection of a layer is.
-        phase: chooses the kernel of a fast implementation; by shape unless given. A token has the
-            same bits in any pass of one phase, whatever other tokens are in it.
+        residual: residual connection, added to the result.
+        phase: selects the kernel of a fast implementation; inferred from the shape of x unless
+            given. An implementation that promises reproducible bits gives a token the same bits in
+            any pass of one phase, whatever other tokens are in the pass.
 
     Raises:
         ValueError: if shapes or dtypes do not fit.
@@ -52,14 +52,14 @@ def expert_linear(
 ) -> Float[mx.array, "*batch O"]:
     """Multiply each row of x by the matrix of its own expert: y[n] = w[experts[n]] x[n].
 
-    Only the experts that are asked for are read. The reference has to know them, so it waits for
+    Only the matrices of experts that have rows are read. The reference waits for the values of
     `experts`; a fast implementation need not.
 
     Args:
-        x: one row for each choice of a token.
+        x: one row for each pair of a token and one of its experts.
         w: the experts' matrices, `X O I`, dense or quantized.
-        experts: the expert of each row, 0 to X - 1. Rows of one expert should stand side by side
-            in ascending order: a fast implementation then reads each matrix once.
+        experts: the expert of each row, 0 to X - 1, in any order. Rows that are sorted by expert
+            are faster: an implementation can then read each matrix once.
         phase: as in `linear`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Attention over keys and values in pages, and how they get there."""
+"""Attention over paged keys and values, and writes to their pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from tinyllm_ops.checks import Weight, check_paged_attention, check_write_pages
 from tinyllm_ops.opset import Attention
-from tinyllm_ops.page_table import NO_SLOT, PageTable
+from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.tensor import QuantizedTensor
 from tinyllm_ops.reference.attention import scaled_dot_product_attention_grouped
@@ -26,7 +26,7 @@ def paged_attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """softmax(q k^T * scale) v for R sequences, whose queries stand one after the other in q.
+    """softmax(q k^T * scale) v for R sequences, whose queries are concatenated in q.
 
     Of n queries of a sequence, query i sees the keys 0 to length - n + i of its `length` keys.
     Key j is at offset j % page_size of page block_tables[r][j // page_size] (Kwon et al. 2023).
@@ -40,36 +40,35 @@ def paged_attention(
         pages: the queries and the pages of each sequence. Rows of q that belong to no sequence
             give zeros.
         scale: 1/sqrt(D) unless given.
-        window: the most recent keys that a query sees, its own included; all unless given.
+        window: number of most recent keys that a query sees, its own included; all unless given.
         phase: as in `linear`; unless given, a sequence with one query is a decode step.
 
     Raises:
-        ValueError: if shapes do not fit, H is no multiple of Hkv, or the pages are not those that
-            the table was made for.
+        ValueError: if shapes do not fit, H is no multiple of Hkv, or the table was made for another
+            number or size of pages.
     """
     check_paged_attention(q, k, v, pages, window)
     return attend_by_sequence(scaled_dot_product_attention_grouped, q, k, v, pages, scale, window)
 
 
 def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
-    """Return pages in which row t is at slot pages.slot_mapping[t].
+    """Return pages with row t of `rows` in slot pages.slot_mapping[t].
 
     Args:
-        stored: `P Hkv page D`, dense or quantized. The arrays are written in place if nothing else
-            refers to them when the graph is computed.
-        rows: `T Hkv D` in the same format.
+        stored: pages `P Hkv page D`, dense or quantized. The arrays are written in place if nothing
+            else refers to them when the graph is computed, and copied otherwise.
+        rows: keys or values `T Hkv D` in the same format. Rows with `NO_SLOT` are not stored.
         pages: the slots.
 
     Raises:
         ValueError: if shapes, dtypes or formats differ.
     """
     check_write_pages(stored, rows, pages)
-    kept = [token for token, slot in enumerate(pages.slot_mapping) if slot != NO_SLOT]
-    if not kept:
+    if not pages.stored:
         return stored
     slots = pages.arrays.slot_mapping
-    if len(kept) < pages.count:
-        chosen = mx.array(kept)
+    if len(pages.stored) < pages.count:
+        chosen = mx.array(list(pages.stored))
         rows, slots = rows[chosen], slots[chosen]
 
     def written(part: mx.array, new: mx.array) -> mx.array:
@@ -99,6 +98,8 @@ def attend_by_sequence(
     starts = pages.cu_seqlens_q
     rows = [mx.zeros_like(q[: starts[0]])]
     for row, length in enumerate(pages.seq_lens):
+        if starts[row] == starts[row + 1]:
+            continue
         own = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
         used = mx.array(list(pages.block_tables[row])[: math.ceil(length / pages.page_size)])
         keys, values = (_gathered(x, used.astype(mx.int32), length) for x in (k, v))

@@ -1,4 +1,4 @@
-"""Functions of each row: norms, activations, the embedding, and choices among scores."""
+"""Ops that compute each row by itself: embedding, norm, activations, and ops on scores."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from tinyllm_ops.checks import (
     check_top_k,
     require_floating,
 )
-from tinyllm_ops.quantization.quantize import dequantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 
 _SUM_BLOCK = 512
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids], with w of shape `V E`; of a quantized w only the rows asked for are read back.
+    """w[ids], with w of shape `V E`; only the requested rows of a quantized w are dequantized.
 
-    The result has the dtype of w (of its scales, or float32 where these are bytes). Ids must lie
-    in 0..V-1. They are not checked: to read them would force the graph to be computed.
+    The result has the dtype of w (of its scales, or float32 where the scales are bytes). Ids must
+    lie in 0..V-1. They are not checked, because reading them would force the graph to be computed.
 
     Raises:
         ValueError: if w is not a matrix or ids are not integers.
@@ -38,7 +37,7 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
 
 
 def embedding_dtype(w: QuantizedTensor) -> mx.Dtype:
-    """The dtype of the rows: that of the scales, or float32 where the scales are bytes."""
+    """Return the dtype of the scales, or float32 where the scales are bytes."""
     return w.scales.dtype if mx.issubdtype(w.scales.dtype, mx.floating) else mx.float32
 
 
@@ -63,8 +62,8 @@ def rms_norm(
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
     """exp(x - max x) / sum exp(x - max x) along `axis`, statistics in float32.
 
-    The maximum is subtracted so that exp cannot overflow. A row of -inf alone, a query that sees
-    no key, gives zeros instead of NaN.
+    The maximum is subtracted so that exp cannot overflow. A row of -inf alone belongs to a query
+    that sees no key, and gives zeros instead of NaN.
 
     Raises:
         ValueError: if x is not floating or has no such axis.
@@ -124,7 +123,7 @@ def top_k(
 ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
     """Return the k largest numbers of each row, the largest first, and their indices.
 
-    Among numbers that tie for the last place any may be taken. NaN come last.
+    Among numbers that tie for the last place, any may be returned. NaN come last.
 
     Raises:
         ValueError: if x is not floating, or k is not in 1..V.
@@ -132,7 +131,7 @@ def top_k(
     check_top_k(x, k)
     if x.size == 0:  # no rows, which MLX does not partition
         return mx.zeros((*x.shape[:-1], k), x.dtype), mx.zeros((*x.shape[:-1], k), mx.int32)
-    # A partition first: to sort all of 151,936 scores takes longer than a small model's token.
+    # A partition first: sorting all of 151,936 scores takes longer than a token of a small model.
     found = mx.argpartition(-x, k - 1, axis=-1)[..., :k]
     scores = mx.take_along_axis(x, found, axis=-1)
     order = mx.argsort(-scores, axis=-1)
@@ -149,8 +148,7 @@ def log_probability(
         ValueError: if x is not floating, its rows are empty, or the leading axes differ.
     """
     check_log_probability(x, ids)
-    # Differences from the maximum before the logarithm: at scores of 1e4 float32 has steps of
-    # 1e-3, and log-probabilities deserve better.
+    # The maximum is subtracted before the logarithm: at scores of 1e4, float32 has steps of 1e-3.
     scores = x.astype(mx.float32)
     below_max = scores - scores.max(axis=-1, keepdims=True)
     log_total = mx.log(_sum(mx.exp(below_max)))[..., None]
@@ -158,7 +156,7 @@ def log_probability(
 
 
 def _sum(x: Float[mx.array, "*batch V"]) -> Float[mx.array, "*batch"]:
-    # In two levels, because MLX's CPU sum runs through a row with one accumulator: over 151,936
-    # probabilities it (and mx.logsumexp with it) is off by 2e-4, blocks of 512 by 5e-7.
+    # In two levels, because MLX's CPU sum runs through a row with one accumulator. Over 151,936
+    # probabilities that sum (and mx.logsumexp) is off by 2e-4, a sum of blocks of 512 by 5e-7.
     whole = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _SUM_BLOCK)])
     return mx.unflatten(whole, -1, (-1, _SUM_BLOCK)).sum(axis=-1).sum(axis=-1)

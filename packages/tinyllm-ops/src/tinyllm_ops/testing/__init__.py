@@ -3,7 +3,7 @@
 Needs the extra `testing` (numpy). Nothing else in `tinyllm_ops` imports this package.
 
     x = normal((2, 3, 64), mx.bfloat16, seed=0)
-    assert_close(ops.silu(x), oracle.silu(exact(x)))
+    assert_close(silu(x), oracle.silu(exact(x)))
 """
 
 from tinyllm_ops.mlx import MLX

@@ -42,7 +42,7 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
         ops: the implementation of the model's maths.
 
     Raises:
-        CheckpointError: naming what is not known here: another family, an adapter, a kind of
+        CheckpointError: naming the unknown part: another family, an adapter, a kind of
             layer, a weight.
     """
     args: object = getattr(model, "args", None)
@@ -63,7 +63,7 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
 
 
 def _weights(path: str, module: Module) -> dict[str, Weight]:
-    """What a module itself holds, by our names; nothing for one that only holds others."""
+    """The weights of a module itself, by our names, without those of its submodules."""
     # Names that begin with "_" are no parameters to MLX: tables of frequencies, for example.
     arrays = {
         name: value

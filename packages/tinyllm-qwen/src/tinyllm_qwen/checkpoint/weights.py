@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
-from tinyllm_qwen.checkpoint.schema import FLOATING, check_manifest, expected_shapes
+from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, expected_shapes
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
@@ -63,7 +63,7 @@ def load_part(
         folder: as for `load_weights`.
         config: the config of the whole model.
         rank: of this process.
-        size: how many ranks share the model.
+        size: the number of ranks.
         split: by heads or by layers.
         dtype: as for `load_weights`.
         progress: called with the bytes read so far and in all, which are those of the part.
@@ -93,11 +93,11 @@ def load_part(
 def _find(
     folder: Path, config: QwenConfig, dtype: mx.Dtype | None
 ) -> tuple[dict[str, StoredTensor], dict[str, PackedFormat]]:
-    """Where the tensors are, and which are packed how, once they are known to be those expected."""
+    """Find the tensors and their formats, and check that they are those of the config."""
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
-    return stored, check_manifest(config, stored, str(folder))
+    return stored, check_schema(config, stored, str(folder))
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:

@@ -1,4 +1,4 @@
-"""How the weights of a checkpoint are packed, as MLX writes it into `config.json`."""
+"""The formats of packed weights, as MLX writes them into `config.json`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,7 +77,7 @@ class Quantization:
 
         Args:
             config: the decoded config.json.
-            source: what to call it in an error.
+            source: its name in an error.
 
         Returns:
             None for a checkpoint that is not quantized.

@@ -51,6 +51,7 @@ class Sampler:
             if token >= vocab_size:
                 raise ValueError(f"logit_bias: token id must be in [0, {vocab_size}), got {token}")
         self._params = params
+        self._is_greedy = params.is_greedy
         self._ops = ops
         self._vocabulary = mx.arange(vocab_size, dtype=mx.int32)
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
@@ -90,12 +91,15 @@ class Sampler:
         expected = self._vocabulary.shape
         if logits.shape != expected:
             raise ValueError(f"logits must have shape {expected}, got {logits.shape}")
-        scores = self._penalties(self._add_bias(logits))
+        scores = self._add_bias(logits)
+        if self._penalties.active:
+            scores = self._penalties(scores)
         if allowed is not None:
             scores = mx.maximum(scores.astype(mx.float32), _RULED_OUT)
             scores = mx.where(allowed, scores, -math.inf)
         token = self._choose(scores)
-        self._penalties.record(token)
+        if self._penalties.active:
+            self._penalties.record(token)
         return Sample.of(token, logits, self._params.top_logprobs, self._ops)
 
     @property
@@ -143,8 +147,7 @@ class Sampler:
         return scores.astype(mx.float32).at[self._biased_tokens].add(self._biases)
 
     def _choose(self, scores: Float[mx.array, "V"]) -> Int[mx.array, ""]:
-        params = self._params
-        if params.is_greedy:
+        if self._is_greedy:
             return self._ops.argmax(scores)
         return self._draw(Candidates(self._vocabulary, scores))
 
