@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def noise(model: Qwen) -> Qwen:
-    """A draft model whose guesses are wrong: one block of random weights."""
+    """A draft model whose draft tokens are wrong: one layer of random weights."""
     config = replace(model.config, num_hidden_layers=1)
     mx.random.seed(1)
     shapes = expected_shapes(config).items()

@@ -12,7 +12,7 @@ from tinyllm_chat.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 from tinyllm_kernels import BackendError, available
 from tinyllm_layers import DenseCache, QuantizedCache
-from tinyllm_ops import REFERENCE, OpSet
+from tinyllm_ops import OpSet
 
 Talk = Callable[..., Any]
 QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
@@ -71,7 +71,7 @@ def test_thinking_of_earlier_turns_is_dropped_as_the_template_has_it(
 def test_prefixes_are_found_in_dense_caches() -> None:
     prefixes = PrefixCache(lambda: [DenseCache()])
     (cache,) = prefixes.reuse([1, 2, 3])
-    cache.attend(*[mx.zeros((1, 1, 4, 8))] * 3, 1.0, REFERENCE)
+    cache.update(*[mx.zeros((1, 1, 4, 8))] * 2)
     prefixes.record([cache], [1, 2, 3, 4, 5])
     assert prefixes.tokens == (1, 2, 3, 4)
     assert prefixes.reuse([1, 2, 3, 4])[0].offset == 3

@@ -16,7 +16,7 @@ from tinyllm_layers import (
     QuantizedCache,
     RotatingCache,
 )
-from tinyllm_layers.cache.token_buffer import STEP
+from tinyllm_layers.cache.dense import STEP
 from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, quantize
 from tinyllm_ops.testing import assert_close, exact, normal
 
