@@ -38,8 +38,8 @@ def test_the_choice_is_that_of_all_scores(params: SamplingParams) -> None:
     for step in range(20):
         scores = normal((V,), seed=step, magnitude=3.0)
         expected = whole(scores)
-        assert parted.reach is not None
-        sample = parted.among(found(scores, min(parted.reach, 100)))
+        assert parted.num_candidates is not None
+        sample = parted.from_candidates(found(scores, min(parted.num_candidates, 100)))
         assert sample.token.item() == expected.token.item()
         assert_close(sample.logprob, np.array(expected.logprob, dtype=np.float64))
         assert (sample.top_tokens is None) == (params.top_logprobs == 0)
@@ -52,18 +52,20 @@ def test_the_choice_is_that_of_all_scores(params: SamplingParams) -> None:
 def test_draws_differ_from_the_best_token() -> None:
     params = SamplingParams(temperature=2.0, top_k=20, seed=2)
     sampler = Sampler(params, V, MLX)
-    tokens = [int(sampler.among(found(normal((V,), seed=0), 20)).token) for _ in range(20)]
+    tokens = [
+        int(sampler.from_candidates(found(normal((V,), seed=0), 20)).token) for _ in range(20)
+    ]
     assert len(set(tokens)) > 3
 
 
 def test_of_equal_scores_the_first_token_is_taken() -> None:
     scores = mx.zeros((V,))
     scores[mx.array([120, 150, 260])] = 5.0
-    assert Sampler(SamplingParams(), V, MLX).among(found(scores, 1)).token.item() == 120
+    assert Sampler(SamplingParams(), V, MLX).from_candidates(found(scores, 1)).token.item() == 120
 
 
 @pytest.mark.parametrize(
-    ("change", "reach"),
+    ("change", "count"),
     [
         ({}, 1),
         ({"top_logprobs": 7}, 7),
@@ -78,5 +80,5 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     ],
     ids=str,
 )
-def test_how_many_tokens_settle_the_choice(change: dict[str, object], reach: int | None) -> None:
-    assert Sampler(replace(SamplingParams(), **change), V, MLX).reach == reach
+def test_how_many_tokens_settle_the_choice(change: dict[str, object], count: int | None) -> None:
+    assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == count

@@ -154,10 +154,10 @@ def _prefill(
 def _step(model: Qwen, token: mx.array, cache: Sequence[KVCache], sampler: Sampler) -> Sample:
     """Build the graph that puts one token in and chooses the next."""
     h = model.hidden(token.reshape(1, 1), cache)
-    reach = None if model.share is None else sampler.reach
-    if reach is None:
+    count = None if model.share is None else sampler.num_candidates
+    if count is None:
         return sampler(model.head(h)[0, 0])
-    return sampler.among(model.best(h, reach).at(0, 0))
+    return sampler.from_candidates(model.best(h, count).at(0, 0))
 
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:

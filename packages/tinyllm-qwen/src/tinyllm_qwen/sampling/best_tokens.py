@@ -1,4 +1,4 @@
-"""The tokens that a model thinks likeliest, without the scores of all others."""
+"""The likeliest tokens of a model, without the scores of all others."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from tinyllm_ops import OpSet
 
 @dataclass(frozen=True)
 class BestTokens:
-    """N tokens with their scores, among them the best of all, and what it takes to normalize them.
+    """N tokens with their scores, the best of all among them, and the sum that normalizes them.
 
     Attributes:
-        tokens: which they are; those of one rank best first, by rank.
+        tokens: the ids, rank after rank; of each rank the best first.
         scores: their logits.
         log_total: log sum exp of all scores, those of other tokens included.
     """
@@ -25,7 +25,10 @@ class BestTokens:
     def among(
         cls, scores: Float[mx.array, "*batch V"], k: int, first: int, ops: OpSet
     ) -> "BestTokens":
-        """The k best of the tokens from `first` on; the first of those that tie for the best."""
+        """Find the k best tokens of the vocabulary that begins with id `first`.
+
+        Among tokens that tie for the best place the first one is taken.
+        """
         if k == 1:  # of equal scores `argmax` takes the first, `top_k` any
             found = ops.argmax(scores)[..., None]
             best = mx.take_along_axis(scores, found, axis=-1)
@@ -36,17 +39,17 @@ class BestTokens:
         return cls(found + first, best, log_total)
 
     def at(self, *place: int | slice) -> "BestTokens":
-        """Those of one position, or of several."""
+        """Return the best tokens of one position, or of several."""
         return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
 
     def packed(self) -> Float32[mx.array, "*batch packed"]:
-        """All of it as one array, for one message instead of three; the ids by their bits."""
+        """Return all fields as one array, for one message instead of three; ids by their bits."""
         tokens = self.tokens.view(mx.float32)
         return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
 
     @classmethod
     def joined(cls, packed: Float32[mx.array, "ranks *batch packed"]) -> "BestTokens":
-        """What several ranks packed, as one."""
+        """Unpack and join the arrays that several ranks packed."""
         k = packed.shape[-1] // 2
 
         def side_by_side(parts: mx.array) -> mx.array:
