@@ -1,8 +1,15 @@
-"""The engine gives each request what `generate` gives it alone, whatever else happens."""
+"""Each request gets the tokens that `generate` gives it alone."""
 
 import mlx.core as mx
 import pytest
-from tinyllm_engine import Engine, EngineFullError, EngineSettings, Handle, Request, RequestError
+from tinyllm_engine import (
+    Engine,
+    EngineFullError,
+    EngineSettings,
+    Request,
+    RequestError,
+    RequestState,
+)
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
 from tinyllm_layers import Ranks
@@ -20,12 +27,12 @@ def finish(engine: Engine) -> None:
         engine.step()
 
 
-def answer(handle: Handle) -> list[int]:
-    return handle.sequence.tokens[len(handle.request.prompt) :]
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_a_request_gets_what_it_gets_alone(
+def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
 ) -> None:
     tally = run_schedule(*pico, prompts, generated, seed)
@@ -33,7 +40,7 @@ def test_whatever_happens_a_request_gets_what_it_gets_alone(
     assert tally.tokens > 0
 
 
-def test_a_token_that_differs_and_a_page_that_is_lost_are_seen(
+def test_run_schedule_reports_wrong_tokens_and_lost_pages(
     pico: Model, prompts: list[list[int]], generated: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(Oracle):
@@ -42,12 +49,12 @@ def test_a_token_that_differs_and_a_page_that_is_lost_are_seen(
 
     with pytest.raises(AssertionError, match=r"seed 0, Request.*: expected \[0"):
         run_schedule(*pico, prompts, Wrong(*pico), 0)
-    monkeypatch.setattr(BlockManager, "release", lambda *_: None)
+    monkeypatch.setattr(BlockManager, "free", lambda *_: None)
     with pytest.raises(AssertionError, match="seed 5: expected nothing left behind"):
         run_schedule(*pico, prompts, generated, 5, requests=1)
 
 
-def test_preemptions_do_happen_in_a_small_memory_and_lose_nothing(
+def test_preemptions_in_a_small_memory_lose_nothing(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
     settings = EngineSettings(page_size=4, memory_bytes=pages_of(pico[0], 16, 4))
@@ -59,7 +66,7 @@ def test_preemptions_do_happen_in_a_small_memory_and_lose_nothing(
         assert answer(handle) == generated(handle.request.prompt, 24, DRAWN)
 
 
-def test_text_that_repeats_itself_is_guessed_and_stays_the_same(
+def test_prompt_lookup_saves_steps_and_changes_no_token(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     prompt = prompts[0] * 6
@@ -122,6 +129,27 @@ def test_outputs_are_text_logprobs_and_a_reason(pico: Model, prompts: list[list[
     assert outputs[-1].usage.completion_tokens == len(outputs)
 
 
+def test_run_keeps_the_outputs_of_other_requests(
+    pico: Model, prompts: list[list[int]], generated: Oracle
+) -> None:
+    engine = Engine(*pico)
+    first, second, third = (engine.add(Request(prompt, 9)) for prompt in prompts[:3])
+    outputs = {handle: [] for handle in (first, second, third)}
+    outputs[first] += engine.run(first)
+    for mine, others in zip(engine.run(second), engine.run(third), strict=False):
+        outputs[second].append(mine)
+        outputs[third].append(others)
+    for handle in (second, third):
+        outputs[handle] += engine.run(handle)
+    for handle, found in outputs.items():
+        wanted = generated(handle.request.prompt, 9, GREEDY)
+        tokens = [output.token for output in found]
+        assert tokens == wanted[: len(tokens)] == answer(handle)[: len(tokens)]
+        assert len(tokens) >= len(wanted) - (handle is second)
+        assert not handle.outputs
+    assert not engine.has_work
+
+
 def test_end_tokens_can_be_ignored(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico)
     handle = engine.add(Request(prompts[0], 150, ignore_end=True))
@@ -138,7 +166,9 @@ def test_the_context_ends_a_text(pico: Model, prompts: list[list[int]]) -> None:
     assert len(list(engine.run(handle))) == 3
 
 
-def test_what_can_never_be_served_is_refused_at_once(pico: Model, prompts: list[list[int]]) -> None:
+def test_requests_that_can_never_be_served_are_refused(
+    pico: Model, prompts: list[list[int]]
+) -> None:
     model = pico[0]
     engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4)))
     vocab, context = model.config.vocab_size, model.config.context_length
@@ -162,7 +192,7 @@ def test_what_can_never_be_served_is_refused_at_once(pico: Model, prompts: list[
         Request([1], 0)
 
 
-def test_a_full_queue_says_so(pico: Model, prompts: list[list[int]]) -> None:
+def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico, EngineSettings(max_running=1, max_waiting=2))
     handles = [engine.add(Request(prompts[0], 4)) for _ in range(2)]
     with pytest.raises(EngineFullError, match="2 requests are waiting") as caught:
@@ -172,9 +202,7 @@ def test_a_full_queue_says_so(pico: Model, prompts: list[list[int]]) -> None:
     assert all(handle.finish_reason for handle in handles)
 
 
-def test_the_direction_of_a_text_does_not_depend_on_its_chunks(
-    pico: Model, prompts: list[list[int]]
-) -> None:
+def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]]) -> None:
     model = pico[0]
     state = model.norm(model.hidden(mx.array([prompts[6]]), model.make_cache())[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
@@ -201,13 +229,13 @@ def test_settings_out_of_range_are_refused(name: str, number: int, message: str)
         EngineSettings(**{name: number})
 
 
-def test_too_little_memory_for_a_page_is_said(pico: Model) -> None:
+def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
     with pytest.raises(ValueError, match="what one page of 32 tokens takes"):
         Engine(*pico, EngineSettings(memory_bytes=100))
 
 
 @pytest.mark.parametrize("within", [3, 0])
-def test_no_process_takes_more_pages_than_another_has_room_for(pico: Model, within: int) -> None:
+def test_all_processes_take_the_pages_that_each_has_memory_for(pico: Model, within: int) -> None:
     class Shared(Qwen):
         def pages_within(self, memory_bytes: int, page_size: int, *, kv_bits: int | None) -> int:
             assert memory_bytes == pages_of(model, 5, 4)
@@ -225,7 +253,7 @@ def test_no_process_takes_more_pages_than_another_has_room_for(pico: Model, with
 
 
 class Asked(Qwen):
-    """A model that notes what it was asked for after each pass."""
+    """A model that notes the number of best tokens asked for after each pass."""
 
     def __init__(self, model: Qwen) -> None:
         vars(self).update(vars(model))
@@ -240,7 +268,7 @@ class Asked(Qwen):
         return super().best(h, k)
 
 
-def test_ranks_are_asked_for_few_tokens_where_few_settle_the_choice(
+def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
     folder, ops = resolve("pico"), pico[0].ops

@@ -38,7 +38,7 @@ class BestTokens:
         log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
         return cls(found + first, best, log_total)
 
-    def at(self, *place: int | slice) -> "BestTokens":
+    def at(self, *place: int | slice | mx.array) -> "BestTokens":
         """Return the best tokens of one position, or of several."""
         return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
 
