@@ -95,19 +95,19 @@ class _UnreliableRunner(Runner):
 
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         super().prefill(chunks)
-        self._perhaps_fail()
+        self._perhaps_fail(chunks)
 
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
-        self._perhaps_fail()
+        self._perhaps_fail(chunks)
         return super().decode(chunks)
 
     def sample(self, chunks: Sequence[Chunk], scores: Scores | None) -> list[list[SampledToken]]:
         sampled = super().sample(chunks, scores)
-        self._perhaps_fail()
+        self._perhaps_fail(chunks)
         return sampled
 
-    def _perhaps_fail(self) -> None:
-        if self._draw.random() < self._share:
+    def _perhaps_fail(self, chunks: Sequence[Chunk]) -> None:
+        if chunks and self._draw.random() < self._share:
             raise RuntimeError("a failure made by the test")
 
 
