@@ -62,7 +62,7 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         service = Service(settings)
         await service.start()
         try:
-            return service.engine._made.settings
+            return service.engine.settings
         finally:
             await service.engine.close()
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tinyllm_qwen import QwenConfig, Tokenizer
 
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_engine.output import EngineStats, Output
@@ -96,6 +97,11 @@ class AsyncEngine:
     def config(self) -> QwenConfig:
         """The model's architecture."""
         return self._started.model.config
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The engine's limits and choices."""
+        return self._started.settings
 
     @property
     def stats(self) -> EngineStats:
