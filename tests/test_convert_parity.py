@@ -16,7 +16,15 @@ from mlx_lm.models.switch_layers import SwitchLinear
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import dequantize_model, load_model
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
-from tinyllm_qwen import CheckpointError, Qwen, QwenConfig, Recipe, convert, from_mlx_lm, load
+from tinyllm_qwen import (
+    CheckpointError,
+    ConversionConfig,
+    Qwen,
+    QwenConfig,
+    convert,
+    from_mlx_lm,
+    load,
+)
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 
@@ -134,14 +142,14 @@ def prompt() -> mx.array:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_files_are_those_of_mlx_lm(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
-    convert(source, tmp_path / "ours", Recipe(packed=FORMATS[form]))
+    convert(source, tmp_path / "ours", ConversionConfig(packed=FORMATS[form]))
     assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", FORMATS[form]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_cast_comes_before_the_codes(tmp_path: Path, family: str) -> None:
     source, packed = published(tmp_path / "source", family), FORMATS["4 bits"]
-    convert(source, tmp_path / "ours", Recipe(packed=packed, dtype=mx.float16))
+    convert(source, tmp_path / "ours", ConversionConfig(packed=packed, dtype=mx.float16))
     theirs(source, tmp_path / "theirs", packed, dtype="float16")
     config = tmp_path / "theirs" / "config.json"  # where mlx-lm leaves "bfloat16"
     config.write_text(config.read_text().replace('"bfloat16"', '"float16"'))
@@ -158,8 +166,8 @@ def test_without_a_format_the_numbers_stay(tmp_path: Path, family: str) -> None:
 def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> None:
     source, packed = published(tmp_path / "source", "qwen2, untied"), FORMATS["4 bits"]
     skip = ("lm_head", "model.layers.0.*")
-    done = convert(source, tmp_path / "ours", Recipe(packed=packed, skip=skip))
-    assert len(done.left_alone) == 8
+    done = convert(source, tmp_path / "ours", ConversionConfig(packed=packed, skip=skip))
+    assert len(done.unquantized) == 8
 
     def predicate(path: str, _module: nn.Module) -> bool:
         return not any(fnmatchcase(path, pattern) for pattern in skip)
@@ -172,7 +180,7 @@ def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("family", "form"), PAIRS)
 def test_mlx_lm_computes_with_what_we_wrote(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
-    recipe = Recipe(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
+    recipe = ConversionConfig(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
     convert(source, tmp_path / "ours", recipe)
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
     expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # with the tokenizer that came along

@@ -3,41 +3,39 @@
 import mlx.core as mx
 import pytest
 from tinyllm_kernels.metal import METAL
-from tinyllm_kernels.metal.kernel import made
+from tinyllm_kernels.metal.kernel import mlx_kernel
 from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_qwen import load
 
-PROMPT = "What is a KV cache, and why?"  # more than eight tokens: a prompt and then decoding
+PROMPT = "What is a KV cache, and why?"
 
 
 def greedy(ops: OpSet, count: int) -> list[int]:
-    """The likeliest tokens after the prompt."""
+    """Generate `count` tokens after the prompt, each the likeliest one."""
     model, tokenizer = load("pico", ops=ops, dtype=mx.float32)
-    cache, fed, said = model.make_cache(), tokenizer.encode(PROMPT), []
+    caches, tokens, generated = model.make_cache(), tokenizer.encode(PROMPT), []
     for _ in range(count):
-        logits = model(mx.array([fed]), cache, last_only=True)
-        said.append(int(mx.argmax(logits[0, -1])))
-        fed = said[-1:]
-    return said
+        logits = model(mx.array([tokens]), caches, last=1)
+        generated.append(int(mx.argmax(logits[0, -1])))
+        tokens = generated[-1:]
+    return generated
 
 
 @pytest.fixture
 def names(metal_host: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Which kernels are made."""
+    """Names of the kernels that are made."""
     names, real = set(), mx.fast.metal_kernel
 
     def metal_kernel(**text: object) -> object:
         names.add(str(text["name"]))
         return real(**text)
 
-    made.cache_clear()
+    mlx_kernel.cache_clear()
     monkeypatch.setattr(mx.fast, "metal_kernel", metal_kernel)
     return names
 
 
-def test_pico_says_through_metal_kernels_what_it_says_through_the_reference(
-    names: set[str],
-) -> None:
+def test_pico_generates_the_tokens_of_the_reference(names: set[str]) -> None:
     assert greedy(METAL, 3) == greedy(REFERENCE, 3)
     assert names >= {
         "attention_decode",

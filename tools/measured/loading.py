@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from matplotlib.figure import Figure
-from tinyllm_qwen import QwenConfig, Recipe, convert
+from tinyllm_qwen import QwenConfig, ConversionConfig, convert
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 
@@ -81,7 +81,7 @@ def draw(image: Path) -> str:
     with TemporaryDirectory() as scratch:
         wide, packed = Path(scratch) / "bfloat16", Path(scratch) / "4-bit"
         write(wide)
-        convert(wide, packed, Recipe(packed=PackedFormat(group_size=64, bits=4)))
+        convert(wide, packed, ConversionConfig(packed=PackedFormat(group_size=64, bits=4)))
         cases = [
             ("bfloat16, as it is", wide, "own", "mlx"),
             ("bfloat16, to float32", wide, "float32", "mlx"),

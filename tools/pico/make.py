@@ -41,7 +41,7 @@ import torch
 from optimizer import NAMES
 from plot import plot
 from schedule import Schedule
-from train import Recipe, Run
+from train import ConversionConfig, Run
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -113,7 +113,7 @@ def make(args: argparse.Namespace) -> None:
         flush=True,
     )
 
-    recipe = Recipe(args.seed, args.batch, args.optimizer, None, not args.float32)
+    recipe = ConversionConfig(args.seed, args.batch, args.optimizer, None, not args.float32)
     run = Run(source, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
     model = run.train()
     model.save_pretrained(args.work / "float32")

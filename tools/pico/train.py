@@ -26,7 +26,7 @@ TESTED = 300  # held-out phrasings
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ConversionConfig:
     """How to train. A state on disk is resumed by the same recipe alone; budgets may change."""
 
     seed: int = 0
@@ -58,7 +58,7 @@ class Run:
         source: dialogue.Source,
         held: list[Question],
         tokens: ChatTokens,
-        recipe: Recipe,
+        recipe: ConversionConfig,
         schedule: Schedule,
         work: Path,
     ) -> None:

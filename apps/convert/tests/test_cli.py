@@ -224,7 +224,7 @@ def test_large_sizes_are_told_in_gigabytes(tmp_path: Path) -> None:
         source_bytes=8_044_982_272,
         nbytes=2_263_022_592,
         bits_per_weight=4.5006,
-        left_alone=(),
+        unquantized=(),
         copied=(),
     )
     assert report(done, "x", PackedFormat(group_size=64, bits=4), 61.23) == [

@@ -12,12 +12,8 @@ from tinyllm_engine import (
 )
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
-from tinyllm_layers import Ranks
+from tinyllm_layers import Batch
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
-from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.weights import load_part
-from tinyllm_qwen.parallel.share import Share
-from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 Model = tuple[Qwen, Tokenizer]
 
@@ -204,7 +200,9 @@ def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) ->
 
 def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]]) -> None:
     model = pico[0]
-    state = model.norm(model.hidden(mx.array([prompts[6]]), model.make_cache())[0, -1])
+    batch = Batch.at(0, 1, len(prompts[6]), "prefill")
+    h = model.hidden(mx.array([prompts[6]]), batch, model.make_cache())
+    state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
     for prefill_tokens in (2, 7, 512):
         engine = Engine(*pico, EngineSettings(prefill_tokens=prefill_tokens))
@@ -234,51 +232,48 @@ def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
         Engine(*pico, EngineSettings(memory_bytes=100))
 
 
-@pytest.mark.parametrize("within", [3, 0])
-def test_all_processes_take_the_pages_that_each_has_memory_for(pico: Model, within: int) -> None:
-    class Shared(Qwen):
-        def pages_within(self, memory_bytes: int, page_size: int, *, kv_bits: int | None) -> int:
-            assert memory_bytes == pages_of(model, 5, 4)
-            return within
+class Shared(Qwen):
+    """A model as one of two ranks sees it; all of it is here. It notes the scores asked for."""
 
-    model, tokenizer = pico
-    shared = Shared.__new__(Shared)
-    vars(shared).update(vars(model))
-    settings = EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4))
-    if within:
-        assert Engine(shared, tokenizer, settings).stats.pages_total == within
-    else:
-        with pytest.raises(ValueError, match="what one page of 4 tokens takes in each process"):
-            Engine(shared, tokenizer, settings)
-
-
-class Asked(Qwen):
-    """A model that notes the number of best tokens asked for after each pass."""
+    num_ranks = 2
 
     def __init__(self, model: Qwen) -> None:
         vars(self).update(vars(model))
         self.noted: list[int | None] = []
 
-    def head(self, h: mx.array) -> mx.array:
+    def __call__(self, *args: object, **rest: object) -> mx.array:
         self.noted.append(None)
-        return super().head(h)
+        return super().__call__(*args, **rest)
 
-    def best(self, h: mx.array, k: int) -> BestTokens:
+    def best(self, tokens: mx.array, batch: Batch, caches: list, k: int, **rest: object) -> object:
         self.noted.append(k)
-        return super().best(h, k)
+        return super().best(tokens, batch, caches, k, **rest)
+
+
+@pytest.mark.parametrize("within", [3, 0])
+def test_the_rank_with_the_most_layers_limits_the_pages(pico: Model, within: int) -> None:
+    class Larger(Shared):
+        def page_bytes(self, page_size: int, *, kv_bits: int | None) -> int:
+            return memory // within if within else memory + 1
+
+    model, tokenizer = pico
+    memory = pages_of(model, 6, 4)
+    settings = EngineSettings(page_size=4, memory_bytes=memory)
+    if within:
+        assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within
+    else:
+        with pytest.raises(ValueError, match="what one page of 4 tokens takes"):
+            Engine(Larger(model), tokenizer, settings)
 
 
 def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
-    folder, ops = resolve("pico"), pico[0].ops
-    weights, partition = load_part(folder, pico[0].config, 0, 1, dtype=mx.float32)
-    share = Share(Ranks(mx.distributed.init()), partition)
-    model = Asked(Qwen(pico[0].config, weights, ops=ops, share=share))
+    model = Shared(pico[0])
     few = SamplingParams(temperature=0.9, top_k=5, top_p=0.9, seed=8)
     for kinds, most, all_of in (
         ([GREEDY], 1, {1}),
-        ([GREEDY, few], 5, {1, 5}),  # 1 where those have ended that want more
+        ([GREEDY, few], 5, {1, 5}),  # 1 after the requests that want 5 have ended
         ([few, DRAWN], None, {None, 5}),
     ):
         model.noted.clear()

@@ -18,6 +18,7 @@ from tinyllm_engine import (
     async_engine,
 )
 from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, run_schedule
+from tinyllm_layers import Batch
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 Model = tuple[Qwen, Tokenizer]
@@ -31,8 +32,8 @@ class Failing(Qwen):
         self.passes = 0
         self.fails = lambda number: False
 
-    def hidden(self, tokens: mx.array, caches: list, *args: object, **rest: object) -> mx.array:
-        h = super().hidden(tokens, caches, *args, **rest)
+    def hidden(self, tokens: mx.array, batch: Batch, caches: list) -> mx.array:
+        h = super().hidden(tokens, batch, caches)
         self.passes += 1
         if self.fails(self.passes):
             mx.eval(h, [array for cache in caches for array in cache.arrays])

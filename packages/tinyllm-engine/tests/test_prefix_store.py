@@ -112,8 +112,11 @@ def test_pages_of_another_model_or_layout_are_ignored(
     first.save_prefixes(path)
     settings = replace(SETTINGS, prefix_path=path)
     other = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
-    mlp = other.blocks[2].mlp
-    mlp.w_down = replace(mlp.w_down, scales=mlp.w_down.scales * 1.01)
+    layers = list(other.layers)
+    w_down = layers[2].mlp.w_down
+    mlp = replace(layers[2].mlp, w_down=replace(w_down, scales=w_down.scales * 1.01))
+    layers[2] = replace(layers[2], mlp=mlp)
+    other.layers = tuple(layers)
     engines = [
         Engine(other, pico[1], settings),
         Engine(*pico, replace(settings, page_size=16)),
@@ -217,5 +220,5 @@ def test_models_differ_in_their_fingerprints(pico: Model) -> None:
     twin = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
     assert model_fingerprint(twin) == model_fingerprint(pico[0])
     assert model_fingerprint(load("pico", dtype=mx.bfloat16)[0]) != model_fingerprint(twin)
-    twin.norm.weight = twin.norm.weight + mx.array([1.0] + [0.0] * 255)
+    twin.norm = replace(twin.norm, weight=twin.norm.weight + mx.array([1.0] + [0.0] * 255))
     assert model_fingerprint(twin) != model_fingerprint(pico[0])

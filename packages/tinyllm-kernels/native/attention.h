@@ -59,6 +59,7 @@ struct AttentionTask {
   float scale = 1;
   bool causal = false;           // key j is seen by query i where j <= i + S - L;
   int64_t window = 0;            // unless this is 0, of those only the last `window` are
+  int64_t decode_queries = 1;    // requests of up to so many queries are decode steps
   const void* mask = nullptr;    // added to the scores, or null
   int64_t mask_strides[4] = {};  // of request, head, query and key; 0 where it is broadcast
   Type mask_type = Type::float32;
@@ -69,13 +70,15 @@ struct AttentionTask {
   int64_t width() const { return (dim + 31) / 32 * 32; }
 };
 
-// One request of a task. What is read from arrays nobody has checked: it is kept within bounds.
+// One request of a task. Numbers from arrays are clamped, so that no query or key outside the arrays
+// is accessed.
 struct Request {
   Request(const AttentionTask& t, int64_t index) : queries(t.length), keys(t.keys) {
     if (!t.block_table) return;
     first = std::clamp<int64_t>(t.query_starts[index], 0, t.tokens);
     queries = std::clamp<int64_t>(t.query_starts[index + 1], first, t.tokens) - first;
-    keys = std::clamp<int64_t>(t.context_lengths[index], 0, t.blocks * t.page);
+    const int64_t most = t.pages > 0 ? t.blocks * t.page : 0;
+    keys = std::clamp<int64_t>(t.context_lengths[index], 0, most);
   }
 
   int64_t first = 0;  // row of q, where those of all requests stand one after the other

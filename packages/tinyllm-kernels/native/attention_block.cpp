@@ -58,10 +58,6 @@ KeyValues::Part cache_of(const Heads& added, int64_t offset, Type type) {
 
 }  // namespace
 
-Tokens tokens_of(const AttentionInputsTask& t) {
-  return t.length == 1 ? Tokens::decoded : Tokens::prompt;
-}
-
 void run(const Kernels& kernels, const AttentionInputsTask& t) {
   const int64_t rows = t.batch * t.length, size = size_of(t.type);
   const int width = t.q.columns;
@@ -74,7 +70,7 @@ void run(const Kernels& kernels, const AttentionInputsTask& t) {
               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
     x = normal.get();
   }
-  Operand operand(kernels, x, t.type, rows, width, tokens_of(t));
+  Operand operand(kernels, x, t.type, rows, width, t.phase);
   auto q = aligned<char>(rows * t.q.rows * size);
   auto k = aligned<char>(rows * t.k.rows * size), v = aligned<char>(rows * t.v.rows * size);
   multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
@@ -111,9 +107,10 @@ void run(const Kernels& kernels, const AttentionBlockTask& t) {
   attention.keys = t.offset + in.length;
   attention.scale = t.scale;
   attention.causal = in.length > 1;
+  attention.decode_queries = in.phase == Phase::decode ? in.length : 0;
   run_attention(kernels, attention);
 
-  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), tokens_of(in));
+  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
   multiply(kernels, {{&joined, &t.o, t.o_bias, t.residual, t.y}});
 }
 

@@ -19,6 +19,7 @@ struct Heads {
 struct AttentionInputsTask {
   const void* x;  // B L E
   int64_t batch, length;
+  Phase phase;
   Norm norm, q_norm, k_norm;
   Weights q, k, v;
   const void* q_bias;  // or null, as all biases
@@ -43,8 +44,6 @@ struct AttentionBlockTask {
   float scale;
   void* y;  // B L E
 };
-
-Tokens tokens_of(const AttentionInputsTask& task);
 
 void run(const Kernels& kernels, const AttentionInputsTask& task);
 void run(const Kernels& kernels, const AttentionBlockTask& task);

@@ -30,7 +30,7 @@ AttentionPlan::AttentionPlan(const AttentionTask& t) {
   for (int64_t index = 0; index < t.requests; ++index) {
     const Request request(t, index);
     const int64_t rows = request.queries * t.group();
-    const int64_t most = decodes(t, request) ? kDecodeRows : kPrefillRows;
+    const int64_t most = decodes(t, request) ? t.group() : kPrefillRows;
     // Where there are blocks enough for all threads, each goes through all of its spans.
     const int64_t span = decodes(t, request)    ? kSpan
                          : rows <= kPrefillRows ? kPrefillSpan

@@ -2,9 +2,9 @@
 // few, keys.
 //
 // A query's result is the same to the last bit whatever is computed beside it: other requests, other
-// queries of its own request, on any number of threads. There are two ways to compute it, for a
-// query that is alone in its request (a token that is decoded) and for one that is not (a prompt,
-// in chunks of any size), and in each of them the query alone decides how its keys are added up.
+// queries of its own request, on any number of threads. There are two ways to compute it: as a
+// decode step, or as part of a prompt in chunks of any size, of one query too. In each of them the
+// query alone decides how its keys are added up.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace tinyllm {
 
-// A request of one query waits for memory: `attention_decode.h`, if its rows are so few. All others
-// are computed in blocks of rows: `attention_prefill.h`.
+// Decode steps wait for memory: `attention_decode.h` computes one query at a time, if its rows are so
+// few. All other queries are computed in blocks of rows: `attention_prefill.h`.
 inline constexpr int64_t kDecodeRows = 8;
 inline constexpr int64_t kPrefillRows = 192;
 
 inline bool decodes(const AttentionTask& t, const Request& request) {
-  return request.queries == 1 && t.group() <= kDecodeRows;
+  return request.queries <= t.decode_queries && t.group() <= kDecodeRows;
 }
 
 // Keys whose weights are relative to one score: some 10 microseconds for one query, or 100 for a

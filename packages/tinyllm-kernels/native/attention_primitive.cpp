@@ -131,20 +131,21 @@ class PagedAttention : public CpuPrimitive {
 
 // What does not depend on where anything lies.
 AttentionTask describe(const mx::array& q, const WeightArrays& k, const WeightArrays& v,
-                       float scale, bool causal) {
+                       float scale, bool causal, OptionalPhase phase) {
   AttentionTask task;
   task.type = type_of(q.dtype());
   task.k = describe(k), task.v = describe(v);
   task.scale = scale;
   task.causal = causal;
+  task.decode_queries = decode_queries(phase);
   return task;
 }
 
 }  // namespace
 
 mx::array attention(const mx::array& q, const WeightArrays& k, const WeightArrays& v, float scale,
-                    bool causal, const std::optional<mx::array>& mask) {
-  AttentionTask task = describe(q, k, v, scale, causal);
+                    bool causal, const std::optional<mx::array>& mask, OptionalPhase phase) {
+  AttentionTask task = describe(q, k, v, scale, causal, phase);
   std::vector<mx::array> inputs = arrays(q, k, v);
   if (mask) {
     task.mask_type = type_of(mask->dtype());
@@ -155,8 +156,9 @@ mx::array attention(const mx::array& q, const WeightArrays& k, const WeightArray
 
 mx::array paged_attention(const mx::array& q, const WeightArrays& k, const WeightArrays& v,
                           const mx::array& block_table, const mx::array& query_starts,
-                          const mx::array& context_lengths, float scale, int window) {
-  AttentionTask task = describe(q, k, v, scale, true);
+                          const mx::array& context_lengths, float scale, int window,
+                          OptionalPhase phase) {
+  AttentionTask task = describe(q, k, v, scale, true, phase);
   task.window = window;
   std::vector<mx::array> inputs = arrays(q, k, v);
   inputs.insert(inputs.end(), {block_table, query_starts, context_lengths});

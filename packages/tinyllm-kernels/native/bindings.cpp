@@ -27,6 +27,7 @@ using Projection = std::tuple<Weight, Part>;
 using Norm = std::tuple<Part, float>;
 using Rotary = std::tuple<array, bool, float>;
 using PagedTokens = std::tuple<array, array, array, array, array>;
+using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
 tinyllm::WeightArrays weight(const Weight& w) {
   const auto& [numbers, scales, biases, group_size, bits, mode, interleaved] = w;
@@ -65,16 +66,18 @@ std::vector<tinyllm::BlockWeights> blocks(const std::vector<Told<tinyllm::Attent
 NB_MODULE(_cpu, m) {
   m.def(
       "linear",
-      [](const array& x, const Weight& w, const Part& bias, const Part& residual) {
-        return tinyllm::linear(x, weight(w), bias, residual);
+      [](const array& x, const Weight& w, const Part& bias, const Part& residual,
+         const PhaseName& phase) {
+        return tinyllm::linear(x, weight(w), bias, residual, tinyllm::phase_of(phase));
       },
-      "x"_a, "w"_a, "bias"_a.none(), "residual"_a.none() = nb::none());
+      "x"_a, "w"_a, "bias"_a.none(), "residual"_a.none() = nb::none(),
+      "phase"_a.none() = nb::none());
   m.def(
       "expert_linear",
-      [](const array& x, const Weight& w, const array& experts) {
-        return tinyllm::expert_linear(x, weight(w), experts);
+      [](const array& x, const Weight& w, const array& experts, const PhaseName& phase) {
+        return tinyllm::expert_linear(x, weight(w), experts, tinyllm::phase_of(phase));
       },
-      "x"_a, "w"_a, "experts"_a);
+      "x"_a, "w"_a, "experts"_a, "phase"_a.none() = nb::none());
   m.def(
       "embedding",
       [](const array& ids, const Weight& w, mlx::core::Dtype dtype) {
@@ -85,6 +88,7 @@ NB_MODULE(_cpu, m) {
   m.def(
       "mlp_weights",
       [](const Norm& n, const Weight& gate, const Weight& up, const Weight& down, bool residual) {
+        nb::gil_scoped_release release;  // the weights are evaluated
         return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MlpWeights>(
             norm(n), weight(gate), weight(up), weight(down), residual)};
       },
@@ -93,6 +97,7 @@ NB_MODULE(_cpu, m) {
       "moe_weights",
       [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
          const Weight& down, int chosen, bool shares_add_to_1, bool residual) {
+        nb::gil_scoped_release release;
         return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MoeWeights>(
             norm(n), weight(router), weight(gate), weight(up), weight(down), chosen,
             shares_add_to_1, residual)};
@@ -101,16 +106,17 @@ NB_MODULE(_cpu, m) {
       "residual"_a);
   m.def(
       "feed_forward",
-      [](const array& x, const Told<tinyllm::FeedForward>& half) {
-        return tinyllm::feed_forward(x, half.weights);
+      [](const array& x, const Told<tinyllm::FeedForward>& half, const PhaseName& phase) {
+        return tinyllm::feed_forward(x, half.weights, tinyllm::phase_of(phase));
       },
-      "x"_a, "half"_a);
+      "x"_a, "half"_a, "phase"_a.none() = nb::none());
   nb::class_<Told<tinyllm::AttentionWeights>>(m, "AttentionWeights")
       .def(
           "__init__",
           [](Told<tinyllm::AttentionWeights>* self, const Norm& n, const Projection& q,
              const Projection& k, const Projection& v, const Projection& o, int head_dim,
              const Rotary& r, const Norm& q_norm, const Norm& k_norm, bool residual) {
+            nb::gil_scoped_release release;
             new (self) Told<tinyllm::AttentionWeights>{std::make_shared<tinyllm::AttentionWeights>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
                 rotary(r), norm(q_norm), norm(k_norm), residual)};
@@ -119,28 +125,34 @@ NB_MODULE(_cpu, m) {
           "residual"_a);
   m.def(
       "attention_inputs",
-      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& positions) {
-        return tinyllm::attention_inputs(x, block.weights, positions);
+      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& positions,
+         const PhaseName& phase) {
+        return tinyllm::attention_inputs(x, block.weights, positions, tinyllm::phase_of(phase));
       },
-      "x"_a, "block"_a, "positions"_a);
+      "x"_a, "block"_a, "positions"_a, "phase"_a.none() = nb::none());
   m.def(
       "blocks",
       [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
          const std::vector<Told<tinyllm::FeedForward>>& second, const std::vector<array>& stores,
-         int offset) { return tinyllm::blocks(x, blocks(attention, second), stores, offset); },
-      "x"_a, "attention"_a, "second"_a, "stores"_a, "offset"_a);
+         int offset, const PhaseName& phase) {
+        return tinyllm::blocks(x, blocks(attention, second), stores, offset,
+                               tinyllm::phase_of(phase));
+      },
+      "x"_a, "attention"_a, "second"_a, "stores"_a, "offset"_a, "phase"_a.none() = nb::none());
   m.def(
       "paged_blocks",
       [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
          const std::vector<Told<tinyllm::FeedForward>>& second, const std::vector<Weight>& stores,
-         const PagedTokens& pages, int window) {
+         const PagedTokens& pages, int window, const PhaseName& phase) {
         const auto& [table, starts, lengths, positions, slots] = pages;
         std::vector<tinyllm::WeightArrays> stored;
         for (const Weight& store : stores) stored.push_back(weight(store));
         return tinyllm::paged_blocks(x, blocks(attention, second), stored,
-                                     {table, starts, lengths, positions, slots}, window);
+                                     {table, starts, lengths, positions, slots}, window,
+                                     tinyllm::phase_of(phase));
       },
-      "x"_a, "attention"_a, "second"_a, "stores"_a, "pages"_a, "window"_a);
+      "x"_a, "attention"_a, "second"_a, "stores"_a, "pages"_a, "window"_a,
+      "phase"_a.none() = nb::none());
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
@@ -154,19 +166,22 @@ NB_MODULE(_cpu, m) {
   m.def(
       "attention",
       [](const array& q, const Weight& k, const Weight& v, float scale, bool causal,
-         const Part& mask) {
-        return tinyllm::attention(q, weight(k), weight(v), scale, causal, mask);
+         const Part& mask, const PhaseName& phase) {
+        return tinyllm::attention(q, weight(k), weight(v), scale, causal, mask,
+                                  tinyllm::phase_of(phase));
       },
-      "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a, "mask"_a.none());
+      "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a, "mask"_a.none(), "phase"_a.none() = nb::none());
   m.def(
       "paged_attention",
       [](const array& q, const Weight& k, const Weight& v, const array& block_table,
-         const array& query_starts, const array& context_lengths, float scale, int window) {
+         const array& query_starts, const array& context_lengths, float scale, int window,
+         const PhaseName& phase) {
         return tinyllm::paged_attention(q, weight(k), weight(v), block_table, query_starts,
-                                        context_lengths, scale, window);
+                                        context_lengths, scale, window,
+                                        tinyllm::phase_of(phase));
       },
       "q"_a, "k"_a, "v"_a, "block_table"_a, "query_starts"_a, "context_lengths"_a, "scale"_a,
-      "window"_a);
+      "window"_a, "phase"_a.none() = nb::none());
   m.def(
       "interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); },
       "w"_a);
@@ -175,7 +190,14 @@ NB_MODULE(_cpu, m) {
       "part"_a, "side"_a);
   m.def(
       "use_huge_pages",
-      [](const array& x) { tinyllm::use_huge_pages(x.data<void>(), x.nbytes()); }, "x"_a);
+      [](const array& x) {
+        array evaluated = x;  // another thread may assign to the Python object meanwhile
+        nb::gil_scoped_release release;
+        evaluated.eval();
+        const size_t bytes = evaluated.data_size() * evaluated.itemsize();
+        tinyllm::use_huge_pages(evaluated.data<void>(), bytes);
+      },
+      "x"_a);
   m.def("tiers", [] {
     std::vector<std::string> names;
     for (const tinyllm::Kernels* kernels : tinyllm::tiers()) names.emplace_back(kernels->name);

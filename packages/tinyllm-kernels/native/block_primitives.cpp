@@ -18,13 +18,14 @@ namespace mx = mlx::core;
 
 class FeedForwardHalf : public CpuPrimitive {
  public:
-  explicit FeedForwardHalf(std::shared_ptr<FeedForward> half) : half_(std::move(half)) {}
+  FeedForwardHalf(std::shared_ptr<FeedForward> half, OptionalPhase phase)
+      : half_(std::move(half)), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     dispatch(out, [&kernels = kernels_, half = half_, x = Input(inputs[0]), y = allocate(out),
-                   type = type_of(out.dtype())] {
+                   phase = phase_, type = type_of(out.dtype())] {
       Copies copies;
-      half->run(kernels, rows_of(x, placed(x, copies), type), y);
+      half->run(kernels, rows_of(x, placed(x, copies), type, phase), y);
     });
   }
 
@@ -32,21 +33,24 @@ class FeedForwardHalf : public CpuPrimitive {
 
  private:
   std::shared_ptr<FeedForward> half_;
+  OptionalPhase phase_;
 };
 
 class AttentionInputs : public CpuPrimitives {
  public:
-  explicit AttentionInputs(std::shared_ptr<AttentionWeights> block) : block_(std::move(block)) {}
+  AttentionInputs(std::shared_ptr<AttentionWeights> block, OptionalPhase phase)
+      : block_(std::move(block)), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     char* to[] = {allocate(outputs[0]), allocate(outputs[1]), allocate(outputs[2])};
     dispatch(outputs, [&kernels = kernels_, block = block_, x = Input(inputs[0]),
-                       positions = Input(inputs[1]), to = std::to_array(to),
+                       positions = Input(inputs[1]), to = std::to_array(to), phase = phase_,
                        type = type_of(outputs[0].dtype())] {
       Copies copies;
       AttentionInputsTask task = block->inputs();
       task.x = placed(x, copies);
       task.batch = x.shape[0], task.length = x.shape[1];
+      task.phase = phase_of(x, phase);
       task.positions = static_cast<const int32_t*>(placed(positions, copies));
       task.one_row = positions.shape[0] == 1;
       Heads* heads[] = {&task.to_q, &task.to_k, &task.to_v};
@@ -63,12 +67,13 @@ class AttentionInputs : public CpuPrimitives {
 
  private:
   std::shared_ptr<AttentionWeights> block_;
+  OptionalPhase phase_;
 };
 
 class Blocks : public CpuPrimitives {
  public:
-  Blocks(std::vector<BlockWeights> blocks, int offset)
-      : blocks_(std::move(blocks)), offset_(offset) {}
+  Blocks(std::vector<BlockWeights> blocks, int offset, OptionalPhase phase)
+      : blocks_(std::move(blocks)), offset_(offset), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     let_go(inputs, outputs);
@@ -76,7 +81,7 @@ class Blocks : public CpuPrimitives {
     std::vector<TakenOver> stores;
     for (size_t i = 1; i < inputs.size(); ++i) stores.emplace_back(inputs[i], outputs[i]);
     dispatch(outputs, [&kernels = kernels_, blocks = blocks_, offset = offset_, y,
-                       x = Input(inputs[0]), stores = std::move(stores),
+                       x = Input(inputs[0]), stores = std::move(stores), phase = phase_,
                        type = type_of(outputs[0].dtype())] {
       Copies copies;
       const void* row = placed(x, copies);
@@ -88,19 +93,20 @@ class Blocks : public CpuPrimitives {
         AttentionBlockTask task{.inputs = told.inputs()};
         task.inputs.x = row, task.inputs.type = type;
         task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
+        task.inputs.phase = phase_of(x, phase);
         task.inputs.positions = positions.data(), task.inputs.one_row = true;
         task.inputs.to_k = new_heads(stores[2 * i], offset, type);
         task.inputs.to_v = new_heads(stores[2 * i + 1], offset, type);
         task.o = told.o(), task.o_bias = told.o_bias();
         task.residual = told.residual() ? row : nullptr;
         task.offset = offset;
-        task.scale = 1 / std::sqrt(static_cast<float>(task.inputs.dim));
+        task.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(task.inputs.dim)));
         row = relay.put([&](char* y) {
           task.y = y;
           run(kernels, task);
         });
         if (!blocks[i].second) continue;
-        const Rows rows = rows_of(x, row, type);
+        const Rows rows = rows_of(x, row, type, phase);
         row = relay.put([&](char* y) { blocks[i].second->run(kernels, rows, y); });
       }
     });
@@ -117,32 +123,58 @@ class Blocks : public CpuPrimitives {
 
   std::vector<BlockWeights> blocks_;
   int offset_;
+  OptionalPhase phase_;
 };
+
+// Throws std::invalid_argument if the new keys or values of x do not fit into `store`.
+void check_store(const mx::array& x, const AttentionInputsTask& block, const mx::array& store,
+                 int offset) {
+  require(x.ndim() == 3 && x.shape(2) == block.q.columns,
+          "x: expected the shape B L E of the weights");
+  require(store.ndim() == 4 && store.shape(0) == x.shape(0) && store.shape(1) == block.kv_heads &&
+              store.shape(3) == block.dim && store.dtype() == x.dtype(),
+          "stores: expected the shape B Hkv capacity D and the dtype of x");
+  require(offset >= 0 && x.shape(1) <= store.shape(2) - offset,
+          "offset: expected room in the stores for all tokens of x");
+}
 
 }  // namespace
 
-mx::array feed_forward(const mx::array& x, std::shared_ptr<FeedForward> half) {
-  return mx::array(x.shape(), x.dtype(), std::make_shared<FeedForwardHalf>(std::move(half)), {x});
+mx::array feed_forward(const mx::array& x, std::shared_ptr<FeedForward> half,
+                       OptionalPhase phase) {
+  return mx::array(x.shape(), x.dtype(), std::make_shared<FeedForwardHalf>(std::move(half), phase),
+                   {x});
 }
 
 std::vector<mx::array> attention_inputs(const mx::array& x,
                                         std::shared_ptr<AttentionWeights> block,
-                                        const mx::array& positions) {
+                                        const mx::array& positions, OptionalPhase phase) {
   const AttentionInputsTask& told = block->inputs();
+  require(x.ndim() == 3 && x.shape(2) == told.q.columns, "x: expected the shape B L E of the weights");
+  require(positions.ndim() == 2 && positions.shape(1) == x.shape(1) &&
+              (positions.shape(0) == 1 || positions.shape(0) == x.shape(0)) &&
+              positions.dtype() == mx::int32,
+          "positions: expected the shape 1 L or B L, and int32");
   const auto heads_of = [&](int64_t heads) {
     return mx::Shape{x.shape(0), static_cast<int>(heads), x.shape(1), static_cast<int>(told.dim)};
   };
   const mx::Shape q = heads_of(told.heads), k = heads_of(told.kv_heads);
   return mx::array::make_arrays({q, k, k}, {x.dtype(), x.dtype(), x.dtype()},
-                                std::make_shared<AttentionInputs>(std::move(block)),
+                                std::make_shared<AttentionInputs>(std::move(block), phase),
                                 {x, positions});
 }
 
 std::vector<mx::array> blocks(const mx::array& x, std::vector<BlockWeights> blocks,
-                              const std::vector<mx::array>& stores, int offset) {
+                              const std::vector<mx::array>& stores, int offset,
+                              OptionalPhase phase) {
+  require(stores.size() == 2 * blocks.size(), "stores: expected keys and values of each block");
+  for (size_t i = 0; i < stores.size(); ++i) {
+    check_store(x, blocks[i / 2].attention->inputs(), stores[i], offset);
+  }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), stores.begin(), stores.end());
-  return same_shapes(inputs, inputs.size(), std::make_shared<Blocks>(std::move(blocks), offset));
+  return same_shapes(inputs, inputs.size(),
+                     std::make_shared<Blocks>(std::move(blocks), offset, phase));
 }
 
 }  // namespace tinyllm

@@ -1,5 +1,8 @@
 #include "block_weights.h"
 
+#include <stdexcept>
+#include <string>
+
 namespace tinyllm {
 namespace {
 
@@ -7,7 +10,7 @@ namespace {
 template <typename Task>
 Task with_rows(Task task, const Rows& rows, bool residual, void* y) {
   task.x = rows.x, task.residual = residual ? rows.x : nullptr;
-  task.rows = rows.count, task.tokens = rows.tokens, task.type = rows.type;
+  task.rows = rows.count, task.phase = rows.phase, task.type = rows.type;
   task.y = y;
   return task;
 }
@@ -36,6 +39,10 @@ MoeWeights::MoeWeights(const NormArrays& norm, const WeightArrays& router, const
                        bool shares_add_to_1, bool residual)
     : residual_(residual) {
   const int width = down.w.shape(-2), hidden = gate.w.shape(-2);
+  if (chosen < 1 || chosen > router.w.shape(-2) || router.w.shape(-2) > gate.w.shape(0)) {
+    throw std::invalid_argument("chosen: expected from 1 to as many experts as there are, got " +
+                                std::to_string(chosen));
+  }
   task_.norm = {held_.hold(norm.weight), norm.eps};
   task_.router = held_.hold(router, width);
   task_.gate = hold(gate, width), task_.up = hold(up, width), task_.down = hold(down, hidden);

@@ -102,7 +102,8 @@ void log_probability(const Kernels& kernels, const ScoreRows& scores, const int3
     }
     for (int64_t i = 0; i < k; ++i) {
       // The difference first: at scores of 10,000 floats are a thousandth apart.
-      const float below = score_at(scores, row, ids[row * k + i]) - top;
+      const uint32_t last = static_cast<uint32_t>(scores.columns - 1);
+      const float below = score_at(scores, row, std::min<uint32_t>(ids[row * k + i], last)) - top;
       y[row * k + i] = static_cast<float>(below - std::log(total));
     }
   }

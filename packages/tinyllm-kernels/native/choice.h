@@ -21,7 +21,8 @@ void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices);
 void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices);
 
-// log softmax of the scores at `ids` R K of each row.
+// log softmax of the scores at `ids` R K of each row. An id outside of the row is read as the last
+// one.
 void log_probability(const Kernels& kernels, const ScoreRows& scores, const int32_t* ids,
                      int64_t k, float* y);
 

@@ -9,7 +9,7 @@ namespace tinyllm {
 struct Rows {
   const void* x;
   int64_t count;
-  Tokens tokens;
+  Phase phase;
   Type type;
 };
 

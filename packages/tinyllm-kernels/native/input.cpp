@@ -1,6 +1,7 @@
 #include "input.h"
 
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 namespace tinyllm {
@@ -50,14 +51,27 @@ const void* Input::compact(std::unique_ptr<char[]>& copy) const {
   return copy.get();
 }
 
-Tokens tokens_of(const Input& x) {
-  const size_t axes = x.shape.size();
-  const int64_t rows = axes < 2 ? 1 : x.shape[axes - 2];
-  return rows == 1 || (axes < 3 && rows <= 16) ? Tokens::decoded : Tokens::prompt;
+OptionalPhase phase_of(const std::optional<std::string>& name) {
+  if (!name) return std::nullopt;
+  if (*name == "prefill") return Phase::prefill;
+  if (*name == "decode") return Phase::decode;
+  throw std::invalid_argument("phase: expected prefill, decode or None, got " + *name);
 }
 
-Rows rows_of(const Input& x, const void* numbers, Type type) {
-  return {numbers, x.size / x.shape.back(), tokens_of(x), type};
+Phase phase_of(const Input& x, OptionalPhase asked) {
+  if (asked) return *asked;
+  const size_t axes = x.shape.size();
+  const int64_t rows = axes < 2 ? 1 : x.shape[axes - 2];
+  return rows == 1 || (axes < 3 && rows <= 16) ? Phase::decode : Phase::prefill;
+}
+
+int64_t decode_queries(OptionalPhase asked) {
+  if (!asked) return 1;
+  return *asked == Phase::decode ? std::numeric_limits<int64_t>::max() : 0;
+}
+
+Rows rows_of(const Input& x, const void* numbers, Type type, OptionalPhase asked) {
+  return {numbers, x.size / x.shape.back(), phase_of(x, asked), type};
 }
 
 bool Input::has_whole_rows() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,21 @@ struct Input {
   bool contiguous;
 };
 
-// What the rows of x are: those of `... 1 K` are tokens that are decoded, those of `... T K` with
-// T > 1 prompts. A matrix says nothing of it: up to 16 rows pass for decoded.
-Tokens tokens_of(const Input& x);
+// The phase of a forward pass as callers state it. Without a value the shape of x decides.
+using OptionalPhase = std::optional<Phase>;
 
-// As many rows as x has, and what they are; their numbers are somewhere else.
-Rows rows_of(const Input& x, const void* numbers, Type type);
+// Parses "prefill" or "decode"; no name is no value. Throws std::invalid_argument for other names.
+OptionalPhase phase_of(const std::optional<std::string>& name);
+
+// The phase of rows x: `asked`, or else by the shape. Rows of shape `... 1 K` are decode steps, rows
+// of shape `... T K` with T > 1 are a prompt. A matrix of up to 16 rows passes for decode steps.
+Phase phase_of(const Input& x, OptionalPhase asked);
+
+// The number of queries up to which a request of paged attention is a decode step: all, none, or
+// without a phase 1.
+int64_t decode_queries(OptionalPhase asked);
+
+// The rows of x, with their phase. `numbers` is their location.
+Rows rows_of(const Input& x, const void* numbers, Type type, OptionalPhase asked);
 
 }  // namespace tinyllm

@@ -11,9 +11,9 @@ namespace tinyllm::TINYLLM_TIER {
 #if defined(TINYLLM_INTEGERS)
 
 // Whether the rows go in tiles.
-inline bool in_tiles([[maybe_unused]] Tokens tokens) {
+inline bool in_tiles([[maybe_unused]] Phase phase) {
 #if defined(TINYLLM_INTEGER_TILES)
-  return tokens == Tokens::prompt;
+  return phase == Phase::prefill;
 #else
   return false;
 #endif
@@ -26,10 +26,10 @@ inline Planes planes_from(const Planes& planes, const Weights& w, int64_t row) {
 }
 
 template <int Bits>
-void make_planes(const float* x, [[maybe_unused]] Tokens tokens, const Weights& w, int64_t first,
+void make_planes(const float* x, [[maybe_unused]] Phase phase, const Weights& w, int64_t first,
                  int64_t last, const Planes& planes) {
 #if defined(TINYLLM_INTEGER_TILES)
-  for (; in_tiles(tokens) && first < last; first += kIntegerTile) {
+  for (; in_tiles(phase) && first < last; first += kIntegerTile) {
     const int64_t count = std::min<int64_t>(last - first, kIntegerTile);
     pack_integer_tile<Bits>(x + first * w.columns, count, w.columns, w.group,
                             planes_from(planes, w, first));
@@ -44,7 +44,7 @@ void make_planes(const float* x, [[maybe_unused]] Tokens tokens, const Weights& 
 template <int Bits>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_INTEGER_TILES)
-  if (in_tiles(t.tokens)) return multiply_integer_tiles<Bits>(t, range, scratch);
+  if (in_tiles(t.phase)) return multiply_integer_tiles<Bits>(t, range, scratch);
 #endif
   multiply_integer_rows<Bits>(t, range, scratch);
 }
@@ -52,7 +52,7 @@ void multiply_integers(const LinearTask& t, const LinearRange& range, float* scr
 // Floats that a part takes.
 inline int64_t integer_scratch(const LinearTask& t) {
   const int64_t block = t.w->interleaved == W ? 0 : RowSizes(*t.w).room(W);
-  return block + (in_tiles(t.tokens) ? t.w->columns / 2 * W : 0);
+  return block + (in_tiles(t.phase) ? t.w->columns / 2 * W : 0);
 }
 
 #endif

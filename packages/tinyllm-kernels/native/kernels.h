@@ -28,7 +28,7 @@ struct Kernels {
   // which `Planes` has room from the first row on. Prompts are packed 32 rows at a time, for which
   // there is room also where there are fewer.
   bool (*linear_takes_planes)(const Weights&, Type);
-  void (*linear_planes)(const float* x, Tokens, const Weights&, int64_t first, int64_t last,
+  void (*linear_planes)(const float* x, Phase, const Weights&, int64_t first, int64_t last,
                         const Planes&);
   // How many rows of w products want side by side (see interleaved_rows.h); 0 is none.
   int (*linear_interleaves)(const Weights&);
@@ -73,7 +73,7 @@ namespace TINYLLM_TIER {
 void to_floats(const void* from, Type type, float* to, int64_t count);
 void group_sums(const float* x, int64_t groups, int group, float* sums);
 bool linear_takes_planes(const Weights&, Type);
-void linear_planes(const float* x, Tokens, const Weights&, int64_t first, int64_t last,
+void linear_planes(const float* x, Phase, const Weights&, int64_t first, int64_t last,
                    const Planes&);
 int linear_interleaves(const Weights&);
 bool linear_takes_tiles(Type);

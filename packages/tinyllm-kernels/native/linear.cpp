@@ -44,7 +44,7 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 #elif defined(TINYLLM_BFLOAT16)
   if (t.tiles) return multiply_tiles<Format>(t, range, scratch);
 #endif
-  if (t.tokens == Tokens::decoded) return multiply_float_rows<Format>(t, range);
+  if (t.phase == Phase::decode) return multiply_float_rows<Format>(t, range);
   multiply_float_panel<Format>(t, range, scratch);
 }
 
@@ -84,11 +84,11 @@ void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
 #endif
 }
 
-void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] Tokens tokens,
+void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] Phase phase,
                    [[maybe_unused]] const Weights& w, [[maybe_unused]] int64_t first,
                    [[maybe_unused]] int64_t last, [[maybe_unused]] const Planes& planes) {
 #if defined(TINYLLM_INTEGERS)
-  (w.bits == 4 ? make_planes<4> : make_planes<8>)(x, tokens, w, first, last, planes);
+  (w.bits == 4 ? make_planes<4> : make_planes<8>)(x, phase, w, first, last, planes);
 #endif
 }
 
@@ -133,7 +133,7 @@ void linear_plan(LinearTask& t, int threads) {
   if (t.tiles) return plan_tiles(t, threads);
 #endif
   const int64_t wanted = int64_t{kPartsAThread} * threads;
-  if (t.planes || t.tokens == Tokens::decoded) {
+  if (t.planes || t.phase == Phase::decode) {
     t.part_rows = ceil_div(ceil_div(t.w->rows, wanted), W) * W;
     t.part_tokens = t.planes ? block_tokens(t, 2 * t.w->columns) : t.rows;
   } else if (t.tiles) {
@@ -166,7 +166,7 @@ int64_t linear_scratch(const LinearTask& t) {
 #if defined(TINYLLM_TILES)
   if (t.tiles) return plain + tiles_scratch(t);
 #endif
-  if (t.tokens == Tokens::decoded) return plain;
+  if (t.phase == Phase::decode) return plain;
   if (t.tiles) return plain + panel_room(t.w->columns) + kPairPanel * kTileTokens;
   return plain + kFloatPanel * (std::min(t.w->columns, kFloatDepth) + block_rows(t));
 }

@@ -14,20 +14,15 @@
 
 #include <cstdint>
 
+#include "phase.h"
 #include "weights.h"
 
 namespace tinyllm {
 
-// What the rows of x are.
-enum class Tokens : uint8_t {
-  decoded,  // each the last one of a text of its own
-  prompt,   // side by side in one text
-};
-
 struct LinearTask {
   const float* x = nullptr;  // M K
   int64_t rows = 0;          // M
-  Tokens tokens{};
+  Phase phase{};
   // For codes that are multiplied as they are: the sums of x over each group of w, M K/group; and,
   // where the kernels want it, `Planes`.
   const float* sums = nullptr;

@@ -12,18 +12,19 @@ namespace mx = mlx::core;
 
 class Linear : public CpuPrimitive {
  public:
-  Linear(Weights w, bool biased, bool added) : w_(w), biased_(biased), added_(added) {}
+  Linear(Weights w, bool biased, bool added, OptionalPhase phase)
+      : w_(w), biased_(biased), added_(added), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     size_t at = 1;
     const WeightInput w(w_, inputs, at);
     const OptionalInput bias(biased_, inputs, at), residual(added_, inputs, at);
     dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), w, bias, residual,
-                   type = type_of(out.dtype()), y = allocate(out)] {
+                   phase = phase_, type = type_of(out.dtype()), y = allocate(out)] {
       Copies copies;
       const Weights weights = w.placed(copies);
       Operand rows(kernels, placed(x, copies), type, x.size / weights.columns, weights.columns,
-                   tokens_of(x));
+                   phase_of(x, phase));
       multiply(kernels, {{&rows, &weights, bias.placed(copies), residual.placed(copies), y}});
     });
   }
@@ -33,28 +34,31 @@ class Linear : public CpuPrimitive {
  private:
   Weights w_;
   bool biased_, added_;
+  OptionalPhase phase_;
 };
 
 class ExpertLinear : public CpuPrimitive {
  public:
-  explicit ExpertLinear(Weights w) : w_(w) {}
+  ExpertLinear(Weights w, OptionalPhase phase) : w_(w), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     size_t at = 1;
     const WeightInput w(w_, inputs, at);
     dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), w, experts = Input(inputs[at]),
-                   type = type_of(out.dtype()), y = allocate(out), itemsize = out.itemsize()] {
+                   asked = phase_, type = type_of(out.dtype()), y = allocate(out),
+                   itemsize = out.itemsize()] {
       Copies copies;
       const char* rows = static_cast<const char*>(placed(x, copies));
-      // How many rows an expert gets is a matter of their company: the axes alone decide.
-      const Tokens tokens = x.shape.size() < 3 ? Tokens::decoded : tokens_of(x);
+      // Without a phase the axes decide, and not the number of rows that an expert gets: that
+      // depends on the other requests of the batch.
+      const Phase phase = !asked && x.shape.size() < 3 ? Phase::decode : phase_of(x, asked);
       const int32_t* chosen = static_cast<const int32_t*>(placed(experts, copies));
       for (int64_t first = 0, last; first < experts.size; first = last) {
         for (last = first + 1; last < experts.size && chosen[last] == chosen[first];) ++last;
-        const Weights weights = w.placed(copies, chosen[first]);
+        const Weights weights = w.placed(copies, w.clamped(chosen[first]));
         const int64_t row_bytes = static_cast<int64_t>(itemsize);
         Operand run(kernels, rows + first * weights.columns * row_bytes, type, last - first,
-                    weights.columns, tokens);
+                    weights.columns, phase);
         multiply(kernels,
                  {{&run, &weights, nullptr, nullptr, y + first * weights.rows * row_bytes}});
       }
@@ -65,6 +69,7 @@ class ExpertLinear : public CpuPrimitive {
 
  private:
   Weights w_;
+  OptionalPhase phase_;
 };
 
 class Embedding : public CpuPrimitive {
@@ -98,7 +103,7 @@ int interleaves(const WeightArrays& w) {
 }
 
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,
-                 const std::optional<mx::array>& residual) {
+                 const std::optional<mx::array>& residual, OptionalPhase phase) {
   std::vector<mx::array> inputs = {x};
   append(inputs, w);
   append(inputs, bias);
@@ -106,16 +111,18 @@ mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<
   const Weights weights = describe(w, x.shape(-1));
   mx::Shape shape = x.shape();
   shape.back() = weights.rows;
-  auto primitive = std::make_shared<Linear>(weights, bias.has_value(), residual.has_value());
+  auto primitive =
+      std::make_shared<Linear>(weights, bias.has_value(), residual.has_value(), phase);
   return mx::array(shape, x.dtype(), std::move(primitive), std::move(inputs));
 }
 
-mx::array expert_linear(const mx::array& x, const WeightArrays& w, const mx::array& experts) {
+mx::array expert_linear(const mx::array& x, const WeightArrays& w, const mx::array& experts,
+                        OptionalPhase phase) {
   std::vector<mx::array> inputs = {x};
   append(inputs, w);
   inputs.push_back(experts);
   const Weights weights = describe(w, x.shape(-1));
-  auto primitive = std::make_shared<ExpertLinear>(weights);
+  auto primitive = std::make_shared<ExpertLinear>(weights, phase);
   mx::Shape shape = x.shape();
   shape.back() = weights.rows;
   return mx::array(shape, x.dtype(), std::move(primitive), std::move(inputs));

@@ -13,11 +13,11 @@ void run(const Kernels& kernels, const MlpBlockTask& t) {
   in_chunks(t.rows, width,
             [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
 
-  Operand x(kernels, normal.get(), t.type, t.rows, width, t.tokens);
+  Operand x(kernels, normal.get(), t.type, t.rows, width, t.phase);
   auto gated = aligned<char>(t.rows * hidden * size), up = aligned<char>(t.rows * hidden * size);
   multiply_gated(kernels, {{&x, &t.gate, &t.up, up.get(), gated.get()}});
 
-  Operand between(kernels, gated.get(), t.type, t.rows, hidden, t.tokens);
+  Operand between(kernels, gated.get(), t.type, t.rows, hidden, t.phase);
   multiply(kernels, {{&between, &t.down, nullptr, t.residual, t.y}});
 }
 

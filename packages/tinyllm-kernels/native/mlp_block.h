@@ -14,7 +14,7 @@ struct MlpBlockTask {
   const void* x;         // rows E
   const void* residual;  // x, or null where it is not added
   int64_t rows;
-  Tokens tokens;
+  Phase phase;
   Norm norm;
   Weights gate, up, down;
   void* y;  // rows E

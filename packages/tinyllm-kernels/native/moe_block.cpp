@@ -31,7 +31,7 @@ std::vector<Operand> operands(const Kernels& kernels, const Routes& routes, cons
   std::vector<Operand> found;
   for (const Run& run : routes.runs) {
     found.emplace_back(kernels, rows + run.first * columns * size_of(t.type), t.type, run.count,
-                       columns, t.tokens);
+                       columns, t.phase);
   }
   return found;
 }
@@ -63,7 +63,7 @@ void run(const Kernels& kernels, const MoeBlockTask& t) {
   // All experts of a single token have the same operand.
   const bool single = t.rows == 1;
   const Aligned<char> rows = single ? nullptr : gathered(routes, t, x, width * size);
-  Operand token(kernels, x, t.type, 1, width, t.tokens);
+  Operand token(kernels, x, t.type, 1, width, t.phase);
   std::vector<Operand> of_runs;
   if (!single) of_runs = operands(kernels, routes, t, rows.get(), width);
   auto gated = aligned<char>(choices * hidden * size), up = aligned<char>(choices * hidden * size);

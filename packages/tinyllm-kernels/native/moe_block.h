@@ -18,7 +18,7 @@ struct MoeBlockTask {
   const void* x;         // rows E
   const void* residual;  // x, or null where it is not added
   int64_t rows;
-  Tokens tokens;
+  Phase phase;
   Norm norm;
   Weights router;  // X E
   Experts gate, up, down;

@@ -35,9 +35,10 @@ void run(const Kernels& kernels, const PagedAttentionBlockTask& t) {
   attention.context_lengths = t.context_lengths;
   attention.tokens = tokens, attention.pages = t.pages, attention.page = t.page;
   attention.scale = t.scale, attention.causal = true, attention.window = t.window;
+  attention.decode_queries = t.decode_queries;
   run_attention(kernels, attention);
 
-  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), tokens_of(in));
+  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
   multiply(kernels, {{&joined, &t.o, t.o_bias, t.residual, t.y}});
 }
 

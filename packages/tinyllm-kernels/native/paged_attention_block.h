@@ -15,7 +15,7 @@ struct PagedAttentionBlockTask {
   PageRows keys, values;
   // As in `AttentionTask`; and the slot of each token.
   const int32_t *block_table, *query_starts, *context_lengths, *slots;
-  int64_t requests, blocks, pages, page, window;
+  int64_t requests, blocks, pages, page, window, decode_queries;
   float scale;
   void* y;  // B L E
 };

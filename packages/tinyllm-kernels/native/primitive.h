@@ -18,6 +18,11 @@ namespace tinyllm {
   throw std::runtime_error("tinyllm_kernels: the cpu backend cannot run on a GPU stream");
 }
 
+// Throws std::invalid_argument unless an argument is as expected: `name: expected ...`.
+inline void require(bool holds, const char* expectation) {
+  if (!holds) throw std::invalid_argument(expectation);
+}
+
 // Memory for the numbers of `out`.
 inline char* allocate(mlx::core::array& out) {
   out.set_data(mlx::core::allocator::malloc(out.nbytes()));

@@ -8,6 +8,7 @@
 
 #include "mlx/array.h"
 #include "block_weights.h"
+#include "input.h"
 #include "weight_arrays.h"
 
 namespace tinyllm {
@@ -19,15 +20,16 @@ int interleaves(const WeightArrays& w);
 // memory, if nobody else holds it.
 mlx::core::array interleave(const mlx::core::array& part, int side);
 
-// x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`.
+// x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`. Here and below the shape of x
+// decides where no phase is given: see `phase_of`.
 mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,
                         const std::optional<mlx::core::array>& bias,
-                        const std::optional<mlx::core::array>& residual);
+                        const std::optional<mlx::core::array>& residual, OptionalPhase phase);
 
 // Each row of x `*batch K` times the matrix of its own expert in w `X N K`; experts `*batch` of int32
-// ascend.
+// ascend. An expert that w does not have is read as the last one.
 mlx::core::array expert_linear(const mlx::core::array& x, const WeightArrays& w,
-                               const mlx::core::array& experts);
+                               const mlx::core::array& experts, OptionalPhase phase);
 
 mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& weight, float eps);
 
@@ -48,27 +50,32 @@ mlx::core::array log_probability(const mlx::core::array& x, const mlx::core::arr
 
 // q `B H L D`, k and v `B Hkv S D`; mask additive, of any shape that was broadcast to `B H L S`.
 mlx::core::array attention(const mlx::core::array& q, const WeightArrays& k, const WeightArrays& v,
-                           float scale, bool causal, const std::optional<mlx::core::array>& mask);
+                           float scale, bool causal, const std::optional<mlx::core::array>& mask,
+                           OptionalPhase phase);
 
 // q `T H D`, k and v `P Hkv page D`; block_table `R blocks`, query_starts `R+1` and context_lengths
 // `R` of int32; a window of 0 is none.
 mlx::core::array paged_attention(const mlx::core::array& q, const WeightArrays& k,
                                  const WeightArrays& v, const mlx::core::array& block_table,
                                  const mlx::core::array& query_starts,
-                                 const mlx::core::array& context_lengths, float scale, int window);
+                                 const mlx::core::array& context_lengths, float scale, int window,
+                                 OptionalPhase phase);
 
 // What leaves the half of a block that x `*batch E` enters.
-mlx::core::array feed_forward(const mlx::core::array& x, std::shared_ptr<FeedForward> half);
+mlx::core::array feed_forward(const mlx::core::array& x, std::shared_ptr<FeedForward> half,
+                              OptionalPhase phase);
 
 // Queries `B H L D`, keys and values `B Hkv L D` of x `B L E` at positions `1 L` or `B L` of int32.
 std::vector<mlx::core::array> attention_inputs(const mlx::core::array& x,
                                                std::shared_ptr<AttentionWeights> block,
-                                               const mlx::core::array& positions);
+                                               const mlx::core::array& positions,
+                                               OptionalPhase phase);
 
 // What leaves the last of the blocks; then keys and values of each, `B Hkv capacity D`, with those of x
 // from `offset` on.
 std::vector<mlx::core::array> blocks(const mlx::core::array& x, std::vector<BlockWeights> blocks,
-                                     const std::vector<mlx::core::array>& stores, int offset);
+                                     const std::vector<mlx::core::array>& stores, int offset,
+                                     OptionalPhase phase);
 
 // tinyllm_ops.PagedTokens, all of int32.
 struct PagedTokensArrays {
@@ -80,7 +87,8 @@ struct PagedTokensArrays {
 std::vector<mlx::core::array> paged_blocks(const mlx::core::array& x,
                                            std::vector<BlockWeights> blocks,
                                            const std::vector<WeightArrays>& stores,
-                                           const PagedTokensArrays& pages, int window);
+                                           const PagedTokensArrays& pages, int window,
+                                           OptionalPhase phase);
 
 // Rows `ids` (int32, of any shape) of the table w `V E`, in the type `dtype`.
 mlx::core::array embedding(const mlx::core::array& ids, const WeightArrays& w,

@@ -91,7 +91,7 @@ void run_parts(const Kernels& kernels, const std::vector<Task>& tasks, const Par
   const LinearTask& first = first_of(tasks[0]);
   const FirstReads nothing;
   const FirstReads& next =
-      first.tokens == Tokens::decoded
+      first.phase == Phase::decode
           ? ProductOrder::of_this_thread().begin(first.w->data, parts.total(), first_reads)
           : nothing;
   pool.run(parts.total(), work, &next);
@@ -111,14 +111,14 @@ void multiply_one_by_one(const Kernels& kernels, const GatedProduct& product) {
 
 void Operand::fill(LinearTask& task) {
   const Weights& w = *task.w;
-  task.tokens = tokens_;
-  if (tokens_ == Tokens::prompt && kernels_.linear_takes_tiles(type_)) {
+  task.phase = phase_;
+  if (phase_ == Phase::prefill && kernels_.linear_takes_tiles(type_)) {
     task.tiles = tiles();
     return;
   }
   task.x = floats();
   const bool in_integers = kernels_.linear_takes_planes(w, type_);
-  if (in_integers || (tokens_ == Tokens::decoded && w.mode == Mode::affine)) {
+  if (in_integers || (phase_ == Phase::decode && w.mode == Mode::affine)) {
     const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
     task.sums = forms.sums.get();
     task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
@@ -156,7 +156,7 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
   const int64_t groups = columns_ / w.group, columns = columns_;
   const float* x = floats();
   // Of a prompt whole tiles.
-  const int64_t together = tokens_ == Tokens::prompt ? 32 : 1;
+  const int64_t together = phase_ == Phase::prefill ? 32 : 1;
   const int64_t tiles = (rows_ + together - 1) / together, room = tiles * together;
   // Whole vectors are read of them, beyond the last one too.
   constexpr int64_t kBeyond = 16;
@@ -168,7 +168,7 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
   const Planes planes{forms.planes.get(), forms.scales.get(), forms.sums.get()};
   in_chunks(tiles, together * columns, [&](int64_t first_tile, int64_t last_tile) {
     const int64_t first = first_tile * together, last = std::min(last_tile * together, rows_);
-    if (bits) return kernels_.linear_planes(x, tokens_, w, first, last, planes);
+    if (bits) return kernels_.linear_planes(x, phase_, w, first, last, planes);
     kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
                         planes.sums + first * groups);
   });

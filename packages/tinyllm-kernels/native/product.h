@@ -12,8 +12,8 @@ namespace tinyllm {
 class Operand {
  public:
   Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns,
-          Tokens tokens)
-      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns), tokens_(tokens) {}
+          Phase phase)
+      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns), phase_(phase) {}
 
   int64_t rows() const { return rows_; }
   int columns() const { return columns_; }
@@ -39,7 +39,7 @@ class Operand {
   Type type_;
   int64_t rows_;
   int columns_;
-  Tokens tokens_;
+  Phase phase_;
   Aligned<float> floats_;
   Aligned<uint32_t> tiles_;
   std::vector<Grouped> grouped_;

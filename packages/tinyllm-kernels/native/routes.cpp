@@ -48,7 +48,7 @@ Routes::Routes(const Kernels& kernels, const MoeBlockTask& t, const void* normal
   const int64_t count = t.router.rows;
   const Aligned<float> x = floats_of(kernels, t, normal);
   auto scores = aligned<float>(t.rows * count);
-  Operand rows(kernels, x.get(), Type::float32, t.rows, t.router.columns, t.tokens);
+  Operand rows(kernels, x.get(), Type::float32, t.rows, t.router.columns, t.phase);
   multiply(kernels, {{&rows, &t.router, nullptr, nullptr, scores.get()}});
   in_chunks(t.rows, t.chosen * count, [&](int64_t first, int64_t last) {
     for (int64_t n = first; n < last; ++n) {

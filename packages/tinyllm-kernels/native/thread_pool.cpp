@@ -8,6 +8,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -126,6 +127,10 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
       gate_.wait(gate);
     }
   }
+  if (failure_) {
+    failed_.clear(std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
 }
 
 void ThreadPool::serve(int thread) {
@@ -186,12 +191,22 @@ void ThreadPool::part_from_caller() {
 
 void ThreadPool::take_parts(int thread) {
   const int count = threads();
-  for (int i = 0; i < count; ++i) {
-    Run& run = runs_[(thread + i) % count];
-    for (int64_t part; (part = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;) {
-      (*work_)(part, thread);
+  try {
+    for (int i = 0; i < count; ++i) {
+      Run& run = runs_[(thread + i) % count];
+      for (int64_t part; (part = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;) {
+        (*work_)(part, thread);
+      }
     }
+  } catch (...) {
+    fail();
   }
+}
+
+// Keeps the exception in flight if it is the first one, and takes the remaining parts away.
+void ThreadPool::fail() noexcept {
+  if (!failed_.test_and_set(std::memory_order_relaxed)) failure_ = std::current_exception();
+  for (Run& run : runs_) run.next.store(run.end, std::memory_order_relaxed);
 }
 
 }  // namespace tinyllm

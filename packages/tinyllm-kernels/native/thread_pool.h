@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -33,6 +34,8 @@ class ThreadPool {
   // system has given to somebody else is not waited for, unless that was in the middle of a part.
   // `upcoming` has what each thread will read first in a task after this one: workers ask memory for
   // it while they wait. Without it that is what they were told last.
+  // If a part throws, parts that have not begun are left out. The first exception is thrown again to
+  // the caller after all threads have left the task.
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work,
            const std::vector<Upcoming>* upcoming = nullptr);
 
@@ -45,10 +48,13 @@ class ThreadPool {
   bool enter(uint32_t& round, ReadAhead& ahead);
   void leave();
   void take_parts(int thread);
+  void fail() noexcept;
   void part_from_caller();
 
   std::mutex busy_;
   const std::function<void(int64_t, int)>* work_ = nullptr;
+  std::atomic_flag failed_;     // set by the first part that throws
+  std::exception_ptr failure_;  // its exception, read by the caller after all threads have left
 
   // What is left of a thread's own parts, and the core on which it was last seen; on a cache line of
   // its own.

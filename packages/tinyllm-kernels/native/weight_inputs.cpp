@@ -1,5 +1,7 @@
 #include "weight_inputs.h"
 
+#include <algorithm>
+
 namespace tinyllm {
 namespace mx = mlx::core;
 
@@ -37,6 +39,12 @@ WeightInput::WeightInput(const Weights& w, const std::vector<mx::array>& inputs,
     : w_(w) {
   const int count = w.mode == Mode::dense ? 1 : w.mode == Mode::affine ? 3 : 2;
   for (int i = 0; i < count; ++i) parts_.emplace_back(inputs[at++]);
+}
+
+int64_t WeightInput::clamped(int32_t expert) const {
+  const std::vector<int64_t>& shape = parts_[0].shape;
+  const int64_t last = shape.size() == 3 ? shape[0] - 1 : 0;
+  return std::min<uint32_t>(expert, static_cast<uint32_t>(last));
 }
 
 Weights WeightInput::placed(Copies& copies, int64_t expert) const {

@@ -30,6 +30,9 @@ class WeightInput {
   // Takes as many of the inputs, from `at` on, as the weight has parts.
   WeightInput(const Weights& w, const std::vector<mlx::core::array>& inputs, size_t& at);
 
+  // An expert of the stack: `expert`, or the last one if the stack has no such matrix.
+  int64_t clamped(int32_t expert) const;
+
   // The weight as it lies in memory; of a stack of matrices the one of `expert`.
   Weights placed(Copies& copies, int64_t expert = 0) const;
 

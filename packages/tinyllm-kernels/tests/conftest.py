@@ -1,10 +1,11 @@
-"""Every kernel, in every instruction set of this machine, in every dtype, against float64."""
+"""Fixtures: every instruction set of this machine, and every dtype."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import jaxtyping
 import mlx.core as mx
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import settings
 from metalhost import SWEEP
 from tinyllm_kernels import available, opset
-from tinyllm_ops import OpSet
+from tinyllm_layers import Backend
 from tinyllm_ops.testing import TOLERANCE
 
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
@@ -24,9 +25,9 @@ TIERS = importlib.import_module("tinyllm_kernels._cpu").tiers() if PRESENT else 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where the whole workspace is tested, the fastest instruction set and the plainest one do.
+    """Mark tests between the fastest and the plainest instruction set as exhaustive.
 
-    Of the ways in which metalhost runs a Metal kernel the first one does.
+    The same holds for all ways but the first in which metalhost runs a Metal kernel.
     """
     for item in items:
         is_ours = item.path.is_relative_to(Path(__file__).parent)
@@ -35,18 +36,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_between(item: pytest.Function) -> bool:
-    """Whether a test asks for neither end of the instruction sets, or for a later way to run."""
+    """Return True for a middle instruction set, and for a later way to run a Metal kernel."""
     asked = item.callspec.params if hasattr(item, "callspec") else {}
     return asked.get("ops") in TIERS[1:-1] or asked.get("metal_sweep", SWEEP[0]) not in FIRST
 
 
 @pytest.fixture(params=TIERS)
-def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OpSet:
-    """The native OpSet, with the kernels of one instruction set."""
+def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The native backend, with the kernels of one instruction set."""
     if not PRESENT:  # an install without a compiler is supported
         pytest.skip(available()[0].detail)
     monkeypatch.setenv("TINYLLM_CPU_ISA", request.param)
-    return opset("cpu")
+    backend = opset("cpu")
+    assert isinstance(backend, Backend)
+    return backend
+
+
+@pytest.fixture
+def native(ops: Backend) -> ModuleType:
+    """The extension, with the kernels of one instruction set."""
+    return importlib.import_module("tinyllm_kernels._cpu")
 
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))

@@ -1,8 +1,11 @@
-"""What computes when nobody says, and what is refused."""
+"""The automatic choice of a backend and a dtype, and choices that are refused."""
+
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels import Arithmetic, BackendError
+from tinyllm_kernels import Arithmetic, BackendError, available, opset
+from tinyllm_kernels.backend import BACKENDS, BackendEntry
 from tinyllm_ops import MLX, REFERENCE, OpSet
 
 
@@ -12,17 +15,54 @@ def absent(name: str) -> OpSet:
     return MLX
 
 
+@pytest.fixture
+def on_cpu() -> None:
+    """Skip where a GPU computes: the CPU's kernels are not the first choice there."""
+    if mx.default_device().type == mx.gpu:
+        pytest.skip("a GPU computes without the CPU's kernels")
+
+
+@pytest.mark.usefixtures("on_cpu")
 def test_without_native_kernels_mlx_computes_in_float32_and_a_note_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if mx.default_device().type == mx.gpu:  # there they are not the first choice, nor missed
-        pytest.skip("a GPU computes without the CPU's kernels")
     monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", absent)
     chosen = Arithmetic.choose()
     assert (chosen.ops, chosen.dtype) == (MLX, mx.float32)
-    assert chosen.note == "no CPU kernels, MLX computes: no C++ compiler was there"
+    assert chosen.note == "no CPU kernels: no C++ compiler was there; MLX computes"
     with pytest.raises(BackendError, match="no C"):
         Arithmetic.choose(ops="cpu")
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_a_broken_backend_is_an_error_also_of_an_automatic_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TINYLLM_CPU_ISA", "mmx")
+    if not available()[0].detail.endswith("got mmx"):
+        pytest.skip("no native backend")
+    with pytest.raises(BackendError, match="got mmx"):
+        Arithmetic.choose()
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_an_unexpected_error_is_not_taken_for_an_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> OpSet:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", broken)
+    with pytest.raises(OSError, match="the disk is gone"):
+        Arithmetic.choose()
+
+
+def test_a_new_backend_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = replace(MLX, name="cuda")
+    row = BackendEntry("cuda", lambda: True, lambda: "an imagined GPU", lambda: made)
+    monkeypatch.setattr("tinyllm_kernels.backend.BACKENDS", (row, *BACKENDS))
+    monkeypatch.setattr("tinyllm_kernels.arithmetic.BACKENDS", (row, *BACKENDS))
+    assert str(available()[0]) == "cuda: an imagined GPU"
+    assert opset("cuda") is made
+    assert Arithmetic.choose().ops is made
 
 
 @pytest.mark.parametrize(("metal", "name"), [(True, "metal"), (False, "mlx")])

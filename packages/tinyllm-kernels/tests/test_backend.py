@@ -1,4 +1,4 @@
-"""What there is, what there is not, and what the environment may ask for."""
+"""Availability of backends, reasons for an absence, and environment variables."""
 
 import importlib
 import os
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels import Backend, BackendError, available, opset
+from tinyllm_kernels import BackendError, BackendStatus, available, opset
 from tinyllm_ops import MLX, REFERENCE
 
 # An install without a compiler is supported: MLX and the reference compute there.
@@ -50,8 +50,8 @@ def test_metal_names_its_gpu_and_wants_to_be_where_mlx_computes(
 
 
 def test_a_backend_says_what_it_is_in_one_line() -> None:
-    assert str(Backend("cpu", True, "avx2, 2 threads")) == "cpu: avx2, 2 threads"
-    assert str(Backend("cpu", False, "no C++ compiler was there")) == (
+    assert str(BackendStatus("cpu", True, "avx2, 2 threads")) == "cpu: avx2, 2 threads"
+    assert str(BackendStatus("cpu", False, "no C++ compiler was there")) == (
         "no cpu: no C++ compiler was there"
     )
 

@@ -1,15 +1,18 @@
-"""Weights whose rows lie side by side are those that they were made of, to everybody."""
+"""Weights with interleaved rows compute and read like the weights that they were made of."""
+
+from types import ModuleType
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels.interleaved_tensor import InterleavedTensor
-from tinyllm_ops import MLX, REFERENCE, OpSet, QuantizedTensor, Weight, dequantize, quantize
+from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
+from tinyllm_layers import Backend
+from tinyllm_ops import MLX, REFERENCE, QuantizedTensor, Weight, dequantize, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 SIXTEEN = [mx.bfloat16, mx.float16]
 
 
-def prepared(ops: OpSet, w: Weight) -> Weight:
+def prepared(ops: Backend, w: Weight) -> Weight:
     weights = {"w": w}
     ops.prepare(weights)
     return weights["w"]
@@ -28,7 +31,7 @@ def same_bits(a: mx.array, b: mx.array) -> bool:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("of_w", SIXTEEN, ids=str)
 def test_products_are_those_with_the_plain_weight(
-    ops: OpSet, dtype: mx.Dtype, of_w: mx.Dtype, bits: int, group: int
+    ops: Backend, dtype: mx.Dtype, of_w: mx.Dtype, bits: int, group: int
 ) -> None:
     plain = packed((48, 384), of_w, bits, group)
     w = prepared(ops, plain)
@@ -42,7 +45,7 @@ def test_products_are_those_with_the_plain_weight(
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_experts_are_found(ops: OpSet, dtype: mx.Dtype, bits: int) -> None:
+def test_experts_are_found(ops: Backend, dtype: mx.Dtype, bits: int) -> None:
     plain = packed((3, 32, 128), mx.bfloat16, bits)
     x = normal((5, 1, 128), dtype, seed=1)
     experts = mx.array([[0], [1], [1], [2], [2]])
@@ -51,11 +54,11 @@ def test_experts_are_found(ops: OpSet, dtype: mx.Dtype, bits: int) -> None:
 
 
 def test_what_one_tier_has_prepared_another_multiplies(
-    ops: OpSet, monkeypatch: pytest.MonkeyPatch
+    ops: Backend, native: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a change of TINYLLM_CPU_ISA in a process that has loaded a model."""
     plain = packed((48, 384), mx.bfloat16)
-    for tier in ops.native.tiers():
+    for tier in native.tiers():
         with monkeypatch.context() as other:
             other.setenv("TINYLLM_CPU_ISA", tier)
             w = prepared(ops, plain)
@@ -66,9 +69,11 @@ def test_what_one_tier_has_prepared_another_multiplies(
         assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
 
 
-def test_a_tier_interleaves_what_it_multiplies_in_integers(ops: OpSet) -> None:
-    """Which weights: of 4 or 8 bits, whole vectors of rows and of columns, scales of 16 bits."""
-    tier = ops.native.chosen_tier()
+def test_a_tier_interleaves_what_it_multiplies_in_integers(
+    ops: Backend, native: ModuleType
+) -> None:
+    """Weights of 4 or 8 bits, in whole vectors of rows and columns, with scales of 16 bits."""
+    tier = native.chosen_tier()
     is_done = isinstance(prepared(ops, packed((48, 384), mx.bfloat16)), InterleavedTensor)
     assert is_done == (tier != "portable")
     others: list[Weight] = [
@@ -83,10 +88,10 @@ def test_a_tier_interleaves_what_it_multiplies_in_integers(ops: OpSet) -> None:
         assert prepared(ops, other) is other
 
 
-def test_it_reads_as_the_tensor_that_it_was_made_of(ops: OpSet) -> None:
+def test_it_reads_as_the_tensor_that_it_was_made_of(ops: Backend, native: ModuleType) -> None:
     plain = packed((2, 32, 256), mx.bfloat16)
     assert isinstance(plain, QuantizedTensor)
-    parts = [ops.native.interleave(part, 8) for part in plain.arrays]
+    parts = [native.interleave(part, 8) for part in plain.arrays]
     w = InterleavedTensor(parts, 8, plain.group_size, plain.bits, plain.mode)
     assert (w.shape, w.nbytes, w.bits, w.mode) == (plain.shape, plain.nbytes, 4, "affine")
     for each, expected in ((w, plain), (w.plain, plain), (w[1], plain[1])):
@@ -98,7 +103,7 @@ def test_it_reads_as_the_tensor_that_it_was_made_of(ops: OpSet) -> None:
         assert mx.array_equal(others.linear(x, w[0]), others.linear(x, plain[0]))
 
 
-def test_rows_change_places_where_they_lie_unless_somebody_holds_them(ops: OpSet) -> None:
+def test_rows_change_places_where_they_lie_unless_somebody_holds_them(ops: Backend) -> None:
     plain = packed((4096, 1024), mx.bfloat16)
     mx.eval(plain.arrays)
     before = [mx.array(part) for part in plain.arrays]
@@ -114,6 +119,6 @@ def test_rows_change_places_where_they_lie_unless_somebody_holds_them(ops: OpSet
     assert mx.array_equal(dequantize(weights["w"]), dequantize(held))
 
 
-def test_what_is_prepared_already_stays(ops: OpSet) -> None:
+def test_what_is_prepared_already_stays(ops: Backend) -> None:
     w = prepared(ops, packed((48, 384), mx.bfloat16))
     assert prepared(ops, w) is w

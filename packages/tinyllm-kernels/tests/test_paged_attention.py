@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
-from tinyllm_ops import OpSet, Weight, quantize
+from tinyllm_ops import NO_SLOT, OpSet, PageTable, Weight, quantize
 from tinyllm_ops.testing import (
     TOLERANCE,
-    PageTable,
     assert_close,
     exact,
     normal,
@@ -25,16 +24,16 @@ REQUESTS = [(1, 700), (1, 1), (4, 130), (70, 70), (33, 290), (0, 9), (1, 256), (
 def inputs(
     table: PageTable, page: int, dtype: mx.Dtype, heads: tuple[int, int] = (4, 2), dim: int = 64
 ) -> tuple[mx.array, mx.array, mx.array]:
-    tokens = int(table.query_starts[-1].item())
-    q = normal((tokens, heads[0], dim), dtype, seed=1)
-    k, v = (normal((table.pages, heads[1], page, dim), dtype, seed=seed) for seed in (2, 3))
+    q = normal((table.count, heads[0], dim), dtype, seed=1)
+    k, v = (normal((table.num_pages, heads[1], page, dim), dtype, seed=seed) for seed in (2, 3))
     return q, k, v
 
 
 def expected(
     q: mx.array, k: Weight, v: Weight, table: PageTable, window: int | None = None
 ) -> np.ndarray:
-    where = (np.array(x) for x in table.arrays)
+    arrays = table.arrays
+    where = map(np.array, (arrays.block_tables, arrays.cu_seqlens_q, arrays.seq_lens))
     return oracle.paged_attention(exact(q), exact(k), exact(v), *where, None, window)
 
 
@@ -45,7 +44,7 @@ def test_each_request_sees_its_own_keys(
 ) -> None:
     table = page_table(REQUESTS, page, seed=0)
     q, k, v = inputs(table, page, dtype)
-    y = ops.paged_attention(q, k, v, *table.arrays, window=window)
+    y = ops.paged_attention(q, k, v, table, window=window)
     assert (y.shape, y.dtype) == (q.shape, dtype)
     assert_close(y, expected(q, k, v, table, window))
 
@@ -70,7 +69,7 @@ def test_takes_any_requests(
 ) -> None:
     table = page_table(requests, page, seed=1)
     q, k, v = inputs(table, page, dtype, heads, dim)
-    assert_close(opset("cpu").paged_attention(q, k, v, *table.arrays), expected(q, k, v, table))
+    assert_close(opset("cpu").paged_attention(q, k, v, table), expected(q, k, v, table))
 
 
 @pytest.mark.parametrize(("mode", "bits"), [("affine", 8), ("affine", 4), ("mxfp8", 8)])
@@ -78,42 +77,44 @@ def test_pages_may_be_packed(ops: OpSet, dtype: mx.Dtype, mode: str, bits: int) 
     table = page_table(REQUESTS, 16, seed=2)
     q, *dense = inputs(table, 16, dtype)
     k, v = (quantize(x, 32, bits, mode) for x in dense)
-    assert_close(ops.paged_attention(q, k, v, *table.arrays), expected(q, k, v, table))
+    assert_close(ops.paged_attention(q, k, v, table), expected(q, k, v, table))
 
 
 def test_a_request_is_the_same_alone_and_in_any_batch(ops: OpSet, dtype: mx.Dtype) -> None:
     table = page_table(REQUESTS, 16, seed=3)
     q, k, v = inputs(table, 16, dtype)
-    together = ops.paged_attention(q, k, v, *table.arrays)
-    starts = np.array(table.query_starts)
-    for r in range(len(REQUESTS)):
-        mine = slice(int(starts[r]), int(starts[r + 1]))
-        where = (
-            table.block_table[r : r + 1],
-            mx.array([0, REQUESTS[r][0]], mx.int32),
-            table.context_lengths[r : r + 1],
-        )
-        assert mx.array_equal(ops.paged_attention(q[mine], k, v, *where), together[mine]).item()
+    together = ops.paged_attention(q, k, v, table)
+    starts = table.cu_seqlens_q
+    for r, (queries, keys) in enumerate(REQUESTS):
+        chunk = (table.block_tables[r], keys - queries, keys)
+        alone = PageTable.of([chunk], num_pages=table.num_pages, page_size=16)
+        y = ops.paged_attention(q[starts[r] : starts[r + 1]], k, v, alone)
+        assert mx.array_equal(y, together[starts[r] : starts[r + 1]]).item()
 
 
 def test_pages_give_what_a_dense_cache_gives(ops: OpSet, dtype: mx.Dtype) -> None:
     for length, keys in ((1, 400), (50, 400)):
         table = page_table([(length, keys)], 16, seed=4)
         q, k, v = inputs(table, 16, dtype)
-        rows = [x[table.block_table[0, :25]].swapaxes(0, 1).reshape(2, 400, 64) for x in (k, v)]
+        rows = [
+            x[mx.array(table.block_tables[0])[:25]].swapaxes(0, 1).reshape(2, 400, 64)
+            for x in (k, v)
+        ]
         dense = ops.attention(q.swapaxes(0, 1), *rows, None, "causal").swapaxes(0, 1)
-        assert mx.array_equal(ops.paged_attention(q, k, v, *table.arrays), dense).item()
+        assert mx.array_equal(ops.paged_attention(q, k, v, table), dense).item()
 
 
-def test_requests_may_share_pages_and_tokens_may_be_nobodys(ops: OpSet) -> None:
+def test_requests_may_share_pages_and_tokens_may_belong_to_none(ops: OpSet) -> None:
     table = PageTable(
-        mx.array([[2, 0, -1], [2, 1, 99]], mx.int32),
-        mx.array([1, 3, 4], mx.int32),  # token 0 and those from 4 on belong to no request
-        mx.array([7, 8], mx.int32),
-        3,
+        block_tables=[[2, 0], [2, 1]],
+        cu_seqlens_q=[1, 3, 4],  # token 0 and those from 4 on belong to no sequence
+        seq_lens=[7, 8],
+        slot_mapping=[NO_SLOT] * 6,
+        num_pages=3,
+        page_size=4,
     )
     q, k, v = (normal(shape, seed=1) for shape in ((6, 4, 32), (3, 2, 4, 32), (3, 2, 4, 32)))
-    y = ops.paged_attention(q, k, v, *table.arrays)
+    y = ops.paged_attention(q, k, v, table)
     assert_close(y, expected(q, k, v, table))
     assert not mx.concatenate([y[:1], y[4:]]).any().item()
 
@@ -122,17 +123,17 @@ def test_views_are_read_where_they_lie(ops: OpSet, dtype: mx.Dtype) -> None:
     table = page_table([(1, 30), (20, 41)], 8, seed=5)
     q, k, v = inputs(table, 8, dtype, dim=128)
     halves = [x[..., 64:] for x in (q, k, v)]
-    y = ops.paged_attention(*halves, *table.arrays)
+    y = ops.paged_attention(*halves, table)
     assert_close(y, expected(*halves, table))
     thin = [x[..., ::2] for x in (q, k, v)]
-    assert_close(ops.paged_attention(*thin, *table.arrays), expected(*thin, table))
+    assert_close(ops.paged_attention(*thin, table), expected(*thin, table))
 
 
 def test_what_is_past_the_end_of_a_request_is_not_looked_at(ops: OpSet) -> None:
     table = page_table([(1, 13), (20, 21)], 8, seed=6)
     q, k, v = inputs(table, 8, mx.float32)
-    pages = np.array(table.block_table)
+    pages = table.block_tables
     for x in (k, v):
-        x[int(pages[0, 1]), :, 5:] = mx.nan
-        x[int(pages[1, 2]), :, 5:] = mx.nan
-    assert mx.isfinite(ops.paged_attention(q, k, v, *table.arrays)).all().item()
+        x[pages[0][1], :, 5:] = mx.nan
+        x[pages[1][2], :, 5:] = mx.nan
+    assert mx.isfinite(ops.paged_attention(q, k, v, table)).all().item()

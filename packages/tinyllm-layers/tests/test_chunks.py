@@ -1,4 +1,4 @@
-"""The way a text is cut into chunks changes nothing: one oracle for all of them."""
+"""The chunks into which a text is cut change nothing: one oracle for all of them."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tinyllm_layers import DenseCache, KVCache, QuantizedCache, RotatingCache
+from tinyllm_layers import Batch, DenseCache, KVCache, QuantizedCache, RotatingCache
 from tinyllm_ops import OpSet, QuantizedTensor
 from tinyllm_ops.testing import OPSETS, assert_close, exact, oracle
 
@@ -29,7 +29,7 @@ HEADS = st.sampled_from([(1, 1), (2, 1), (6, 2), (3, 3)])
 
 
 def through_codes(x: mx.array, cache: QuantizedCache) -> NDArray[np.float64]:
-    """What MLX's own quantization leaves of x."""
+    """The numbers that MLX's own quantization makes of x."""
     parts = mx.quantize(x, group_size=cache.group_size, bits=cache.bits)
     return exact(QuantizedTensor(*parts, cache.group_size, cache.bits))
 
@@ -163,7 +163,8 @@ def test_a_chunk_of_no_tokens_changes_nothing(
     first, second = (tuple(part[:, :, cut] for part in qkv) for cut in (slice(9), slice(9, 15)))
     outs = []
     for chunk in (nothing, first, nothing, second, nothing):
-        outs.append(cache.attend(*chunk, 32**-0.5, ops))
+        batch = Batch.at(cache.offset, 2, chunk[0].shape[2])
+        outs.append(cache.attend(*chunk, batch, 32**-0.5, ops))
     assert [out.shape[2] for out in outs] == [0, 9, 0, 6, 0]
     assert cache.offset == 15
     assert_close(mx.concatenate(outs, axis=2), expected(cache, qkv))

@@ -7,12 +7,14 @@ import pytest
 from tinyllm_layers import (
     MLP,
     Biases,
+    DecoderLayer,
     DenseCache,
     GroupedQueryAttention,
+    LayerStack,
     RMSNorm,
     RoPE,
-    TransformerBlock,
 )
+from tinyllm_layers.testing import run_chunks
 from tinyllm_ops import OpSet
 from tinyllm_ops.testing import assert_close, exact
 
@@ -26,12 +28,11 @@ def tensors_of(case: str) -> dict[str, mx.array]:
     return {k.removeprefix(f"{case}."): v for k, v in stored.items() if k.startswith(f"{case}.")}
 
 
-def block_of(case: str, ops: OpSet) -> TransformerBlock:
+def layer_of(case: str, ops: OpSet) -> DecoderLayer:
     w, dim = tensors_of(case), HEAD_DIM[case]
 
-    def norm(name: str) -> RMSNorm | None:
-        weight = w.get(f"{name}.weight")
-        return None if weight is None else RMSNorm(weight.size, weight, 1e-6, ops=ops)
+    def norm(name: str) -> RMSNorm:
+        return RMSNorm(32, w[f"{name}.weight"], 1e-6, ops=ops)
 
     projections = [w[f"self_attn.{name}_proj.weight"] for name in "qkvo"]
     attention = GroupedQueryAttention(
@@ -39,30 +40,27 @@ def block_of(case: str, ops: OpSet) -> TransformerBlock:
         *projections,
         rope=RoPE(dim, 64, 1e6, ops=ops),
         biases=Biases(*(w.get(f"self_attn.{name}_proj.bias") for name in "qkvo")),
-        q_norm=norm("self_attn.q_norm"),
-        k_norm=norm("self_attn.k_norm"),
+        q_norm=w.get("self_attn.q_norm.weight"),
+        k_norm=w.get("self_attn.k_norm.weight"),
         ops=ops,
     )
     mlp = MLP(32, 48, *(w[f"mlp.{name}_proj.weight"] for name in ("gate", "up", "down")), ops=ops)
-    norms = [norm("input_layernorm"), norm("post_attention_layernorm")]
-    assert norms[0] is not None
-    assert norms[1] is not None
-    return TransformerBlock(attention, mlp, norms[0], norms[1])
+    return DecoderLayer(norm("input_layernorm"), attention, norm("post_attention_layernorm"), mlp)
 
 
 @pytest.mark.parametrize("case", HEAD_DIM)
 @pytest.mark.parametrize("cut", [0, 1, 6])
 def test_attention_equals_that_of_transformers(ops: OpSet, case: str, cut: int) -> None:
-    golden, attention, cache = tensors_of(case), block_of(case, ops).attention, DenseCache()
-    x = golden["x"]
-    y = mx.concatenate([attention(x[:, :cut], cache), attention(x[:, cut:], cache)], axis=1)
+    golden, attention, cache = tensors_of(case), layer_of(case, ops).attention, DenseCache()
+    parts = (golden["x"][:, :cut], golden["x"][:, cut:])
+    y = mx.concatenate([attention(part, cache=cache) for part in parts], axis=1)
     assert_close(y, exact(golden["attention"]))
 
 
 @pytest.mark.parametrize("case", HEAD_DIM)
 @pytest.mark.parametrize("cut", [0, 1, 6])
-def test_block_equals_the_decoder_layer_of_transformers(ops: OpSet, case: str, cut: int) -> None:
-    golden, block, cache = tensors_of(case), block_of(case, ops), DenseCache()
+def test_layer_equals_the_decoder_layer_of_transformers(ops: OpSet, case: str, cut: int) -> None:
+    golden, layers = tensors_of(case), [layer_of(case, ops)]
     x = golden["x"]
-    y = mx.concatenate([block(x[:, :cut], cache), block(x[:, cut:], cache)], axis=1)
+    y = run_chunks(LayerStack(layers), x, [DenseCache()], (cut, x.shape[1] - cut))
     assert_close(y, exact(golden["layer"]))

@@ -1,13 +1,13 @@
-"""What every cache promises, and what each of them refuses."""
+"""Memory, trimming and refusals of the caches of one sequence."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import DenseCache, KVCache, QuantizedCache, RotatingCache
-from tinyllm_layers.token_buffer import STEP
-from tinyllm_ops import REFERENCE, OpSet, Weight
+from tinyllm_layers import Batch, DenseCache, KVCache, QuantizedCache, RotatingCache
+from tinyllm_layers.cache.token_buffer import STEP
+from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
 
 Attend = Callable[..., mx.array]
 RandomQKV = Callable[..., tuple[mx.array, mx.array, mx.array]]
@@ -56,8 +56,10 @@ def peek(
     v: Weight,
     scale: float | None = None,
     mask: mx.array | str | None = None,
+    *,
+    phase: Phase | None = None,
 ) -> mx.array:
-    """Stand in for attention: look at the last token, as cheaply as can be."""
+    """Replace attention by a read of the last token, which costs little."""
     parts = [part for w in (k, v) for part in ([w] if isinstance(w, mx.array) else w.arrays)]
     return sum((part[..., -1:, :1].astype(q.dtype) for part in parts), q)
 
@@ -78,7 +80,7 @@ def test_a_token_is_written_without_a_copy_of_those_before(
     try:
         cache, ops = make(), replace(REFERENCE, attention=peek)
         prompt, token = mx.zeros((1, 4, 3900, 128)), mx.zeros((1, 4, 1, 128))
-        out = cache.attend(prompt, prompt, prompt, 1.0, ops)
+        out = cache.attend(prompt, prompt, prompt, Batch.at(0, 1, 3900), 1.0, ops)
         mx.eval(out, token, cache.arrays)
         del prompt
         size = cache.nbytes
@@ -86,7 +88,8 @@ def test_a_token_is_written_without_a_copy_of_those_before(
         mx.reset_peak_memory()
         start = mx.get_active_memory()
         for _ in range(100):
-            coming = cache.attend(token, token, token, 1.0, ops)
+            step = Batch.at(cache.offset, 1, 1)
+            coming = cache.attend(token, token, token, step, 1.0, ops)
             if ahead:
                 mx.eval(out)
                 mx.async_eval(coming)

@@ -1,11 +1,13 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import mlx.core as mx
 import mlx.nn
 import pytest
-from tinyllm_layers import MLP
+from tinyllm_layers import MLP, Communicator
+from tinyllm_layers.testing import oracle, random_mlp
 from tinyllm_ops import OpSet, Weight
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing import assert_close, exact, normal
 
 
 @pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 1, 3), (0,), (2, 0)])
@@ -20,11 +22,10 @@ def test_is_w_down_of_the_gated_w_up(
     gate, up = (projection(96, 64, dtype, seed=seed, bits=bits) for seed in (1, 2))
     down = projection(64, 96, dtype, seed=3, bits=bits)
     x = normal((*lead, 64), dtype, seed=4)
-    y = MLP(64, 96, gate, up, down, ops=ops)(x)
+    layer = MLP(64, 96, gate, up, down, ops=ops)
+    y = layer(x)
     assert y.dtype == dtype
-    wide = exact(x)
-    gated = oracle.swiglu(oracle.linear(wide, exact(gate)), oracle.linear(wide, exact(up)))
-    assert_close(y, oracle.linear(gated, exact(down)))
+    assert_close(y, oracle.mlp(exact(x), layer))
 
 
 def test_equals_three_linear_modules_of_mlx_nn(ops: OpSet) -> None:
@@ -33,6 +34,39 @@ def test_equals_three_linear_modules_of_mlx_nn(ops: OpSet) -> None:
     x = normal((3, 7), seed=1)
     ours = MLP(7, 19, gate.weight, up.weight, down.weight, ops=ops)(x)
     assert_close(ours, exact(down(mlx.nn.silu(gate(x)) * up(x))))
+
+
+class Rank(Communicator):
+    """One of two processes, with a sum that can be told from its input."""
+
+    size = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def all_reduce(self, part: mx.array) -> mx.array:
+        return part + 100
+
+
+def test_the_first_process_adds_the_residual_before_the_sum(ops: OpSet) -> None:
+    x, residual = (normal((2, 3, 64), seed=seed) for seed in (4, 5))
+    for rank in range(2):
+        layer = random_mlp(communicator=Rank(rank), ops=ops)
+        expected = oracle.mlp(exact(x), layer) + (exact(residual) if rank == 0 else 0) + 100
+        assert_close(layer(x, residual=residual), expected)
+
+
+def test_the_phase_reaches_every_product(ops: OpSet) -> None:
+    phases: list[str | None] = []
+
+    def linear(*args, phase=None, **kwargs):
+        phases.append(phase)
+        return ops.linear(*args, phase=phase, **kwargs)
+
+    layer = random_mlp(ops=replace(ops, linear=linear))
+    for phase in ("prefill", "decode", None):
+        layer(mx.zeros((1, 1, 64)), phase=phase)
+    assert phases == ["prefill"] * 3 + ["decode"] * 3 + [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from tinyllm_layers import MLP, MoE
-from tinyllm_ops import REFERENCE, MoeBlock, OpSet, Weight, quantize
+from tinyllm_layers import MLP, SINGLE, Communicator, MoE
+from tinyllm_layers.testing import oracle, packed, random_moe
+from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
 from tinyllm_ops.testing import assert_close, exact, normal
-from tinyllm_ops.testing.blocks import moe_block_oracle
 
 WIDTH, HIDDEN, EXPERTS, CHOSEN = 64, 96, 6, 3
-
-
-def experts(rows: int, columns: int, dtype: mx.Dtype, seed: int, bits: int | None) -> Weight:
-    w = normal((EXPERTS, rows, columns), dtype, seed=seed, magnitude=columns**-0.5)
-    return w if bits is None else quantize(w, 32, bits)
 
 
 def make(
@@ -25,37 +20,39 @@ def make(
     norm_topk_prob: bool = True,
     ops: OpSet = REFERENCE,
 ) -> MoE:
-    router = normal((EXPERTS, WIDTH), dtype, seed=1, magnitude=0.5)
-    return MoE(
+    return random_moe(
         WIDTH,
         HIDDEN,
         EXPERTS,
         CHOSEN,
-        router if bits is None else quantize(router, 32, 8),
-        experts(HIDDEN, WIDTH, dtype, 2, bits),
-        experts(HIDDEN, WIDTH, dtype, 3, bits),
-        experts(WIDTH, HIDDEN, dtype, 4, bits),
         norm_topk_prob=norm_topk_prob,
+        dtype=dtype,
+        pack=packed(bits),
         ops=ops,
     )
 
 
-def expected(layer: MoE, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same in float64."""
-    return moe_block_oracle(x, layer.value)
+def share_of(layer: MoE, held: range, communicator: Communicator = SINGLE) -> MoE:
+    """The part of a layer in a process that holds some of its experts."""
+    w_gate, w_up, w_down = (
+        w[held.start : held.stop] for w in (layer.w_gate, layer.w_up, layer.w_down)
+    )
+    return replace(
+        layer, w_gate=w_gate, w_up=w_up, w_down=w_down, held=held, communicator=communicator
+    )
 
 
 @pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 1, 3), (0,), (2, 0)])
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("norm_topk_prob", [True, False])
-def test_adds_up_the_best_experts_by_their_shares(
+def test_sums_the_best_experts_by_their_routing_weights(
     ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], bits: int | None, norm_topk_prob: bool
 ) -> None:
     layer = make(dtype, bits=bits, norm_topk_prob=norm_topk_prob, ops=ops)
     x = normal((*lead, WIDTH), dtype, seed=5)
     y = layer(x)
     assert (y.shape, y.dtype) == (x.shape, dtype)
-    assert_close(y, expected(layer, exact(x)))
+    assert_close(y, oracle.moe(exact(x), layer))
 
 
 def test_a_prefill_of_many_tokens_is_its_tokens_one_by_one(ops: OpSet) -> None:
@@ -65,20 +62,39 @@ def test_a_prefill_of_many_tokens_is_its_tokens_one_by_one(ops: OpSet) -> None:
     assert_close(layer(x), exact(alone))
 
 
-@pytest.mark.parametrize("lead", [(2, 1), (1, 1), (1, 7), (2, 0)])
+@pytest.mark.parametrize("lead", [(2, 1), (1, 1), (1, 7), (2, 0), (0, 1), (5,)])
+@pytest.mark.parametrize("phase", [None, "prefill", "decode"])
 @pytest.mark.parametrize("edges", [(0, 3, 6), (0, 1, 2, 6)])
-def test_experts_in_several_hands_add_up(
-    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], edges: tuple[int, ...]
+def test_experts_of_several_processes_sum_up(
+    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], phase: Phase | None, edges: tuple[int, ...]
 ) -> None:
     whole = make(dtype, ops=ops)
     x = normal((*lead, WIDTH), dtype, seed=5)
     total = np.zeros(x.shape)
     for first, last in pairwise(edges):
-        own = (w[first:last] for w in (whole.w_gate, whole.w_up, whole.w_down))
-        held = range(first, last)
-        part = MoE(WIDTH, HIDDEN, EXPERTS, CHOSEN, whole.w_router, *own, held=held, ops=ops)
-        total += exact(part(x))
-    assert_close(mx.array(total).astype(mx.float32), expected(whole, exact(x)), dtype)
+        total += exact(share_of(whole, range(first, last))(x, phase=phase))
+    assert_close(mx.array(total).astype(mx.float32), oracle.moe(exact(x), whole), dtype)
+
+
+class Rank(Communicator):
+    """One of several processes, with a sum that can be told from its input."""
+
+    size = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def all_reduce(self, part: mx.array) -> mx.array:
+        return part + 100
+
+
+def test_the_first_process_adds_the_residual_before_the_sum(ops: OpSet) -> None:
+    whole = make(ops=ops)
+    x, residual = (normal((2, 3, WIDTH), seed=seed) for seed in (5, 6))
+    for rank, held in enumerate([range(3), range(3, 6)]):
+        alone = share_of(whole, held)(x)
+        y = share_of(whole, held, Rank(rank))(x, residual=residual)
+        assert_close(y, exact(alone) + 100 + (exact(residual) if rank == 0 else 0))
 
 
 def test_one_expert_of_one_is_an_mlp(ops: OpSet, projection: Callable[..., Weight]) -> None:
@@ -93,13 +109,53 @@ def test_one_expert_of_one_is_an_mlp(ops: OpSet, projection: Callable[..., Weigh
 
 def test_scores_are_float32_whatever_the_dtype(ops: OpSet) -> None:
     # Two experts whose scores are one in bfloat16, and apart in float32.
-    router = mx.array([[1.0, 1.0], [1.0, 1.0078125]])
-    x = mx.array([[256.0, 1.0]])
-    w = mx.zeros((2, 2, 2))
-    block = MoeBlock(None, router.astype(mx.bfloat16), w, w, w, 1)
-    shares, chosen = ops.route(x.astype(mx.bfloat16), block)
-    assert shares.dtype == mx.float32
+    router = mx.array([[1.0, 1.0], [1.0, 1.0078125]]).astype(mx.bfloat16)
+    x = mx.array([[256.0, 1.0]]).astype(mx.bfloat16)
+    w = mx.zeros((2, 2, 2), mx.bfloat16)
+    routing_weights, chosen = MoE(2, 2, 2, 1, router, w, w, w, ops=ops).route(x)
+    assert routing_weights.dtype == mx.float32
     assert chosen.tolist() == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("lead", "phase", "expected"),
+    [
+        ((1, 1), None, "decode"),
+        ((4, 1), None, "decode"),
+        ((1, 4), None, "prefill"),
+        ((4,), None, "prefill"),
+        ((1, 1), "prefill", "prefill"),
+        ((1, 4), "decode", "decode"),
+    ],
+)
+def test_the_phase_reaches_the_products_of_experts(
+    ops: OpSet, lead: tuple[int, ...], phase: Phase | None, expected: Phase
+) -> None:
+    phases: list[str | None] = []
+
+    def expert_linear(*args, phase=None):
+        phases.append(phase)
+        return ops.expert_linear(*args, phase=phase)
+
+    make(ops=replace(ops, expert_linear=expert_linear))(mx.zeros((*lead, WIDTH)), phase=phase)
+    assert phases == [expected] * 3
+
+
+@pytest.mark.parametrize("norm_topk_prob", [True, False])
+def test_routes_to_the_most_probable_experts_best_first(ops: OpSet, norm_topk_prob: bool) -> None:
+    router = mx.log(mx.array([[0.1], [0.4], [0.2], [0.3]]))
+    w = mx.zeros((4, 1, 1))
+    layer = MoE(1, 1, 4, 2, router, w, w, w, norm_topk_prob=norm_topk_prob, ops=ops)
+    routing_weights, chosen = layer.route(mx.ones((2, 1, 1)))
+    assert chosen.tolist() == [[[1, 3]]] * 2
+    expected = np.array([4 / 7, 3 / 7]) if norm_topk_prob else np.array([0.4, 0.3])
+    assert_close(routing_weights, np.broadcast_to(expected, (2, 1, 2)))
+
+
+def test_of_equal_experts_the_first_ones_are_chosen(ops: OpSet) -> None:
+    w = mx.zeros((40, 1, 1))
+    _, chosen = MoE(1, 1, 40, 3, mx.zeros((40, 1)), w, w, w, ops=ops).route(mx.ones((2, 1)))
+    assert chosen.tolist() == [[0, 1, 2]] * 2
 
 
 @pytest.mark.parametrize("per_token", [0, 7])

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import mlx.core as mx
 import mlx.nn
 import numpy as np
@@ -28,6 +30,30 @@ def test_turns_each_token_to_its_position(
     y = RoPE(10, 14, 500.0, traditional, ops=ops)(x, offset)
     assert y.dtype == dtype
     assert_close(y, oracle.rope(exact(x), positions, 500.0, traditional))
+
+
+@pytest.mark.parametrize("make", [list, tuple, mx.array], ids=["list", "tuple", "array"])
+@pytest.mark.parametrize("rows", [3, 5])  # 5 rows of 5 tokens: one offset a row, not one a token
+def test_offsets_are_the_positions_of_the_first_tokens(
+    ops: OpSet, dtype: mx.Dtype, make: Callable[[list[int]], object], rows: int
+) -> None:
+    x = normal((rows, 5, 2, 10), dtype, seed=1)
+    offsets = [9, 0, 7, 2, 1][:rows]
+    y = RoPE(10, 14, 500.0, ops=ops)(x, offsets=make(offsets))
+    assert y.dtype == dtype
+    positions = np.arange(5) + np.array(offsets)[:, None]
+    assert_close(y, oracle.rope(exact(x), positions, 500.0))
+
+
+@pytest.mark.parametrize("positions", [[4, 0, 9, 1, 2], [[4, 0, 9, 1, 2]] * 5])
+def test_an_array_holds_the_position_of_each_token(ops: OpSet, positions: list[int]) -> None:
+    x = normal((5, 5, 2, 10), seed=1)
+    y = RoPE(10, 14, 500.0, ops=ops)(x, mx.array(positions))
+    assert_close(y, oracle.rope(exact(x), np.array(positions), 500.0))
+
+
+def test_of_no_rows_is_no_rows(ops: OpSet) -> None:
+    assert RoPE(8, 4, ops=ops)(mx.zeros((0, 2, 3, 8)), offsets=[]).shape == (0, 2, 3, 8)
 
 
 @pytest.mark.parametrize("traditional", [False, True])
@@ -65,6 +91,28 @@ def test_refuses_positions_that_do_not_fit(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset)
+
+
+@pytest.mark.parametrize(
+    ("offset", "offsets", "words"),
+    [
+        (None, [0], "offsets: expected 2 numbers, one a row, and no `offset`, got 1 and None"),
+        (None, [0, 1, 2, 3], "offsets: expected 2 numbers, one a row, .*, got 4 and None"),
+        (None, mx.array([0]), "offsets: expected 2 numbers, one a row, .*, got 1 and None"),
+        (slice(0, 4), [0, 1], r"offsets: expected 2 numbers, .*, got 2 and slice\(0, 4, None\)"),
+        (None, [0, 7], r"offset: expected positions below 10, got 7\.\.10"),
+        (None, [0, -1], "positions: expected a slice of 4 positions, got"),
+        (3, None, "positions: expected a slice, one slice a row or an integer array, got 3"),
+        ([3, 4], None, r"positions: expected a slice, one slice a row or .*, got \[3, 4\]"),
+        (mx.zeros((4,)), None, "positions: expected an integer dtype, got .*float32"),
+        (mx.array([1, 2]), None, r"positions: expected shape \(4,\) or \(2, 4\), got \(2,\)"),
+    ],
+)
+def test_refuses_offsets_that_do_not_fit(
+    ops: OpSet, unchecked: None, offset: object, offsets: object, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset, offsets=offsets)
 
 
 def test_refuses_heads_of_another_size(ops: OpSet) -> None:

@@ -10,15 +10,17 @@ from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 
 def some_mask(kind: str, length: int, keys: int) -> mx.array | str | None:
-    if kind == "random":
+    if kind in ("random", "boolean"):
         hidden = np.random.default_rng(9).random((length, keys)) < 0.3
+        if kind == "boolean":
+            return mx.array(~hidden)
         return mx.array(np.where(hidden, -np.inf, 0.0).astype(np.float32))
     return {"none": None, "causal": "causal"}[kind]
 
 
 @pytest.mark.parametrize(("heads", "bits"), [(1, None), (3, None), (3, 8), (40, None)])
 @pytest.mark.parametrize(("length", "keys"), [(5, 5), (3, 7), (7, 3), (1, 1)])
-@pytest.mark.parametrize("kind", ["none", "causal", "random"])
+@pytest.mark.parametrize("kind", ["none", "causal", "random", "boolean"])
 def test_lets_each_head_gather_what_it_may_see(
     ops: OpSet,
     dtype: mx.Dtype,
@@ -39,6 +41,8 @@ def test_lets_each_head_gather_what_it_may_see(
         oracle.linear(exact(x), exact(w)).reshape(2, x.shape[1], heads, -1).swapaxes(1, 2)
         for x, w in zip(inputs, weights[:3], strict=True)
     )
+    if kind == "boolean":
+        mask = some_mask("random", length, keys)
     out = oracle.attention(q, k, v, mask=exact(mask) if isinstance(mask, mx.array) else mask)
     joined = out.swapaxes(1, 2).reshape(2, length, hidden)
     assert_close(y, oracle.linear(joined, exact(weights[3])))

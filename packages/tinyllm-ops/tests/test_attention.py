@@ -75,6 +75,30 @@ def test_adds_a_mask_of_any_shape_that_broadcasts(
     assert_close(ops.attention(q, k, v, mask=mask), expected(q, k, v, mask=mask))
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (4, 1, 5), (1, 3, 1), (2, 1, 3, 5), (2, 4, 3, 5)])
+@pytest.mark.parametrize("form", ["dense", "packed"])
+def test_a_boolean_mask_is_true_where_a_key_is_visible(
+    ops: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], form: str
+) -> None:
+    q, *kv = qkv((2,), (4, 2), (3, 5), 64, dtype)
+    k, v = kv if form == "dense" else map(quantize, kv)
+    visible = mx.array(np.random.default_rng(5).random(shape) < 0.6)
+    added = mx.where(visible, 0.0, -mx.inf)
+    out = ops.attention(q, k, v, mask=visible)
+    assert_close(out, expected(q, k, v, mask=added))
+    assert mx.array_equal(out, ops.attention(q, k, v, mask=added))
+
+
+def test_queries_that_a_boolean_mask_leaves_without_a_key_are_zeros(
+    ops: OpSet, dtype: mx.Dtype
+) -> None:
+    q, k, v = qkv((2,), (4, 2), (5, 3), 16, dtype)
+    visible = mx.arange(5)[:, None] != mx.array([3, 3, 3])
+    out = exact(ops.attention(q, k, v, mask=visible))
+    assert not out[:, :, 3].any()
+    assert np.abs(out[:, :, [0, 1, 2, 4]]).max(axis=-1).min() > 0
+
+
 @given(
     batch=st.lists(st.integers(0, 3), max_size=2),
     h_kv=st.integers(1, 5),
@@ -104,7 +128,9 @@ def test_takes_any_shape(
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.3, 1.0])
-def test_scales_the_scores_as_told(ops: OpSet, dtype: mx.Dtype, scale: float) -> None:
+def test_multiplies_the_scores_by_the_given_scale(
+    ops: OpSet, dtype: mx.Dtype, scale: float
+) -> None:
     q, k, v = qkv((1,), (4, 2), (3, 5), 16, dtype)
     assert_close(ops.attention(q, k, v, scale=scale), expected(q, k, v, scale=scale))
 
@@ -198,11 +224,11 @@ def test_simple_attention_has_one_key_head_for_each_query_head(
 ) -> None:
     q = normal((*batch, lengths[0], 24), dtype, seed=1)
     k, v = (normal((*batch, lengths[1], 24), dtype, seed=seed) for seed in (2, 3))
-    visible = rounded(oracle.causal_mask(*lengths), dtype)
-    for mask in (None, visible):
+    causal = rounded(oracle.causal_mask(*lengths), dtype)
+    for mask in (None, causal, causal == 0):
         for scale in (None, 0.3):
             out = scaled_dot_product_attention_simple(q, k, v, scale, mask)
-            added = None if mask is None else exact(mask)
+            added = None if mask is None else exact(causal)
             assert out.dtype == dtype
             assert_close(out, oracle.attention_simple(exact(q), exact(k), exact(v), scale, added))
 
@@ -226,10 +252,13 @@ HALF = mx.zeros((2, 2, 5, 8), mx.float16)
         (Q, KV, KV, "full", r'mask: expected "causal", an array or None, got \'full\''),
         (Q, KV, KV, mx.zeros((3, 4)), r"broadcasts to \(2, 4, 3, 5\), got \(3, 4\)"),
         (Q, KV, KV, mx.zeros((1, 2, 4, 3, 5)), r"broadcasts to .*, got \(1, 2, 4, 3, 5\)"),
-        (Q, KV, KV, mx.ones((3, 5), mx.bool_), r"mask: expected float32, .*, got .*bool"),
+        (Q, KV, KV, mx.ones((3, 4), mx.bool_), r"broadcasts to \(2, 4, 3, 5\), got \(3, 4\)"),
+        (Q, KV, KV, mx.ones((3, 5), mx.int32), r"mask: expected float32, .*, got .*int32"),
+        (Q, KV, KV, np.zeros((3, 5)), r'mask: expected "causal", an array or None, got ndarray'),
+        (Q, KV, KV[0, 0], None, r"v: expected axes \(..., heads, tokens, D\), got \(5, 8\)"),
     ],
 )
-def test_refuses_what_does_not_fit(
+def test_refuses_arguments_that_do_not_fit(
     ops: OpSet,
     unchecked: None,
     q: mx.array,
@@ -252,7 +281,7 @@ def test_refuses_what_does_not_fit(
         (Q, Q, Q, mx.zeros((3, 4)), r"broadcasts to \(2, 4, 3, 3\), got \(3, 4\)"),
     ],
 )
-def test_simple_attention_refuses_what_does_not_fit(
+def test_simple_attention_refuses_arguments_that_do_not_fit(
     unchecked: None, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

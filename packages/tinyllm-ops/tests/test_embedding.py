@@ -42,7 +42,7 @@ def test_reads_quantized_rows_back(
         (mx.array([0]), mx.zeros((1, 3, 4)), r"w: expected axes V E, got shape \(1, 3, 4\)"),
     ],
 )
-def test_refuses_ids_and_tables_that_are_neither(
+def test_refuses_ids_and_tables_that_do_not_fit(
     ops: OpSet, unchecked: None, ids: mx.array, w: mx.array, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

@@ -25,6 +25,24 @@ def test_is_x_times_w_transposed_plus_bias(
     assert_close(y, oracle.linear(exact(x), exact(w), None if bias is None else exact(bias)))
 
 
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 1, 3), (0, 3)])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("form", ["dense", "quantized"])
+def test_adds_the_residual_last(
+    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], biased: bool, form: str
+) -> None:
+    x = normal((*lead, 64), dtype, seed=1)
+    dense = normal((11, 64), dtype, seed=2)
+    w = quantize(dense) if form == "quantized" else dense
+    bias = normal((11,), dtype, seed=3) if biased else None
+    residual = normal((*lead, 11), dtype, seed=4, magnitude=30.0)
+    y = ops.linear(x, w, bias, residual)
+    assert y.dtype == dtype
+    wide = None if bias is None else exact(bias)
+    assert_close(y, oracle.linear(exact(x), exact(w), wide, exact(residual)))
+    assert mx.array_equal(y, ops.linear(x, w, bias) + residual)
+
+
 @pytest.mark.parametrize(("mode", "bits", "group"), FORMATS)
 @pytest.mark.parametrize("lead", [(), (9,), (2, 3)])
 def test_reads_quantized_weights_as_the_numbers_they_stand_for(
@@ -107,9 +125,19 @@ def test_refuses_shapes_that_do_not_fit(
         ops.linear(mx.zeros(x), mx.zeros(w), None if bias is None else mx.zeros(bias))
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 5), (3, 4), (1, 2, 4)], ids=str)
+def test_refuses_a_residual_of_another_shape(
+    ops: OpSet, unchecked: None, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=r"residual: expected shape \(2, 4\), got \("):
+        ops.linear(mx.zeros((2, 5)), mx.zeros((4, 5)), None, mx.zeros(shape))
+
+
 def test_refuses_two_dtypes(ops: OpSet) -> None:
     x, w = mx.zeros((2, 5)), mx.zeros((4, 5))
     with pytest.raises(ValueError, match=r"w: expected dtype .*float32, got .*float16"):
         ops.linear(x, w.astype(mx.float16))
     with pytest.raises(ValueError, match=r"bias: expected dtype .*float32, got .*bfloat16"):
         ops.linear(x, w, mx.zeros((4,), mx.bfloat16))
+    with pytest.raises(ValueError, match=r"residual: expected dtype .*float32, got .*float16"):
+        ops.linear(x, w, None, mx.zeros((2, 4), mx.float16))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tinyllm_ops import OpSet, QuantizedTensor, dequantize, quantize
-from tinyllm_ops.quantization import pack, unpack
+from tinyllm_ops.quantization.packing import pack, unpack
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, rounded
 
 AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
@@ -132,7 +132,7 @@ def test_a_scale_of_mxfp4_is_a_power_of_two(device: mx.Device, exponent: int) ->
         ((), 64, 4, "affine", r"w: expected a last axis in groups of 64, got shape \(\)"),
     ],
 )
-def test_refuses_what_mlx_does_not_define(
+def test_refuses_formats_that_mlx_does_not_define(
     ops: OpSet,
     unchecked: None,
     shape: tuple[int, ...],

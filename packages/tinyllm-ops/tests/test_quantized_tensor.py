@@ -20,6 +20,14 @@ WORDS, ONES, BYTES = mx.zeros((3, 16), mx.uint32), mx.ones((3, 2)), mx.ones((3, 
         ((WORDS, BYTES, BYTES, 32, 4, "mxfp4"), r"biases: mode 'mxfp4' has no biases"),
         ((WORDS, BYTES, None, 64, 4, "mxfp4"), r"mxfp4 means 4 bits in groups of 32"),
         ((WORDS, ONES, ONES, 64, 4, "q4"), r"mode: expected one of affine, .*, got 'q4'"),
+        # Orders of other libraries: scales first, the group size second, the codes last.
+        ((ONES, ONES, 64, 4, WORDS), r"biases: expected array or None, got int: the order is pack"),
+        ((ONES, ONES, WORDS, 64, 4), r"packed: expected dtype uint32, got .*float32"),
+        ((WORDS, 64, 4, ONES, ONES), r"scales: expected array, got int: the order is packed, scal"),
+        ((WORDS, ONES, 64, 4), r"biases: expected array or None, got int: the order is packed"),
+        ((WORDS, ONES, ONES, "affine", 4, 64), r"group_size: expected int, got str: the order is"),
+        ((WORDS, ONES, ONES, 64, "affine", 4), r"bits: expected int, got str: the order is packed"),
+        ((WORDS, ONES, ONES, 64, 4, 4), r"mode: expected str, got int: the order is packed"),
     ],
 )
 def test_refuses_parts_that_do_not_fit_together(

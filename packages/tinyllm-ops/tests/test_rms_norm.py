@@ -88,7 +88,7 @@ def test_equals_mlx_in_float32(ops: OpSet) -> None:
         (mx.zeros(3), mx.zeros(3), float("nan"), r"eps: expected a number not below 0, got nan"),
     ],
 )
-def test_refuses_what_does_not_fit(
+def test_refuses_arguments_that_do_not_fit(
     ops: OpSet, unchecked: None, x: mx.array, weight: mx.array, eps: float, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

@@ -183,9 +183,16 @@ X = mx.zeros((2, 3, 4, 8))
         (X, mx.arange(4), 1e4, r"expected shape \(3,\) or \(2, 3\), got \(4,\)"),
         (X, mx.zeros((3, 3), mx.int32), 1e4, r"expected shape \(3,\) or \(2, 3\), got \(3, 3\)"),
         (X, mx.zeros(3), 1e4, r"positions: expected an integer dtype, got .*float32"),
+        (X, mx.array(3), 1e4, r"positions: expected shape \(3,\) or \(2, 3\), got \(\)"),
+        (X, 3, 1e4, r"positions: expected a slice, .*, got 3: `slice\(3, 3 \+ L\)` starts at 3"),
+        (X, [0, 1], 1e4, r"positions: expected a slice, one slice a row .*, got \[0, 1\]"),
+        (X, [slice(0, 3), 3], 1e4, r"positions: expected a slice, one slice a row or an integer"),
+        (X, np.arange(3), 1e4, r"positions: expected a slice, .* integer array, got array\(\["),
+        (X, "012", 1e4, r"positions: expected a slice, .*, got '012'"),
+        (X, None, 1e4, r"positions: expected a slice, .*, got None"),
     ],
 )
-def test_refuses_what_does_not_fit(
+def test_refuses_arguments_that_do_not_fit(
     ops: OpSet, unchecked: None, x: mx.array, positions: Positions, base: float, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -250,9 +257,7 @@ def test_yarn_leaves_fast_pairs_and_slows_slow_ones_by_the_whole_factor() -> Non
         ({"attention_factor": -1.0}, "attention_factor: expected a number above 0, got -1.0"),
     ],
 )
-def test_settings_of_yarn_that_make_no_sense_are_refused(
-    settings: dict[str, float], message: str
-) -> None:
+def test_invalid_settings_of_yarn_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Yarn(**({"factor": 4.0, "original_max_position_embeddings": 32} | settings))
 

@@ -2,7 +2,7 @@ import jaxtyping
 import mlx.core as mx
 import pytest
 import tinyllm_ops
-from tinyllm_ops import OpSet
+from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable
 
 
 def test_signatures_are_checked_at_run_time_under_pytest(ops: OpSet) -> None:
@@ -15,8 +15,15 @@ def test_the_fixture_unchecked_lets_the_contract_speak(ops: OpSet, unchecked: No
         ops.swiglu(mx.zeros((2, 3)), mx.zeros((3, 2)))
 
 
-def test_every_public_name_exists() -> None:
-    assert [name for name in tinyllm_ops.__all__ if not hasattr(tinyllm_ops, name)] == []
+def test_each_op_of_the_reference_is_public() -> None:
+    ops = [op for name, op in vars(REFERENCE).items() if name not in ("name", "norm_rope")]
+    public = [getattr(tinyllm_ops, name) for name in tinyllm_ops.__all__]
+    assert [op for op in ops if op not in public] == []
+
+
+def test_two_implementations_share_no_op_that_has_a_fast_form() -> None:
+    same = {name for name, op in vars(MLX).items() if op is vars(REFERENCE)[name]}
+    assert same == {"argmax", "top_k", "log_probability", "norm_rope"}
 
 
 @pytest.mark.parametrize("bad", [mx.int32, mx.bool_, mx.complex64])
@@ -25,19 +32,24 @@ def test_each_op_refuses_numbers_that_are_not_floating(
 ) -> None:
     x = mx.ones((1, 1, 2, 4)).astype(bad)
     w = mx.ones((4, 4)).astype(bad)
-    ids = mx.zeros((1,), mx.int32)
+    pages = PageTable.of([([0], 0, 1)], num_pages=1, page_size=2)
     calls = [
         lambda: ops.linear(x, w),
         lambda: ops.embedding(mx.array([0]), w),
         lambda: ops.softmax(x),
-        lambda: ops.silu(x),
         lambda: ops.swiglu(x, x),
         lambda: ops.rms_norm(x, x[0, 0, 0]),
         lambda: ops.rope(x),
         lambda: ops.attention(x, x, x),
-        lambda: ops.paged_attention(x[0], x, x, ids[None], ids, ids[:0]),
+        lambda: ops.paged_attention(x[0, :, :1], x, x, pages),
         lambda: ops.quantize(w),
         lambda: tinyllm_ops.sigmoid(x),
+        lambda: tinyllm_ops.silu(x),
+        lambda: ops.argmax(x),
+        lambda: ops.top_k(x, 1),
+        lambda: ops.log_probability(x, mx.zeros((1, 1, 2, 1), mx.int32)),
+        lambda: tinyllm_ops.norm_rope(ops, x, None, 1e-6),
+        lambda: tinyllm_ops.norm_rope(ops, x, x[0, 0, 0], 1e-6),
         lambda: tinyllm_ops.scaled_dot_product_attention_simple(x, x, x),
     ]
     for call in calls:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_layers import Communicator
 from tinyllm_ops import MLX
 from tinyllm_ops.testing import assert_close, normal
 from tinyllm_qwen.sampling.best_tokens import BestTokens
@@ -15,10 +16,21 @@ V = 300
 PARTS = [range(100), range(100, 200), range(200, 300)]
 
 
+class ThreeRanks(Communicator):
+    size = 3
+
+    def __init__(self, packed: list[mx.array]) -> None:
+        self.packed = packed
+
+    def all_gather(self, part: mx.array) -> mx.array:
+        assert mx.array_equal(part, self.packed[0])
+        return mx.stack(self.packed)
+
+
 def found(scores: mx.array, k: int) -> BestTokens:
-    """As three ranks find them."""
+    """Find them as three ranks do."""
     parts = [BestTokens.among(scores[part.start : part.stop], k, part.start, MLX) for part in PARTS]
-    return BestTokens.joined(mx.stack([part.packed() for part in parts]))
+    return parts[0].gathered(ThreeRanks([part.packed() for part in parts]))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +77,7 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "count"),
+    ("change", "num_candidates"),
     [
         ({}, 1),
         ({"top_logprobs": 7}, 7),
@@ -80,5 +92,7 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     ],
     ids=str,
 )
-def test_how_many_tokens_settle_the_choice(change: dict[str, object], count: int | None) -> None:
-    assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == count
+def test_how_many_tokens_settle_the_choice(
+    change: dict[str, object], num_candidates: int | None
+) -> None:
+    assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == num_candidates

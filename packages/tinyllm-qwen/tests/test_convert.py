@@ -18,7 +18,7 @@ import pytest
 from tinyllm_qwen.checkpoint import partial_folder
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
-from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.convert import convert
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import CheckpointError, ConversionError
@@ -47,7 +47,7 @@ def test_the_codes_are_those_of_mlx(
     random_checkpoint: Make, tmp_path: Path, family: str, packed: PackedFormat
 ) -> None:
     made = random_checkpoint(family).fill().save(prefix="")
-    convert(made.folder, tmp_path / "out", Recipe(packed=packed))
+    convert(made.folder, tmp_path / "out", ConversionConfig(packed=packed))
     written = tensors(tmp_path / "out")
     for name, weight in made.tensors.items():
         path = name.removesuffix(".weight")
@@ -97,7 +97,7 @@ def test_experts_that_the_file_has_fused_come_out_stacked(
 
 def test_shards_are_full_and_no_larger_than_asked(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint().fill().save(shards=3)
-    done = convert(made.folder, tmp_path / "out", Recipe(shard_bytes=40_000))
+    done = convert(made.folder, tmp_path / "out", ConversionConfig(shard_bytes=40_000))
     files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
     assert files == [
         f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, 1 + len(files))
@@ -113,7 +113,7 @@ def test_shards_are_full_and_no_larger_than_asked(random_checkpoint: Make, tmp_p
 
 def test_a_cast_shows_in_the_config(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint().fill().save()
-    done = convert(made.folder, tmp_path / "out", Recipe(dtype=mx.float32))
+    done = convert(made.folder, tmp_path / "out", ConversionConfig(dtype=mx.float32))
     written = tensors(tmp_path / "out")
     assert {array.dtype for array in written.values()} == {mx.float32}
     assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "float32"
@@ -166,7 +166,7 @@ import re
 import sys
 from pathlib import Path
 import mlx.core as mx
-from tinyllm_qwen import Recipe, convert
+from tinyllm_qwen import ConversionConfig, convert
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 
@@ -180,7 +180,7 @@ mx.eval(mx.quantize(mx.ones((64, 64))))
 before = resident()
 for bits, mode in ((4, "affine"), (8, "mxfp8")):
     packed = PackedFormat(group_size=32, bits=bits, mode=mode)
-    convert(sys.argv[1], Path(sys.argv[2]) / mode, Recipe(packed=packed))
+    convert(sys.argv[1], Path(sys.argv[2]) / mode, ConversionConfig(packed=packed))
 print(mx.get_peak_memory(), resident() - before)
 """
     command = [sys.executable, "-c", script, str(made.folder), str(tmp_path)]
@@ -220,7 +220,7 @@ def test_a_machine_without_memory_is_told(
 def test_what_is_packed_already_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint(quantization={"group_size": 64, "bits": 4}).fill().save()
     with pytest.raises(ConversionError, match=r"quantized already \(affine, 4 bits\): .* original"):
-        convert(made.folder, tmp_path / "out", Recipe(packed=FOUR))
+        convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR))
     assert not (tmp_path / "out").exists()
 
 
@@ -259,12 +259,12 @@ def test_damaged_weights_leave_nothing(random_checkpoint: Make, tmp_path: Path) 
 def test_a_pattern_without_a_match_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint().fill().save()
     with pytest.raises(ValueError, match=r"skip: 'lm_head' matches no matrix"):
-        convert(made.folder, tmp_path / "out", Recipe(packed=FOUR, skip=("lm_head",)))
+        convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR, skip=("lm_head",)))
 
 
 def test_a_format_that_fits_no_matrix_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint(intermediate_size=96, head_dim=16).fill().save()
-    recipe = Recipe(packed=PackedFormat(group_size=128, bits=4))
+    recipe = ConversionConfig(packed=PackedFormat(group_size=128, bits=4))
     with pytest.raises(ValueError, match=r"groups of 128; their lengths are \[64, 96\]"):
         convert(made.folder, tmp_path / "out", recipe)
 
@@ -280,4 +280,4 @@ def test_a_format_that_fits_no_matrix_is_refused(random_checkpoint: Make, tmp_pa
 )
 def test_a_recipe_that_cannot_be_followed_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Recipe(**wrong)
+        ConversionConfig(**wrong)

@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import tokenizers
-from tinyllm_layers import KVCache, TransformerBlock
+from tinyllm_layers import Batch, KVCache
 from tinyllm_ops import MLX
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -136,7 +136,7 @@ def test_a_closed_generation_leaves_the_cache_at_the_last_token_given(
     pieces = generate(model, tokenizer, PROMPT, max_tokens=100, cache=cache)
     given = [next(pieces).token for _ in range(5)]
     pieces.close()
-    assert {block.offset for block in cache} == {len(PROMPT) + 4}
+    assert {layer.offset for layer in cache} == {len(PROMPT) + 4}
     again, _ = continued(model, tokenizer, cache, [*PROMPT, *given])
     assert again == cacheless(model, [*PROMPT, *given], 8)
 
@@ -221,32 +221,31 @@ class InterruptedStepError(Exception):
     pass
 
 
-def test_an_interrupt_within_a_forward_pass_leaves_the_blocks_in_step(
+def test_an_interrupt_within_a_forward_pass_leaves_the_layers_in_step(
     model: Qwen, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = model.make_cache()
     continued(model, tokenizer, cache, PROMPT)
     held = cache[0].offset
 
-    def interrupt(*_: object) -> mx.array:
+    def interrupted(x: mx.array, batch: Batch, caches: list[KVCache]) -> mx.array:
+        model.layers[0](x, batch, caches[0])
         raise InterruptedStepError
 
-    # The first block takes its tokens in, the second one never gets to.
-    monkeypatch.setattr(model.blocks[1], "value", None)
-    monkeypatch.setattr(TransformerBlock, "__call__", interrupt)
+    monkeypatch.setattr(model, "stack", interrupted)
     with pytest.raises(InterruptedStepError):
         list(generate(model, tokenizer, [*PROMPT, *range(30)], cache=cache))
     monkeypatch.undo()
-    assert {block.offset for block in cache} == {held}
+    assert {layer.offset for layer in cache} == {held}
 
 
 def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokenizer) -> None:
     cache = model.make_cache()
     model(mx.array([PROMPT[:3]]), cache)
     cache[1].trim(2)
-    with pytest.raises(ValueError, match=r"the same tokens in every block, got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[2, 3\]"):
         generate(model, tokenizer, PROMPT, cache=cache)
-    with pytest.raises(ValueError, match="expected 2, one a block, got 0"):
+    with pytest.raises(ValueError, match="expected 2, one a layer, got 0"):
         generate(model, tokenizer, PROMPT, cache=[])
 
 

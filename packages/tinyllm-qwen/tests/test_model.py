@@ -1,12 +1,13 @@
 """Qwen computes what transformers computes: golden files from tools/goldens/qwen.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import MLX, REFERENCE, OpSet, quantize
-from tinyllm_ops.quantization import dequantize
+from tinyllm_layers import Batch
+from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable, dequantize, quantize
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
@@ -43,7 +44,7 @@ def test_64_greedy_steps_are_those_of_transformers(family: str, ops: OpSet) -> N
     model, expected = read(family, ops)
     cache, token, chosen = model.make_cache(), expected["tokens"][:1], []
     for _ in range(64):
-        token = mx.argmax(model(token, cache, last_only=True), axis=-1)
+        token = mx.argmax(model(token, cache, last=1), axis=-1)
         chosen.append(int(token))
     assert chosen == expected["greedy"].tolist()
 
@@ -59,11 +60,65 @@ def test_chunks_of_any_size_give_the_same_logits(family: str, cuts: list[int]) -
     assert relative_error(mx.concatenate(parts, axis=1), expected["logits"]) < LOGITS
 
 
-def test_last_only_gives_the_last_position() -> None:
+@pytest.mark.parametrize("last", [1, 5, 23])
+def test_last_gives_the_logits_of_the_last_positions(last: int) -> None:
     model, expected = read("qwen2-untied", REFERENCE)
-    logits = model(expected["tokens"], last_only=True)
-    assert logits.shape == (2, 1, 160)
-    assert relative_error(logits, expected["logits"][:, -1:]) < LOGITS
+    logits = model(expected["tokens"], last=last)
+    assert logits.shape == (2, last, 160)
+    assert relative_error(logits, expected["logits"][:, -last:]) < LOGITS
+
+
+def test_rows_gives_the_logits_of_some_rows() -> None:
+    model, expected = read("qwen2-untied", REFERENCE)
+    logits = model(expected["tokens"], last=1, rows=[1])
+    assert logits.shape == (1, 1, 160)
+    assert relative_error(logits, expected["logits"][1:, -1:]) < LOGITS
+
+
+@pytest.mark.parametrize("last", [0, -1, 24])
+def test_more_positions_than_there_are_cannot_be_scored(last: int) -> None:
+    model, expected = read("qwen3", MLX)
+    with pytest.raises(ValueError, match=f"last: expected 1 to 23 positions, got {last}"):
+        model(expected["tokens"], last=last)
+
+
+def test_caches_of_different_lengths_are_refused() -> None:
+    model, expected = read("qwen3", MLX)
+    caches = model.make_cache()
+    model(expected["tokens"], caches)
+    caches[1].trim(3)
+    with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[3, 23\]"):
+        model(expected["tokens"], caches)
+
+
+def test_pages_need_a_batch() -> None:
+    model, expected = read("qwen3", MLX)
+    with pytest.raises(ValueError, match=r"Batch\.paged"):
+        model(expected["tokens"], model.make_pages(4, 8))
+
+
+def test_pages_give_the_logits_of_caches() -> None:
+    model, expected = read("qwen3", MLX)
+    pages, chosen = model.make_pages(8, 8), [5, 2, 7]
+    parts = []
+    for start, stop in [(0, 9), (9, 10), (10, 23)]:
+        table = PageTable.of([(chosen, start, stop)], num_pages=8, page_size=8)
+        tokens, batch = expected["tokens"][:1, start:stop], Batch.paged(table, "prefill")
+        parts.append(model(tokens, pages, batch))
+    assert relative_error(mx.concatenate(parts, axis=1), expected["logits"][:1]) < LOGITS
+
+
+def test_a_replaced_op_runs_in_the_model() -> None:
+    model, expected = read("qwen3", MLX)
+    calls = 0
+
+    def rope(x: mx.array, *settings: object) -> mx.array:
+        nonlocal calls
+        calls += 1
+        return MLX.rope(x, *settings)
+
+    read("qwen3", replace(MLX, rope=rope))[0](expected["tokens"])
+    assert calls == 2 * len(model.layers)  # queries and keys of each layer
 
 
 @OPSETS
@@ -130,7 +185,7 @@ def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:
 
 def test_too_few_caches_are_refused() -> None:
     model, expected = read("qwen3", MLX)
-    with pytest.raises(ValueError, match="expected 2, one a block, got 1"):
+    with pytest.raises(ValueError, match="expected 2, one a layer, got 1"):
         model(expected["tokens"], model.make_cache()[:1])
 
 

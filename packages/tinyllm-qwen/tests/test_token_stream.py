@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_qwen.text.detokenizer import IncrementalDetokenizer
+from tinyllm_qwen.text.tokenizer import IncrementalDetokenizer
 
 
 def pieces(chunks: list[bytes]) -> list[str]:

@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 import numpy as np
 from tinyllm_ops import QuantizedTensor, Weight
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import Weights, expected_shapes
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor, Weight
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import expected_shapes, load_weights

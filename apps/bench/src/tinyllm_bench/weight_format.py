@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops.quantized_tensor import AFFINE, check_format
+from tinyllm_ops.quantization.tensor import AFFINE, check_format
 
 from tinyllm_bench.errors import UsageError
 

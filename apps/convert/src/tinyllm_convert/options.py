@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
-from tinyllm_qwen import Recipe
+from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+from tinyllm_qwen import ConversionConfig
 from tinyllm_qwen.config.quantization import PackedFormat
 
 from tinyllm_convert.errors import UsageError
@@ -26,7 +26,7 @@ class Options:
     skip: tuple[str, ...] = ()
     shard_size: float = 5.0
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ConversionConfig:
         """What they come to.
 
         Raises:
@@ -40,7 +40,7 @@ class Options:
         shard_bytes = self.shard_size * 1e9
         if not 1 <= shard_bytes < math.inf:  # false for NaN
             raise UsageError(f"--shard-size: expected gigabytes above 0, got {self.shard_size:g}")
-        return Recipe(
+        return ConversionConfig(
             packed=packed,
             dtype=None if self.dtype is None else DTYPES[self.dtype],
             skip=self.skip,

@@ -47,10 +47,10 @@ def report(done: Conversion, target: str, packed: PackedFormat | None, seconds: 
         f"{target}: {done.bits_per_weight:.2f} bits per weight ({form}), "
         f"{_size(done.source_bytes)} before, {_size(done.nbytes)} now, {seconds:.1f} s"
     ]
-    if packed is not None and done.left_alone:
-        named = ", ".join(done.left_alone[:_NAMED])
-        more = ", ..." if len(done.left_alone) > _NAMED else ""
-        lines.append(f"left as they were: {len(done.left_alone)} matrices ({named}{more})")
+    if packed is not None and done.unquantized:
+        named = ", ".join(done.unquantized[:_NAMED])
+        more = ", ..." if len(done.unquantized) > _NAMED else ""
+        lines.append(f"left as they were: {len(done.unquantized)} matrices ({named}{more})")
     return lines
 
 

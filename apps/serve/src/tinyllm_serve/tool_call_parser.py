@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection
 
-from tinyllm_qwen.text.tag_start import undecided
+from tinyllm_qwen.text.reasoning import undecided
 
 from tinyllm_serve.parts import Content, Part, ToolCall
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import cast
 
 import mlx.core as mx
-from tinyllm_qwen import Qwen
+from tinyllm_layers import Batch
+from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 
@@ -19,7 +20,7 @@ class EmbeddingRequest:
     Qwen3-Embedding (Zhang et al. 2025).
     """
 
-    def __init__(self, model: Qwen, tokens: Sequence[int], budget: PrefillBudget) -> None:
+    def __init__(self, model: LanguageModel, tokens: Sequence[int], budget: PrefillBudget) -> None:
         """Begin before the first token.
 
         Args:
@@ -40,11 +41,9 @@ class EmbeddingRequest:
             The embedding after the last chunk, None before.
         """
         started = time.perf_counter()
-        length, left = self._budget.tokens, len(self._tokens) - self._computed
-        # A single token would be computed as decoded ones are, which round differently.
-        stop = self._computed + (left if left == length + 1 else length)
-        chunk = self._tokens[self._computed : stop]
-        h = self._model.hidden(mx.array(chunk, dtype=mx.int32)[None], self._cache)
+        chunk = self._tokens[self._computed : self._computed + self._budget.tokens]
+        batch = Batch.at(self._computed, 1, len(chunk), "prefill")
+        h = self._model.hidden(mx.array([chunk], dtype=mx.int32), batch, self._cache)
         mx.eval(h, *(array for layer in self._cache for array in layer.arrays))
         self._budget.observe(len(chunk), time.perf_counter() - started)
         self._computed += len(chunk)

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_qwen import Qwen, Sampler, Tokenizer
+from tinyllm_qwen import Sampler, Tokenizer
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
@@ -62,11 +63,11 @@ class Engine:
 
     def __init__(
         self,
-        model: Qwen,
+        model: LanguageModel,
         tokenizer: Tokenizer,
         settings: EngineSettings = EngineSettings(),
         *,
-        draft: Qwen | None = None,
+        draft: LanguageModel | None = None,
     ) -> None:
         """Take the memory for keys and values.
 
@@ -332,7 +333,7 @@ class Engine:
     @property
     def _can_recover(self) -> bool:
         """True if this process has the whole model: ranks may have stopped at different points."""
-        return self.model.share is None
+        return self.model.num_ranks == 1
 
     @cached_property
     def _prefixes(self) -> PrefixStore:
@@ -359,7 +360,7 @@ class Engine:
                 f"{config.context_length}, got {len(prompt)}: shorten it"
             )
 
-    def _make_drafter(self, draft: Qwen | None) -> Drafter | None:
+    def _make_drafter(self, draft: LanguageModel | None) -> Drafter | None:
         """Return the drafter that the settings ask for; None without speculation."""
         speculation, vocab_size = self.settings.speculation, self.tokenizer.vocab_size
         if draft is None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Bool, Float
-from tinyllm_layers import PagedCache
-from tinyllm_ops import PagedTokens
-from tinyllm_qwen import Qwen
+from tinyllm_layers import Batch, PagedCache
+from tinyllm_ops import PageTable
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.best_tokens import BestTokens
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.sample import Sample
@@ -20,9 +19,6 @@ from tinyllm_qwen.sampling.sampler import choose, with_logprobs
 from tinyllm_engine.output import SampledToken, TokenLogprob
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
-
-NOWHERE = -1
-"""The slot of a token whose key and value are not kept."""
 
 Scores = Float[mx.array, "choices V"] | BestTokens
 """The logits of each choice, or its best tokens where they decide it."""
@@ -39,11 +35,10 @@ class Runner:
     both: that is nothing beside the arithmetic of a prompt.
     """
 
-    def __init__(self, model: Qwen, caches: Sequence[PagedCache]) -> None:
+    def __init__(self, model: LanguageModel, caches: Sequence[PagedCache]) -> None:
         """Compute with a model, on pages: one cache for each layer."""
         self._model = model
         self._caches = caches
-        self._page_size = caches[0].keys.shape[-2]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, from the first of each pair to the second."""
@@ -52,22 +47,9 @@ class Runner:
 
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         """Write the keys and values of prompt chunks to their pages."""
-        runs = [(chunk, _prefill_start(chunk)) for chunk in chunks]
-        places = [(chunk, at) for chunk, start in runs for at in range(start, chunk.stop)]
-        tokens = [chunk.request.tokens[at] for chunk, at in places]
-        positions = [at for _, at in places]
-        slots = [self._slot(chunk, at) if at >= chunk.start else NOWHERE for chunk, at in places]
-        if len(tokens) == 1:  # a prompt's axis is longer than one: add a token of no request
-            tokens, positions, slots = tokens * 2, positions * 2, [*slots, NOWHERE]
-        starts = [0, *accumulate(chunk.stop - start for chunk, start in runs)]
-        where = PagedTokens(
-            _table([chunk.request.pages for chunk in chunks]),
-            _ints(starts),
-            _ints([chunk.stop for chunk in chunks]),
-            _ints(positions),
-            _ints(slots),
-        )
-        self._hidden(_ints(tokens)[None], where)
+        pages = self._table([(chunk.request.pages, chunk.start, chunk.stop) for chunk in chunks])
+        tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
+        self._model.hidden(tokens, Batch.paged(pages, "prefill"), self._caches)
         self._wait()
 
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
@@ -80,16 +62,20 @@ class Runner:
         """
         if not chunks:
             return None
-        choosing = [chunk.request for chunk in chunks if chunk.choices]
-        # Ranks that share the vocabulary exchange a few tokens sooner than all logits.
-        count = None if self._model.share is None else _num_candidates(choosing)
-        h = self._decoded(chunks)
-        if not choosing:
+        steps = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
+        pages = self._table([(chunk.request.pages, at, at + 1) for chunk, at in steps])
+        batch = Batch.paged(pages, "decode")
+        tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
+        rows = [row for row, (chunk, at) in enumerate(steps) if at >= chunk.stop - chunk.choices]
+        if not rows:
+            self._model.hidden(tokens, batch, self._caches)
             self._wait()
             return None
+        # Ranks that share the vocabulary exchange a few tokens sooner than all logits.
+        count = _num_candidates(chunks) if self._model.num_ranks > 1 else None
         if count is None:
-            return self._model.head(h)[:, 0]
-        return self._model.best(h, count).at(slice(None), 0)
+            return self._model(tokens, self._caches, batch, last=1, rows=rows)[:, 0]
+        return self._model.best(tokens, batch, self._caches, count, rows=rows)
 
     def sample(self, chunks: Sequence[Chunk], scores: Scores | None) -> list[list[SampledToken]]:
         """Choose the tokens of each chunk that chooses, and wait for them.
@@ -137,50 +123,23 @@ class Runner:
                 sampled[row] = reported
         return sampled
 
-    def _decoded(self, chunks: Sequence[Chunk]) -> Float[mx.array, "choices 1 E"]:
-        """Compute decoded tokens; return the output of the last layer for those that choose."""
-        places = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
-        where = PagedTokens(
-            _table([chunk.request.pages for chunk, _ in places]),
-            _ints(range(len(places) + 1)),
-            _ints([at + 1 for _, at in places]),
-            _ints([at for _, at in places]),
-            _ints([self._slot(chunk, at) for chunk, at in places]),
-        )
-        tokens = _ints([token for chunk in chunks for token in chunk.tokens])[:, None]
-        rows = [row for row, (chunk, at) in enumerate(places) if at >= chunk.stop - chunk.choices]
-        return self._hidden(tokens, where, None if len(rows) == len(places) else rows)
-
-    def _hidden(
-        self, tokens: mx.array, where: PagedTokens, rows: Sequence[int] | None = None
-    ) -> mx.array:
-        for cache in self._caches:
-            cache.tokens = where
-        return self._model.hidden(tokens, self._caches, rows=rows)
-
-    def _slot(self, chunk: Chunk, at: int) -> int:
-        """Return the slot to which the key and value of a position are written."""
-        page, offset = divmod(at, self._page_size)
-        return chunk.request.pages[page] * self._page_size + offset
+    def _table(self, chunks: Sequence[tuple[Sequence[int], int, int]]) -> PageTable:
+        cache = self._caches[0]
+        return PageTable.of(chunks, num_pages=cache.num_pages, page_size=cache.page_size)
 
     def _wait(self) -> None:
         mx.eval([array for cache in self._caches for array in cache.arrays])
 
 
-def _prefill_start(chunk: Chunk) -> int:
-    """Return one position before a single token, so that it is computed as prompts are."""
-    return chunk.start - (chunk.stop - chunk.start == 1 and chunk.start > 0)
-
-
-def _num_candidates(requests: Sequence[RequestState]) -> int | None:
+def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
     """Return the number of best tokens that decide all choices; None if every score counts."""
-    counts = []
-    for request in requests:
-        count = None if request.constraint is not None else request.sampler.num_candidates
-        if count is None:
-            return None
-        counts.append(count)
-    return max(counts, default=None)
+    requests = [chunk.request for chunk in chunks if chunk.choices]
+    counts = [
+        None if request.constraint is not None else request.sampler.num_candidates
+        for request in requests
+    ]
+    known = [count for count in counts if count is not None]
+    return max(known) if len(known) == len(counts) else None
 
 
 def _masks(requests: Sequence[RequestState], scores: Scores) -> list[Bool[mx.array, "V"] | None]:
@@ -222,13 +181,3 @@ def _integers(x: mx.array) -> list[int]:
 
 def _floats(x: mx.array) -> list[float]:
     return cast("list[float]", x.tolist())
-
-
-def _ints(numbers: Iterable[int]) -> mx.array:
-    return mx.array(list(numbers), dtype=mx.int32)
-
-
-def _table(rows: Sequence[Sequence[int]]) -> mx.array:
-    """Return block tables of different lengths as one array, padded with page 0."""
-    width = max(map(len, rows))
-    return mx.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=mx.int32)

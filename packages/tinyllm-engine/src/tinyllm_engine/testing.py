@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from tinyllm_qwen import Qwen, Sampler, SamplingParams, Tokenizer, generate
-from tinyllm_qwen.text.output import OutputProcessor
-from tinyllm_qwen.text.piece import FinishReason
+from tinyllm_qwen import Sampler, SamplingParams, Tokenizer, generate
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.text.output import FinishReason, OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
@@ -66,7 +66,7 @@ class Tally:
 class Oracle:
     """The tokens that `tinyllm_qwen.generate` gives for a prompt; each is computed once."""
 
-    def __init__(self, model: Qwen, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
         """Compute nothing yet."""
         self._model = model
         self._tokenizer = tokenizer
@@ -117,7 +117,7 @@ class _NoText(OutputProcessor):
     def __init__(self) -> None:
         """Need no tokenizer."""
 
-    def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:  # noqa: ARG002
+    def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         return "", "length" if ended else None
 
 
@@ -137,20 +137,22 @@ def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
     return [*short, long, [*long, *short[0]], [*long, *short[1]], long[:64], short[0][:1]]
 
 
-def pages_of(model: Qwen, pages: int, page_size: int, draft: Qwen | None = None) -> int:
+def pages_of(
+    model: LanguageModel, pages: int, page_size: int, draft: LanguageModel | None = None
+) -> int:
     """Return the bytes of a number of pages."""
     settings = EngineSettings(page_size, memory_bytes=1 << 24)
     return pages * PagePool(model, settings, draft).page_bytes
 
 
 def run_schedule(
-    model: Qwen,
+    model: LanguageModel,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
     oracle: Oracle,
     seed: int,
     *,
-    draft: Qwen | None = None,
+    draft: LanguageModel | None = None,
     requests: int = 14,
     failures: float = 0.0,
 ) -> Tally:

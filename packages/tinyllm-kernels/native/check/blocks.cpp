@@ -56,11 +56,11 @@ Numbers product(const Numbers& x, const Matrix& matrix, const Array* bias = null
   return y;
 }
 
-void check_mlp(const Kernels& kernels, Type type, Tokens tokens, int rows) {
+void check_mlp(const Kernels& kernels, Type type, Phase phase, int rows) {
   const size_t size = size_t(rows) * E;
   Array x = Array::random(type, size), norm = Array::random(type, E), y(type, size);
   const Matrix gate = packed(F, E, type), up = packed(F, E, type), down = packed(E, F, type);
-  run(kernels, MlpBlockTask{x.bytes.data(), x.bytes.data(), rows, tokens, {norm.bytes.data(), kEps},
+  run(kernels, MlpBlockTask{x.bytes.data(), x.bytes.data(), rows, phase, {norm.bytes.data(), kEps},
                             gate.w, up.w, down.w, y.bytes.data(), type});
   const Numbers normal = normalized(exact(x, size), norm, E), upped = product(normal, up);
   Numbers gated = product(normal, gate);
@@ -100,9 +100,9 @@ struct Text {
     return {first, {int64_t{Hkv} * capacity * D, int64_t{capacity} * D, D}};
   }
 
-  void compute(const Kernels& kernels) {
+  void compute(const Kernels& kernels, Phase phase) {
     AttentionBlockTask task{};
-    task.inputs = {.x = x.bytes.data(), .batch = 1, .length = length,
+    task.inputs = {.x = x.bytes.data(), .batch = 1, .length = length, .phase = phase,
                    .norm = {norm.bytes.data(), kEps}, .q_norm = {q_norm.bytes.data(), kEps},
                    .k_norm = {k_norm.bytes.data(), kEps}, .q = q.w, .k = k.w, .v = v.w,
                    .q_bias = q_bias.bytes.data(), .k_bias = nullptr, .v_bias = nullptr, .heads = H,
@@ -160,13 +160,15 @@ struct Text {
 }  // namespace
 
 void check_blocks(const Kernels& kernels, Type type) {
-  for (int rows : {1, 5}) check_mlp(kernels, type, Tokens::decoded, rows);
-  for (int rows : {2, 35}) check_mlp(kernels, type, Tokens::prompt, rows);
+  for (int rows : {1, 5}) check_mlp(kernels, type, Phase::decode, rows);
+  for (int rows : {1, 2, 35}) check_mlp(kernels, type, Phase::prefill, rows);
   for (int length : {1, 7}) {
-    Text text(type, length, 21);
-    const Numbers expected = text.expected();
-    text.compute(kernels);
-    compare(kernels, "attention_block", text.y, expected);
+    for (Phase phase : {Phase::prefill, Phase::decode}) {
+      Text text(type, length, 21);
+      const Numbers expected = text.expected();
+      text.compute(kernels, phase);
+      compare(kernels, "attention_block", text.y, expected);
+    }
   }
 }
 

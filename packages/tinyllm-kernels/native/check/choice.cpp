@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <numeric>
 
 #include "../choice.h"
@@ -45,9 +47,24 @@ void check_rows(const Kernels& kernels, Type type, int columns, int k) {
   compare(kernels, "log_probability", logarithms, expected);
 }
 
+// Ids outside of the row are read as its last one.
+void check_clamped_ids(const Kernels& kernels, Type type) {
+  const int32_t V = 200, last = V - 1, ids[] = {last, V, -1, INT32_MAX, INT32_MIN};
+  const Array x = Array::random(type, V);
+  float found[std::size(ids)];
+  log_probability(kernels, {x.bytes.data(), 1, V, type}, ids, std::size(ids), found);
+  for (float each : found) {
+    if (each == found[0]) continue;
+    std::printf("%s: log_probability of an id outside of the row is not that of the last\n",
+                kernels.name);
+    ++failures;
+  }
+}
+
 }  // namespace
 
 void check_choice(const Kernels& kernels, Type type) {
+  check_clamped_ids(kernels, type);
   check_rows(kernels, type, 7, 2);
   check_rows(kernels, type, 200, 5);
   check_rows(kernels, type, 16384 + 130, 20);

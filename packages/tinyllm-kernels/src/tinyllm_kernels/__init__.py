@@ -1,12 +1,13 @@
-"""The maths of tinyllm-ops, implemented natively behind the same contract.
+"""The ops of tinyllm-ops and the layer stack of tinyllm-layers as native kernels.
 
 ops = opset("cpu")
 y = ops.linear(x, w)
 
-`available()` says which backends there are on this machine, and why the others are not.
+`available()` lists the backends of this machine, and the reasons for the absence of others.
 """
 
 from tinyllm_kernels.arithmetic import Arithmetic
-from tinyllm_kernels.backend import Backend, BackendError, available, opset
+from tinyllm_kernels.backend import BackendStatus, available, opset
+from tinyllm_kernels.errors import BackendError
 
-__all__ = ["Arithmetic", "Backend", "BackendError", "available", "opset"]
+__all__ = ["Arithmetic", "BackendError", "BackendStatus", "available", "opset"]

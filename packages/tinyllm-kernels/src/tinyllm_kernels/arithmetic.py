@@ -1,4 +1,4 @@
-"""Which implementation computes, and in which dtype."""
+"""The implementation and the dtype that a program computes with."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import mlx.core as mx
 from tinyllm_ops import OpSet
 
-from tinyllm_kernels.backend import BackendError, opset
+from tinyllm_kernels.backend import BACKENDS, on_gpu, opset
+from tinyllm_kernels.errors import BackendError, BrokenBackendError
 
-OPS = ("auto", "cpu", "metal", "mlx", "reference")
+OPS = ("auto", *sorted(entry.name for entry in BACKENDS))
 DTYPES = {
     "auto": None,
     "float32": mx.float32,
@@ -20,13 +21,13 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a program computes with; say so where a user sees it.
+    """The choice of a backend and a dtype; programs print it at start-up.
 
     Attributes:
         ops: the implementation of the model's maths.
         dtype: of the weights that are not packed; None keeps the checkpoint's own.
-        device: where MLX computes, "cpu" or "gpu".
-        note: what the user should know of an automatic choice; empty when it is the best one.
+        device: the device on which MLX computes, "cpu" or "gpu".
+        note: the reason why an automatic choice is not the fastest one; empty when it is.
     """
 
     ops: OpSet
@@ -36,7 +37,7 @@ class Arithmetic:
 
     @classmethod
     def choose(cls, ops: str = "auto", dtype: str = "auto") -> Arithmetic:
-        """Make the automatic choices: the kernels for the device, and the dtype that suits it.
+        """Choose the kernels for the device, and the dtype that suits it.
 
         On a Mac's GPU these are the Metal kernels, on any other GPU MLX's operations. On a CPU they
         are the native kernels, or MLX's where there are none, and then float32, since MLX's 16-bit
@@ -47,25 +48,35 @@ class Arithmetic:
             dtype: "float32", "float16", "bfloat16" or "auto".
 
         Raises:
-            BackendError: if the implementation that was asked for is not on this machine.
-            ValueError: if there is none of that name, or no such dtype.
+            BackendError: if the requested implementation is not on this machine, or the one for
+                the device is installed and broken.
+            ValueError: if there is no such implementation or dtype.
         """
         if ops not in OPS:
             raise ValueError(f"ops: expected one of {', '.join(OPS)}, got {ops!r}")
         if dtype not in DTYPES:
             raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
-        device = "gpu" if mx.default_device().type == mx.DeviceType.gpu else "cpu"
-        wanted, note = ops, ""
-        if wanted == "auto":
-            on_gpu = "metal" if mx.metal.is_available() else "mlx"
-            wanted = on_gpu if device == "gpu" else "cpu"
-        try:
-            chosen = opset(wanted)
-        except BackendError as error:
-            if ops != "auto":
-                raise
-            chosen, note = opset("mlx"), f"no CPU kernels, MLX computes: {error}"
+        device = "gpu" if on_gpu() else "cpu"
+        chosen, note = _automatic() if ops == "auto" else (opset(ops), "")
         kept = DTYPES[dtype]
         if dtype == "auto" and device == "cpu" and chosen.name == "mlx":
             kept = mx.float32
         return cls(chosen, kept, device, note)
+
+
+def _automatic() -> tuple[OpSet, str]:
+    """Return the first backend that suits the device and is present, and a note about others."""
+    absent: list[str] = []
+    for entry in BACKENDS:
+        if not entry.suits():
+            continue
+        try:
+            chosen = opset(entry.name)
+        except BrokenBackendError:
+            raise
+        except BackendError as error:
+            absent.append(f"no {entry.name.upper()} kernels: {error}")
+            continue
+        note = f"{'; '.join(absent)}; {entry.name.upper()} computes" if absent else ""
+        return chosen, note
+    raise BackendError("; ".join(absent))

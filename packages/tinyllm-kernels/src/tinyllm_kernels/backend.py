@@ -1,32 +1,25 @@
-"""Which implementations there are on this machine."""
+"""The table of backends, and access to the ones that this machine has."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 
 import mlx.core as mx
 from tinyllm_ops import MLX, REFERENCE, OpSet
 
-from tinyllm_kernels.cpu import opset_of
-from tinyllm_kernels.metal import METAL
-
-
-class BackendError(RuntimeError):
-    """A backend was asked for that this machine does not have; the message says why."""
+from tinyllm_kernels.cpu.extension import check_extension, describe_extension
+from tinyllm_kernels.errors import BackendError
 
 
 @dataclass(frozen=True)
-class Backend:
-    """One implementation of the contract.
+class BackendStatus:
+    """The availability of one backend.
 
     Attributes:
         name: as `opset` takes it.
-        present: whether it can be used here.
-        detail: what it runs on, or why it is not there.
+        present: True if the backend can be used here.
+        detail: the device that the backend runs on, or the reason for its absence.
     """
 
     name: str
@@ -34,93 +27,92 @@ class Backend:
     detail: str
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         return f"{self.name}: {self.detail}" if self.present else f"no {self.name}: {self.detail}"
 
 
-def available() -> tuple[Backend, ...]:
-    """Say of each backend whether it is there, the fastest first; `reference` always is."""
-    cpu = Backend("cpu", *_try(lambda: _describe(_native())))
-    metal = Backend("metal", *_try(_metal_device))
-    device = "GPU" if mx.default_device().type == mx.gpu else "CPU"
-    return (
-        cpu,
-        metal,
-        Backend("mlx", True, f"MLX on the {device}"),
-        Backend("reference", True, "MLX arrays"),
-    )
+@dataclass(frozen=True)
+class BackendEntry:
+    """One row of the table of backends.
+
+    Attributes:
+        name: as `opset` takes it.
+        suits: returns True if the backend is made for the device on which MLX computes.
+        describe: returns the device in words; raises BackendError with the reason for an absence.
+        load: returns the OpSet; raises BackendError as `describe` does.
+    """
+
+    name: str
+    suits: Callable[[], bool]
+    describe: Callable[[], str]
+    load: Callable[[], OpSet]
+
+    @property
+    def status(self) -> BackendStatus:
+        """The availability on this machine, now."""
+        try:
+            return BackendStatus(self.name, True, self.describe())
+        except BackendError as error:
+            return BackendStatus(self.name, False, str(error))
+
+
+def available() -> tuple[BackendStatus, ...]:
+    """Return the availability of each backend, in the order of `BACKENDS`."""
+    return tuple(entry.status for entry in BACKENDS)
 
 
 def opset(name: str) -> OpSet:
-    """Give the OpSet of a backend.
+    """Return the OpSet of a backend.
 
     Raises:
-        BackendError: if this machine does not have it.
-        ValueError: if there is no such backend.
+        BackendError: if the backend is not on this machine.
+        ValueError: if there is no backend of this name.
     """
-    if name == "cpu":
-        return opset_of(_native())
-    if name == "metal":
-        _metal_device()
-        return METAL
-    known = {"mlx": MLX, "reference": REFERENCE}
-    if name not in known:
-        names = ", ".join(["cpu", "metal", *known])
-        raise ValueError(f"name: expected one of {names}, got {name!r}")
-    return known[name]
+    for entry in BACKENDS:
+        if entry.name == name:
+            return entry.load()
+    names = ", ".join(entry.name for entry in BACKENDS)
+    raise ValueError(f"name: expected one of {names}, got {name!r}")
 
 
-def _try(describe: Callable[[], str]) -> tuple[bool, str]:
-    """Whether a backend describes itself, and how; or why it cannot."""
-    try:
-        return True, describe()
-    except BackendError as error:
-        return False, str(error)
+def on_gpu() -> bool:
+    """Return True if MLX's default device is a GPU."""
+    return bool(mx.default_device().type == mx.gpu)
 
 
-def _metal_device() -> str:
-    """The GPU that Metal kernels run on."""
+def _load_cpu() -> OpSet:
+    check_extension()
+    from tinyllm_kernels.cpu.opset import CPU  # imports the extension, which may be absent
+
+    return CPU
+
+
+def _describe_metal() -> str:
     if not mx.metal.is_available():
         raise BackendError(
             "MLX finds no Metal device; the kernels need a Mac with Apple silicon "
             "(their tests run anywhere, under metalhost)"
         )
-    if mx.default_device().type != mx.gpu:
+    if not on_gpu():
         raise BackendError("MLX's default device is the CPU: `mx.set_default_device(mx.gpu)`")
     return f"Metal, {mx.device_info(mx.gpu)['device_name']}"
 
 
-def _native() -> ModuleType:
-    """The extension, once it has been seen to share arrays with the MLX that is installed."""
-    try:
-        module = importlib.import_module("tinyllm_kernels._cpu")
-    except ModuleNotFoundError:
-        raise BackendError(_why_absent()) from None
-    except ImportError as error:
-        raise BackendError(f"the extension does not load ({error})") from error
-    one = mx.ones((1, 1))
-    try:
-        module.rms_norm(one, one[0], 0.0)
-    except TypeError as error:
-        raise BackendError(
-            "the extension was built for another version of MLX: "
-            "`uv sync --reinstall-package tinyllm-kernels` builds it anew"
-        ) from error
-    except ValueError as error:  # of the environment variable that chooses the instruction set
-        raise BackendError(str(error)) from error
-    return module
+def _load_metal() -> OpSet:
+    _describe_metal()
+    from tinyllm_kernels.metal import METAL  # reads the kernels' sources
+
+    return METAL
 
 
-def _why_absent() -> str:
-    """What the build said when it left the extension out."""
-    reason = Path(__file__).parent / "no_cpu_backend.txt"
-    return reason.read_text() if reason.is_file() else "the extension was not built"
-
-
-def _describe(module: ModuleType) -> str:
-    """Instruction set and threads."""
-    try:
-        tier, threads = module.chosen_tier(), module.thread_count()
-    except ValueError as error:  # of the environment variable that sets the threads
-        raise BackendError(str(error)) from error
-    return f"{tier}, {threads} {'thread' if threads == 1 else 'threads'}"
+BACKENDS: tuple[BackendEntry, ...] = (
+    BackendEntry("cpu", lambda: not on_gpu(), describe_extension, _load_cpu),
+    BackendEntry(
+        "metal", lambda: on_gpu() and mx.metal.is_available(), _describe_metal, _load_metal
+    ),
+    BackendEntry(
+        "mlx", lambda: True, lambda: f"MLX on the {'GPU' if on_gpu() else 'CPU'}", lambda: MLX
+    ),
+    BackendEntry("reference", lambda: False, lambda: "MLX arrays", lambda: REFERENCE),
+)
+"""All backends. An automatic choice takes the first one that suits the device and is present."""

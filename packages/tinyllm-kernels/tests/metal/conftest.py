@@ -14,9 +14,9 @@ def metal(metal_sweep: Settings | None) -> OpSet:
 
 @pytest.fixture
 def metal_checked(metal_host: None) -> OpSet:
-    """The same, checked in the natural order alone.
+    """The OpSet of Metal kernels, checked in the natural order of threads alone.
 
-    For all combinations of formats, sizes and dtypes, where the sweep has each of them once: what
-    depends on the order of threads does not depend on these.
+    For tests of all combinations of formats, sizes and dtypes. The sweep runs each format, size and
+    dtype once, which is enough because faults of thread order do not depend on the combination.
     """
     return METAL

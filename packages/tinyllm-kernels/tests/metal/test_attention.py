@@ -1,14 +1,14 @@
-"""Decoding and tiles: each head dim once, each dtype at least once."""
+"""Decode and prefill attention: each head dim once, each dtype at least once."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_kernels.metal import METAL
 from tinyllm_kernels.metal.attention.decode import MAX_PARTS, MIN_PART
-from tinyllm_ops import MLX, OpSet, Weight, quantize
+from tinyllm_ops import MLX, OpSet, Phase, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
-FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # beside 64, float32
+FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # (64, float32) elsewhere
 # Head dim, dtype, and the group and width of the codes of keys and of values.
 PACKED = [
     (64, mx.float32, (64, 8), (64, 8)),
@@ -17,7 +17,7 @@ PACKED = [
     (128, mx.bfloat16, (128, 3), (64, 6)),
 ]
 EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
-# Queries and keys: fewer keys than queries, too, so that the first queries see none.
+# Queries and keys. With fewer keys than queries the first queries see no key.
 TILES = [
     *((2, 2), (3, 23), (31, 31), (32, 32), (33, 33), (23, 77), (127, 129), (129, 31), (1025, 1)),
     *((2, 1023), (2, 1024), (2, 1025), (77, 127), (1023, 23), (1024, 32)),
@@ -44,7 +44,7 @@ def check(metal: OpSet, q: mx.array, k: Weight, v: Weight, mask: str | None = "c
     return y
 
 
-# Beside all edges those of parts, which meet without a gap.
+# All edges, and those of the parts of the keys.
 @pytest.mark.parametrize(
     "keys", [*EDGES, MIN_PART - 1, MIN_PART, MIN_PART + 1, MIN_PART * MAX_PARTS + 1]
 )
@@ -141,6 +141,40 @@ def test_a_row_of_a_batch_is_what_it_is_alone(metal: OpSet, length: int) -> None
         assert mx.array_equal(together[row], alone).item()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_prefill_chunk_of_one_token_has_the_bits_of_a_longer_chunk(
+    metal: OpSet, packed: bool
+) -> None:
+    q, *dense = qkv(35, 70, dtype=mx.bfloat16, heads=(6, 2))
+    k, v = (quantize(x, 32, 4) for x in dense) if packed else dense
+    whole = metal.attention(q, k, v, None, "causal", phase="prefill")
+    for start, end in ((0, 1), (20, 21), (21, 34), (34, 35)):
+        seen = slice(0, 35 + end)
+        chunk = metal.attention(
+            q[:, :, start:end], k[:, :, seen], v[:, :, seen], None, "causal", phase="prefill"
+        )
+        assert mx.array_equal(chunk, whole[:, :, start:end]).item()
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_several_queries_of_the_decode_phase_are_decode_steps(
+    metal_checked: OpSet, mask: str | None
+) -> None:
+    q, k, v = qkv(4, 3)  # a causal mask hides all keys from the first query
+    y = metal_checked.attention(q, k, v, None, mask, phase="decode")
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
+    last = metal_checked.attention(q[:, :, -1:], k, v)
+    assert mx.array_equal(y[:, :, -1:], last).item()
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_one_query_of_either_phase(metal: OpSet, phase: Phase) -> None:
+    q, k, v = qkv(1, 33)
+    for mask in (None, "causal"):
+        y = metal.attention(q, k, v, None, mask, phase=phase)
+        assert_close(y, oracle.attention(exact(q), exact(k), exact(v)))
+
+
 @pytest.mark.parametrize("length", [1, 3])
 def test_scores_far_apart_do_not_overflow(metal: OpSet, length: int) -> None:
     q, k, v = qkv(length, 40)
@@ -149,7 +183,7 @@ def test_scores_far_apart_do_not_overflow(metal: OpSet, length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 3])
 @pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
-def test_what_is_no_number_reaches_the_queries_that_see_it(
+def test_nan_and_inf_reach_the_queries_that_see_them(
     metal_checked: OpSet, length: int, bad: float
 ) -> None:
     q, k, v = qkv(length, 40)
@@ -164,12 +198,13 @@ def test_no_keys_give_zeros(metal: OpSet) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 5])
-def test_mlx_computes_the_rest(metal: OpSet, length: int) -> None:
+def test_mlx_computes_array_masks_and_other_formats(metal: OpSet, length: int) -> None:
     q, k, v = qkv(length, 9)
     packed, floating = quantize(k, 64, 8), quantize(k, 32, 4, "mxfp4")
     narrow = [x[..., :48] for x in (q, k, v)]
     for inputs in (
         (q, k, v, None, normal((length, 9), seed=4)),
+        (q, k, v, None, normal((length, 9), seed=4) > 0),
         (q, packed, v, None, "causal"),
         (q, floating, floating, None, "causal"),
         (*narrow, None, None),
@@ -177,7 +212,7 @@ def test_mlx_computes_the_rest(metal: OpSet, length: int) -> None:
         assert mx.array_equal(metal.attention(*inputs), MLX.attention(*inputs)).item()
 
 
-def test_a_mistake_reads_as_it_does_elsewhere(unchecked: None) -> None:
+def test_errors_have_the_words_of_the_contract(unchecked: None) -> None:
     q, k, v = qkv(1, 9, heads=(3, 2))
     with pytest.raises(ValueError, match="expected a multiple of 2 key/value heads, got 3 heads"):
         METAL.attention(q, k, v)

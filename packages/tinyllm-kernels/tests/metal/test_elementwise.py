@@ -1,27 +1,26 @@
-"""Softmax, the gate of an MLP, rows of a table, rotary positions: no sums of products."""
+"""Softmax, SwiGLU, embedding, and rotary position embedding with and without a norm."""
 
+from dataclasses import replace
 from itertools import cycle
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_kernels.metal.rope import head_inputs
-from tinyllm_ops import Norm, OpSet, Rotary, Yarn, quantize
+from tinyllm_kernels.metal import METAL
+from tinyllm_ops import REFERENCE, OpSet, Yarn, norm_rope, quantize
 from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle, rounded
-from tinyllm_ops.testing.blocks import attention_block, attention_inputs_oracle
 
 SIZES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 EACH_SIZE = list(zip(SIZES, cycle(TOLERANCE), strict=False))
 BITS, GROUPS = [2, 3, 4, 5, 6, 8], [32, 64, 128]
 EACH_FORMAT = list(zip(BITS, cycle(GROUPS), strict=False))
 SHAPES, YARN = [(1, 1, 1, 2), (2, 5, 3, 10), (1, 33, 2, 80), (2, 3, 4, 128)], Yarn(4.0, 64)
-BIASED, NORMED = {"biased": True}, {"normed": True}
 
 
 def check_softmax(metal: OpSet, dtype: mx.Dtype, width: int) -> None:
     x = normal((3, width), dtype, seed=1, magnitude=5.0)
     x[1, ::2] = -mx.inf
-    x[2] = -mx.inf  # a row that sees nothing
+    x[2] = -mx.inf  # a query that sees no key
     assert_close(metal.softmax(x), oracle.softmax(exact(x)))
 
 
@@ -147,19 +146,6 @@ def test_rope_of_texts_of_any_length(metal: OpSet, dtype: mx.Dtype, length: int)
     check_rope(metal, dtype, (1, length, 3, 6), None, traditional=False)
 
 
-@pytest.mark.parametrize(("length", "dtype"), EACH_SIZE)
-def test_heads_of_texts_of_any_length(metal: OpSet, dtype: mx.Dtype, length: int) -> None:
-    x, weight = normal((1, length, 3, 6), dtype, seed=1), normal((6,), dtype, seed=2)
-    y = head_inputs(x, slice(0, length), Rotary(1e4), Norm(weight, 1e-6))
-    turned = oracle.rope(
-        exact(rounded(oracle.rms_norm(exact(x), exact(weight), 1e-6), dtype)),
-        np.arange(length),
-        1e4,
-    )
-    assert y.dtype == dtype
-    assert_close(y, turned.swapaxes(1, 2), position=length)
-
-
 def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None:
     x = normal((2, 3, 4, 16), seed=1)
     where = np.array([[0, 5, 1], [30, 131_071, 2]])
@@ -171,38 +157,67 @@ def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None
     assert metal.rope(mx.zeros((1, 0, 2, 8))).shape == (1, 0, 2, 8)
 
 
-def check_attention_inputs(
-    metal: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
+def check_norm_rope(
+    metal: OpSet,
+    dtype: mx.Dtype,
+    shape: tuple[int, ...],
+    *,
+    normed: bool = True,
+    traditional: bool = False,
+    scaling: Yarn | None = None,
 ) -> None:
-    rotary = Rotary(1e4, scaling=YARN)
-    block = attention_block(64, 4, 2, 24, dtype, bits=4, rotary=rotary, **kind)
-    x = normal((2, length, 64), dtype, seed=4)
-    where = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 30]])[:, :length]
-    made = metal.attention_inputs(x, block, mx.array(where))
-    for part, expected in zip(made, attention_inputs_oracle(exact(x), block, where), strict=True):
-        assert part.dtype == dtype
-        assert_close(part, expected)
+    x, weight = normal(shape, dtype, seed=1), normal(shape[-1:], dtype, seed=2)
+    where = np.random.default_rng(3).integers(0, 40, size=shape[:2])
+    y = norm_rope(
+        metal, x, weight if normed else None, 1e-6, mx.array(where), 1e4, traditional, scaling
+    )
+    if normed:
+        x = rounded(oracle.rms_norm(exact(x), exact(weight), 1e-6), dtype)
+    expected = oracle.rope(exact(x), where, 1e4, traditional, scaling).swapaxes(1, 2)
+    assert y.dtype == dtype
+    assert_close(y, expected, position=40)
 
 
-@pytest.mark.parametrize(
-    ("kind", "length", "dtype"),
-    [
-        (BIASED, 5, mx.float32),
-        (NORMED, 5, mx.float32),
-        (NORMED, 1, mx.float16),
-        (NORMED, 5, mx.bfloat16),
-    ],
-    ids=str,
-)
-def test_what_attention_is_given(
-    metal: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
+@pytest.mark.parametrize(("length", "dtype"), EACH_SIZE)
+def test_norm_rope_of_texts_of_any_length(metal: OpSet, dtype: mx.Dtype, length: int) -> None:
+    check_norm_rope(metal, dtype, (1, length, 3, 6))
+
+
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("scaling", [None, YARN], ids=["plain", "yarn"])
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 3, 80)])
+def test_norm_rope_of_every_kind(
+    metal_checked: OpSet,
+    dtype: mx.Dtype,
+    shape: tuple[int, ...],
+    scaling: Yarn | None,
+    traditional: bool,
+    normed: bool,
 ) -> None:
-    check_attention_inputs(metal, dtype, kind, length)
+    check_norm_rope(
+        metal_checked, dtype, shape, normed=normed, traditional=traditional, scaling=scaling
+    )
 
 
-@pytest.mark.parametrize("kind", [BIASED, NORMED], ids=str)
-@pytest.mark.parametrize("length", [1, 5])
-def test_what_attention_is_given_in_every_dtype(
-    metal_checked: OpSet, dtype: mx.Dtype, kind: dict[str, bool], length: int
-) -> None:
-    check_attention_inputs(metal_checked, dtype, kind, length)
+def test_norm_rope_takes_the_positions_of_rope(metal: OpSet) -> None:
+    x, weight = normal((2, 3, 4, 16), seed=1), normal((16,), seed=2)
+    normal_x = oracle.rms_norm(exact(x), exact(weight), 0.5)
+    for positions, where in (
+        (slice(5, 8), [[5, 6, 7]]),
+        ([slice(0, 3), slice(7, 10)], [[0, 1, 2], [7, 8, 9]]),
+        (mx.array([4, 1, 3]), [[4, 1, 3]]),
+    ):
+        y = norm_rope(metal, x, weight, 0.5, positions)
+        assert_close(y, oracle.rope(normal_x, np.array(where)).swapaxes(1, 2), position=10)
+    assert norm_rope(metal, x[:, :0], weight, 0.5).shape == (2, 4, 0, 16)
+
+
+def test_a_replaced_rope_or_norm_drops_norm_rope() -> None:
+    assert METAL.norm_rope is not None
+    with pytest.warns(UserWarning, match="metal: rope replaced, so norm_rope"):
+        ops = replace(METAL, rope=REFERENCE.rope)
+    assert ops.norm_rope is None
+    with pytest.warns(UserWarning, match="metal: rms_norm replaced, so norm_rope"):
+        assert replace(METAL, rms_norm=REFERENCE.rms_norm).norm_rope is None
+    assert replace(METAL, softmax=REFERENCE.softmax).norm_rope is METAL.norm_rope

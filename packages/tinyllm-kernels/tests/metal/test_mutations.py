@@ -1,4 +1,4 @@
-"""Faults planted in the kernels are found; `metal_kernels mutations` plants all of them."""
+"""Planted faults in the kernels are found. `metal_kernels mutations` plants all of them."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 TOOL = Path(__file__).parents[2] / "tools" / "metal_kernels"
 
 
-# Under metalhost alone: on a GPU a race may go well.
+# Only under metalhost: on a GPU a race may have no effect.
 @pytest.mark.skipif(sys.platform == "darwin", reason="faults are planted under metalhost")
 def test_the_first_fault_of_each_kernel_is_found() -> None:
     command = [sys.executable, str(TOOL), "mutations", "--quick"]

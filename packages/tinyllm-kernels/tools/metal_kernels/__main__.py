@@ -1,12 +1,12 @@
-"""Metal kernels with another text: faults that have to be found, ladders that have to be right.
+"""Run Metal kernels with changed text: planted faults, and the optimization steps of the docs.
 
 FOLDER = packages/tinyllm-kernels/tools/metal_kernels
-uv run python FOLDER mutations              plant each fault of the tables and see that it is found
-uv run python FOLDER mutations --quick      the first one of each kernel
-uv run python FOLDER ladder docs/kernels/metal/*.md    run the rungs of pages, one by one
+uv run python FOLDER mutations              plant each fault of the tables, one at a time
+uv run python FOLDER mutations --quick      plant the first fault of each kernel
+uv run python FOLDER steps docs/kernels/metal/*.md    run each optimization step of the pages
 
-A fault is found if metalhost reports it, or if the numbers are wrong by the table of tolerances, by
-one of the settings of `metalhost.SWEEP`. One that is not found ends the command with status 1.
+A fault is found if metalhost reports it, or if the numbers miss the table of tolerances, under one
+of the settings of `metalhost.SWEEP`. The command ends with status 1 if a fault is not found.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from cases import CASES
 from mutation import MISSED, REPORTED, WRONG, mutations
 from planting import planted
-from rung import rungs
+from step import steps
 
 
 def plant(kernel: str | None, quick: bool) -> int:
-    """Plant faults and print a table; 1 if one was not found."""
+    """Plant faults and print a table. Return 1 if a fault was not found, otherwise 0."""
     chosen = [mutation for mutation in mutations() if kernel in (None, mutation.kernel)]
     if quick:
         first = {mutation.kernel: mutation for mutation in reversed(chosen)}
@@ -33,17 +33,17 @@ def plant(kernel: str | None, quick: bool) -> int:
     missed = []
     with planted():
         for name in kernels:
-            CASES[name]()  # without a fault none is found
+            CASES[name]()  # the unchanged kernel must pass
     for mutation in chosen:
-        how = mutation.found()
-        outcomes[mutation.kernel, how] += 1
-        if how == MISSED:
+        outcome = mutation.outcome()
+        outcomes[mutation.kernel, outcome] += 1
+        if outcome == MISSED:
             missed.append(mutation)
     sys.stdout.write(
         f"| kernel | faults | {REPORTED} | {WRONG} | {MISSED} |\n|---|---|---|---|---|\n"
     )
     for name in kernels:
-        counts = [outcomes[name, how] for how in (REPORTED, WRONG, MISSED)]
+        counts = [outcomes[name, outcome] for outcome in (REPORTED, WRONG, MISSED)]
         cells = " | ".join(str(count) for count in (sum(counts), *counts))
         sys.stdout.write(f"| `{name}` | {cells} |\n")
     for mutation in missed:
@@ -51,27 +51,27 @@ def plant(kernel: str | None, quick: bool) -> int:
     return 1 if missed else 0
 
 
-def climb(pages: list[Path]) -> int:
-    """Run the rungs of the pages; a wrong one ends the command with its error."""
+def run_steps(pages: list[Path]) -> int:
+    """Run the optimization steps of the pages. A wrong step ends the command with its error."""
     for page in pages:
-        for rung in rungs(page):
-            rung.climb()
-            sys.stdout.write(f"{rung}\n")
+        for step in steps(page):
+            step.run()
+            sys.stdout.write(f"{step}\n")
     return 0
 
 
 def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description="Run Metal kernels with another text.")
+    """Parse the command line and run the command."""
+    parser = argparse.ArgumentParser(description="Run Metal kernels with changed text.")
     commands = parser.add_subparsers(dest="command", required=True)
     faults = commands.add_parser("mutations", help="plant faults")
-    faults.add_argument("--quick", action="store_true", help="the first fault of each kernel alone")
-    faults.add_argument("--kernel", choices=sorted(CASES), help="faults of this kernel alone")
-    ladder = commands.add_parser("ladder", help="run the rungs of pages")
-    ladder.add_argument("pages", type=Path, nargs="+")
+    faults.add_argument("--quick", action="store_true", help="only the first fault of each kernel")
+    faults.add_argument("--kernel", choices=sorted(CASES), help="only the faults of this kernel")
+    pages = commands.add_parser("steps", help="run the optimization steps of pages")
+    pages.add_argument("pages", type=Path, nargs="+")
     arguments = parser.parse_args()
-    if arguments.command == "ladder":
-        return climb(arguments.pages)
+    if arguments.command == "steps":
+        return run_steps(arguments.pages)
     return plant(arguments.kernel, arguments.quick)
 
 

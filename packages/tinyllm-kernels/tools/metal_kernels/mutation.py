@@ -1,4 +1,4 @@
-"""A fault planted in a kernel's text, and the tables of them."""
+"""Planted faults, and the tables that list them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Mutation:
 
     Attributes:
         kernel: the case that runs the kernel, one of `cases.CASES`.
-        kind: what somebody did wrong.
-        before: a piece of the text, in its `.metal` files or its body, that occurs once.
-        after: what stands there instead.
+        kind: kind of mistake.
+        before: text of the kernel, in its `.metal` files or its body, that occurs once.
+        after: replacement of that text.
     """
 
     kernel: str
@@ -31,8 +31,8 @@ class Mutation:
     before: str
     after: str
 
-    def found(self) -> str:
-        """How the fault is found: by metalhost's report, by wrong numbers, or not at all."""
+    def outcome(self) -> str:
+        """Plant the fault. Return `REPORTED` by metalhost, `WRONG` numbers, or `MISSED`."""
         with planted(self.before, self.after):
             for settings in SWEEP:
                 with using(settings):
@@ -45,13 +45,13 @@ class Mutation:
         return MISSED
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         before, after = " ".join(self.before.split()), " ".join(self.after.split())
         return f"{self.kernel}, {self.kind}: {before} -> {after or 'nothing'}"
 
 
 def mutations() -> Iterator[Mutation]:
-    """All of them, kernel by kernel: in the tables, a kernel's name has lists of three texts."""
+    """Yield the faults of all tables. Each is a list of three texts under its kernel's name."""
     for table in sorted(_TABLES.glob("*.toml")):
         for kernel, rows in tomllib.loads(table.read_text(encoding="utf-8")).items():
             for kind, before, after in rows:

@@ -1,4 +1,4 @@
-"""Kernels with another text than they have."""
+"""Replacement of text in kernels."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from unittest.mock import patch
 import metalhost
 import mlx.core as mx
 from metalhost.kernel import MetalKernel
-from tinyllm_kernels.metal.kernel import made
+from tinyllm_kernels.metal.kernel import mlx_kernel
 
 
 @contextmanager
 def planted(before: str = "", after: str = "") -> Iterator[None]:
-    """Run the kernels under metalhost; their text has `after` where it had `before`, if given.
+    """Run kernels under metalhost with the text `before`, if given, replaced by `after`.
 
     Raises:
-        ValueError: if `before` is not in the text of any kernel that was made, or not once.
+        ValueError: if no kernel that was made has the text `before`, or a kernel has it twice.
     """
-    met = not before
+    found = not before
 
     def changed(text: str) -> str:
-        nonlocal met
+        nonlocal found
         count = text.count(before) if before else 0
         if count > 1:
-            raise ValueError(f"expected one place with this text, got {count}: {before}")
-        met = met or count == 1
+            raise ValueError(f"before: expected text that occurs once, got {count} times: {before}")
+        found = found or count == 1
         return text.replace(before, after) if count else text
 
     def metal_kernel(
@@ -42,9 +42,9 @@ def planted(before: str = "", after: str = "") -> Iterator[None]:
             name, input_names, output_names, *texts, ensure_row_contiguous=ensure_row_contiguous
         )
 
-    made.cache_clear()
+    mlx_kernel.cache_clear()
     with patch.object(mx.fast, "metal_kernel", metal_kernel):
         yield
-    made.cache_clear()
-    if not met:
-        raise ValueError(f"no kernel of the case has this text: {before}")
+    mlx_kernel.cache_clear()
+    if not found:
+        raise ValueError(f"before: expected text of a kernel of the case, got {before}")

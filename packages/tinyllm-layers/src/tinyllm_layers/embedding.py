@@ -1,32 +1,56 @@
-"""The table of token vectors, also as the head of a model that ties them."""
+"""The table of token vectors, also the head of a model that ties the two."""
 
 from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import REFERENCE, OpSet, Weight
-from tinyllm_ops.contract import require_shape
+from tinyllm_ops.checks import require_shape
+
+from tinyllm_layers.communicator import SINGLE, Communicator
 
 
+@dataclass(frozen=True, eq=False)
 class Embedding:
     """One vector of `embedding_dim` numbers for each of `vocab_size` tokens.
 
+    Several processes may share the table: each holds the rows of some tokens.
+
+    Attributes:
+        vocab_size: V.
+        embedding_dim: E.
+        weight: the rows held, `V E` or `len(held) E`.
+        held: the tokens whose rows are here; None for all.
+        communicator: the processes that share the table.
+        ops: the implementation of the maths.
+
     Raises:
-        ValueError: if the weight has another shape than `V E`.
+        ValueError: if the weight has another shape.
     """
 
-    def __init__(
-        self, vocab_size: int, embedding_dim: int, weight: Weight, *, ops: OpSet = REFERENCE
-    ) -> None:
-        """Hold the table."""
-        require_shape("weight", weight, (vocab_size, embedding_dim))
-        self.weight = weight
-        self.ops = ops
+    vocab_size: int
+    embedding_dim: int
+    weight: Weight
+    _: KW_ONLY
+    held: range | None = None
+    communicator: Communicator = SINGLE
+    ops: OpSet = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Check the table."""
+        rows = self.vocab_size if self.held is None else len(self.held)
+        require_shape("weight", self.weight, (rows, self.embedding_dim))
 
     def __call__(self, ids: Integer[mx.array, "*batch"]) -> Float[mx.array, "*batch E"]:
-        """Look the vectors up."""
-        return self.ops.embedding(ids, self.weight)
+        """Look up the vectors of tokens."""
+        if self.held is None:
+            return self.ops.embedding(ids, self.weight)
+        own = (ids >= self.held.start) & (ids < self.held.stop)
+        rows = self.ops.embedding(mx.where(own, ids - self.held.start, 0), self.weight)
+        return self.communicator.all_reduce(mx.where(own[..., None], rows, 0).astype(rows.dtype))
 
-    def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch V"]:
-        """Score each token held by its vector's product with h: the head of a tied model."""
+    def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch held"]:
+        """Score each token held by the product of its vector with h: the head of a tied model."""
         return self.ops.linear(h, self.weight)

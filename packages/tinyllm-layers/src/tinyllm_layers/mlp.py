@@ -1,53 +1,66 @@
-"""The feed-forward half of a block."""
+"""The feed-forward half of a layer."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import REFERENCE, MlpBlock, Norm, OpSet, Weight
-from tinyllm_ops.contract import require_shape
+from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
+from tinyllm_ops.checks import require_shape
 
-from tinyllm_layers.rms_norm import RMSNorm
+from tinyllm_layers.communicator import SINGLE, Communicator
 
 
+@dataclass(frozen=True, eq=False)
 class MLP:
     """w_down(silu(w_gate x) * (w_up x)), without biases (Shazeer 2020, SwiGLU).
 
+    Attributes:
+        dim: E.
+        hidden_dim: F, or the columns of F that this process has.
+        w_gate: `F E`.
+        w_up: `F E`.
+        w_down: `E F`.
+        communicator: the processes that share the layer by columns of F.
+        ops: the implementation of the maths.
+
     Raises:
-        ValueError: if a weight has another shape than `F E` (gate, up) or `E F` (down).
+        ValueError: if a weight has another shape.
     """
 
-    def __init__(
+    dim: int
+    hidden_dim: int
+    w_gate: Weight
+    w_up: Weight
+    w_down: Weight
+    _: KW_ONLY
+    communicator: Communicator = SINGLE
+    ops: OpSet = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        require_shape("w_gate", self.w_gate, (self.hidden_dim, self.dim))
+        require_shape("w_up", self.w_up, (self.hidden_dim, self.dim))
+        require_shape("w_down", self.w_down, (self.dim, self.hidden_dim))
+
+    def __call__(
         self,
-        dim: int,
-        hidden_dim: int,
-        w_gate: Weight,
-        w_up: Weight,
-        w_down: Weight,
+        x: Float[mx.array, "*batch E"],
         *,
-        ops: OpSet = REFERENCE,
-    ) -> None:
-        """Hold the three projections between `dim` (E) and `hidden_dim` (F)."""
-        require_shape("w_gate", w_gate, (hidden_dim, dim))
-        require_shape("w_up", w_up, (hidden_dim, dim))
-        require_shape("w_down", w_down, (dim, hidden_dim))
-        self.w_gate = w_gate
-        self.w_up = w_up
-        self.w_down = w_down
-        self.ops = ops
-
-    def __call__(self, x: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch E"]:
-        """Widen, gate, narrow."""
-        ops = self.ops
-        gated = ops.swiglu(ops.linear(x, self.w_gate), ops.linear(x, self.w_up))
-        return ops.linear(gated, self.w_down)
-
-    def block(self, norm: RMSNorm, *, residual: bool = True) -> MlpBlock:
-        """These weights as a value for the coarse ops, with the norm before them.
+        residual: Float[mx.array, "*batch E"] | None = None,
+        phase: Phase | None = None,
+    ) -> Float[mx.array, "*batch E"]:
+        """Widen, gate, narrow.
 
         Args:
-            norm: the norm.
-            residual: whether the ops add what they are given to what they make of it.
+            x: the input, normalized.
+            residual: added to the result.
+            phase: as in `tinyllm_ops.linear`.
         """
-        normal = Norm(norm.weight, norm.eps)
-        return MlpBlock(normal, self.w_gate, self.w_up, self.w_down, residual)
+        ops = self.ops
+        gate = ops.linear(x, self.w_gate, phase=phase)
+        up = ops.linear(x, self.w_up, phase=phase)
+        own = residual if self.communicator.rank == 0 else None
+        y = ops.linear(ops.swiglu(gate, up), self.w_down, None, own, phase=phase)
+        return self.communicator.all_reduce(y)

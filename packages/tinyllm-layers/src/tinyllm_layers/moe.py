@@ -1,124 +1,139 @@
-"""A feed-forward half of many experts, of which each token uses a few."""
+"""The feed-forward half of a layer as a mixture of experts."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx
-from jaxtyping import Float, Integer
-from tinyllm_ops import REFERENCE, MoeBlock, Norm, OpSet, Weight
-from tinyllm_ops.contract import require_shape
+from jaxtyping import Float, Float32, Integer
+from tinyllm_ops import REFERENCE, OpSet, Phase, QuantizedTensor, Weight, phase_of
+from tinyllm_ops.checks import require_shape
 
-from tinyllm_layers.rms_norm import RMSNorm
+from tinyllm_layers.communicator import SINGLE, Communicator
 
 
+@dataclass(frozen=True, eq=False)
 class MoE:
     """Mixture of experts (Shazeer et al. 2017): the sum of p_k mlp_k(x) over the best K of X.
 
-    The router scores all X experts in float32, and softmax makes shares of the scores; the K
-    largest are kept, and divided by their sum if `norm_topk_prob`. Each expert is an `MLP`.
-
-    A layer may hold some of the experts: it gives their part of the sum, and the parts of all who
-    share the experts add up to the whole (Lepikhin et al. 2020, expert parallelism).
+    Each expert is a SwiGLU MLP. Several processes may share the layer: each holds some experts
+    and computes their terms of the sum (Lepikhin et al. 2020, expert parallelism).
 
     Attributes:
-        value: the experts held, for the coarse ops: without a norm, and nothing is added.
+        dim: E.
+        hidden_dim: F of one expert.
+        num_experts: X.
+        num_experts_per_tok: K.
+        w_router: of all experts, `X E`.
+        w_gate: of the experts held, `X F E`.
+        w_up: like w_gate.
+        w_down: `X E F`.
+        norm_topk_prob: divide the weights of the chosen experts by their sum.
+        held: the experts that are here; None for all.
+        communicator: the processes that share the layer.
+        ops: the implementation of the maths.
 
     Raises:
-        ValueError: if K is not in 1..X, or a weight has another shape than `X E` (router), and for
-            the experts held `X F E` (gate, up) or `X E F` (down).
+        ValueError: if K is not in 1..X, or a weight has another shape.
     """
 
-    def __init__(
+    dim: int
+    hidden_dim: int
+    num_experts: int
+    num_experts_per_tok: int
+    w_router: Weight
+    w_gate: Weight
+    w_up: Weight
+    w_down: Weight
+    _: KW_ONLY
+    norm_topk_prob: bool = True
+    held: range | None = None
+    communicator: Communicator = SINGLE
+    ops: OpSet = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        if not 1 <= self.num_experts_per_tok <= self.num_experts:
+            raise ValueError(
+                f"num_experts_per_tok: expected 1 to {self.num_experts}, "
+                f"got {self.num_experts_per_tok}"
+            )
+        count = self.num_experts if self.held is None else len(self.held)
+        require_shape("w_router", self.w_router, (self.num_experts, self.dim))
+        require_shape("w_gate", self.w_gate, (count, self.hidden_dim, self.dim))
+        require_shape("w_up", self.w_up, (count, self.hidden_dim, self.dim))
+        require_shape("w_down", self.w_down, (count, self.dim, self.hidden_dim))
+
+    def __call__(
         self,
-        dim: int,
-        hidden_dim: int,
-        num_experts: int,
-        num_experts_per_tok: int,
-        w_router: Weight,
-        w_gate: Weight,
-        w_up: Weight,
-        w_down: Weight,
+        x: Float[mx.array, "*batch E"],
         *,
-        norm_topk_prob: bool = True,
-        held: range | None = None,
-        ops: OpSet = REFERENCE,
-    ) -> None:
-        """Hold the router and the experts' projections between `dim` (E) and `hidden_dim` (F).
+        residual: Float[mx.array, "*batch E"] | None = None,
+        phase: Phase | None = None,
+    ) -> Float[mx.array, "*batch E"]:
+        """Route each token, compute its experts, and sum their outputs by the routing weights.
 
         Args:
-            dim: E.
-            hidden_dim: F.
-            num_experts: X.
-            num_experts_per_tok: K.
-            w_router: the router, of all experts.
-            w_gate: gates of the experts held.
-            w_up: what they gate.
-            w_down: the way back.
-            norm_topk_prob: whether the shares of the chosen ones are made to add up to 1.
-            held: which experts these are; None is all.
-            ops: the implementation of the maths.
+            x: the input, normalized.
+            residual: added to the result.
+            phase: as in `tinyllm_ops.linear`.
         """
-        if not 1 <= num_experts_per_tok <= num_experts:
-            raise ValueError(
-                f"num_experts_per_tok: expected 1 to {num_experts}, got {num_experts_per_tok}"
-            )
-        require_shape("w_router", w_router, (num_experts, dim))
-        count = num_experts if held is None else len(held)
-        require_shape("w_gate", w_gate, (count, hidden_dim, dim))
-        require_shape("w_up", w_up, (count, hidden_dim, dim))
-        require_shape("w_down", w_down, (count, dim, hidden_dim))
-        self.held = held
-        self.w_router = w_router
-        self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
-        self.ops = ops
-        weights = (w_router, w_gate, w_up, w_down)
-        self.value = MoeBlock(None, *weights, num_experts_per_tok, norm_topk_prob, residual=False)
+        routing_weights, experts = self.route(x)
+        rows = x.reshape(-1, x.shape[-1])
+        expert_out = self._experts(rows, experts.flatten(), phase or phase_of(x, few=1))
+        expert_out = expert_out.reshape(*experts.shape, x.shape[-1]).astype(mx.float32)
+        y = (expert_out * routing_weights[..., None]).sum(-2).astype(x.dtype)
+        own = residual if self.communicator.rank == 0 else None
+        return self.communicator.all_reduce(y if own is None else own + y)
 
-    def __call__(self, x: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch E"]:
-        """Route each token, let its experts speak, add up what they say by their shares."""
+    def route(
+        self, x: Float[mx.array, "*batch E"]
+    ) -> tuple[Float32[mx.array, "*batch K"], Integer[mx.array, "*batch K"]]:
+        """Choose K experts for each token.
+
+        Returns:
+            The routing weights, largest first, and the experts. The router scores all X experts in
+            float32, and softmax turns scores into weights. Of equal weights the expert with the
+            lower number comes first.
+        """
+        w = self.w_router
+        wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
+        weights = self.ops.softmax(self.ops.linear(x.astype(mx.float32), wide))  # *batch X
+        experts = mx.argsort(-weights, axis=-1)[..., : self.num_experts_per_tok]
+        weights = mx.take_along_axis(weights, experts, axis=-1)
+        if self.norm_topk_prob:
+            weights = weights / weights.sum(-1, keepdims=True)
+        return weights, experts
+
+    def _experts(
+        self, rows: Float[mx.array, "N E"], chosen: Integer[mx.array, "NK"], phase: Phase
+    ) -> Float[mx.array, "NK E"]:
+        """The output of the expert of each choice; zeros for experts that are not held."""
+        k = self.num_experts_per_tok
         if self.held is None:
-            return self.ops.moe_block(x, self.value)
-        shares, experts = self.ops.route(x, self.value)
-        tokens = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        # The axes say whether these are tokens of one text, or the last ones of several.
-        decoded = x.shape[-2:-1] == (1,)
-        said = self._said(self.held, tokens, experts.flatten(), decoded=decoded)
-        said = said.reshape(*experts.shape, x.shape[-1])
-        total = (said.astype(mx.float32) * shares[..., None]).sum(-2)  # *batch K E to *batch E
-        return total.astype(x.dtype)
-
-    def block(self, norm: RMSNorm, *, residual: bool = True) -> MoeBlock | None:
-        """As `MLP.block`; None where others hold some of the experts."""
-        if self.held is not None:
-            return None
-        return replace(self.value, norm=Norm(norm.weight, norm.eps), residual=residual)
-
-    def _said(
-        self,
-        held: range,
-        tokens: Float[mx.array, "N E"],
-        chosen: Integer[mx.array, "R"],
-        *,
-        decoded: bool,
-    ) -> Float[mx.array, "R E"]:
-        """What each chosen expert says of its token, R = N*K; zeros of experts not held."""
-        per_token = self.value.num_experts_per_tok
-        number = chosen.astype(mx.int32) - held.start
-        own = (number >= 0) & (number < len(held))
-        if decoded:
-            # Nothing waits for the router: the choices of others are rows of zeros, which go to an
+            order = mx.argsort(chosen)  # rows of one expert side by side: read its matrices once
+            return self._mlp(rows[order // k], chosen[order], phase)[mx.argsort(order)]
+        number = chosen.astype(mx.int32) - self.held.start
+        own = (number >= 0) & (number < len(self.held))
+        if phase == "decode" and chosen.size:
+            # Nothing waits for the router: choices of other processes become rows of zeros, for an
             # expert that is read anyway.
             number = mx.where(own, number, mx.where(own, number, 0).max())
             order = mx.argsort(number)
-            rows = mx.where(own[order, None], tokens[order // per_token], 0)
-            said = self.ops.expert_mlp(rows, number[order], self.value, decoded=True)
-            return said[mx.argsort(order)]
-        # A prompt has too many rows to compute those of others: it waits to know which they are.
+            inputs = mx.where(own[order, None], rows[order // k], 0)
+            return self._mlp(inputs, number[order], phase)[mx.argsort(order)]
+        # A prompt has too many rows to compute those of other processes: wait for the router.
         order = mx.argsort(number)
-        first, last = int((number < 0).sum()), int((number < len(held)).sum())
-        here = order[first:last]
-        rows = tokens[here // per_token]
-        said = self.ops.expert_mlp(rows, number[here], self.value, decoded=False)
-        return mx.pad(said, [(first, chosen.size - last), (0, 0)])[mx.argsort(order)]
+        first, stop = int((number < 0).sum()), int((number < len(self.held)).sum())
+        here = order[first:stop]
+        out = self._mlp(rows[here // k], number[here], phase)
+        return mx.pad(out, [(first, chosen.size - stop), (0, 0)])[mx.argsort(order)]
+
+    def _mlp(
+        self, x: Float[mx.array, "R E"], experts: Integer[mx.array, "R"], phase: Phase
+    ) -> Float[mx.array, "R E"]:
+        """A SwiGLU MLP with the matrices of each row's expert; `experts` ascend."""
+        ops = self.ops
+        gate = ops.expert_linear(x, self.w_gate, experts, phase=phase)
+        up = ops.expert_linear(x, self.w_up, experts, phase=phase)
+        return ops.expert_linear(ops.swiglu(gate, up), self.w_down, experts, phase=phase)

@@ -1,84 +1,96 @@
-"""Rotary positions with their settings."""
+"""Rotary position embedding with its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx
-from jaxtyping import Float
-from tinyllm_ops import REFERENCE, OpSet, Positions, Rotary, Yarn
-from tinyllm_ops.positions import slice_start
+from jaxtyping import Float, Integer
+from tinyllm_ops import REFERENCE, OpSet, Positions, Yarn
+from tinyllm_ops.positions import check_positions, slice_start
 
 
+@dataclass(frozen=True, eq=False)
 class RoPE:
     """Rotary position embedding for heads of `dims` features and texts of up to `seq_len` tokens.
+
+    Attributes:
+        dims: D, even.
+        seq_len: the longest text, in tokens.
+        base: wavelengths go from 2 pi to 2 pi base.
+        traditional: pair features (0, 1), (2, 3), ... instead of i with i + D/2.
+        scaling: YaRN, for texts longer than those of the training.
+        ops: the implementation of the maths.
 
     Raises:
         ValueError: if `dims` is odd.
     """
 
-    def __init__(
-        self,
-        dims: int,
-        seq_len: int,
-        base: float = 10000.0,
-        traditional: bool = False,
-        *,
-        scaling: Yarn | None = None,
-        ops: OpSet = REFERENCE,
-    ) -> None:
-        """Keep the settings; angles are computed where they are used."""
-        if dims % 2:
-            raise ValueError(f"dims: expected an even number to pair, got {dims}")
-        self.dims = dims
-        self.seq_len = seq_len
-        self.base = base
-        self.traditional = traditional
-        self.scaling = scaling
-        self.ops = ops
+    dims: int
+    seq_len: int
+    base: float = 10000.0
+    traditional: bool = False
+    _: KW_ONLY
+    scaling: Yarn | None = None
+    ops: OpSet = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Check that features can be paired."""
+        if self.dims % 2:
+            raise ValueError(f"dims: expected an even number to pair, got {self.dims}")
 
     def __call__(
-        self, x: Float[mx.array, "B L H D"], offset: Positions | None = None
+        self,
+        x: Float[mx.array, "B L H D"],
+        offset: Positions | None = None,
+        *,
+        offsets: Sequence[int] | Integer[mx.array, "B"] | None = None,
     ) -> Float[mx.array, "B L H D"]:
         """Rotate queries or keys.
 
         Args:
             x: the heads, tokens before heads.
-            offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice for each
-                row, an integer array (which nothing checks against `seq_len`: looking would force
-                the graph to be computed), or None for 0..L-1.
+            offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice a row,
+                an integer array `L` or `B L`, or None for 0 to L - 1. Arrays are not compared with
+                `seq_len`: to read them would force the graph to be computed.
+            offsets: instead of `offset`, the position of the first token of each row.
 
         Raises:
-            ValueError: if a slice does not cover L positions, or ends beyond `seq_len`.
+            ValueError: if a slice does not cover L positions or ends beyond `seq_len`, if there is
+                not one of `offsets` a row, or if both arguments are given.
         """
         if x.shape[-1] != self.dims:
             raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")
-        positions = slice(0, x.shape[1]) if offset is None else offset
-        self.check(positions, x.shape[1])
+        rows, length = x.shape[0], x.shape[1]
+        positions: Positions = slice(0, length) if offset is None else offset
+        if offsets is not None:
+            if offset is not None or len(offsets) != rows:
+                raise ValueError(
+                    f"offsets: expected {rows} numbers, one a row, and no `offset`, got "
+                    f"{len(offsets)} and {offset}"
+                )
+            positions = (
+                offsets[:, None] + mx.arange(length)
+                if isinstance(offsets, mx.array)
+                else [slice(start, start + length) for start in offsets]
+            )
+        self.check(positions, length)
         return self.ops.rope(x, positions, self.base, self.traditional, self.scaling)
 
-    @property
-    def rotary(self) -> Rotary:
-        """The settings, as ops take them."""
-        return Rotary(self.base, self.traditional, self.scaling)
-
     def check(self, positions: Positions, length: int) -> None:
-        """Refuse slices that do not cover `length` positions of the text.
+        """Refuse slices that do not cover `length` positions of a text.
 
         Raises:
-            ValueError: naming what was expected.
+            ValueError: naming the expected positions.
         """
-        for row in _slices(positions):
+        check_positions(positions)
+        if isinstance(positions, mx.array):
+            return
+        for row in [positions] if isinstance(positions, slice) else positions:
             start = slice_start(row, length)
             if start + length > self.seq_len:
                 raise ValueError(
                     f"offset: expected positions below {self.seq_len}, "
                     f"got {start}..{start + length - 1}"
                 )
-
-
-def _slices(positions: Positions) -> Sequence[slice]:
-    """The slices that positions consist of; an array has none."""
-    if isinstance(positions, slice):
-        return [positions]
-    return [] if isinstance(positions, mx.array) else positions

@@ -1,50 +1,66 @@
-"""Multi-head attention as the paper draws it: a key for each query head, no cache, no positions."""
+"""Multi-head attention as in the paper: a key for each query head, no cache, no positions."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import mlx.core as mx
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from tinyllm_ops import REFERENCE, OpSet, Weight
-from tinyllm_ops.contract import require_shape
+from tinyllm_ops.checks import require_shape
 
 
+@dataclass(frozen=True, eq=False)
 class SimpleMultiHeadAttention:
     """Project, split into heads, attend, join, project (Vaswani et al. 2017).
+
+    Attributes:
+        hidden_size: E.
+        num_heads: H, a divisor of E.
+        wq: `(H*D) E`.
+        wk: `(H*D) E`.
+        wv: `(H*D) E`.
+        wo: `E (H*D)`.
+        ops: the implementation of the maths.
 
     Raises:
         ValueError: if `num_heads` does not divide `hidden_size`, or a weight is not `E E`.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        wq: Weight,
-        wk: Weight,
-        wv: Weight,
-        wo: Weight,
-        *,
-        ops: OpSet = REFERENCE,
-    ) -> None:
-        """Hold the projections: wq, wk, wv of shape `(H*D) E`, wo of shape `E (H*D)`."""
-        if num_heads < 1 or hidden_size % num_heads:
+    hidden_size: int
+    num_heads: int
+    wq: Weight
+    wk: Weight
+    wv: Weight
+    wo: Weight
+    _: KW_ONLY
+    ops: OpSet = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        width = self.hidden_size
+        if self.num_heads < 1 or width % self.num_heads:
             raise ValueError(
-                f"num_heads: expected a divisor of hidden_size {hidden_size}, got {num_heads}"
+                f"num_heads: expected a divisor of hidden_size {width}, got {self.num_heads}"
             )
-        for name, w in (("wq", wq), ("wk", wk), ("wv", wv), ("wo", wo)):
-            require_shape(name, w, (hidden_size, hidden_size))
-        self.num_heads = num_heads
-        self.wq, self.wk, self.wv, self.wo = wq, wk, wv, wo
-        self.ops = ops
+        for name, w in (("wq", self.wq), ("wk", self.wk), ("wv", self.wv), ("wo", self.wo)):
+            require_shape(name, w, (width, width))
 
     def __call__(
         self,
         query: Float[mx.array, "B L E"],
         key: Float[mx.array, "B S E"],
         value: Float[mx.array, "B S E"],
-        mask: Float[mx.array, "..."] | str | None = None,
+        mask: Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None = None,
     ) -> Float[mx.array, "B L E"]:
-        """Let each of the L queries gather from the S values."""
+        """Attend from L queries to S keys.
+
+        Args:
+            query: the L tokens that ask.
+            key: the S tokens that they attend to.
+            value: gives the result, usually the same tokens as key.
+            mask: "causal", an array added to the scores, or a boolean one, True where visible.
+        """
         out = self.ops.attention(
             self._heads(query, self.wq),
             self._heads(key, self.wk),

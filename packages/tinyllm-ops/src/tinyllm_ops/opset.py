@@ -1,53 +1,227 @@
-"""The contract: everything that a Qwen model computes, as one value."""
+"""The contract: the signature of every op, and one implementation of all of them as a value."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
-from jaxtyping import Float, Float32, Integer
+from jaxtyping import Bool, Float, Float32, Int32, Integer
 
-from tinyllm_ops.attention_block import AttentionBlock
-from tinyllm_ops.block import Block
-from tinyllm_ops.contract import Weight, check_paged_attention_block
-from tinyllm_ops.mlp_block import MlpBlock
-from tinyllm_ops.moe_block import MoeBlock
-from tinyllm_ops.norm import Norm
-from tinyllm_ops.page_slots import write_slots
-from tinyllm_ops.paged_tokens import PagedTokens
+from tinyllm_ops.checks import Weight
+from tinyllm_ops.fusion import Fusion, bind_fusions
+from tinyllm_ops.page_table import PageTable
+from tinyllm_ops.phase import Phase
 from tinyllm_ops.positions import Positions
-from tinyllm_ops.projection import Projection
-from tinyllm_ops.protocols import (
-    Argmax,
-    Attention,
-    Embedding,
-    ExpertLinear,
-    Linear,
-    LogProbability,
-    PagedAttention,
-    Quantize,
-    RmsNorm,
-    Rope,
-    Silu,
-    Softmax,
-    Swiglu,
-    TopK,
-)
-from tinyllm_ops.quantized_tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.rotary_frequencies import Yarn
+
+Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None
+
+
+@runtime_checkable
+class Linear(Protocol):
+    """The type of `OpSet.linear`."""
+
+    def __call__(
+        self,
+        x: Float[mx.array, "*batch I"],
+        w: Weight,
+        bias: Float[mx.array, "O"] | None = None,
+        residual: Float[mx.array, "*batch O"] | None = None,
+        *,
+        phase: Phase | None = None,
+    ) -> Float[mx.array, "*batch O"]:
+        """See `tinyllm_ops.linear`."""
+        ...
+
+
+@runtime_checkable
+class ExpertLinear(Protocol):
+    """The type of `OpSet.expert_linear`."""
+
+    def __call__(
+        self,
+        x: Float[mx.array, "*batch I"],
+        w: Weight,
+        experts: Integer[mx.array, "*batch"],
+        *,
+        phase: Phase | None = None,
+    ) -> Float[mx.array, "*batch O"]:
+        """See `tinyllm_ops.expert_linear`."""
+        ...
+
+
+@runtime_checkable
+class Embedding(Protocol):
+    """The type of `OpSet.embedding`."""
+
+    def __call__(self, ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
+        """See `tinyllm_ops.embedding`."""
+        ...
+
+
+@runtime_checkable
+class Softmax(Protocol):
+    """The type of `OpSet.softmax`."""
+
+    def __call__(self, x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
+        """See `tinyllm_ops.softmax`."""
+        ...
+
+
+@runtime_checkable
+class Swiglu(Protocol):
+    """The type of `OpSet.swiglu`."""
+
+    def __call__(
+        self, gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
+    ) -> Float[mx.array, "*shape"]:
+        """See `tinyllm_ops.swiglu`."""
+        ...
+
+
+@runtime_checkable
+class RmsNorm(Protocol):
+    """The type of `OpSet.rms_norm`."""
+
+    def __call__(
+        self, x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
+    ) -> Float[mx.array, "*batch D"]:
+        """See `tinyllm_ops.rms_norm`."""
+        ...
+
+
+@runtime_checkable
+class Rope(Protocol):
+    """The type of `OpSet.rope`."""
+
+    def __call__(
+        self,
+        x: Float[mx.array, "B L H D"],
+        positions: Positions = slice(None),
+        base: float = 10000.0,
+        traditional: bool = False,
+        scaling: Yarn | None = None,
+    ) -> Float[mx.array, "B L H D"]:
+        """See `tinyllm_ops.rope`."""
+        ...
+
+
+@runtime_checkable
+class NormRope(Protocol):
+    """The type of a fused `norm_rope`."""
+
+    def __call__(
+        self,
+        x: Float[mx.array, "B L H D"],
+        weight: Float[mx.array, "D"] | None,
+        eps: float,
+        positions: Positions = slice(None),
+        base: float = 10000.0,
+        traditional: bool = False,
+        scaling: Yarn | None = None,
+    ) -> Float[mx.array, "B H L D"]:
+        """See `tinyllm_ops.norm_rope`."""
+        ...
+
+
+@runtime_checkable
+class Attention(Protocol):
+    """The type of `OpSet.attention`."""
+
+    def __call__(
+        self,
+        q: Float[mx.array, "*batch H L D"],
+        k: Weight,
+        v: Weight,
+        scale: float | None = None,
+        mask: Mask = None,
+        *,
+        phase: Phase | None = None,
+    ) -> Float[mx.array, "*batch H L D"]:
+        """See `tinyllm_ops.scaled_dot_product_attention_grouped`."""
+        ...
+
+
+@runtime_checkable
+class PagedAttention(Protocol):
+    """The type of `OpSet.paged_attention`."""
+
+    def __call__(
+        self,
+        q: Float[mx.array, "T H D"],
+        k: Weight,
+        v: Weight,
+        pages: PageTable,
+        scale: float | None = None,
+        window: int | None = None,
+        *,
+        phase: Phase | None = None,
+    ) -> Float[mx.array, "T H D"]:
+        """See `tinyllm_ops.paged_attention`."""
+        ...
+
+
+@runtime_checkable
+class Quantize(Protocol):
+    """The type of `OpSet.quantize`."""
+
+    def __call__(
+        self, w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
+    ) -> QuantizedTensor:
+        """See `tinyllm_ops.quantize`."""
+        ...
+
+
+@runtime_checkable
+class Argmax(Protocol):
+    """The type of `OpSet.argmax`."""
+
+    def __call__(self, x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
+        """See `tinyllm_ops.argmax`."""
+        ...
+
+
+@runtime_checkable
+class TopK(Protocol):
+    """The type of `OpSet.top_k`."""
+
+    def __call__(
+        self, x: Float[mx.array, "*batch V"], k: int
+    ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
+        """See `tinyllm_ops.top_k`."""
+        ...
+
+
+@runtime_checkable
+class LogProbability(Protocol):
+    """The type of `OpSet.log_probability`."""
+
+    def __call__(
+        self, x: Float[mx.array, "*batch V"], ids: Integer[mx.array, "*batch K"]
+    ) -> Float32[mx.array, "*batch K"]:
+        """See `tinyllm_ops.log_probability`."""
+        ...
 
 
 @dataclass(frozen=True)
 class OpSet:
-    """One implementation of each op; layers take an OpSet and know of no backend.
+    """One implementation of each op. Layers take an OpSet and know no backend.
 
-    Two OpSets give the same numbers up to the rounding of the dtype, and refuse the same
-    arguments with the same words (`tinyllm_ops.contract`).
+    Two OpSets give the same numbers up to the rounding of the dtype, and refuse the same arguments
+    with the same words (`tinyllm_ops.checks`). To try an op of your own, replace it:
 
-    The fields are the fine ops. The methods are the coarse ones, the halves of a transformer block
-    and blocks one after the other: here they are compositions of the fields, to be read; a backend
-    for which many small steps are too slow may compute each as a whole.
+        ops = dataclasses.replace(REFERENCE, rope=my_rope)
+
+    The replaced op runs wherever a layer calls that op: fusions that stand for it are dropped, with
+    a warning that names them. Ops do not call each other through the OpSet. A new `attention` is
+    not used by `paged_attention`, nor a new `softmax` by `attention`.
+
+    Attributes:
+        name: name of the implementation, such as "reference".
+        norm_rope: a fusion of `rms_norm` and `rope`, or None. Layers call the function
+            `tinyllm_ops.norm_rope`, which composes the two ops where there is no fusion.
     """
 
     name: str
@@ -55,7 +229,6 @@ class OpSet:
     expert_linear: ExpertLinear
     embedding: Embedding
     softmax: Softmax
-    silu: Silu
     swiglu: Swiglu
     rms_norm: RmsNorm
     rope: Rope
@@ -65,248 +238,43 @@ class OpSet:
     argmax: Argmax
     top_k: TopK
     log_probability: LogProbability
+    norm_rope: Fusion[NormRope] | None = None
 
-    def prepare(self, weights: MutableMapping[str, Weight]) -> None:
-        """Get ready for weights that a model will be computed with, before it is made of them.
+    def __post_init__(self) -> None:
+        """Bind fusions to the ops that they stand for; drop fusions of replaced ops."""
+        bind_fusions(self, self.name)
 
-        There is nothing to do here; a backend may care how they lie in memory, and put others in
-        their place. Those have the same numbers, and are read like them by every OpSet.
 
-        Args:
-            weights: each is replaced before the next is looked at. One that nobody else holds may
-                be changed where it lies.
-        """
+def norm_rope(
+    ops: OpSet,
+    x: Float[mx.array, "B L H D"],
+    weight: Float[mx.array, "D"] | None,
+    eps: float,
+    positions: Positions = slice(None),
+    base: float = 10000.0,
+    traditional: bool = False,
+    scaling: Yarn | None = None,
+) -> Float[mx.array, "B H L D"]:
+    """Normalize each head, rotate it to its position, and move the heads before the tokens.
 
-    def feed_forward(
-        self, x: Float[mx.array, "*batch E"], half: MlpBlock | MoeBlock
-    ) -> Float[mx.array, "*batch E"]:
-        """The half of a block behind attention, of either kind."""
-        return self.moe_block(x, half) if isinstance(half, MoeBlock) else self.mlp_block(x, half)
+    Queries and keys take this path from their projection to attention. The result is
+    rope(rms_norm(x)) with axes 1 and 2 swapped, computed by the fusion of `ops` if it has one.
 
-    def mlp_block(
-        self, x: Float[mx.array, "*batch E"], block: MlpBlock
-    ) -> Float[mx.array, "*batch E"]:
-        """x + down(silu(gate n) * (up n)), n = norm(x); without x where `residual` is off."""
-        normal = self._normalized(x, block.norm)
-        gated = self.swiglu(self.linear(normal, block.gate), self.linear(normal, block.up))
-        y = self.linear(gated, block.down)
-        return x + y if block.residual else y
+    Args:
+        ops: the implementation.
+        x: projected queries or keys.
+        weight: weight of the norm of each head (Qwen3), or None for no norm (Qwen2).
+        eps: eps of the norm, as in `rms_norm`.
+        positions: positions of the tokens, as in `rope`.
+        base: as in `rope`.
+        traditional: as in `rope`.
+        scaling: as in `rope`.
 
-    def moe_block(
-        self, x: Float[mx.array, "*batch E"], block: MoeBlock
-    ) -> Float[mx.array, "*batch E"]:
-        """x + sum of p_k mlp_k(n) over the chosen experts; without x where `residual` is off.
-
-        The axes say what the rows are, as in `linear`: those of `... 1 E` belong to texts of their
-        own.
-        """
-        normal = x if block.norm is None else self._normalized(x, block.norm)
-        shares, experts = self.route(normal, block)
-        chosen = experts.flatten()
-        order = mx.argsort(chosen)  # rows of one expert side by side: its matrices are read once
-        tokens = normal.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        rows = tokens[order // block.num_experts_per_tok]
-        decoded = x.shape[-2:-1] == (1,)
-        said = self.expert_mlp(rows, chosen[order], block, decoded=decoded)[mx.argsort(order)]
-        said = said.reshape(*experts.shape, x.shape[-1]).astype(mx.float32)
-        y = (said * shares[..., None]).sum(-2).astype(x.dtype)  # *batch K E to *batch E
-        return x + y if block.residual else y
-
-    def route(
-        self, x: Float[mx.array, "*batch E"], block: MoeBlock
-    ) -> tuple[Float32[mx.array, "*batch K"], Integer[mx.array, "*batch K"]]:
-        """Choose K experts a token: their shares, float32 and largest first, and their numbers."""
-        w = block.router
-        wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
-        shares = self.softmax(self.linear(x.astype(mx.float32), wide))  # *batch X
-        experts = mx.argsort(-shares, axis=-1)[..., : block.num_experts_per_tok]
-        shares = mx.take_along_axis(shares, experts, axis=-1)
-        if block.norm_topk_prob:
-            shares = shares / shares.sum(-1, keepdims=True)
-        return shares, experts
-
-    def expert_mlp(
-        self,
-        x: Float[mx.array, "R E"],
-        experts: Integer[mx.array, "R"],
-        block: MoeBlock,
-        *,
-        decoded: bool,
-    ) -> Float[mx.array, "R E"]:
-        """An MLP with the matrices of each row's own expert.
-
-        Args:
-            x: rows, those of one expert side by side.
-            experts: which of the experts held each goes to, in ascending order.
-            block: the experts.
-            decoded: whether each row belongs to a text of its own.
-        """
-        lead = (experts.size, 1) if decoded else (1, experts.size)
-        rows, where = x.reshape(*lead, x.shape[-1]), experts.reshape(lead)
-        gate, up = (self.expert_linear(rows, w, where) for w in (block.gate, block.up))
-        return self.expert_linear(self.swiglu(gate, up), block.down, where).reshape(x.shape)
-
-    def attention_block(
-        self,
-        x: Float[mx.array, "B L E"],
-        block: AttentionBlock,
-        keys: Float[mx.array, "B Hkv capacity D"],
-        values: Float[mx.array, "B Hkv capacity D"],
-        offset: int,
-    ) -> tuple[
-        Float[mx.array, "B L E"],
-        Float[mx.array, "B Hkv capacity D"],
-        Float[mx.array, "B Hkv capacity D"],
-    ]:
-        """The attention half over dense keys and values: norm, q k v, RoPE, attention, residual.
-
-        Args:
-            x: L new tokens of each row.
-            block: weights and settings.
-            keys: those of the `offset` tokens before, with room for L more. They are written in
-                place if nobody else holds the array when the graph is computed.
-            values: like keys.
-            offset: tokens seen before: the position of the first new one.
-
-        Returns:
-            What leaves the block, keys and values with the new tokens.
-        """
-        end = offset + x.shape[1]
-        q, k, v = self.attention_inputs(x, block, slice(offset, end))
-        keys[..., offset:end, :] = k
-        values[..., offset:end, :] = v
-        # A single query is the last token and sees everything: it needs no mask.
-        mask = "causal" if x.shape[1] > 1 else None
-        heads = self.attention(q, keys[..., :end, :], values[..., :end, :], block.scale, mask)
-        return self.attention_output(x, heads, block), keys, values
-
-    def paged_attention_block(
-        self,
-        x: Float[mx.array, "B L E"],
-        block: AttentionBlock,
-        keys: Weight,
-        values: Weight,
-        pages: PagedTokens,
-    ) -> tuple[Float[mx.array, "B L E"], Weight, Weight]:
-        """The attention half over keys and values in pages, for the tokens of many requests.
-
-        Args:
-            x: T tokens. `T 1 E` are tokens that are decoded, each a row of its own; `1 T E` are
-                chunks of prompts, one after the other.
-            block: weights and settings.
-            keys: `P Hkv page D`, dense or quantized; new ones are quantized as the others are, and
-                seen so. They are written in place if nobody else holds the arrays when the graph
-                is computed.
-            values: like keys.
-            pages: whose tokens these are, and where they belong.
-
-        Returns:
-            What leaves the block, keys and values with the new tokens.
-
-        Raises:
-            ValueError: if shapes do not fit.
-        """
-        kv_heads, dim = block.num_kv_heads, block.head_dim
-        check_paged_attention_block(x, pages.count, kv_heads, dim, keys, values)
-        lead = x.shape[:2]
-        made = self.attention_inputs(x, block, pages.positions.reshape(lead))
-        q, k, v = (part.swapaxes(1, 2).flatten(0, 1) for part in made)  # T heads D
-        keys = write_slots(keys, self._like(k, keys), pages.slots)
-        values = write_slots(values, self._like(v, values), pages.slots)
-        where = (pages.block_table, pages.query_starts, pages.context_lengths)
-        out = self.paged_attention(q, keys, values, *where, block.scale, pages.window)
-        heads = mx.unflatten(out, 0, lead).swapaxes(1, 2)  # B H L D
-        return self.attention_output(x, heads, block), keys, values
-
-    def blocks(
-        self,
-        x: Float[mx.array, "B L E"],
-        blocks: Sequence[Block],
-        stores: Sequence[tuple[mx.array, mx.array]],
-        offset: int,
-    ) -> tuple[Float[mx.array, "B L E"], list[tuple[mx.array, mx.array]]]:
-        """Blocks one after the other over dense keys and values.
-
-        Args:
-            x: L new tokens of each row.
-            blocks: the first one takes x, each other one what leaves the one before.
-            stores: keys and values of each, as `attention_block` has them.
-            offset: tokens seen before, in all of them.
-
-        Returns:
-            What leaves the last one, keys and values of each with the new tokens.
-        """
-        written = []
-        for block, store in zip(blocks, stores, strict=True):
-            x, keys, values = self.attention_block(x, block.attention, *store, offset)
-            x = self.feed_forward(x, block.mlp)
-            written.append((keys, values))
-        return x, written
-
-    def paged_blocks(
-        self,
-        x: Float[mx.array, "B L E"],
-        blocks: Sequence[Block],
-        stores: Sequence[tuple[Weight, Weight]],
-        pages: PagedTokens,
-    ) -> tuple[Float[mx.array, "B L E"], list[tuple[Weight, Weight]]]:
-        """Blocks one after the other over keys and values in pages.
-
-        Args:
-            x: T tokens, as in `paged_attention_block`.
-            blocks: the first one takes x, each other one what leaves the one before.
-            stores: keys and values of each, as `paged_attention_block` has them.
-            pages: whose tokens these are, and where they belong in all of them.
-
-        Returns:
-            What leaves the last one, keys and values of each with the new tokens.
-
-        Raises:
-            ValueError: if shapes do not fit.
-        """
-        written = []
-        for block, store in zip(blocks, stores, strict=True):
-            x, keys, values = self.paged_attention_block(x, block.attention, *store, pages)
-            x = self.feed_forward(x, block.mlp)
-            written.append((keys, values))
-        return x, written
-
-    def attention_inputs(
-        self, x: Float[mx.array, "B L E"], block: AttentionBlock, positions: Positions
-    ) -> tuple[
-        Float[mx.array, "B H L D"], Float[mx.array, "B Hkv L D"], Float[mx.array, "B Hkv L D"]
-    ]:
-        """What attention is asked and given: queries, keys and values of the new tokens."""
-        x = x if block.norm is None else self._normalized(x, block.norm)
-
-        def heads(projection: Projection, norm: Norm | None) -> mx.array:
-            split = mx.unflatten(
-                self.linear(x, projection.weight, projection.bias), -1, (-1, block.head_dim)
-            )
-            return split if norm is None else self._normalized(split, norm)  # B L heads D
-
-        rotary = block.rotary
-        q, k = (
-            self.rope(each, positions, rotary.base, rotary.traditional, rotary.scaling)
-            for each in (heads(block.q, block.q_norm), heads(block.k, block.k_norm))
-        )
-        v = heads(block.v, None)
-        return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
-
-    def attention_output(
-        self, x: Float[mx.array, "B L E"], heads: Float[mx.array, "B H L D"], block: AttentionBlock
-    ) -> Float[mx.array, "B L E"]:
-        """x + o(heads side by side); without x where `residual` is off."""
-        joined = heads.swapaxes(1, 2).flatten(2)  # B L H*D
-        y = self.linear(joined, block.o.weight, block.o.bias)
-        return x + y if block.residual else y
-
-    def _like(self, rows: mx.array, stored: Weight) -> Weight:
-        """Rows in the format of a cache."""
-        if isinstance(stored, mx.array):
-            return rows
-        return self.quantize(rows, stored.group_size, stored.bits, stored.mode)
-
-    def _normalized(self, x: mx.array, norm: Norm) -> mx.array:
-        """RMSNorm with the weight and eps of a block."""
-        return self.rms_norm(x, norm.weight, norm.eps)
+    Raises:
+        ValueError: as `rms_norm` and `rope`.
+    """
+    if ops.norm_rope is not None:
+        return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling)
+    if weight is not None:
+        x = ops.rms_norm(x, weight, eps)
+    return ops.rope(x, positions, base, traditional, scaling).swapaxes(1, 2)

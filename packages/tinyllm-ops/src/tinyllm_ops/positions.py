@@ -1,4 +1,4 @@
-"""Where in its text each token stands."""
+"""Positions of tokens in their sequences."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ Positions = slice | Sequence[slice] | mx.array
 def position_array(
     positions: Positions, batch: int, length: int
 ) -> Integer[mx.array, "rows {length}"]:
-    """Write positions out as integers, with one row for all (`1 L`) or one each (`B L`).
+    """Write positions out as integers, with one row for all (`1 L`) or one for each (`B L`).
 
     Args:
-        positions: `slice(5, 10)` puts token 0 of every row at 5; a list holds one slice a row;
-            an integer array of shape `L` or `B L` is taken as it is.
-        batch: rows B.
-        length: tokens a row, L.
+        positions: `slice(5, 10)` puts token 0 of every row at position 5. A list holds one slice
+            for each row. An integer array of shape `L`, `1 L` or `B L` is taken as it is.
+        batch: number of rows, B.
+        length: tokens per row, L.
 
     Raises:
-        ValueError: if a slice does not cover exactly L positions from 0 on, or there are not B.
+        ValueError: if a slice does not cover exactly L positions from 0 on, a list does not hold B
+            slices, or an array has another shape or dtype.
     """
+    check_positions(positions)
     if isinstance(positions, slice):
         start = slice_start(positions, length)
         return mx.arange(start, start + length)[None]
@@ -39,20 +41,31 @@ def position_array(
     return row_starts(positions, batch, length)[:, None] + mx.arange(length)
 
 
+def check_positions(positions: object) -> None:
+    """Raise ValueError unless `positions` is a slice, a sequence of slices or an array."""
+    if isinstance(positions, slice | mx.array):
+        return
+    if not (isinstance(positions, Sequence) and all(isinstance(row, slice) for row in positions)):
+        raise ValueError(
+            "positions: expected a slice, one slice a row or an integer array, got "
+            f"{positions!r}: `slice(3, 3 + L)` starts at 3"
+        )
+
+
 def row_starts(
     positions: Sequence[slice], batch: int, length: int
 ) -> Integer[mx.array, " {batch}"]:
-    """The first position of each row, from one slice a row."""
+    """Return the first position of each row, from one slice for each row."""
     if len(positions) != batch:
         raise ValueError(f"positions: expected {batch} slices, one a row, got {len(positions)}")
     return mx.array([slice_start(row, length) for row in positions], dtype=mx.int32)
 
 
 def slice_start(positions: slice, length: int) -> int:
-    """The first of the `length` positions that a slice stands for.
+    """Return the first of the `length` positions that a slice stands for.
 
     Raises:
-        ValueError: if it has a step, starts below 0 or has another length.
+        ValueError: if the slice has a step, starts below 0 or has another length.
     """
     start = positions.start or 0
     stop = start + length if positions.stop is None else positions.stop

@@ -1,4 +1,4 @@
-"""How fast each pair of features turns, as trained or stretched to longer texts by YaRN."""
+"""Rotary frequencies of the pairs of features, as trained or stretched to longer texts by YaRN."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from dataclasses import dataclass
 class Yarn:
     """Settings of YaRN (Peng et al. 2023): Qwen's way from 32,768 to 131,072 tokens.
 
-    Pairs that turn more than `beta_fast` times in the original context keep their frequency: they
-    tell neighbors apart. Those that turn less than `beta_slow` times are slowed down by `factor`:
-    they tell where in the text a token is. Between them, a ramp. Rotated vectors are lengthened by
-    `magnitude`, since attention over more keys needs sharper scores.
+    Pairs that turn more than `beta_fast` times in the original context keep their frequency,
+    because they distinguish neighbors. Pairs that turn less than `beta_slow` times are slowed down
+    by `factor`, because they encode the place of a token in the text. Between them, the slowdown
+    rises linearly. Rotated vectors are lengthened by `magnitude`, since attention over more keys
+    needs sharper scores.
 
     Attributes:
-        factor: of the new context to the original one.
-        original_max_position_embeddings: the context of the training, in tokens.
-        beta_fast: turns above which a pair is left alone.
+        factor: new context length / original context length.
+        original_max_position_embeddings: context length of the training, in tokens.
+        beta_fast: turns above which a pair keeps its frequency.
         beta_slow: turns below which a pair is slowed down by the whole factor.
         attention_factor: the magnitude; None for the paper's 0.1 ln(factor) + 1.
-        truncate: move the ends of the ramp outwards to whole pairs, as the paper's code does.
+        truncate: round the ends of the ramp outwards to whole pairs, as the paper's code does.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -56,13 +57,13 @@ class Yarn:
 
     @property
     def magnitude(self) -> float:
-        """What rotated queries and keys are multiplied by."""
+        """The factor that rotated queries and keys are multiplied by."""
         if self.attention_factor is not None:
             return self.attention_factor
         return 0.1 * math.log(self.factor) + 1.0
 
     def slowed(self, dim: int, base: float) -> list[float]:
-        """How much of the slowing down each of the D/2 pairs gets, 0 to 1."""
+        """Return the slowdown of each of the D/2 pairs, from 0 (none) to 1 (the whole factor)."""
 
         def pair_of(turns: float) -> float:
             # The pair i with original / (2 pi base^(i / (D/2))) = turns.
@@ -79,10 +80,10 @@ class Yarn:
 
 @functools.cache
 def rotary_frequencies(dim: int, base: float, scaling: Yarn | None) -> tuple[float, ...]:
-    """Radians a token for each of the D/2 pairs: base^(-i / (D/2)), slowed down by YaRN if given.
+    """Radians per token of each of the D/2 pairs: base^(-i / (D/2)), slowed down by YaRN if given.
 
     Raises:
-        ValueError: if YaRN is asked for with a base of 1 or less, for which it has no ramp.
+        ValueError: if `scaling` is given with a base of 1 or less, for which YaRN has no ramp.
     """
     half = dim // 2
     plain = [base ** (-i / half) for i in range(half)]

@@ -8,7 +8,7 @@ for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages))
 from tinyllm_qwen.checkpoint.mlx_lm import from_mlx_lm
 from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.convert import Conversion, convert
 from tinyllm_qwen.errors import CheckpointError, ConversionError, HubError, TemplateError
 from tinyllm_qwen.generate import generate
@@ -16,19 +16,19 @@ from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sampler import Sampler
-from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.output import Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 __all__ = [
     "CheckpointError",
     "Conversion",
+    "ConversionConfig",
     "ConversionError",
     "GenerationConfig",
     "HubError",
     "Piece",
     "Qwen",
     "QwenConfig",
-    "Recipe",
     "Sampler",
     "SamplingParams",
     "Stats",

@@ -1,4 +1,4 @@
-"""What can go wrong with a model's files, and with fetching them."""
+"""Errors of checkpoints, conversions, templates and downloads."""
 
 
 class CheckpointError(ValueError):

@@ -4,21 +4,21 @@ import time
 from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
-from tinyllm_layers import KVCache
+from tinyllm_layers import Batch, KVCache
 
-from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.caches import common_offset
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler
-from tinyllm_qwen.text.output import OutputProcessor
-from tinyllm_qwen.text.piece import Piece, Stats
+from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512
 
 
 def generate(
-    model: Qwen,
+    model: LanguageModel,
     tokenizer: Tokenizer,
     prompt: str | Sequence[int],
     *,
@@ -40,8 +40,8 @@ def generate(
         model: the model.
         tokenizer: its tokenizer, whose end tokens end the text.
         prompt: text, taken as it is (see `Tokenizer.apply_chat_template`), or token ids.
-        max_tokens: how many tokens at most; fewer where the model's context ends.
-        sampling: how tokens are chosen; greedy unless told.
+        max_tokens: the most tokens to generate; fewer where the model's context ends.
+        sampling: the sampling parameters; greedy unless given.
         stop: strings that end the text; it stops before them.
         cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
             they hold the prompt and all tokens given but the last; a rotating cache that has
@@ -105,17 +105,11 @@ def generate(
     return pieces()
 
 
-def _cached(cache: Sequence[KVCache], model: Qwen) -> int:
-    """Tokens that the caches hold, once they are known to hold the same ones."""
-    if len(cache) != len(model.blocks):
-        raise ValueError(f"cache: expected {len(model.blocks)}, one a block, got {len(cache)}")
-    offsets = {block.offset for block in cache}
-    if len(offsets) > 1:
-        raise ValueError(
-            f"cache: expected the same tokens in every block, got {sorted(offsets)} of them: an "
-            "interrupted call left it so, begin with a new one"
-        )
-    return offsets.pop()
+def _cached(cache: Sequence[KVCache], model: LanguageModel) -> int:
+    """The number of tokens that the caches of all layers hold."""
+    if len(cache) != model.num_layers:
+        raise ValueError(f"cache: expected {model.num_layers}, one a layer, got {len(cache)}")
+    return common_offset(cache)
 
 
 def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
@@ -133,37 +127,40 @@ def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
 
 
 def _prefill(
-    model: Qwen,
+    model: LanguageModel,
     tokens: Sequence[int],
     cache: Sequence[KVCache],
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
 ) -> None:
-    """Fill the cache with all tokens but the last, which decoding starts from.
+    """Fill the cache with all tokens but the last, with which decoding begins.
 
-    There are no logits here, so the head costs nothing.
+    Nothing is scored here, so the head costs nothing.
     """
     for start in range(0, len(tokens), chunk):
-        piece = list(tokens[start : start + chunk])
-        model.hidden(mx.array(piece, dtype=mx.int32)[None], cache)
-        mx.eval([array for block in cache for array in block.arrays])
+        piece = mx.array([tokens[start : start + chunk]], dtype=mx.int32)
+        batch = Batch.at(cache[0].offset, 1, piece.shape[1], "prefill")
+        model.hidden(piece, batch, cache)
+        mx.eval([array for layer in cache for array in layer.arrays])
         if on_prefill is not None:
-            on_prefill(start + len(piece), len(tokens))
+            on_prefill(start + piece.shape[1], len(tokens))
 
 
-def _step(model: Qwen, token: mx.array, cache: Sequence[KVCache], sampler: Sampler) -> Sample:
-    """Build the graph that puts one token in and chooses the next."""
-    h = model.hidden(token.reshape(1, 1), cache)
-    count = None if model.share is None else sampler.num_candidates
-    if count is None:
-        return sampler(model.head(h)[0, 0])
-    return sampler.from_candidates(model.best(h, count).at(0, 0))
+def _step(
+    model: LanguageModel, token: mx.array, cache: Sequence[KVCache], sampler: Sampler
+) -> Sample:
+    """Build the graph that computes one token and chooses the next."""
+    tokens, batch = token.reshape(1, 1), Batch.at(cache[0].offset, 1, 1, "decode")
+    if model.num_ranks > 1 and sampler.num_candidates is not None:
+        best = model.best(tokens, batch, cache, sampler.num_candidates)
+        return sampler.from_candidates(best.at(0))
+    return sampler(model(tokens, cache, batch, last=1)[0, 0])
 
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:
-    """Take back the token that was put in ahead; a ring that has turned keeps it."""
-    # An interrupt in the middle of a forward pass leaves the blocks at different lengths.
-    length = min(length, *(block.offset for block in cache))
-    if all(block.can_trim(length) for block in cache):
-        for block in cache:
-            block.trim(length)
+    """Take back the token that was computed ahead; a ring that has turned keeps it."""
+    # An interrupt in the middle of a forward pass leaves the layers at different lengths.
+    length = min(length, *(layer.offset for layer in cache))
+    if all(layer.can_trim(length) for layer in cache):
+        for layer in cache:
+            layer.trim(length)

@@ -1,9 +1,9 @@
-"""From a folder or a repository's name to a model and its tokenizer."""
+"""Load a model and its tokenizer from a folder or a repository."""
 
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_layers import Ranks
+from tinyllm_layers import Backend, RankCommunicator
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.checkpoint.hub import resolve
@@ -11,7 +11,7 @@ from tinyllm_qwen.checkpoint.weights import Progress, load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel.share import Share
+from tinyllm_qwen.parallel.groups import ParallelGroups
 from tinyllm_qwen.parallel.split import HEADS, Split
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
@@ -28,18 +28,19 @@ def load(
 ) -> tuple[Qwen, Tokenizer]:
     """Load a model and its tokenizer.
 
-    What is quick to check is checked first: a config that is refused costs no reading of weights.
+    The config and the tokenizer are checked first: an error in them costs no reading of weights.
 
     Args:
         path_or_repo: the folder of a checkpoint, "pico" for the built-in model, or the name of a
             repository on the Hugging Face Hub, such as "Qwen/Qwen3-0.6B".
-        ops: the implementation of the model's maths.
+        ops: the implementation of the model's maths, or a `Backend`, which brings a faster stack of
+            layers and prepares the weights for it.
         dtype: of the floating weights; None keeps the checkpoint's own.
         revision: branch, tag or commit of a repository.
         progress: called with the bytes of weights read so far and in all.
-        group: processes that share the model, from `mx.distributed.init`; each loads its own part
-            of every layer, reads no more than that, and computes with the others: see `Ranks`.
-        split: how they share it, if a part of every layer is not what each is to have.
+        group: processes that share the model, from `mx.distributed.init`. Each loads its own part
+            and computes with the others: see `RankCommunicator`.
+        split: by heads, so that each has a part of every layer, or by layers.
 
     Raises:
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
@@ -55,13 +56,15 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the embedding "
             f"{config.vocab_size} rows: tokenizer.json and config.json are not of one model"
         )
+    groups = None
     if group is None or group.size() == 1:
         weights = load_weights(folder, config, dtype=dtype, progress=progress)
+    else:
+        ranks = RankCommunicator(group)
+        weights, partitions = load_part(
+            folder, config, ranks.rank, ranks.size, split=split, dtype=dtype, progress=progress
+        )
+        groups = ParallelGroups.of(ranks, partitions)
+    if isinstance(ops, Backend):
         ops.prepare(weights)
-        return Qwen(config, weights, ops=ops), tokenizer
-    ranks = Ranks(group)
-    weights, partition = load_part(
-        folder, config, ranks.rank, ranks.size, split=split, dtype=dtype, progress=progress
-    )
-    ops.prepare(weights)
-    return Qwen(config, weights, ops=ops, share=Share(ranks, partition)), tokenizer
+    return Qwen(config, weights, ops=ops, groups=groups), tokenizer

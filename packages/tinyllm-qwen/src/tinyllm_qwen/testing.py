@@ -18,7 +18,7 @@ class Vocabulary:
     """One token a byte, the control tokens, and further texts.
 
     Attributes:
-        tokenizer: what turns text into tokens.
+        tokenizer: turns text into tokens.
         size: rows of an embedding for it.
     """
 
@@ -49,7 +49,7 @@ def scripted_checkpoint(
 
     Args:
         folder: to be made.
-        following: which token comes after which; both become tokens.
+        following: the successor of each token; both become tokens.
         template: the chat template.
         context: tokens of the context.
     """

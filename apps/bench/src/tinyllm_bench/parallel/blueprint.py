@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import mlx.core as mx
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.schema import check_manifest

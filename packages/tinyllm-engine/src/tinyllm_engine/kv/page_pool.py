@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import psutil
 from tinyllm_layers import PagedCache
-from tinyllm_qwen import Qwen
+from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.config import EngineSettings
 
@@ -21,12 +21,18 @@ class PagePool:
 
     Attributes:
         num_pages: pages that requests can hold.
-        page_bytes: bytes of one page, in all layers of both models.
+        page_bytes: bytes of one page, in all layers of both models; with several ranks, in the one
+            that has the most.
         caches: one for each layer.
         draft_caches: one for each layer of the draft model.
     """
 
-    def __init__(self, model: Qwen, settings: EngineSettings, draft: Qwen | None = None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        settings: EngineSettings,
+        draft: LanguageModel | None = None,
+    ) -> None:
         """Take the memory.
 
         Raises:
@@ -36,8 +42,10 @@ class PagePool:
         self._model = model
         self._draft = draft
         models = (model,) if draft is None else (model, draft)
-        self.page_bytes = sum(cache.nbytes for each in models for cache in self._pages(each, 1))
-        self.num_pages = self._affordable(model)
+        self.page_bytes = sum(
+            each.page_bytes(settings.page_size, kv_bits=settings.kv_bits) for each in models
+        )
+        self.num_pages = self._count(model.config.context_length)
         self.caches: list[PagedCache] = []
         self.draft_caches: list[PagedCache] = []
         self.renew()
@@ -63,28 +71,13 @@ class PagePool:
     def _all_caches(self) -> list[PagedCache]:
         return [*self.caches, *self.draft_caches]
 
-    def _pages(self, model: Qwen, count: int) -> list[PagedCache]:
+    def _pages(self, model: LanguageModel, count: int) -> list[PagedCache]:
         """Make empty pages for all layers of a model."""
         settings = self._settings
         return model.make_pages(count, settings.page_size, kv_bits=settings.kv_bits)
 
-    def _affordable(self, model: Qwen) -> int:
-        """Return the number of pages that every process that shares the model has memory for.
-
-        Another process may hold more of the model's heads or layers, within the same memory.
-        """
-        settings, count = self._settings, self._wanted(model.config.context_length)
-        memory_bytes = count * self.page_bytes
-        within = model.pages_within(memory_bytes, settings.page_size, kv_bits=settings.kv_bits)
-        if not within:
-            raise ValueError(
-                f"memory_bytes: expected what one page of {settings.page_size} tokens takes in "
-                f"each process, got {memory_bytes}, which is less in one of them: give more"
-            )
-        return min(count, within)
-
-    def _wanted(self, context_length: int) -> int:
-        """Return the number of pages that the settings ask for, or need, in this process."""
+    def _count(self, context_length: int) -> int:
+        """Return the number of pages that the settings ask for, or need."""
         settings = self._settings
         limit = settings.memory_bytes
         if limit is not None:

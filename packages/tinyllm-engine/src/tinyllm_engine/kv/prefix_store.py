@@ -12,7 +12,7 @@ from typing import cast
 import mlx.core as mx
 from tinyllm_layers import PagedCache
 from tinyllm_ops import QuantizedTensor
-from tinyllm_qwen import Qwen
+from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 
@@ -142,7 +142,7 @@ def _checksum(tensors: Mapping[str, mx.array]) -> str:
     return digest.hexdigest()
 
 
-def model_fingerprint(model: Qwen) -> str:
+def model_fingerprint(model: LanguageModel) -> str:
     """Return a hash of a model's config and of a sample of each of its weights.
 
     Models with the same fingerprint compute the same keys and values for a text.

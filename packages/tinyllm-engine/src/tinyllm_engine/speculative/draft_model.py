@@ -7,7 +7,7 @@ from typing import cast
 
 import mlx.core as mx
 from tinyllm_layers import PagedCache
-from tinyllm_qwen import Qwen
+from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
@@ -33,7 +33,7 @@ class DraftModel:
 
     def __init__(
         self,
-        model: Qwen,
+        model: LanguageModel,
         caches: Sequence[PagedCache],
         progress: DraftProgress,
         reserve: Callable[[RequestState, int], bool],

@@ -1,7 +1,8 @@
-"""The maths of tinyllm-ops as Metal kernels, compiled by MLX on the Mac that runs them.
+"""The ops of tinyllm-ops as Metal kernels, compiled by MLX on the Mac that runs them.
 
-One folder for each op: `__init__.py` is the contract, the grid and the reasons for it, the `.metal`
-file beside it the kernel. `kernel.py` hands the text to MLX, `opset.py` is the OpSet.
+Each op has a folder. Its `__init__.py` holds the function of the contract and the size of the grid
+with the reasons for it. The `.metal` files beside it hold the kernel. `kernel.py` passes the text
+to MLX, and `opset.py` collects the functions in one OpSet.
 """
 
 from tinyllm_kernels.metal.opset import METAL

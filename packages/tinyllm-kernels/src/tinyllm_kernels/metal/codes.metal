@@ -1,9 +1,9 @@
-// Quantized numbers: scale * code + bias, a code being BITS bits. Codes are packed lowest bit first,
-// so that 32 of them are BITS whole words, whatever BITS is, and belong to one group.
+// Affine codes. A number is scale * code + bias, with a code of BITS bits. Codes are packed lowest
+// bit first: for any width, 32 codes are BITS whole words, and all of them belong to one group.
 #include <metal_stdlib>
 using namespace metal;
 
-// Code `i` of those that begin at `words`.
+// Returns code `i` of the row that begins at `words`.
 template <int BITS, typename W>
 inline uint code_at(W words, uint i) {
   const uint bit = i * BITS, shift = bit % 32;

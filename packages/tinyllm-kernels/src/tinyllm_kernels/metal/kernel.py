@@ -1,4 +1,4 @@
-"""A kernel of this package: text from its `.metal` files, handed to MLX at the first call."""
+"""Metal kernels: text from the `.metal` files of this package, passed to MLX at the first call."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from importlib import resources
 
 import mlx.core as mx
 
-from tinyllm_kernels.arguments import arrays
+SIMD = 32
+"""Threads of a simdgroup, on every Apple GPU."""
 
-SIMD = 32  # threads of a simdgroup, on every Apple GPU
-MAX_THREADS = 1024  # of a threadgroup
+MAX_THREADS = 1024
+"""Threads of a threadgroup, at most."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Metal kernel, which is compiled once for each choice of its template arguments.
+    """A Metal kernel. MLX compiles it once for each choice of its template arguments.
 
-    MLX writes the function around `body`. It hands an array of fewer than eight elements over in
-    the address space `constant`, any other one in `device`: the functions that a body calls take
-    pointers to inputs of either kind, as template parameters.
+    MLX writes the function around `body`. It passes an array of fewer than eight elements in the
+    address space `constant`, and any larger array in `device`. Functions that a body calls
+    therefore take pointers to inputs as template parameters.
 
     Attributes:
-        name: of the function.
-        files: whose functions the body calls, relative to this folder; in the order of their text.
-        inputs: names of the inputs, as the body knows them.
+        name: name of the kernel function.
+        files: Metal files with the functions that the body calls, relative to this folder, in the
+            order in which they are included.
+        inputs: names of the inputs, as the body uses them.
         outputs: names of the outputs.
-        body: a call of a function in the files; declares the threadgroup memory, if there is any.
-        row_contiguous: whether MLX copies inputs that are not; otherwise the body uses strides.
+        body: text of the function body. It declares the threadgroup memory, if there is any.
+        row_contiguous: True if MLX copies inputs that are not row-contiguous. Otherwise the body
+            uses strides.
     """
 
     name: str
@@ -47,34 +50,39 @@ class Kernel:
         groups: tuple[int, int, int],
         group: tuple[int, int, int],
         template: Sequence[tuple[str, mx.Dtype | int | bool]] = (),
+        init_value: float | None = None,
     ) -> list[mx.array]:
-        """Run the kernel, lazily as everything in MLX.
+        """Add the kernel to MLX's graph.
 
         Args:
-            inputs: in the order of their names; a number is a `constant` of the body.
-            outputs: shape and dtype of each output, none of them empty.
-            groups: threadgroups along each axis.
+            inputs: arrays and numbers in the order of their names. A number becomes a `constant`.
+            outputs: shape and dtype of each output. No output may be empty.
+            groups: threadgroups along each axis, at least one.
             group: threads of a threadgroup along each axis.
-            template: names in the body that are constants when it is compiled.
+            template: names in the body that are constants at compile time, with their values.
+            init_value: value of the outputs before the kernel runs, for a kernel that does not
+                write all of them.
         """
         x, y, z = (count * size for count, size in zip(groups, group, strict=True))
-        results = made(self)(
+        results = mlx_kernel(self)(
             inputs=list(inputs),
             output_shapes=[tuple(shape) for shape, _ in outputs],
             output_dtypes=[dtype for _, dtype in outputs],
             grid=(x, y, z),  # MLX counts threads here, not groups
             threadgroup=group,
             template=list(template),
+            init_value=init_value,
         )
         assert isinstance(results, list)
-        return arrays(results)
+        return results
 
 
 @functools.cache
-def made(kernel: Kernel) -> Callable[..., object]:
-    """MLX's kernel object, which compiles the text when it is first evaluated.
+def mlx_kernel(kernel: Kernel) -> Callable[..., object]:
+    """Make MLX's kernel object, which compiles the text when it is first evaluated.
 
-    It is kept as long as the process lives; `made.cache_clear()` is for who changes a text.
+    The object is kept for the life of the process. Call `mlx_kernel.cache_clear()` after a change
+    of a text.
     """
     folder = resources.files("tinyllm_kernels.metal")
     texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in kernel.files)

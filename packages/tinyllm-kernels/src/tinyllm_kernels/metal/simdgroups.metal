@@ -1,9 +1,9 @@
-// Sums and maxima over the threads of a group, whose first axis is the only one.
+// Sums and maxima over the threads of a threadgroup with one axis.
 #include <metal_stdlib>
 using namespace metal;
 
-// The sum of `value` over the group, for every thread. Each simdgroup sums its lanes, then all
-// simdgroups sum what the others found: one barrier, and no second one to hand the result round.
+// Returns the sum of `value` over the group to every thread. Each simdgroup sums its lanes. Then
+// every simdgroup adds all of these sums, which saves a second barrier for handing out the result.
 inline float group_sum(float value, threadgroup float* partial, uint lane, uint simdgroup,
                        uint simdgroups) {
   const float sum = simd_sum(value);
@@ -14,7 +14,7 @@ inline float group_sum(float value, threadgroup float* partial, uint lane, uint 
   return simd_sum(lane < simdgroups ? partial[lane] : 0.0f);
 }
 
-// The largest `value` of the group, likewise.
+// Returns the largest `value` of the group to every thread.
 inline float group_max(float value, threadgroup float* partial, uint lane, uint simdgroup,
                        uint simdgroups) {
   const float top = simd_max(value);

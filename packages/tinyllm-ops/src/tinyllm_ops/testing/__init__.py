@@ -1,23 +1,25 @@
-"""What a new `OpSet` is measured with: an oracle in float64, and one table of tolerances.
+"""Test tools for a new `OpSet`: an oracle in float64, and one table of tolerances.
 
 Needs the extra `testing` (numpy). Nothing else in `tinyllm_ops` imports this package.
 
     x = normal((2, 3, 64), mx.bfloat16, seed=0)
-    assert_close(ops.silu(x), oracle.silu(exact(x)))
+    assert_close(silu(x), oracle.silu(exact(x)))
 """
 
+from tinyllm_ops.mlx import MLX
+from tinyllm_ops.reference import REFERENCE
 from tinyllm_ops.testing import oracle
 from tinyllm_ops.testing.arrays import exact, normal, rounded
 from tinyllm_ops.testing.devices import DEVICES
-from tinyllm_ops.testing.opsets import OPSETS
-from tinyllm_ops.testing.page_table import PageTable, page_table
+from tinyllm_ops.testing.page_table import page_table
 from tinyllm_ops.testing.tolerance import TOLERANCE, assert_close
+
+OPSETS = (REFERENCE, MLX)
 
 __all__ = [
     "DEVICES",
     "OPSETS",
     "TOLERANCE",
-    "PageTable",
     "assert_close",
     "exact",
     "normal",

@@ -1,4 +1,4 @@
-"""Inputs that an op and its oracle see alike: rounded to the dtype first, then read exactly."""
+"""Inputs for an op and its oracle: rounded to the dtype first, then read exactly."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyllm_ops.contract import Weight
-from tinyllm_ops.quantized_tensor import QuantizedTensor
+from tinyllm_ops.checks import Weight
+from tinyllm_ops.quantization.tensor import QuantizedTensor
 from tinyllm_ops.testing import oracle
 
 
 def rounded(values: NDArray[np.float64], dtype: mx.Dtype) -> mx.array:
-    """The nearest array of `dtype`, by way of float32."""
+    """Round to float32, then to `dtype`."""
     return mx.array(values.astype(np.float32)).astype(dtype)
 
 
 def normal(
     shape: Sequence[int], dtype: mx.Dtype = mx.float32, *, seed: int, magnitude: float = 1.0
 ) -> mx.array:
-    """Seeded normal numbers times `magnitude`, rounded to `dtype`."""
+    """Make seeded normal numbers times `magnitude`, rounded to `dtype`."""
     numbers = np.random.default_rng(seed).normal(size=tuple(shape))
     return rounded(np.asarray(numbers * magnitude), dtype)
 
 
 def exact(x: Weight) -> NDArray[np.float64]:
-    """The numbers that `x` holds, or stands for when it is quantized, in float64."""
+    """Return the numbers of `x` in float64, dequantized by the oracle if `x` is quantized."""
     if isinstance(x, QuantizedTensor):
         biases = None if x.biases is None else exact(x.biases)
         scales = np.array(x.scales) if x.biases is None else exact(x.scales)

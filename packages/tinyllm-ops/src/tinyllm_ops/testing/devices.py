@@ -1,4 +1,4 @@
-"""Where MLX can compute on this machine."""
+"""The devices on which MLX can compute on this machine."""
 
 import mlx.core as mx
 

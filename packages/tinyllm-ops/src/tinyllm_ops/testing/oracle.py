@@ -1,12 +1,15 @@
 """Each op in float64 NumPy, written from its formula; slow, plain, sharing nothing with the ops.
 
-Where an op broadcasts, the oracle repeats; where it takes apart, the oracle uses complex numbers;
-where it shifts bits in parallel, the oracle reads one long integer. Arrays in, arrays out, no MLX.
+The oracle takes another path than the ops, so that both do not share a mistake. It repeats keys
+where an op broadcasts them, rotates complex numbers instead of pairs of features, and packs codes
+into one long integer instead of shifting bits in parallel. It takes and returns NumPy arrays, and
+does not use MLX.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +21,12 @@ Ids = NDArray[np.integer]
 Words = NDArray[np.uint32]
 
 
-def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
-    """y[o] = sum over i of x[i] w[o, i], + bias[o]."""
+def linear(x: Array, w: Array, bias: Array | None = None, residual: Array | None = None) -> Array:
+    """y[o] = sum over i of x[i] w[o, i], + bias[o] + residual[o]."""
     y: Array = np.einsum("...i,oi->...o", x, w)
-    return y if bias is None else y + bias
+    for term in (bias, residual):
+        y = y if term is None else y + term
+    return y
 
 
 def expert_linear(x: Array, w: Array, experts: Ids) -> Array:
@@ -31,7 +36,7 @@ def expert_linear(x: Array, w: Array, experts: Ids) -> Array:
 
 
 def embedding(ids: Ids, w: Array) -> Array:
-    """Row w[id] for each id."""
+    """w[id] for each id."""
     rows: Array = np.take(w, ids, axis=0)
     return rows
 
@@ -79,7 +84,8 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
 def yarn(dim: int, base: float, scaling: Yarn) -> tuple[Array, float]:
     """Frequencies of the D/2 pairs and the magnitude, equation by equation (Peng et al. 2023).
 
-    Solves r = context / wavelength for the pair where r is beta, and ramps between the two.
+    Solves r = context / wavelength for the pairs where r is beta_fast and beta_slow, and
+    interpolates linearly between them.
     """
     pair = np.arange(dim // 2)
     frequency = base ** (-2.0 * pair / dim)
@@ -105,14 +111,14 @@ def rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Array:
-    """Each pair as a complex number a + ib, times exp(i position base^(-pair / (D/2))).
+    """Multiply each pair, as a complex number a + ib, by exp(i position base^(-pair / (D/2))).
 
     Args:
         x: `B L H D`.
         positions: the position of each token, of a shape that broadcasts to `B L`.
         base: see `tinyllm_ops.rope`.
-        traditional: pairs are neighbors; otherwise i and i + D/2.
-        scaling: takes the frequencies of `yarn`, and its magnitude.
+        traditional: pair neighbors; otherwise i and i + D/2.
+        scaling: use the frequencies and the magnitude of `yarn`.
     """
     pairs = (x.shape[-1] // 2, 2) if traditional else (2, x.shape[-1] // 2)
     split = x.reshape(*x.shape[:-1], *pairs)
@@ -153,7 +159,10 @@ def attention_simple(
 def attention(
     q: Array, k: Array, v: Array, scale: float | None = None, mask: Array | str | None = None
 ) -> Array:
-    """Query head h reads key/value head h // (H / Hkv); mask "causal" or additive, to `H L S`."""
+    """Attention in which query head h reads key/value head h // (H / Hkv).
+
+    The mask is "causal", or additive and broadcast to `H L S`.
+    """
     group = q.shape[-3] // k.shape[-3]
     k, v = np.repeat(k, group, axis=-3), np.repeat(v, group, axis=-3)
     added = causal_mask(q.shape[-2], k.shape[-2]) if isinstance(mask, str) else mask
@@ -164,30 +173,28 @@ def paged_attention(
     q: Array,
     k: Array,
     v: Array,
-    block_table: Ids,
-    query_starts: Ids,
-    context_lengths: Ids,
+    block_tables: Sequence[Sequence[int]] | Ids,
+    cu_seqlens_q: Sequence[int] | Ids,
+    seq_lens: Sequence[int] | Ids,
     scale: float | None = None,
     window: int | None = None,
 ) -> Array:
-    """One token of one request at a time: the keys it sees are looked up for it alone."""
+    """Attention of one token at a time, which looks up the keys that it sees one by one."""
     out = np.zeros_like(q)
     page = k.shape[2]
-    for r, context in enumerate(context_lengths):
-        first, end = query_starts[r : r + 2]
+    for r, length in enumerate(seq_lens):
+        first, end = cu_seqlens_q[r], cu_seqlens_q[r + 1]
         for t in range(first, end):
-            last = context - (end - t)
+            last = length - (end - t)
             oldest = 0 if window is None else max(0, last - window + 1)
-            seen = np.arange(oldest, last + 1)
-            if seen.size:
-                pages, slots = block_table[r, seen // page], seen % page
-                keys, values = (x[pages, :, slots].swapaxes(0, 1) for x in (k, v))
-                out[t] = attention(q[t][:, None], keys, values, scale)[:, 0]
+            seen = [(block_tables[r][j // page], j % page) for j in range(oldest, last + 1)]
+            keys, values = (np.stack([x[p, :, at] for p, at in seen], axis=1) for x in (k, v))
+            out[t] = attention(q[t][:, None], keys, values, scale)[:, 0]
     return out
 
 
 def pack(codes: NDArray[np.integer], bits: int) -> Words:
-    """Each row as one integer, code i shifted up by i bits, its bytes little end first."""
+    """Write each row as one integer, code i shifted left by i * bits, in little-endian bytes."""
     rows = codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])
     size = codes.shape[-1] * bits // 8
     streams = [sum(int(c) << (i * bits) for i, c in enumerate(row)) for row in rows]
@@ -205,7 +212,7 @@ def unpack(packed: Words, bits: int) -> NDArray[np.int64]:
 
 
 def minifloat(code: int, exponent_bits: int, mantissa_bits: int) -> float:
-    """The number that a code with a sign bit, an exponent and a mantissa says (E2M1, E4M3)."""
+    """Decode a code with a sign bit, an exponent and a mantissa (E2M1, E4M3)."""
     bias = 2 ** (exponent_bits - 1) - 1
     mantissa = code % 2**mantissa_bits / 2**mantissa_bits
     exponent = (code >> mantissa_bits) % 2**exponent_bits
@@ -225,9 +232,9 @@ def dequantize(
     bits: int,
     mode: str,
 ) -> Array:
-    """Affine: scale code + bias. Float modes: minifloat(code) times a scale, 2^(byte - 127).
+    """Affine: scale code + bias. Float modes: scale minifloat(code).
 
-    The scale of nvfp4 is E4M3 instead.
+    The scale of mxfp4 and mxfp8 is 2^(byte - 127), the scale of nvfp4 is E4M3.
     """
     codes = unpack(packed, bits)
     if mode == "affine":

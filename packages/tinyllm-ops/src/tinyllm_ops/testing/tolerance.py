@@ -1,10 +1,10 @@
-"""How far from the exact result an implementation may be: one table, by dtype.
+"""Tolerances of the comparison with the exact result: one table, by dtype.
 
-An error is relative to the largest number of the whole expected array, not to its neighbor: a
-sum that cancels to almost nothing keeps the rounding of its terms, and no order of summation is
-better than another. Each entry is a few roundings of its dtype: 84 eps of float32, whose
-long sums are all in float32 too, and 2 eps of the half formats, whose sums are float32 and whose
-result is rounded once or twice.
+An error is relative to the largest number of the whole expected array, not to each element. A sum
+that cancels to almost nothing keeps the rounding error of its terms, in any order of summation.
+Each entry is a few roundings of its dtype: 84 eps for float32, in which long sums accumulate many
+roundings, and 2 eps for the half formats, whose sums are float32 and whose result is rounded once
+or twice.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 TOLERANCE = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}
 
-# Below its smallest normal number a dtype no longer rounds relatively: float16 steps by this
-# much, and the others, which have float32's exponents, may be flushed to zero by the hardware.
+# Below the smallest normal number of a dtype, rounding is no longer relative. float16 has steps of
+# this size. float32 and bfloat16, which have the same exponents, may be flushed to zero by the
+# hardware.
 UNDERFLOW = {mx.float32: 2.0**-126, mx.float16: 2.0**-24, mx.bfloat16: 2.0**-126}
 
-# An angle has the 24 bits of float32, whatever it turns: position * frequency is off by so many
-# radians a token of position, and the result by as much of its size. That is more than a few
-# roundings from position 100 on, in every implementation that the models were trained with.
+# An angle is float32, with 24 bits, for every dtype of x. Position * frequency is therefore off by
+# up to this many radians per token of position, and the result by the same fraction of its size.
+# From position 100 on this exceeds a few roundings, also in the implementations that the models
+# were trained with.
 ANGLE = 2.0**-23
 
 
@@ -34,17 +36,18 @@ def assert_close(
 ) -> None:
     """Check max |actual - expected| <= tolerance * max |expected|, over the whole array.
 
-    Infinities and NaN must stand in the same places, with the same sign, and count nowhere else.
+    Infinities and NaN must be in the same places, with the same sign. They do not count toward the
+    maxima.
 
     Args:
-        actual: what an implementation computed.
-        expected: what the oracle says, in float64.
-        dtype: the row of the table; that of `actual` unless given.
-        position: the farthest position that `actual` was rotated to: see `ANGLE`.
+        actual: the result of an implementation.
+        expected: the result of the oracle, in float64.
+        dtype: the row of the table; the dtype of `actual` unless given.
+        position: the largest position that `actual` was rotated to; see `ANGLE`.
 
     Raises:
-        AssertionError: naming the worst index with what is there and what should be.
-        ValueError: if the table has no such dtype.
+        AssertionError: with the worst index, the expected number and the actual one.
+        ValueError: if the table does not have the dtype.
     """
     dtype = actual.dtype if dtype is None else dtype
     if dtype not in TOLERANCE:

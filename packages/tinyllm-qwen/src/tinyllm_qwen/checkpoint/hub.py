@@ -1,4 +1,4 @@
-"""Where a checkpoint is: a folder, the built-in model, or a repository on the Hugging Face Hub."""
+"""Find a checkpoint: a folder, the built-in model, or a repository on the Hugging Face Hub."""
 
 import re
 from pathlib import Path

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
+from tinyllm_layers import Backend
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -41,7 +42,7 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
         ops: the implementation of the model's maths.
 
     Raises:
-        CheckpointError: naming what is not known here: another family, an adapter, a kind of
+        CheckpointError: naming the unknown part: another family, an adapter, a kind of
             layer, a weight.
     """
     args: object = getattr(model, "args", None)
@@ -56,12 +57,13 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
         weights |= _weights(path, module)
     _check(config, weights)
     config = dataclasses.replace(config, quantization=_quantization(weights))
-    ops.prepare(weights)
+    if isinstance(ops, Backend):
+        ops.prepare(weights)
     return Qwen(config, weights, ops=ops)
 
 
 def _weights(path: str, module: Module) -> dict[str, Weight]:
-    """What a module itself holds, by our names; nothing for one that only holds others."""
+    """The weights of a module itself, by our names, without those of its submodules."""
     # Names that begin with "_" are no parameters to MLX: tables of frequencies, for example.
     arrays = {
         name: value

@@ -88,7 +88,7 @@ def _sync(path: Path) -> None:
 
 
 def _explain(error: OSError, target: Path) -> str:
-    """What went wrong, and what to do next."""
+    """Explain an error of the file system, and say how to go on."""
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and target.exists():
         return f"{target} came into being meanwhile: name another folder"
     reason, advice = error.strerror or str(error), "name a folder that can be written"

@@ -1,4 +1,4 @@
-"""Plain files: what may be read of a checkpoint's folder, without waiting and without surprise.
+"""Regular files of a checkpoint's folder, which can be read without waiting.
 
 A link is followed wherever it leads: the Hub's cache is made of links. What may not leave the
 folder is a name that a file of the checkpoint gives.
@@ -18,8 +18,8 @@ _KINDS = {
 }
 
 
-def is_named(path: Path) -> bool:
-    """Whether there is something of that name, if only a link to nowhere or what cannot be read.
+def exists_or_broken_link(path: Path) -> bool:
+    """Return True if there is a file of that name, a broken link or an unreadable file included.
 
     An optional file that is there and broken is an error, not a file that is absent.
     """

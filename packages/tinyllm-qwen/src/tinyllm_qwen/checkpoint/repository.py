@@ -61,7 +61,7 @@ def _check_space(repository: str, revision: str | None) -> None:
 
 
 def _explain(error: Exception, repository: str, revision: str | None) -> str:
-    """What went wrong in the Hub's client, and what to do next."""
+    """Explain an error of the Hub's client, and say how to go on."""
     page = f"{constants.ENDPOINT}/{repository}"
     # From the particular to the general: a gated repository is one that was not found, too.
     match error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -90,15 +90,15 @@ def packed_formats(
     return formats
 
 
-def check_manifest(
+def check_schema(
     config: QwenConfig, stored: Mapping[str, StoredTensor], source: str
 ) -> dict[str, PackedFormat]:
     """Compare a checkpoint's tensors, by name less "model.", with those that the config implies.
 
     Args:
-        config: what the model should be.
-        stored: what the files hold.
-        source: what to call the checkpoint in an error.
+        config: the architecture.
+        stored: the tensors of the files.
+        source: the name of the checkpoint in an error.
 
     Returns:
         The matrices that are packed, by module path, with their format.
@@ -143,7 +143,7 @@ def check_manifest(
 
 
 def _section(title: str, items: list[str]) -> list[str]:
-    """One kind of trouble: how much of it, and the first few by name."""
+    """One line for one kind of defect: the number of tensors, and the first few names."""
     if not items:
         return []
     more = [f"    ... and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
@@ -151,7 +151,7 @@ def _section(title: str, items: list[str]) -> list[str]:
 
 
 def _advice(config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str]) -> str:
-    """What to do next."""
+    """The advice at the end of an error."""
     if config.quantization is None and any(name.endswith(".scales") for name in unexpected):
         return "The files are quantized, but config.json has no quantization: use its own config."
     if set(missing) == {"lm_head.weight"}:

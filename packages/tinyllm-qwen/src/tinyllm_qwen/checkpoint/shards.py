@@ -1,8 +1,8 @@
-"""Which safetensors files make up a checkpoint."""
+"""The safetensors files of a checkpoint."""
 
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import label, show
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError
@@ -34,9 +34,9 @@ def find_shards(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: if there is neither, or a shard is missing or named outside the folder.
     """
-    if is_named(folder / SINGLE):
+    if exists_or_broken_link(folder / SINGLE):
         return [folder / SINGLE]
-    if not is_named(folder / INDEX):
+    if not exists_or_broken_link(folder / INDEX):
         raise _nothing_to_load(folder)
     index = folder / INDEX
     weight_map = read_json_object(index).get("weight_map")
@@ -52,7 +52,7 @@ def find_shards(folder: Path) -> list[Path]:
         names.add(name)
     if len(names) > MAX_SHARDS:
         raise CheckpointError(f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}")
-    missing = sorted(name for name in names if not is_named(folder / name))
+    missing = sorted(name for name in names if not exists_or_broken_link(folder / name))
     if missing:
         listed = ", ".join(name[:80] for name in missing[:10])
         raise CheckpointError(
@@ -63,7 +63,7 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name from an index is that of a plain file, on every system's reading of it."""
+    """Return True if a name from an index is a file name without a path, on every system."""
     return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
 
 

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from tinyllm_qwen.checkpoint.regular_file import unreadable
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, TensorEntry, read_header
-from tinyllm_qwen.checkpoint.stored_tensor import Piece, StoredTensor
+from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress
 from tinyllm_qwen.errors import CheckpointError
 
@@ -31,7 +31,7 @@ def read_slices(
     """Read a part of every tensor that `slices` names, floating ones as `dtype`.
 
     Args:
-        stored: where the tensors are.
+        stored: the tensors of the files.
         slices: a range for each axis of those that are wanted.
         dtype: of every floating tensor; None keeps that of the file.
         progress: called with the bytes read so far and in all; they are those of the slices.
@@ -67,7 +67,7 @@ def _nbytes(tensor: StoredTensor, part: Slices) -> int:
     return math.prod(map(len, part)) * DTYPE_BYTES[tensor.dtype]
 
 
-def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[Piece, Slices]]:
+def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Slices]]:
     """The pieces that a part has something of, with the ranges in each piece's own tensor."""
     if tensor.stacked:
         yield from ((tensor.pieces[index], part[1:]) for index in part[0])
@@ -101,7 +101,7 @@ class _File:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def read(self, piece: Piece, ranges: Slices, room: memoryview) -> memoryview:
+    def read(self, piece: TensorSlice, ranges: Slices, room: memoryview) -> memoryview:
         """Fill the beginning of `room` with a part of a tensor; what is left of the room."""
         entry = self._entries[piece.key]
         try:

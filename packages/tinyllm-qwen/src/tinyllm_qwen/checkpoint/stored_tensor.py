@@ -1,4 +1,4 @@
-"""Where a checkpoint's tensors lie: by name, in which files, in how many pieces."""
+"""The tensors of a checkpoint: their files and slices, by name."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _PREFIX = "model."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TensorSlice:
     """A tensor of a file, or the rows `start` to `stop` of each of its matrices."""
 
     shard: Path
@@ -31,12 +31,12 @@ class StoredTensor:
         dtype: as safetensors spells it, such as "BF16".
         shape: row-major, of the whole.
         pieces: one; or one for each expert, to be stacked along a new first axis.
-        stacked: whether the pieces are experts.
+        stacked: True if the slices are experts.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorSlice, ...]
     stacked: bool = False
 
     @property
@@ -97,7 +97,7 @@ def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[s
     """The one tensor that an entry is; or the two of which gate and up of all experts consist."""
     names = fused_of(name)
     if len(names) == 1 or len(entry.shape) != 3 or entry.shape[1] % 2:
-        whole = Piece(shard=shard, key=key)
+        whole = TensorSlice(shard=shard, key=key)
         return [(names[0], StoredTensor(dtype=entry.dtype, shape=entry.shape, pieces=(whole,)))]
     experts, rows, columns = entry.shape
     half = rows // 2
@@ -107,7 +107,7 @@ def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[s
             StoredTensor(
                 dtype=entry.dtype,
                 shape=(experts, half, columns),
-                pieces=(Piece(shard=shard, key=key, start=start, stop=start + half),),
+                pieces=(TensorSlice(shard=shard, key=key, start=start, stop=start + half),),
             ),
         )
         for part, start in zip(names, (0, half), strict=True)

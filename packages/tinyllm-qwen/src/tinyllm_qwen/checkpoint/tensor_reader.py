@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from tinyllm_qwen.checkpoint.stored_tensor import Piece, StoredTensor
+from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
 from tinyllm_qwen.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
@@ -30,7 +30,7 @@ def iterate_tensors(
     """Read tensor by tensor, in the order of `stored`; originals go as soon as they are used.
 
     Args:
-        stored: where the tensors are.
+        stored: the tensors of the files.
         dtype: of every floating tensor; None keeps that of the file.
         progress: called with the bytes read so far and in all.
 
@@ -74,7 +74,7 @@ class _Files:
         pieces = [self._take(piece) for piece in tensor.pieces]
         return mx.stack(pieces) if tensor.stacked else pieces[0]
 
-    def _take(self, piece: Piece) -> mx.array:
+    def _take(self, piece: TensorSlice) -> mx.array:
         if piece.shard not in self._open:
             self._open[piece.shard] = _open(piece.shard)
         arrays = self._open[piece.shard]

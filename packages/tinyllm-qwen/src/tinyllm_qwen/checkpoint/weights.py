@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
-from tinyllm_qwen.checkpoint.schema import FLOATING, check_manifest, expected_shapes
+from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, expected_shapes
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
@@ -56,46 +56,48 @@ def load_part(
     split: Split = HEADS,
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
-) -> tuple[Weights, Partition]:
+) -> tuple[Weights, list[Partition]]:
     """Load what one of several ranks needs of every tensor, and read no more than that.
 
     Args:
         folder: as for `load_weights`.
         config: the config of the whole model.
-        rank: whose part.
-        size: how many ranks share the model.
-        split: how they do.
+        rank: of this process.
+        size: the number of ranks.
+        split: by heads or by layers.
         dtype: as for `load_weights`.
         progress: called with the bytes read so far and in all, which are those of the part.
 
     Returns:
-        The weights, and which part they are.
+        The weights, and the parts of all ranks.
 
     Raises:
         CheckpointError: as `load_weights`.
         ValueError: if the model cannot be shared by so many, or as `load_weights`.
     """
     stored, formats = _find(folder, config, dtype)
-    partition = (
-        Partition.stage(config, rank, size, split.layers)
+    partitions = [
+        Partition.stage(config, each, size, split.layers)
         if split.by_layers
-        else Partition.of(config, formats, rank, size)
-    )
+        else Partition.of(config, formats, each, size)
+        for each in range(size)
+    ]
+    partition = partitions[rank]
     parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
     wanted = {name: part for name, part in parts.items() if part is not None}
     arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
     here = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
-    return _pack(arrays, here), partition
+    return _pack(arrays, here), partitions
 
 
 def _find(
     folder: Path, config: QwenConfig, dtype: mx.Dtype | None
 ) -> tuple[dict[str, StoredTensor], dict[str, PackedFormat]]:
-    """Where the tensors are, and which are packed how, once they are known to be those expected."""
+    """Find the tensors and their formats, and check that they are those of the config."""
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
-    return stored, check_manifest(config, stored, str(folder))
+    return stored, check_schema(config, stored, str(folder))
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:

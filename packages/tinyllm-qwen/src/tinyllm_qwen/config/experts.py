@@ -1,4 +1,4 @@
-"""The mixture of experts of a config: how many there are, and in which layers."""
+"""The mixture of experts of a config: the number of experts, and their layers."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from tinyllm_qwen.config.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """What takes the place of the MLP in some layers of a Qwen3-MoE model.
+    """The replacement of the MLP in some layers of a Qwen3-MoE model.
 
     Attributes:
         num_experts: experts of a layer, X.
         num_experts_per_tok: experts that a token uses, K.
         intermediate_size: width F of each expert.
-        norm_topk_prob: whether the shares of the chosen ones are made to add up to 1.
+        norm_topk_prob: divide the routing weights of the chosen experts by their sum.
         layers: the layers that have experts; the others have an MLP.
     """
 

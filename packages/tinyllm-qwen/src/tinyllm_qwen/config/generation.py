@@ -1,11 +1,11 @@
-"""GenerationConfig: what a publisher advises for sampling, and the tokens that end an answer."""
+"""The defaults of a checkpoint for sampling, and the tokens that end an answer."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.sampling.params import SamplingParams
@@ -25,7 +25,7 @@ class GenerationConfig:
     Attributes:
         do_sample: False means that greedy decoding is advised, whatever `temperature` says.
         temperature: the logits are divided by it.
-        top_k: how many of the likeliest tokens to choose from; 0 for all.
+        top_k: the number of likeliest tokens to choose from; 0 for all.
         top_p: the probability mass to choose from, in [0, 1].
         min_p: the least probability of a token that may be chosen, relative to the likeliest one.
         repetition_penalty: above 1, tokens that occurred become less likely.
@@ -48,7 +48,7 @@ class GenerationConfig:
             CheckpointError: the file is broken, or a field has the wrong type or is out of range.
         """
         path = folder / "generation_config.json"
-        if not is_named(path):
+        if not exists_or_broken_link(path):
             return cls()
         fields = Fields(read_json_object(path), str(path))
 
@@ -75,7 +75,7 @@ class GenerationConfig:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
     ) -> SamplingParams:
-        """How tokens are chosen: as the publisher advises, where the user says nothing (None).
+        """Sampling parameters: the checkpoint's defaults, where the user gives None.
 
         Raises:
             ValueError: if a number is out of its range.

@@ -1,4 +1,4 @@
-"""JSON objects out of files that nobody has checked yet."""
+"""JSON objects from untrusted files."""
 
 import json
 import re
@@ -18,7 +18,7 @@ def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) ->
 
     Args:
         data: UTF-8 text.
-        source: what to call the data in an error.
+        source: the name of the data in an error.
         max_values: refuse more, roughly counted; memory is bounded by it.
 
     Raises:

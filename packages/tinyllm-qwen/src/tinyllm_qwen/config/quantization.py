@@ -1,9 +1,9 @@
-"""How the weights of a checkpoint are packed, as MLX writes it into `config.json`."""
+"""The formats of packed weights, as MLX writes them into `config.json`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tinyllm_ops.quantized_tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 
 from tinyllm_qwen.config.fields import Fields, label, show
 from tinyllm_qwen.errors import CheckpointError
@@ -77,7 +77,7 @@ class Quantization:
 
         Args:
             config: the decoded config.json.
-            source: what to call it in an error.
+            source: its name in an error.
 
         Returns:
             None for a checkpoint that is not quantized.

@@ -1,4 +1,4 @@
-"""What `config.json` says about a model: the one place that reads its architecture."""
+"""The architecture of a model: the one place that reads `config.json`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,13 +51,13 @@ class QwenConfig:
             `context_length`.
         rms_norm_eps: eps inside the root of every RMSNorm.
         rope_theta: base of the rotary frequencies.
-        rope_scaling: how they are stretched to longer contexts, None where they are not.
-        tie_word_embeddings: whether the head is the embedding.
-        attention_bias: whether q, k and v projections have biases.
-        qk_norm: whether q and k are normalized per head before RoPE (Qwen3).
-        sliding_window: which layers look back how far, None where all see everything.
+        rope_scaling: YaRN, for longer contexts; None for no scaling.
+        tie_word_embeddings: use the embedding as the head.
+        attention_bias: the q, k and v projections have biases.
+        qk_norm: q and k are normalized per head before RoPE (Qwen3).
+        sliding_window: the layers with a limited view; None where all layers see everything.
         experts: the mixture of experts of some layers, None where all have an MLP.
-        quantization: how matrices are packed, None where they are not.
+        quantization: the formats of packed matrices; None where none is packed.
     """
 
     model_type: str
@@ -81,7 +81,7 @@ class QwenConfig:
 
     @property
     def output_bias(self) -> bool:
-        """Whether the attention's output projection has a bias: Qwen3's attention_bias adds it."""
+        """True if the output projection of attention has a bias, as Qwen3's attention_bias says."""
         return self.attention_bias and self.model_type != "qwen2"
 
     @property
@@ -114,7 +114,7 @@ class QwenConfig:
 
         Args:
             config: the decoded object.
-            source: what to call it in an error.
+            source: its name in an error.
 
         Raises:
             CheckpointError: naming the field, what was expected and what was found; or naming

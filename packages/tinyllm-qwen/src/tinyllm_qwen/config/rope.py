@@ -1,4 +1,4 @@
-"""How `config.json` says that positions are rotated."""
+"""The settings of RoPE in `config.json`."""
 
 import math
 
@@ -93,7 +93,7 @@ def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
 
 
 def _attention_factor(table: Fields, factor: float) -> float | None:
-    """As given; or from mscale and mscale_all_dim, which weigh the paper's own; or None for that.
+    """The given factor; or that of mscale and mscale_all_dim; or None for the paper's own.
 
     Only both of them together count, and neither where it is 0, as in transformers.
     """

@@ -9,7 +9,7 @@ _KINDS = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindow:
-    """Which layers look back how far.
+    """The layers with a limited view, and its size.
 
     Attributes:
         size: tokens that a token sees, itself included.

@@ -1,9 +1,9 @@
-"""What a checkpoint is to be turned into."""
+"""The settings of a conversion."""
 
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops.quantized_tensor import check_format
+from tinyllm_ops.quantization.tensor import check_format
 
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -12,8 +12,8 @@ SHARD_BYTES = 5_000_000_000  # about where mlx-lm cuts, and what file systems an
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How `convert` packs, rounds and cuts.
+class ConversionConfig:
+    """The format, dtype and file sizes that `convert` writes.
 
     Attributes:
         packed: the format of the matrices; None leaves them as they are.

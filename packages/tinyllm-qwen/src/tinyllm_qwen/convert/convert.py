@@ -11,15 +11,15 @@ import mlx.core as mx
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.partial_folder import check_target, free_bytes, partial_folder
 from tinyllm_qwen.checkpoint.safetensors_writer import SafetensorsWriter
-from tinyllm_qwen.checkpoint.schema import check_manifest
+from tinyllm_qwen.checkpoint.schema import check_schema
 from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.copied_files import copy, files_to_copy
-from tinyllm_qwen.convert.plan import Plan, make_plan
+from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import ConversionError
 
@@ -28,14 +28,14 @@ _BESIDE = 1 << 20  # bytes of config, index and headers, generously
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What a conversion made.
+    """The result of a conversion.
 
     Attributes:
-        folder: where it is.
+        folder: the new checkpoint.
         source_bytes: of the tensors before.
         nbytes: of the tensors now.
         bits_per_weight: all bytes, scales and norms included, over all numbers of the model.
-        left_alone: matrices that are not packed, by module path.
+        unquantized: matrices that are not packed, by module path.
         copied: names of the files that came along.
     """
 
@@ -43,14 +43,14 @@ class Conversion:
     source_bytes: int
     nbytes: int
     bits_per_weight: float
-    left_alone: tuple[str, ...]
+    unquantized: tuple[str, ...]
     copied: tuple[str, ...]
 
 
 def convert(
     path_or_repo: str | Path,
     target: Path,
-    recipe: Recipe | None = None,
+    recipe: ConversionConfig | None = None,
     *,
     revision: str | None = None,
     progress: Progress | None = None,
@@ -64,7 +64,7 @@ def convert(
     Args:
         path_or_repo: a folder or a repository, as for `load`, that is not quantized.
         target: a folder that does not exist yet, or is empty.
-        recipe: what to make of it; None writes the same numbers under MLX's names.
+        recipe: the settings; None writes the same numbers under MLX's names.
         revision: branch, tag or commit of a repository.
         progress: called with the bytes of the source that are done and all of them.
 
@@ -75,7 +75,7 @@ def convert(
         HubError: if a repository cannot be fetched.
         ValueError: if the recipe does not fit the model.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or ConversionConfig()
     place = check_target(target)
     folder = resolve(path_or_repo, revision)
     description = read_json_object(folder / "config.json")
@@ -87,7 +87,7 @@ def convert(
             "it as it is; for another format convert the original, unquantized checkpoint"
         )
     stored = find_tensors(folder, config)
-    check_manifest(config, stored, str(folder))
+    check_schema(config, stored, str(folder))
     plan = make_plan(config, stored, recipe)
     copied = files_to_copy(folder)
     _check_memory(plan, stored)
@@ -102,16 +102,16 @@ def convert(
         source_bytes=sum(tensor.nbytes for tensor in stored.values()),
         nbytes=plan.nbytes,
         bits_per_weight=8 * plan.nbytes / plan.parameters,
-        left_alone=plan.left_alone,
+        unquantized=plan.unquantized,
         copied=tuple(file.name for file in copied),
     )
 
 
 def _write_tensors(
     folder: Path,
-    plan: Plan,
+    plan: ConversionPlan,
     stored: Mapping[str, StoredTensor],
-    recipe: Recipe,
+    recipe: ConversionConfig,
     progress: Progress | None,
 ) -> None:
     """Read, pack and write every tensor, then the index of the files."""
@@ -139,7 +139,9 @@ def _write_tensors(
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
 
 
-def _describe(description: dict[str, object], plan: Plan, recipe: Recipe) -> dict[str, object]:
+def _describe(
+    description: dict[str, object], plan: ConversionPlan, recipe: ConversionConfig
+) -> dict[str, object]:
     """The config of the result."""
     new = {key: value for key, value in description.items() if key != "_name_or_path"}
     if recipe.dtype is not None:
@@ -154,7 +156,7 @@ def _write_json(path: Path, value: dict[str, object]) -> None:
     path.write_text(json.dumps(value, indent=4) + "\n", encoding="utf-8")
 
 
-def _check_memory(plan: Plan, stored: Mapping[str, StoredTensor]) -> None:
+def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> None:
     """Raise if the largest tensor, as it is read and as it is written, is too much."""
     needed = max(2 * stored[tensor.source].nbytes + tensor.nbytes for tensor in plan.tensors)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

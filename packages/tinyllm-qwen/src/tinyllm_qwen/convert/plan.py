@@ -1,11 +1,11 @@
-"""What a conversion writes, tensor by tensor, known before the first one is read."""
+"""The tensors that a conversion writes, known before the first one is read."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -13,7 +13,7 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.convert.config import Recipe
+from tinyllm_qwen.convert.config import ConversionConfig
 
 # A wrong choice of experts costs more than these few numbers: mlx-lm packs routers like this
 # whatever the format of the rest.
@@ -28,7 +28,7 @@ class PlannedTensor:
         source: its name where it is read, without "model.".
         dtype: of the numbers that are not codes, as safetensors spells it.
         shape: of the numbers that it stands for.
-        packed: how it is packed, None where it is not.
+        packed: its format; None if it is not packed.
     """
 
     source: str
@@ -63,7 +63,7 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConversionPlan:
     """All tensors, in the order in which a token meets them, file by file."""
 
     shards: tuple[tuple[PlannedTensor, ...], ...]
@@ -84,12 +84,12 @@ class Plan:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
-    def left_alone(self) -> tuple[str, ...]:
+    def unquantized(self) -> tuple[str, ...]:
         """The matrices that are not packed, by module path."""
         return tuple(t.path for t in self.tensors if t.packed is None and len(t.shape) > 1)
 
     def quantization(self, default: PackedFormat) -> dict[str, object]:
-        """What config.json says of the formats: the usual one, and the modules that differ."""
+        """The formats as config.json has them: the usual one, and the modules that differ."""
         routers = {
             tensor.path: {"group_size": ROUTER_FORMAT.group_size, "bits": ROUTER_FORMAT.bits}
             for tensor in self.tensors
@@ -104,7 +104,9 @@ def mlx_name(source: str) -> str:
     return source if source.startswith("lm_head.") else f"model.{source}"
 
 
-def make_plan(config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: Recipe) -> Plan:
+def make_plan(
+    config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: ConversionConfig
+) -> ConversionPlan:
     """Decide for every tensor what becomes of it.
 
     Packed are all matrices, the embedding, the head and the experts too, whose rows are whole
@@ -112,8 +114,8 @@ def make_plan(config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: Re
 
     Args:
         config: of the checkpoint.
-        stored: its tensors, by name; `check_manifest` has passed them.
-        recipe: what is wanted.
+        stored: its tensors, by name; `check_schema` has passed them.
+        recipe: the settings.
 
     Raises:
         ValueError: if a pattern of the recipe matches no matrix, or nothing could be packed.
@@ -137,11 +139,11 @@ def make_plan(config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: Re
             room = recipe.shard_bytes
         shards[-1].append(tensor)
         room -= tensor.nbytes
-    return Plan(tuple(tuple(shard) for shard in shards))
+    return ConversionPlan(tuple(tuple(shard) for shard in shards))
 
 
-def _format(name: str, shape: tuple[int, ...], recipe: Recipe) -> PackedFormat | None:
-    """How a tensor is packed, as mlx-lm decides it; None where it is not."""
+def _format(name: str, shape: tuple[int, ...], recipe: ConversionConfig) -> PackedFormat | None:
+    """The format of a tensor, as mlx-lm decides it; None if it is not packed."""
     path = mlx_name(name).removesuffix(".weight")
     if recipe.packed is None or len(shape) < 2 or _skipped(path, recipe):
         return None
@@ -150,11 +152,11 @@ def _format(name: str, shape: tuple[int, ...], recipe: Recipe) -> PackedFormat |
     return packed if whole else None
 
 
-def _skipped(path: str, recipe: Recipe) -> bool:
+def _skipped(path: str, recipe: ConversionConfig) -> bool:
     return any(fnmatchcase(path, pattern) for pattern in recipe.skip)
 
 
-def _check_effect(tensors: list[PlannedTensor], recipe: Recipe) -> None:
+def _check_effect(tensors: list[PlannedTensor], recipe: ConversionConfig) -> None:
     """Raise where a recipe asks for something that changes nothing."""
     matrices = [tensor.path for tensor in tensors if len(tensor.shape) > 1]
     for pattern in recipe.skip:

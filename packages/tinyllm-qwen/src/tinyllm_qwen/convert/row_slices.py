@@ -13,7 +13,7 @@ def pack_rows(weight: mx.array, packed: PackedFormat) -> list[mx.array]:
     """Pack a matrix, or a stack of them, slice by slice: each row is packed by itself anyway.
 
     Returns:
-        Codes, scales, and in affine mode biases: what `mx.quantize` gives for the whole.
+        Codes, scales, and in affine mode biases, as `mx.quantize` gives for the whole.
     """
     columns = weight.shape[-1]
     matrix = weight.reshape(-1, columns)

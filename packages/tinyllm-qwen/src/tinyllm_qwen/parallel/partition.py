@@ -1,4 +1,4 @@
-"""Which part of every layer one of several processes holds, or which layers."""
+"""The part of a model that one of several processes holds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,14 +23,15 @@ class Partition:
     is cut along its columns, since a group has one scale.
 
     Attributes:
-        rank: whose part this is.
-        size: of how many.
+        rank: the number of the process.
+        size: the number of processes.
         heads: query heads.
         kv_heads: key/value heads.
-        mlp: numbers of the MLP's width F.
-        experts: experts of the layers that have some, None where none has.
+        mlp: columns of the MLP's width F.
+        experts: experts of MoE layers; None for all, or if there are none.
         vocabulary: tokens, rows of the embedding and of the head.
-        layers: blocks that are here as a whole; None where every rank has a part of all.
+        layers: decoder layers.
+        by_layers: True if each rank has whole layers, False if it has a part of every layer.
     """
 
     rank: int
@@ -40,7 +41,22 @@ class Partition:
     mlp: range
     experts: range | None
     vocabulary: range
-    layers: range | None = None
+    layers: range
+    by_layers: bool = False
+
+    @classmethod
+    def whole(cls, config: QwenConfig) -> "Partition":
+        """The whole model, in one process."""
+        return cls(
+            rank=0,
+            size=1,
+            heads=range(config.num_attention_heads),
+            kv_heads=range(config.num_key_value_heads),
+            mlp=range(config.intermediate_size),
+            experts=None,
+            vocabulary=range(config.vocab_size),
+            layers=range(config.num_hidden_layers),
+        )
 
     @classmethod
     def of(
@@ -73,6 +89,7 @@ class Partition:
             if experts is None
             else _share("experts", experts.num_experts, 1, rank, size),
             vocabulary=_rows(config.vocab_size, rank, size),
+            layers=range(config.num_hidden_layers),
         )
 
     @classmethod
@@ -102,15 +119,13 @@ class Partition:
             own = range(start, stop)
         else:
             own = _share("layers", total, 1, rank, size)
-        return cls(
+        return replace(
+            cls.whole(config),
             rank=rank,
             size=size,
-            heads=range(config.num_attention_heads),
-            kv_heads=range(config.num_key_value_heads),
-            mlp=range(config.intermediate_size),
-            experts=None,
             vocabulary=_rows(config.vocab_size, rank, size),
             layers=own,
+            by_layers=True,
         )
 
     def local(self, config: QwenConfig) -> QwenConfig:
@@ -137,7 +152,7 @@ class Partition:
             None for what this rank has no use for.
         """
         whole = tuple(range(size) for size in shape)
-        if self.layers is not None and name.startswith("layers."):
+        if self.by_layers and name.startswith("layers."):
             return whole if int(name.split(".")[1]) in self.layers else None
         path, _, kind = name.rpartition(".")
         module = path.rpartition(".")[2]

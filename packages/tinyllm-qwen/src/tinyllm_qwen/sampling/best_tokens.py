@@ -4,17 +4,18 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Float32, Int32
+from tinyllm_layers import Communicator
 from tinyllm_ops import OpSet
 
 
 @dataclass(frozen=True)
 class BestTokens:
-    """N tokens with their scores, the best of all among them, and the sum that normalizes them.
+    """N tokens with their scores, the best tokens of the vocabulary among them.
 
     Attributes:
-        tokens: the ids, rank after rank; of each rank the best first.
+        tokens: ids; the best tokens of each rank in order, by rank.
         scores: their logits.
-        log_total: log sum exp of all scores, those of other tokens included.
+        log_total: log sum exp of the scores of the whole vocabulary, to normalize them.
     """
 
     tokens: Int32[mx.array, "*batch N"]
@@ -25,7 +26,7 @@ class BestTokens:
     def among(
         cls, scores: Float[mx.array, "*batch V"], k: int, first: int, ops: OpSet
     ) -> "BestTokens":
-        """Find the k best tokens of the vocabulary that begins with id `first`.
+        """Find the k best tokens of the part of the vocabulary that begins with id `first`.
 
         Among tokens that tie for the best place the first one is taken.
         """
@@ -47,17 +48,18 @@ class BestTokens:
         tokens = self.tokens.view(mx.float32)
         return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
 
-    @classmethod
-    def joined(cls, packed: Float32[mx.array, "ranks *batch packed"]) -> "BestTokens":
-        """Unpack and join the arrays that several ranks packed."""
+    def gathered(self, communicator: Communicator) -> "BestTokens":
+        """Gather the best tokens of all processes, each of which has a part of the vocabulary."""
+        if communicator.size == 1:
+            return self
+        packed = communicator.all_gather(self.packed())
         k = packed.shape[-1] // 2
 
-        def side_by_side(parts: mx.array) -> mx.array:
+        def side_by_side(parts: Float32[mx.array, "ranks *batch k"]) -> mx.array:
             return mx.moveaxis(parts, 0, -2).flatten(-2)  # *batch ranks*k
 
-        totals = packed[..., -1]
-        return cls(
+        return BestTokens(
             side_by_side(packed[..., k : 2 * k]).view(mx.int32),
             side_by_side(packed[..., :k]),
-            mx.logsumexp(totals, axis=0),
+            mx.logsumexp(packed[..., -1], axis=0),
         )

@@ -38,6 +38,8 @@ class Sampler:
     Attributes:
         params: The settings of the request.
         ops: The functions that search the logits.
+        adjusts: True if a bias or a penalty changes the scores.
+        steps: The steps that rows must share to be computed together; None for greedy ones.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
@@ -58,6 +60,8 @@ class Sampler:
                 raise ValueError(f"logit_bias: expected token ids below {vocab_size}, got {token}")
         self.params = params
         self.ops = ops
+        self.adjusts = params.has_penalties or bool(params.logit_bias)
+        self.steps = None if params.is_greedy else (params.top_k, params.top_p < 1)
         self._vocab_size = vocab_size
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
         self._biases = mx.array(list(params.logit_bias.values()), dtype=mx.float32)
@@ -120,15 +124,10 @@ class Sampler:
         params = self.params
         if self.adjusts:
             return None
-        if not params.is_greedy and not 0 < params.top_k < self._vocab_size:
+        if self.steps is not None and not 0 < params.top_k < self._vocab_size:
             return None
-        choices = 1 if params.is_greedy else params.top_k
+        choices = 1 if self.steps is None else params.top_k
         return min(max(choices, params.top_logprobs), self._vocab_size)
-
-    @property
-    def adjusts(self) -> bool:
-        """True if a bias or a penalty changes the scores."""
-        return self._penalties is not None or self._biases.size > 0
 
     @property
     def key(self) -> UInt32[mx.array, "2"]:
@@ -152,7 +151,7 @@ class Sampler:
         """Go on to the position after `token`: count it, and take the next random key."""
         if self._penalties is not None:
             self._penalties.record(mx.array(token))
-        if not self.params.is_greedy:
+        if self.steps is not None:
             self._keys = mx.random.split(self._keys[0])
 
     def ahead(self, draft: Sequence[int]) -> list["Sampler"]:
@@ -199,7 +198,7 @@ def choose(
     }
     groups: dict[tuple[object, bool], list[int]] = defaultdict(list)
     for row, sampler in enumerate(samplers):
-        groups[_steps(sampler.params), row in adjusted].append(row)
+        groups[sampler.steps, row in adjusted].append(row)
     chosen = []
     for (_, is_adjusted), rows in groups.items():
         group = [samplers[row] for row in rows]
@@ -244,20 +243,15 @@ def take_rows(x: mx.array, rows: Sequence[int]) -> mx.array:
     return x if len(rows) == len(x) else x[mx.array(list(rows))]
 
 
-def _steps(params: SamplingParams) -> tuple[int, bool] | None:
-    """The steps that rows must share to be computed together; None for greedy ones."""
-    return None if params.is_greedy else (params.top_k, params.top_p < 1)
-
-
 def _choose_alike(
     samplers: Sequence[Sampler],
     tokens: Int[mx.array, "R N"] | None,
     scores: Float[mx.array, "R N"],
 ) -> Int[mx.array, "R"]:
-    """Choose a token for each row, of samplers whose `_steps` are the same."""
+    """Choose a token for each row, of samplers with the same `steps`."""
     params = [sampler.params for sampler in samplers]
     first, ops = params[0], samplers[0].ops
-    if first.is_greedy:
+    if samplers[0].steps is None:
         best = ops.argmax(scores)
         return best if tokens is None else mx.take_along_axis(tokens, best[:, None], axis=-1)[:, 0]
     # Top-k may come before the temperature, which leaves the ranking as it is, and before min-p,

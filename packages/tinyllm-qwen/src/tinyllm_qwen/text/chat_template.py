@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from tinyllm_qwen.checkpoint.regular_file import is_named, read_regular_file
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError
@@ -30,7 +30,7 @@ class ChatTemplate:
             sources: templates by name. "default" is required; "tool_use", where there is one, is
                 for conversations with tools.
             origin: the file that they come from, for errors.
-            variables: what every render gets to see, such as `eos_token`.
+            variables: names that every render can use, such as `eos_token`.
 
         Raises:
             CheckpointError: if there is no default template.
@@ -57,11 +57,11 @@ class ChatTemplate:
             CheckpointError: if the file that has it is broken.
         """
         path = folder / "chat_template.jinja"
-        if is_named(path):
+        if exists_or_broken_link(path):
             return cls({"default": _read_text(path)}, str(path), variables)
         for name in ("chat_template.json", "tokenizer_config.json"):
             path = folder / name
-            if is_named(path):
+            if exists_or_broken_link(path):
                 fields = Fields(read_json_object(path), str(path))
                 sources = _sources(fields)
                 if sources:
@@ -84,7 +84,7 @@ class ChatTemplate:
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: whether to end with the beginning of an assistant's turn.
+            add_generation_prompt: end with the beginning of an assistant's turn.
             variables: further variables of the template, such as `enable_thinking`.
 
         Raises:

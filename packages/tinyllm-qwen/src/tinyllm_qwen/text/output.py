@@ -1,14 +1,86 @@
-"""The text of an answer, token by token."""
+"""The output of generation: text, token by token, with its counts and times."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from tinyllm_qwen.text.piece import FinishReason
+from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.text.stop import StopStrings
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts and times of a generation so far.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: how many of them were in the cache already.
+        generated_tokens: tokens chosen, the end token included.
+        prefill_seconds: from the first `next` to the first token.
+        decode_seconds: from the first token to the latest, the caller's own time between them
+            included.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens computed a second."""
+        return (self.prompt_tokens - self.cached_tokens) / max(self.prefill_seconds, 1e-9)
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens a second after the first; 0 when there is no second one to time."""
+        if self.generated_tokens < 2:
+            return 0.0
+        return (self.generated_tokens - 1) / max(self.decode_seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token, and the text that it completed.
+
+    Text is held back while a character is incomplete or while it may be the beginning of a stop
+    string, so a piece may have none, or that of several tokens.
+
+    Attributes:
+        text: what to show next.
+        token: the id chosen.
+        finish_reason: None before the last piece; "stop" for an end token or a stop string,
+            "length" when the tokens ran out.
+        stats: counts and times, this token included.
+        sample: the token's log-probability and its rivals', still on the device.
+    """
+
+    text: str
+    token: int
+    finish_reason: FinishReason | None
+    stats: Stats
+    sample: Sample
+
+    @property
+    def logprob(self) -> float:
+        """The log-probability that the model gave the token; computed when first asked for."""
+        return float(self.sample.logprob)
+
+    @property
+    def top_logprobs(self) -> list[tuple[int, float]]:
+        """The likeliest tokens and their log-probabilities, as many as the sampling asked for."""
+        tokens, logprobs = self.sample.top_tokens, self.sample.top_logprobs
+        if tokens is None or logprobs is None:
+            return []
+        return [(int(token), float(p)) for token, p in zip(tokens, logprobs, strict=True)]
+
 
 class OutputProcessor:
-    """Turns chosen tokens into text to show, and knows where the text ends.
+    """Turns chosen tokens into text to show, and finds the end of the text.
 
     Text is held back while a character is incomplete or while it may be the beginning of a stop
     string.
@@ -20,7 +92,7 @@ class OutputProcessor:
         """Start an empty text.
 
         Args:
-            tokenizer: gives tokens their bytes, and says which of them end a text.
+            tokenizer: knows the bytes of tokens, and which tokens end a text.
             stop: strings before which the text ends.
             ignore_end: let the text go on after end tokens, which are not shown.
 
@@ -29,21 +101,30 @@ class OutputProcessor:
         """
         self._end_tokens = frozenset() if ignore_end else tokenizer.eos_token_ids
         self._stream = tokenizer.stream()
-        self._stops = StopStrings(stop)
+        self._stops = StopStrings(stop) if stop else None
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
-        """The text that the token makes certain, and why the text ends here if it does.
+        """Take the next token.
 
-        `ended` says that no further token will come.
+        Args:
+            token: its id.
+            ended: True if no further token will come.
+
+        Returns:
+            The text that the token completes, and the reason if the text ends here.
         """
         if token in self._end_tokens:
             return self._rest(), "stop"
-        shown, met = self._stops.push(self._stream.push(token))
+        shown, met = self._until_stop(self._stream.push(token))
         if met:
             return shown, "stop"
         return (shown + self._rest(), "length") if ended else (shown, None)
 
+    def _until_stop(self, text: str) -> tuple[str, bool]:
+        """The text that may be shown, and True if a stop string was met."""
+        return (text, False) if self._stops is None else self._stops.push(text)
+
     def _rest(self) -> str:
-        """What was held back."""
-        shown, met = self._stops.push(self._stream.finish())
-        return shown if met else shown + self._stops.flush()
+        """The text that was held back."""
+        shown, met = self._until_stop(self._stream.finish())
+        return shown if met or self._stops is None else shown + self._stops.flush()

@@ -1,8 +1,6 @@
-"""Thinking told from answering, in text that comes in pieces."""
+"""Separate reasoning from the answer, in text that comes in pieces."""
 
 from dataclasses import dataclass
-
-from tinyllm_qwen.text.tag_start import undecided
 
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -13,7 +11,7 @@ class Segment:
 
     Attributes:
         text: what to show.
-        thinking: whether it is thinking rather than the answer.
+        thinking: True for reasoning, False for the answer.
     """
 
     text: str
@@ -32,14 +30,14 @@ class ReasoningParser:
         """Start a text.
 
         Args:
-            opened: whether the prompt has opened the thinking already, as some templates do.
+            opened: True if the prompt has opened the reasoning already, as some templates do.
         """
         self._tag: str | None = CLOSE if opened else OPEN
         self._held = ""
         self._begun = False
 
     def push(self, text: str) -> list[Segment]:
-        """Take the next piece, and give what it makes certain."""
+        """Take the next piece, and return the segments that it completes."""
         self._held += text
         segments: list[Segment] = []
         if self._tag == OPEN:
@@ -64,7 +62,7 @@ class ReasoningParser:
         return segments + self._segment(rest, thinking=False)
 
     def finish(self) -> list[Segment]:
-        """What was held back, at the end of the text."""
+        """Return the text that was held back, at the end of the answer."""
         rest, self._held = self._held, ""
         thinking = self._tag == CLOSE
         return self._segment(rest.rstrip() if thinking else rest, thinking=thinking)
@@ -75,3 +73,13 @@ class ReasoningParser:
             text = text.lstrip()
             self._begun = bool(text)
         return [Segment(text, thinking)] if text else []
+
+
+def undecided(text: str, tag: str) -> int:
+    """Count the characters at the end of a text that may be the beginning of `tag`.
+
+    White space before the tag counts as well.
+    """
+    part = next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
+    before = text[: len(text) - part]
+    return part + len(before) - len(before.rstrip())

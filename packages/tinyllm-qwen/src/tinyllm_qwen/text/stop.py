@@ -1,4 +1,4 @@
-"""StopStrings: text that is shown while it is generated, and that ends before a stop string."""
+"""End a text before the first of several stop strings, while it is generated."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class StopStrings:
 
     This is the automaton of Aho and Corasick (1975). Its state stands for the longest end of the
     text that a stop string begins with, which is just the text to hold back. A character costs
-    amortized constant time, however many stop strings there are.
+    amortized constant time for any number of stop strings.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -44,8 +44,8 @@ class StopStrings:
         """Take the next piece of text.
 
         Returns:
-            The text that may now be shown, and whether a stop string has been met. Once one has,
-            nothing more is shown.
+            The text that may now be shown, and True once a stop string has been met: nothing more
+            is shown then.
         """
         if self._met:
             return "", True

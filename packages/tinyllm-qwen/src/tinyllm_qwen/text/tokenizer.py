@@ -1,18 +1,18 @@
 """Tokenizer: text to token ids and back, as a checkpoint's tokenizer.json says."""
 
-from collections.abc import Sequence
+import codecs
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 
-from tinyllm_qwen.checkpoint.regular_file import is_named
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.chat_template import ChatTemplate, Message
-from tinyllm_qwen.text.detokenizer import IncrementalDetokenizer
 from tinyllm_qwen.text.tokenizer_files import has_panicked, read_backend, read_named_tokens
 
 
@@ -25,6 +25,36 @@ def _byte_of_character() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = _byte_of_character()
+
+
+class IncrementalDetokenizer:
+    """Text of tokens that come one at a time, without ever showing half a character.
+
+    A byte-level token is a run of bytes, and a character may spread over several tokens: bytes
+    are held back until they complete a character or can no longer do so. All pieces together, the
+    one from `finish` included, equal the decoding of all tokens at once.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        """Start a text.
+
+        Args:
+            token_bytes: gives the bytes of a token; none for a token that is not to be shown.
+        """
+        self._token_bytes = token_bytes
+        # As `tokenizers` does, one U+FFFD stands for each maximal subpart of a broken sequence
+        # (the Unicode Standard, section 3.9, "U+FFFD substitution of maximal subparts").
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """Return the text that `token` completes; empty while a character is incomplete."""
+        return self._decoder.decode(self._token_bytes(token))
+
+    def finish(self) -> str:
+        """End the text: an incomplete character becomes U+FFFD, and the next push starts anew."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest
 
 
 class Tokenizer:
@@ -67,7 +97,7 @@ class Tokenizer:
         ids = set() if eos is None else {eos}
         for name in ("config.json", "generation_config.json"):
             path = folder / name
-            if is_named(path):
+            if exists_or_broken_link(path):
                 fields = Fields(read_json_object(path), str(path))
                 ids.update(fields.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
@@ -91,7 +121,7 @@ class Tokenizer:
 
         Args:
             text: any text.
-            add_special_tokens: whether to add those that tokenizer.json puts around a text; Qwen
+            add_special_tokens: add the tokens that tokenizer.json puts around a text; Qwen
                 has none.
 
         Raises:
@@ -129,7 +159,7 @@ class Tokenizer:
             return text.encode()
 
     def stream(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
-        """A stream that gives the text of `decode`, token by token."""
+        """Start a detokenizer that gives the text of `decode`, token by token."""
         hidden = self.special_token_ids if skip_special_tokens else frozenset[int]()
         return IncrementalDetokenizer(
             lambda token: b"" if token in hidden else self.token_bytes(token)
@@ -149,8 +179,8 @@ class Tokenizer:
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: whether to end with the beginning of an assistant's turn.
-            enable_thinking: whether the model is to think first; None leaves it to the template.
+            add_generation_prompt: end with the beginning of an assistant's turn.
+            enable_thinking: let the model think first; None leaves it to the template.
             template_kwargs: further variables of the template.
 
         Raises:

@@ -5,7 +5,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
-from tinyllm_qwen.checkpoint.regular_file import is_named, read_regular_file
+from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.config.fields import Fields, show
 from tinyllm_qwen.config.json_object import MAX_BYTES, parse_json_object, read_json_object
 from tinyllm_qwen.errors import CheckpointError
@@ -24,7 +24,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
             is not byte-level.
     """
     path = folder / "tokenizer.json"
-    if not is_named(path):
+    if not exists_or_broken_link(path):
         raise CheckpointError(
             f"{path} is missing: download it, or write it from the older files with"
             " transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...)"
@@ -53,7 +53,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Whether the library gave up in a way that it did not foresee."""
+    """Return True if the library panicked, which it did not foresee."""
     return type(error).__name__ == "PanicException"
 
 
@@ -109,4 +109,4 @@ def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
 
 
 def _fields(path: Path) -> Fields:
-    return Fields(read_json_object(path) if is_named(path) else {}, str(path))
+    return Fields(read_json_object(path) if exists_or_broken_link(path) else {}, str(path))

@@ -1,4 +1,4 @@
-"""What a tokenizer.json may ask for: the parts that a Qwen has, in bounded amounts.
+"""Limits of a tokenizer.json: the parts that a Qwen has, in bounded amounts.
 
 The library that runs it was written for trusted files. Parts that no Qwen has can make it end the
 whole process, and others repeat a text as often as the file likes.
@@ -26,7 +26,7 @@ def check_tokenizer(document: Part, source: str) -> None:
 
     Args:
         document: the decoded tokenizer.json.
-        source: what to call it in an error.
+        source: its name in an error.
 
     Raises:
         CheckpointError: naming the part.

@@ -1,20 +1,21 @@
-"""One token of each request: an online softmax over parts of the keys.
+"""Decode attention: one query of each head, by an online softmax over parts of the keys.
 
-A token is limited by the bytes of keys and values, 4 S D Hkv in 16 bits. A threadgroup is 4
-simdgroups; each takes every fourth key, a lane D/32 columns of it. Up to ROWS = 8 heads at a time:
-each keeps D/32 numbers of q and as many sums, 64 floats a thread at D = 128, beside 16 for the
-state of the softmax and 8 for a key and its value. Threadgroup memory is D floats for each
-simdgroup and 2 numbers a row: 2.3 KB.
+A decode step is limited by the bytes of keys and values, 4 S D Hkv in 16 bits. A threadgroup has 4
+simdgroups. Each of them takes every fourth key, and a lane takes D/32 columns of it. Up to ROWS = 8
+heads share a threadgroup. A head keeps D/32 numbers of q and as many sums: 64 floats a thread at
+D = 128, beside 16 for the state of the softmax and 8 for a key and its value. Threadgroup memory is
+D floats for each simdgroup and 2 numbers a row: 2.3 KB.
 
-Hkv groups would leave a GPU idle, so the keys are cut into parts, each a threadgroup. A part has at
-least 256 keys: what it writes, D + 2 floats a row, is then 3% of what it reads, with 8 rows at
-D = 128 in 16 bits (6% of 8-bit codes, 11% of 4-bit ones). There are at most 16 parts, which then
-grow: 128 groups of a model with 8 key heads. Its size depends on S alone, so that a request gives
-the same bits in any batch. A second kernel adds the parts up, one thread a column.
+Hkv threadgroups would leave a GPU idle. The keys are therefore split into parts with a threadgroup
+each. A part has at least 256 keys, so that its output, D + 2 floats a row, is 3% of its input with
+8 rows at D = 128 in 16 bits (6% of 8-bit codes, 11% of 4-bit codes). There are at most 16 parts,
+128 threadgroups of a model with 8 key heads; longer texts have larger parts. The size of a part
+depends on S alone, so that a sequence has the same bits in any batch. A second kernel merges the
+parts, one thread a column.
 
-Of packed keys neighboring lanes share a word, 32 / BITS codes, and a scale and bias: one access for
-all of them. Decoding is a shift, a mask, a multiplication and an addition for each number, which
-serves all heads of the group.
+Neighboring lanes share a word of packed keys (32 / BITS codes), a scale and a bias, with one access
+for all of them. A number is dequantized by a shift, a mask, a multiplication and an addition, which
+serve all heads of the group.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from jaxtyping import Float
 from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 
-SIMDGROUPS = 4  # of a threadgroup
+SIMDGROUPS = 4
 GROUP = (SIMD * SIMDGROUPS, 1, 1)
-MAX_ROWS = 8  # heads that decode together
-MIN_PART = 256  # keys
+MAX_ROWS = 8  # query heads of a threadgroup
+MIN_PART = 256  # keys of a part, at least
 MAX_PARTS = 16
 
 READ = (
@@ -58,18 +59,18 @@ _MERGE = Kernel(
 
 @functools.cache
 def _decode(keys: KeyFormat) -> Kernel:
-    """A kernel for each format."""
-    place = """
+    """Make the kernel for one format of keys."""
+    select = """
     threadgroup float sums[SIMDGROUPS * D], tops[SIMDGROUPS * ROWS], totals[SIMDGROUPS * ROWS];
     const uint3 at = threadgroup_position_in_grid;
-    const HeadGroup of = head_group_to_decode<ROWS>(at, q_shape, k_shape);
-    const HeadInBatch place = {of.batch, of.kv_head};
+    const HeadGroup heads = head_group_of_decode<ROWS>(at, q_shape, k_shape);
+    const HeadInBatch head = {heads.batch, heads.kv_head};
     """
     attend = """
     attend_part<D, ROWS, SIMDGROUPS>(
-        queries_of(q, q_strides, of), keys, values, scale, of.row0, of.group,
+        queries_of(q, q_strides, heads), keys, values, scale, heads.row0, heads.group,
         part_of<MIN_PART, MAX_PARTS>({0, k_shape[2]}, at.x),
-        part_results_of<D, WHOLE>(out, of.first_head(q_shape[1]), at.x, threadgroups_per_grid.x),
+        part_results_of<D, WHOLE>(out, heads.first_head(q_shape[1]), at.x, threadgroups_per_grid.x),
         sums, tops, totals, thread_index_in_threadgroup);
     """
     return Kernel(
@@ -77,13 +78,30 @@ def _decode(keys: KeyFormat) -> Kernel:
         files=(*READ, "attention/dense.metal", *ATTEND_PART),
         inputs=("q", *keys.inputs, "scale"),
         outputs=("out",),
-        body=place + keys.body + attend,
+        body=select + keys.body + attend,
         row_contiguous=False,
     )
 
 
-def decode(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float) -> mx.array:
-    """One query for each head, which sees all keys."""
+def decode(
+    q: Float[mx.array, "B H L D"], stored: StoredKeys, scale: float, *, causal: bool
+) -> Float[mx.array, "B H L D"]:
+    """Attend with each query as a decode step: as the only query, over the keys that it sees."""
+    length, keys = q.shape[2], stored.lead[2]
+    if length == 1:
+        return _decode_step(q, stored, scale)
+    steps = []
+    for i in range(length):
+        query, visible = q[:, :, i : i + 1], keys - length + i + 1 if causal else keys
+        if visible > 0:
+            steps.append(_decode_step(query, stored.first(visible), scale))
+        else:
+            steps.append(mx.zeros_like(query))
+    return mx.concatenate(steps, axis=2)
+
+
+def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float) -> mx.array:
+    """Attend with one query of each head to all keys."""
     rows, heads, _, dim = q.shape
     _, kv_heads, keys = stored.lead
     parts = parts_at_most(keys)
@@ -107,17 +125,17 @@ def decode(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float) -> m
 
 
 def parts_at_most(keys: int) -> int:
-    """Parts of what sees so many keys or fewer."""
+    """Return the number of parts of up to `keys` visible keys."""
     return min(MAX_PARTS, math.ceil(keys / MIN_PART))
 
 
 def decode_groups(heads: int, kv_heads: int) -> int:
-    """Threadgroups that the heads of a request take."""
+    """Return the number of threadgroups for the heads of one sequence and one part of its keys."""
     return kv_heads * math.ceil(heads // kv_heads / MAX_ROWS)
 
 
 def decode_template(heads: int, kv_heads: int, dim: int) -> list[tuple[str, int]]:
-    """Constants of a kernel that decodes."""
+    """Return the constants of a decode kernel."""
     return [
         ("D", dim),
         ("ROWS", min(heads // kv_heads, MAX_ROWS)),

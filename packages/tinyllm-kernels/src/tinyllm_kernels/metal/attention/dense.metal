@@ -1,12 +1,12 @@
-// What a threadgroup has of dense arrays, `B H L D` and `B Hkv S D`.
+// Access to dense arrays: queries `B H L D`, keys and values `B Hkv S D`.
 
 template <typename T, typename Strides>
-Queries<T> queries_of(const device T* q, Strides strides, HeadGroup of) {
-  return {q + of.batch * strides[0] + of.kv_head * of.group * strides[1], strides[2], strides[1],
-          strides[3], of.group};
+Queries<T> queries_of(const device T* q, Strides strides, HeadGroup heads) {
+  return {q + heads.batch * strides[0] + heads.kv_head * heads.group * strides[1], strides[2],
+          strides[1], strides[3], heads.group};
 }
 
-// Where the keys and values of a head are.
+// Selects the keys or values of one head.
 struct HeadInBatch {
   int batch, kv_head;
 
@@ -16,9 +16,9 @@ struct HeadInBatch {
   }
 };
 
-// The output is contiguous.
+// Results in a contiguous array like q.
 template <typename T, typename Shape>
-Results<T> results_of(device T* out, Shape q_shape, HeadGroup of) {
+Results<T> results_of(device T* out, Shape q_shape, HeadGroup heads) {
   const int64_t head_stride = int64_t(q_shape[2]) * q_shape[3];
-  return {out + of.first_head(q_shape[1]) * head_stride, q_shape[3], head_stride, of.group};
+  return {out + heads.first_head(q_shape[1]) * head_stride, q_shape[3], head_stride, heads.group};
 }

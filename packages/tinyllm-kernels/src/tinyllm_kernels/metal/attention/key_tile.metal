@@ -1,9 +1,9 @@
-// Keys or values that a threadgroup goes over together, in its own memory.
+// A tile of keys or values in threadgroup memory.
 
-static constant constexpr int TILE = 32;  // rows, and keys
+static constant constexpr int TILE = 32;  // query rows, and keys
 
-// Copies keys [block, block + 32) to threadgroup memory; zeros stand for those outside [first, end),
-// where there may be no memory, or numbers whose product with a weight of 0 is not 0.
+// Copies keys [block, block + 32) to threadgroup memory. Keys outside [first, end) become zeros:
+// their memory may not exist, or may hold NaN, whose product with a weight of 0 is not 0.
 template <typename T, int D, int STRIDE, int SIMDGROUPS, typename Keys>
 void stage(Keys x, int block, int first, int end, threadgroup T* tile, int thread_index) {
   for (int i = thread_index / 32; i < TILE; i += SIMDGROUPS) {

@@ -1,5 +1,5 @@
-// Keys and values as codes with scales and biases, each part of them rows of its own. A number is
-// decoded where it is used: what would be saved by doing it once would have to be stored.
+// Affine keys and values: codes, scales and biases are rows of their own. A number is dequantized
+// where it is used, because storing it would cost more than computing it again.
 
 template <int BITS, int GROUP_SIZE, typename Words, typename Scales, typename Biases>
 struct PackedRow {

@@ -1,18 +1,18 @@
-// Parts of the keys, by which one query of each head is computed, and what comes of them.
+// Decode attention splits the keys into parts: their sizes, and the merge of their results.
 
 // Keys [first, end).
 struct Range {
   int first, end;
 };
 
-// How many keys a part of them has. That comes from what a request sees, never from what stands
-// beside it in a batch.
+// Returns the number of keys of a part. It depends on the visible keys of one sequence alone, so
+// that a sequence has the same bits in any batch.
 template <int MIN_PART, int MAX_PARTS>
 int part_size(Range keys) {
   return max(MIN_PART, (keys.end - keys.first + MAX_PARTS - 1) / MAX_PARTS);
 }
 
-// Behind the last part there are empty ones.
+// Returns the keys of one part. Parts after the last one are empty.
 template <int MIN_PART, int MAX_PARTS>
 Range part_of(Range keys, int part) {
   const int size = part_size<MIN_PART, MAX_PARTS>(keys), first = keys.first + part * size;
@@ -25,9 +25,9 @@ int part_count(Range keys) {
   return (keys.end - keys.first + size - 1) / size;
 }
 
-// What is known of a row after a part of the keys: D sums of weighted values, the highest score, and
-// the sum of weights. Scores are in powers of 2, and weights are relative to the highest. Where the
-// part is the whole, it is the result.
+// Output of one part of the keys for a row: D sums of weighted values, the highest score, and the
+// sum of weights. Scores are exponents of 2. Weights are relative to the highest score. If WHOLE,
+// the part has all keys, and the output is the result of attention.
 template <typename O, int D, bool WHOLE>
 struct PartResults {
   device O* x;
@@ -43,15 +43,14 @@ struct PartResults {
   }
 };
 
-// Part of the parts of each of a request's heads, the first of which is `head`, in a contiguous
-// array `heads parts width`.
+// Selects one part of the heads from `head` on, in a contiguous array `heads parts width`.
 template <int D, bool WHOLE, typename O>
 PartResults<O, D, WHOLE> part_results_of(device O* out, int64_t head, int part, int parts) {
   const int width = WHOLE ? D : D + 2;
   return {out + (head * parts + part) * width, int64_t(parts) * width};
 }
 
-// A row's result, at one of its columns, from all of its parts.
+// Returns one column of a row's result, merged from all parts of the keys.
 template <int D>
 float merge_parts(const device float* partial, int parts, int column) {
   float highest = -INFINITY;

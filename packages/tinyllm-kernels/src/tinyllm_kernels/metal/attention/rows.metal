@@ -1,9 +1,9 @@
-// Where queries, keys and values lie, and where results go.
+// Access to queries, keys, values and results through their strides.
 #include <metal_stdlib>
 using namespace metal;
 
-// The queries of the heads that share a key/value head, as rows: query i of head g of the group is
-// row i * group + g. So a key is read once for all of them.
+// The queries of the heads that share a key/value head, as rows. Query i of head g of the group is
+// row i * group + g, so that a key is read once for all heads of the group.
 template <typename T>
 struct Queries {
   const device T* x;
@@ -15,7 +15,7 @@ struct Queries {
   }
 };
 
-// A key or a value, or a part of its codes; P is a pointer.
+// One key or value, or its codes, scales or biases. P is a pointer.
 template <typename P>
 struct Row {
   P x;
@@ -24,8 +24,8 @@ struct Row {
   auto operator[](int column) const { return x[column * column_stride]; }
 };
 
-// The keys or values of one head, one after the other. A cache hands out a view of its buffer, which
-// is read in place: a copy would cost as much as attention itself.
+// The keys or values of one head. They are a view of a cache's buffer and are read in place, since
+// a copy would cost as much as attention itself.
 template <typename P>
 struct Rows {
   P x;
@@ -34,7 +34,7 @@ struct Rows {
   Row<P> row(int key) const { return {x + key * token_stride, column_stride}; }
 };
 
-// The results, in the order of `Queries`.
+// The results, with the rows of `Queries`.
 template <typename T>
 struct Results {
   device T* x;
@@ -46,8 +46,8 @@ struct Results {
   }
 };
 
-// What to subtract from scores before they become weights; any number will do where all are -inf.
+// Returns the number to subtract from scores before exp2. If all scores are -inf, 0 avoids NaN.
 inline float shift_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// The weighted mean of values: zero where a query has seen no key.
+// Returns the weighted mean of values, or zero for a query that sees no key.
 inline float mean_of(float sum, float total) { return total == 0.0f ? 0.0f : sum / total; }

@@ -1,4 +1,4 @@
-"""Keys and values as the kernels are given them: numbers, or codes with scales and biases."""
+"""Formats of stored keys and values: dense numbers, or affine codes with scales and biases."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor, Weight
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops.quantization.tensor import AFFINE
 
 
 @dataclass(frozen=True)
 class KeyFormat:
-    """What the text of a kernel says of keys and values.
+    """The text that a kernel needs for one format of keys and values.
 
     Attributes:
-        name: comes behind the kernel's.
-        inputs: names of their arrays.
-        body: declares `keys` and `values`, whose place in each array `place` knows.
+        name: suffix of the kernel's name.
+        inputs: names of the arrays of keys and values.
+        body: declares the variables `keys` and `values`. It uses a variable `head`, whose function
+            `rows` selects the rows of a key/value head in an array.
     """
 
     name: str
@@ -29,8 +30,8 @@ DENSE = KeyFormat(
     "",
     ("k", "v"),
     """
-    const auto keys = place.rows(k, k_strides);
-    const auto values = place.rows(v, v_strides);
+    const auto keys = head.rows(k, k_strides);
+    const auto values = head.rows(v, v_strides);
     """,
 )
 PACKED = KeyFormat(
@@ -38,23 +39,23 @@ PACKED = KeyFormat(
     ("k", "k_scales", "k_biases", "v", "v_scales", "v_biases"),
     """
     const auto keys = packed_rows<K_BITS, K_GROUP_SIZE>(
-        place.rows(k, k_strides), place.rows(k_scales, k_scales_strides),
-        place.rows(k_biases, k_biases_strides));
+        head.rows(k, k_strides), head.rows(k_scales, k_scales_strides),
+        head.rows(k_biases, k_biases_strides));
     const auto values = packed_rows<V_BITS, V_GROUP_SIZE>(
-        place.rows(v, v_strides), place.rows(v_scales, v_scales_strides),
-        place.rows(v_biases, v_biases_strides));
+        head.rows(v, v_strides), head.rows(v_scales, v_scales_strides),
+        head.rows(v_biases, v_biases_strides));
     """,
 )
 
 
 @dataclass(frozen=True)
 class StoredKeys:
-    """Keys and values of a call.
+    """Keys and values of one call.
 
     Attributes:
-        format: which kernel reads them.
-        arrays: its inputs, each of four axes, of which the last is a key's.
-        template: its constants.
+        format: chooses the kernel.
+        arrays: inputs of the kernel. Each has four axes, of which the last one is a key or value.
+        template: constants of the kernel.
     """
 
     format: KeyFormat
@@ -63,7 +64,10 @@ class StoredKeys:
 
     @classmethod
     def of(cls, k: Weight, v: Weight) -> StoredKeys | None:
-        """None in a format that is left to MLX: floating-point modes, packed keys alone."""
+        """Return k and v as kernel inputs, or None for a format without a kernel.
+
+        MLX computes these: floating-point codes, and a pair of which only one is quantized.
+        """
         if isinstance(k, mx.array) and isinstance(v, mx.array):
             return cls(DENSE, (k, v))
         if not (isinstance(k, QuantizedTensor) and isinstance(v, QuantizedTensor)):
@@ -77,11 +81,15 @@ class StoredKeys:
         return cls(PACKED, (*k.arrays, *v.arrays), template)
 
     def map(self, transform: Callable[[mx.array], mx.array]) -> StoredKeys:
-        """Apply `transform`, which must leave the last axis alone, to each array."""
+        """Apply `transform`, which must not touch the last axis, to each array."""
         return StoredKeys(self.format, tuple(map(transform, self.arrays)), self.template)
+
+    def first(self, count: int) -> StoredKeys:
+        """Return the first `count` keys of each row of a dense cache."""
+        return self.map(lambda part: part[:, :, :count])
 
     @property
     def lead(self) -> tuple[int, int, int]:
-        """The axes before the last one: of dense keys `B Hkv S`, of pages `P Hkv page`."""
+        """Axes before the last one: `B Hkv S` of dense keys, `P Hkv page` of pages."""
         first, heads, tokens, _ = self.arrays[0].shape
         return first, heads, tokens

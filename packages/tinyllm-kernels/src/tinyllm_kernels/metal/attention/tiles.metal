@@ -1,40 +1,41 @@
-// Many queries: 32 rows of them against 32 keys after the other (FlashAttention, Dao 2022), on
+// Prefill attention: 32 query rows against blocks of 32 keys (FlashAttention, Dao 2022), on
 // matrices of 8 x 8.
 //
-// A lane holds two neighboring elements of a matrix. Which ones is no part of Metal's documentation;
-// MLX's own attention builds on the same layout. It keeps scores and weights in registers: a row is
-// in the four lanes whose numbers differ in bits 0 and 3.
+// A lane holds two neighboring elements of a matrix. Metal does not document their position, but
+// MLX's own attention relies on the same layout. Scores and weights therefore stay in registers: a
+// row is in the four lanes whose numbers differ in bits 0 and 3.
 
-struct Place {
+// The first of the two elements of a lane.
+struct Element {
   int row, column;
 };
 
-inline Place place_of(int lane) {
+inline Element element_of(int lane) {
   return {lane / 16 * 4 + lane / 2 % 4, lane / 8 % 2 * 4 + lane % 2 * 2};
 }
 
-// Rows [row0, rows) of the queries, at most 32. Query i sees the keys up to before + i, of the
-// `keys` that there are, and of these the last `window` if that is not 0.
+// Computes query rows [row0, rows), at most 32. Query i sees the keys up to before + i of the
+// `keys` that exist. If `window` is not 0, it sees only the last `window` of these.
 template <typename T, int D, int STRIDE, typename Q, typename Keys, typename Values,
           typename Output>
 void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int before, int keys,
                  int window, Output output, threadgroup T* tile, int thread_index) {
   constexpr int SIMDGROUPS = 4;  // with eight rows each
-  const Place place = place_of(thread_index % 32);
-  const int row = row0 + thread_index / 32 * 8 + place.row;
+  const Element element = element_of(thread_index % 32);
+  const int row = row0 + thread_index / 32 * 8 + element.row;
 
-  // 1. Queries stay in registers, in the dtype in which they are multiplied.
+  // 1. Queries stay in registers, in the dtype of the product.
   simdgroup_matrix<T, 8, 8> query[D / 8];
   simdgroup_float8x8 sum[D / 8];
   for (int d = 0; d < D / 8; ++d) {
     for (int e = 0; e < 2; ++e) {
-      const int column = 8 * d + place.column + e;
+      const int column = 8 * d + element.column + e;
       query[d].thread_elements()[e] = row < rows ? q.at(row, column) : T(0);
     }
     sum[d] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
 
-  // 2. The keys that this row sees, and those that any row of the tile does.
+  // 2. The keys that this row sees, and the keys that any row of the tile sees.
   const int own_end = min(keys, before + row / q.group + 1);
   const int own_first = window == 0 ? 0 : max(0, own_end - window);
   const int last = min(row0 + TILE, rows) - 1;
@@ -43,7 +44,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
   float top = -INFINITY, total = 0;
 
   for (int block = first / TILE * TILE; block < end; block += TILE) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // the values of the last block were read
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // the previous values were read
     stage<T, D, STRIDE, SIMDGROUPS>(k, block, first, end, tile, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -58,12 +59,12 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
       }
     }
 
-    // 4. Scores become weights, relative to the highest score so far; what was summed before is
-    // relative to an older one.
+    // 4. Scores become weights relative to the highest score so far. Earlier sums are rescaled from
+    // the previous highest score.
     float higher = top;
     for (int j = 0; j < TILE / 8; ++j) {
       for (int e = 0; e < 2; ++e) {
-        const int key = block + 8 * j + place.column + e;
+        const int key = block + 8 * j + element.column + e;
         const float score = weight[j].thread_elements()[e] * scale * M_LOG2E_F;
         const float seen = key >= own_first && key < own_end ? score : -INFINITY;
         weight[j].thread_elements()[e] = seen;
@@ -86,7 +87,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     }
     top = higher;
 
-    // 5. Weighted values, in the memory where the keys were.
+    // 5. Weighted values, through the threadgroup memory of the keys.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage<T, D, STRIDE, SIMDGROUPS>(v, block, first, end, tile, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -99,14 +100,14 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     }
   }
 
-  // 6. Each of the four lanes of a row has the weights of its own keys.
+  // 6. Each of the four lanes of a row has summed the weights of its own keys.
   total += simd_shuffle_xor(total, 1);
   total += simd_shuffle_xor(total, 8);
   if (row < rows) {
     for (int d = 0; d < D / 8; ++d) {
       for (int e = 0; e < 2; ++e) {
         const float mean = mean_of(sum[d].thread_elements()[e], total);
-        output.put(row, 8 * d + place.column + e, T(mean));
+        output.put(row, 8 * d + element.column + e, T(mean));
       }
     }
   }

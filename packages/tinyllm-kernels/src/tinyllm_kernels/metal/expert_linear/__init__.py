@@ -1,66 +1,97 @@
-"""Each row times the matrix of its own expert.
+"""Product of each row with the matrix of its own expert.
 
-The kernel of `linear` for one token, with the row as a third axis of the grid, finds the matrix by
-the expert's number: the host never learns which experts were chosen. That is what decoding does,
-whose rows are `... 1 I`. In a prompt many rows share an expert, and reading its matrix for each of
-them would be waste: it goes to MLX, as do dense weights and floating-point modes. Of a matrix `N I`
-up to 64 rows count as decoded.
+Both kernels find the matrix by the expert's number, so that the host never waits for the router.
+They are the two kernels of `linear`, and the phase chooses one of them:
+
+- Decode: `matrix_vector` for one token, with the rows as a second axis of the grid. The experts of
+  a token differ from each other, so no two rows of it share a matrix.
+- Prefill: `matrix_product`. A threadgroup takes 32 rows and goes through their runs of one expert.
+  Sorted rows have few runs. A row has the same bits in any run, and so in any chunk of its prompt.
+  A short chunk has one run for each row, which wastes most of the tile's arithmetic.
+
+A call without a phase counts a matrix `N I` of up to 64 rows as decode steps. Dense weights and
+those in floating-point formats go to MLX.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
-from tinyllm_ops import MLX, QuantizedTensor, Weight
-from tinyllm_ops.contract import check_expert_linear
-from tinyllm_ops.quantized_tensor import AFFINE
+from tinyllm_ops import MLX, Phase, QuantizedTensor, Weight, phase_of
+from tinyllm_ops.checks import check_expert_linear
+from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
-from tinyllm_kernels.metal.linear.matrix_vector import (
-    DECLARE,
-    FILES,
-    ROWS,
-    is_decoded,
-    simdgroups,
-)
+from tinyllm_kernels.metal.linear.matrix_product import DECLARE as DECLARE_TILE
+from tinyllm_kernels.metal.linear.matrix_product import FILES as PREFILL_FILES
+from tinyllm_kernels.metal.linear.matrix_product import SIDE, SIMDGROUPS
+from tinyllm_kernels.metal.linear.matrix_vector import DECLARE as DECLARE_SUMS
+from tinyllm_kernels.metal.linear.matrix_vector import FILES as DECODE_FILES
+from tinyllm_kernels.metal.linear.matrix_vector import ROWS, simdgroup_count
 
 MAX_ROWS = 64
 
-_EXPERT_LINEAR = Kernel(
-    "expert_linear",
-    FILES,
-    ("x", "packed", "scales", "biases", "experts", "outputs", "inputs", "group_size"),
+_INPUTS = ("x", "packed", "scales", "biases", "experts", "rows", "outputs", "inputs", "group_size")
+_DECODE = Kernel(
+    "expert_linear_decode",
+    DECODE_FILES,
+    _INPUTS,
     ("y",),
-    DECLARE
+    DECLARE_SUMS
     + """
     const ulong n = threadgroup_position_in_grid.y, row = ulong(experts[n]) * outputs;
     const ulong group = row * (inputs / group_size);
     matrix_vector<T, BITS, TOKENS, ROWS>(
         x + n * inputs, packed + row * (inputs / 32 * BITS), scales + group, biases + group,
-        Nothing(), y + n * outputs, 1u, uint(outputs), uint(inputs), uint(group_size),
+        NoAddend(), y + n * outputs, 1u, uint(outputs), uint(inputs), uint(group_size),
         threadgroup_position_in_grid.x * ROWS, thread_index_in_simdgroup,
         simdgroup_index_in_threadgroup, simdgroups_per_threadgroup, partial);
+    """,
+)
+_PREFILL = Kernel(
+    "expert_linear_prefill",
+    (*PREFILL_FILES, "expert_linear/prefill.metal"),
+    _INPUTS,
+    ("y",),
+    DECLARE_TILE
+    + """
+    expert_linear_prefill<T, BITS>(
+        x, packed, scales, biases, experts, y, uint(rows), uint(outputs), uint(inputs),
+        uint(group_size), group.y * 32, group.x * 32, thread_index_in_threadgroup,
+        simdgroup_index_in_threadgroup, x_tile, w_tile, y_tile);
     """,
 )
 
 
 def expert_linear(
-    x: Float[mx.array, "*batch I"], w: Weight, experts: Integer[mx.array, "*batch"]
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    experts: Integer[mx.array, "*batch"],
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
     """y[n] = w[experts[n]] x[n]; see `tinyllm_ops.expert_linear`."""
     check_expert_linear(x, w, experts)
-    if not isinstance(w, QuantizedTensor) or w.mode != AFFINE or not is_decoded(x, MAX_ROWS):
-        return MLX.expert_linear(x, w, experts)
-    if x.size == 0 or w.packed.size == 0:
-        return MLX.expert_linear(x, w, experts)
+    is_affine = isinstance(w, QuantizedTensor) and w.mode == AFFINE
+    if not is_affine or x.size == 0 or 0 in w.shape:
+        return MLX.expert_linear(x, w, experts, phase=phase)
+    assert isinstance(w, QuantizedTensor)
     outputs, inputs = w.shape[1:]
-    chosen = experts.flatten().astype(mx.int32)
-    assert w.biases is not None  # the affine mode has them
-    (y,) = _EXPERT_LINEAR(
-        (x, w.packed, w.scales, w.biases, chosen, outputs, inputs, w.group_size),
+    rows = experts.size
+    values = (x, *w.arrays, experts.flatten().astype(mx.int32))
+    template: list[tuple[str, mx.Dtype | int | bool]] = [("T", x.dtype), ("BITS", w.bits)]
+    if (phase or phase_of(x, MAX_ROWS)) == "decode":
+        kernel, lanes = _DECODE, SIMD * simdgroup_count(inputs)
+        groups = (-(-outputs // ROWS), rows, 1)
+        template += [("TOKENS", 1), ("ROWS", ROWS)]
+    else:
+        kernel, lanes = _PREFILL, SIMD * SIMDGROUPS
+        groups = (-(-outputs // SIDE), -(-rows // SIDE), 1)
+    (y,) = kernel(
+        (*values, rows, outputs, inputs, w.group_size),
         [((*experts.shape, outputs), x.dtype)],
-        groups=(-(-outputs // ROWS), experts.size, 1),
-        group=(SIMD * simdgroups(inputs), 1, 1),
-        template=[("T", x.dtype), ("BITS", w.bits), ("TOKENS", 1), ("ROWS", ROWS)],
+        groups=groups,
+        group=(lanes, 1, 1),
+        template=template,
     )
     return y

@@ -1,11 +1,11 @@
-// What is added to a product before it is rounded.
+// The numbers that a product kernel adds before it rounds.
 
-struct Nothing {
+struct NoAddend {
   float at(uint, uint) const { return 0.0f; }
 };
 
-// A number for each output: of each token (a residual), or the same ones for all (a bias, whose
-// `token_stride` is 0). P is a pointer.
+// One number for each output: of each token (a residual), or the same row for all tokens (a bias,
+// with `token_stride` 0). P is a pointer.
 template <typename P>
 struct Addend {
   P x;

@@ -1,20 +1,21 @@
-"""What is added to a product, as the kernels are given it."""
+"""The numbers that a product kernel adds before it rounds: a bias, a residual, or their sum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import mlx.core as mx
+from jaxtyping import Float
 
 
 @dataclass(frozen=True)
 class AddendFormat:
-    """What the text of a kernel says of it.
+    """The text that a kernel needs for one kind of addend.
 
     Attributes:
-        name: comes behind the kernel's.
-        inputs: names of the inputs it brings.
-        body: declares `added`, from `first_token` on.
+        name: suffix of the kernel's name.
+        inputs: names of the additional inputs.
+        body: declares the variable `added`. It refers to rows from `first_token` on.
     """
 
     name: str
@@ -22,8 +23,8 @@ class AddendFormat:
     body: str
 
 
-NOTHING = AddendFormat("", (), "const Nothing added;")
-ROWS = AddendFormat(
+NO_ADDEND = AddendFormat("", (), "const NoAddend added;")
+ARRAY = AddendFormat(
     "_add",
     ("addend", "addend_stride"),
     "const auto added = addend_from(addend, uint(addend_stride), first_token);",
@@ -32,19 +33,25 @@ ROWS = AddendFormat(
 
 @dataclass(frozen=True)
 class Addend:
-    """What is added to each row of a product, before it is rounded.
+    """The addend of one call.
 
     Attributes:
-        format: which kernel adds it.
-        inputs: those of the format.
+        format: chooses the kernel.
+        inputs: values of the additional inputs.
     """
 
-    format: AddendFormat = NOTHING
+    format: AddendFormat = NO_ADDEND
     inputs: tuple[mx.array | int, ...] = ()
 
     @classmethod
-    def of(cls, rows: mx.array | None) -> Addend:
-        """One row for all tokens, `O`, or one for each, `M O`."""
-        if rows is None:
-            return cls()
-        return cls(ROWS, (rows, rows.shape[-1] if rows.ndim > 1 else 0))
+    def of(
+        cls,
+        bias: Float[mx.array, "O"] | None,
+        residual: Float[mx.array, "*batch O"] | None,
+    ) -> Addend:
+        """Make the addend of a projection. A bias has a stride of 0: all tokens share its row."""
+        if residual is None:
+            return cls() if bias is None else cls(ARRAY, (bias, 0))
+        rows = residual if bias is None else residual + bias
+        outputs = residual.shape[-1]
+        return cls(ARRAY, (rows.reshape(-1, outputs), outputs))

@@ -1,6 +1,7 @@
-// A tile of y = x w^T + addend, 32 tokens by 32 rows of w, for a group of four simdgroups; over the units of
-// 32 columns from `begin` to `end`, summed part by part: whether parts have a group of their own or
-// not, the result is the same. Sums are float32; OUT is T, or float for a part.
+// A tile of y = x w^T + addend, 32 tokens by 32 rows of w, computed by four simdgroups.
+//
+// The tile sums the units of 32 columns from `begin` to `end`, part by part. The result is the same
+// if each part has a threadgroup of its own. Sums are float32. OUT is T, or float for a part.
 #include <metal_simdgroup_matrix>
 
 template <typename T>
@@ -60,7 +61,7 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // 3. At the end of a part, its sum.
+    // 3. The sum of a part is complete.
     if ((unit + 1) % part_units == 0 || unit + 1 == end) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -70,7 +71,7 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
     }
   }
 
-  // 4. The tile by way of threadgroup memory, since its edges need not be those of y.
+  // 4. The tile goes through threadgroup memory, since it may extend beyond the edges of y.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     simdgroup_store(total[i / 2][i % 2], y_tile + (top + i / 2 * 8) * 32 + left + i % 2 * 8, 32);

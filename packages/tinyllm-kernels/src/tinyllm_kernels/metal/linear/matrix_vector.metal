@@ -1,5 +1,6 @@
-// y = x w^T + addend for up to TOKENS rows of x. A threadgroup computes ROWS rows of w, whose columns its
-// simdgroups share out: a lane takes units of 32 numbers, which are BITS words and have one scale.
+// y = x w^T + addend for up to TOKENS rows of x and ROWS rows of w a threadgroup.
+//
+// The simdgroups split the columns. A lane reads units of 32 numbers: BITS words with one scale.
 template <typename T, int BITS, int TOKENS, int ROWS, typename X, typename W, typename S,
           typename B, typename A>
 void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uint tokens,
@@ -8,7 +9,7 @@ void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uin
   const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
   float sum[TOKENS][ROWS] = {};
   for (uint unit = simdgroup * 32 + lane; unit < units; unit += simdgroups * 32) {
-    // 1. The words of the unit in each row. A row or token too many reads the last one again.
+    // 1. The words of the unit in each row. Rows and tokens past the end read the last one again.
     uint words[ROWS][BITS];
     float scale[ROWS], bias[ROWS];
 #pragma unroll
@@ -23,7 +24,7 @@ void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uin
       bias[r] = float(biases[group]);
     }
 
-    // 2. Eight numbers at a time: unpacked once, multiplied with every token's.
+    // 2. Eight weights at a time are unpacked once and multiplied with the numbers of each token.
 #pragma unroll
     for (uint part = 0; part < 32; part += 8) {
       float w[ROWS][8];
@@ -49,7 +50,7 @@ void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uin
     }
   }
 
-  // 3. The sums of the lanes, then of the simdgroups.
+  // 3. Sums over the lanes, then over the simdgroups.
 #pragma unroll
   for (int i = 0; i < TOKENS * ROWS; ++i) {
     const float all = simd_sum(sum[i / ROWS][i % ROWS]);

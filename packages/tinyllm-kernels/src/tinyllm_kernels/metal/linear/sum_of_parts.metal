@@ -1,4 +1,4 @@
-// y[i] = parts[0][i] + parts[1][i] + ... + addend: one number for a thread.
+// y[i] = parts[0][i] + parts[1][i] + ... + addend. Each thread computes one number.
 template <typename T, typename P, typename A>
 void sum_of_parts(P parts, A addend, device T* y, uint count, uint size, uint outputs, uint i) {
   if (i >= size) {

@@ -1,35 +1,36 @@
-"""Attention over keys and values in pages, by prompts and decoded tokens side by side.
+"""Attention over keys and values in pages.
 
-The contract of `tinyllm_ops.paged_attention`, for head dims 64, 80, 96 and 128 and pages of numbers
-or affine codes; MLX computes the rest, which reads back where the requests are.
+Head dims are 64, 80, 96 and 128, pages are dense or affine codes. MLX computes the other head dims
+and formats, one sequence after the other.
 
-These are the kernels of `tinyllm_kernels.metal.attention` (shapes, memory and registers are those
-of its `decode.py` and `tiles.py`), which ask a block table for each key's row. Nothing is read
-back: the host knows how many tokens and requests there are, not whose they are, so it launches as
-many threadgroups as there could be work for, and each finds out what is its own
-(`requests.metal`).
+The kernels are those of dense attention (`attention/decode.py` and `attention/tiles.py` have their
+sizes), with a block table between a key's number and its address:
 
-1. Parts of the keys of requests with one new token. (MAX_PARTS or what the widest block table can
-   hold) x key heads x requests; those of the others write that they have seen nothing.
-2. The output, each row by one threadgroup. The first groups are tiles of requests with several new
-   tokens: T G / 32 of full ones, and a last one for each request, of which no more than T / 2 can
-   have two tokens. One group more for each token and key head adds up the parts of a token that is
-   alone in its request, writes zeros if it is nobody's, and leaves the others to their tiles.
+- Prefill, one launch: tiles of 32 query rows. The host launches exactly the tiles that there are.
+  Each threadgroup finds the sequence of its tile by a prefix sum over the sequences.
+- Decode, two launches: parts of the keys of each sequence, then their merge.
 
-What is summed over the parts is R H parts (D + 2) float32: 17 MB for 64 requests with 32 heads of
-128, whose 16 parts of 256 keys are 1 GB with 8 key heads in 16 bits. A token gives the same bits
-in any batch: how its request is cut, and by which kernel it is computed, depend on that request
-alone.
+The phase chooses between them, because the two round differently. In the phase "prefill" a chunk of
+one token is a tile, as it is inside a longer chunk. In the phase "decode" every token is a decode
+step. Without a phase, sequences with one query decode and the others are tiles. A call with both
+kinds runs both paths and selects between their outputs. How a sequence is split depends on that
+sequence alone, so that it has the same bits in any batch.
+
+The parts take R H parts (D + 2) float32: 17 MB for 64 sequences of 4,096 keys with 32 heads of 128.
+Their keys and values are 1 GB with 8 key heads in 16 bits.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import mlx.core as mx
-from jaxtyping import Float, Int32
-from tinyllm_ops import MLX, Weight
-from tinyllm_ops.contract import check_paged_attention
+from jaxtyping import Float
+from tinyllm_ops import MLX, PageTable, Phase, Weight
+from tinyllm_ops.checks import check_paged_attention
 
 from tinyllm_kernels.metal.attention import HEAD_DIMS
 from tinyllm_kernels.metal.attention.decode import (
@@ -46,78 +47,87 @@ from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
 from tinyllm_kernels.metal.attention.tiles import ATTEND_TILE, TILE
 from tinyllm_kernels.metal.kernel import Kernel
 
-_WHERE = ("block_table", "query_starts", "context_lengths", "scale", "window")
+_TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "window")
 _FILES = (
     *READ,
     *ATTEND_PART,
     *ATTEND_TILE,
     "paged_attention/pages.metal",
-    "paged_attention/requests.metal",
-    "paged_attention/paged_attention.metal",
+    "paged_attention/sequences.metal",
+    "paged_attention/kernel.metal",
 )
-_REQUESTS = """
-    const auto requests =
-        requests_of(block_table, query_starts, context_lengths, block_table_shape, window);
+_SEQUENCES = """
+    const auto sequences =
+        sequences_of(block_tables, cu_seqlens_q, seq_lens, block_tables_shape, window);
 """
 
 
 @functools.cache
-def _parts(keys: KeyFormat) -> Kernel:
-    """The first launch, for each format of keys."""
-    place = """
+def _decode_parts(keys: KeyFormat) -> Kernel:
+    """Make the first kernel of the decode path, for one format of keys."""
+    select = """
     threadgroup float sums[SIMDGROUPS * D], tops[SIMDGROUPS * ROWS], totals[SIMDGROUPS * ROWS];
     const uint3 at = threadgroup_position_in_grid;
-    const HeadGroup of = head_group_to_decode<ROWS>(at, q_shape, k_shape);
-    const auto place = head_in_pages(requests.pages(of.batch), k_shape[2], of.kv_head);
+    const HeadGroup heads = head_group_of_decode<ROWS>(at, q_shape, k_shape);
+    const auto head = head_in_pages(sequences.pages(heads.batch), k_shape[2], heads.kv_head);
     """
     attend = """
     attend_part<D, ROWS, SIMDGROUPS>(
-        queries_from(q, q_strides, min(query_starts[of.batch], q_shape[0] - 1), of), keys, values,
-        scale, of.row0, of.group,
-        part_of<MIN_PART, MAX_PARTS>(requests.visible_to_one(of.batch), at.x),
-        part_results_of<D, false>(partial, of.first_head(q_shape[1]), at.x,
+        queries_from(q, q_strides, min(cu_seqlens_q[heads.batch], q_shape[0] - 1), heads), keys,
+        values, scale, heads.row0, heads.group,
+        part_of<MIN_PART, MAX_PARTS>(sequences.visible_to_one(heads.batch), at.x),
+        part_results_of<D, false>(partial, heads.first_head(q_shape[1]), at.x,
                                   threadgroups_per_grid.x),
         sums, tops, totals, thread_index_in_threadgroup);
     """
     return Kernel(
         f"paged_attention_parts{keys.name}",
         _FILES,
-        ("q", *keys.inputs, *_WHERE),
+        ("q", *keys.inputs, *_TABLE, "scale"),
         ("partial",),
-        _REQUESTS + place + keys.body + attend,
+        _SEQUENCES + select + keys.body + attend,
         row_contiguous=False,
     )
 
 
+_DECODE_MERGE = Kernel(
+    "paged_attention_merge",
+    _FILES,
+    ("partial", *_TABLE, "kv_heads"),
+    ("out",),
+    _SEQUENCES
+    + """
+    merge_sequence<T, D, THREADS, MIN_PART, MAX_PARTS>(
+        sequences, partial, out, partial_shape[1], kv_heads, partial_shape[2],
+        threadgroup_position_in_grid.x, threadgroup_position_in_grid.y,
+        thread_index_in_threadgroup);
+    """,
+)
+
+
 @functools.cache
-def _results(keys: KeyFormat) -> Kernel:
-    """The second launch, for each format of keys."""
-    place = """
+def _prefill(keys: KeyFormat) -> Kernel:
+    """Make the kernel of the prefill path, for one format of keys."""
+    select = """
     constexpr int STRIDE = D + 8;
     threadgroup T tile[TILE * STRIDE];
-    const int x = threadgroup_position_in_grid.x, kv_head = threadgroup_position_in_grid.y;
-    const int thread_index = thread_index_in_threadgroup, kv_heads = k_shape[1];
-    if (x >= tiles) {
-      put_token<T, D, THREADS, MIN_PART, MAX_PARTS>(requests, partial, out, q_shape, kv_heads,
-                                                    partial_shape[2], x - tiles, kv_head,
-                                                    thread_index);
-      return;
-    }
-    const TileOfRequest at =
-        tile_of_request(requests, x, q_shape[1] / kv_heads, thread_index % 32);
-    if (at.request < 0) return;
-    const auto place = head_in_pages(requests.pages(at.request), k_shape[2], kv_head);
+    const int kv_head = threadgroup_position_in_grid.y, kv_heads = k_shape[1];
+    const TileOfSequence at =
+        tile_of_sequence(sequences, threadgroup_position_in_grid.x, q_shape[1] / kv_heads,
+                         min_queries, thread_index_in_threadgroup % 32);
+    const auto head = head_in_pages(sequences.pages(at.sequence), k_shape[2], kv_head);
     """
     attend = """
-    attend_tile_of_request<T, D, STRIDE>(requests, at, q, keys, values, scale, out, q_shape,
-                                         q_strides, kv_heads, kv_head, tile, thread_index);
+    attend_tile_of_sequence<T, D, STRIDE>(sequences, at, q, keys, values, scale, out, q_shape,
+                                          q_strides, kv_heads, kv_head, tile,
+                                          thread_index_in_threadgroup);
     """
     return Kernel(
-        f"paged_attention{keys.name}",
+        f"paged_attention_tiles{keys.name}",
         _FILES,
-        ("q", *keys.inputs, *_WHERE, "partial", "tiles"),
+        ("q", *keys.inputs, *_TABLE, "scale", "min_queries"),
         ("out",),
-        _REQUESTS + place + keys.body + attend,
+        _SEQUENCES + select + keys.body + attend,
         row_contiguous=False,
     )
 
@@ -126,47 +136,122 @@ def paged_attention(
     q: Float[mx.array, "T H D"],
     k: Weight,
     v: Weight,
-    block_table: Int32[mx.array, "R blocks"],
-    query_starts: Int32[mx.array, "R+1"],
-    context_lengths: Int32[mx.array, "R"],
+    pages: PageTable,
     scale: float | None = None,
     window: int | None = None,
+    *,
+    phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """Each request's tokens against its own pages, in two launches."""
-    check_paged_attention(q, k, v, block_table, query_starts, context_lengths, window)
-    if q.size == 0 or k.shape[0] == 0 or block_table.size == 0:
+    """softmax(q k^T * scale) v for each sequence; see `tinyllm_ops.paged_attention`."""
+    check_paged_attention(q, k, v, pages, window)
+    tokens, _, dim = q.shape
+    counts = [end - start for start, end in pairwise(pages.cu_seqlens_q)]
+    if q.size == 0 or not any(counts):
         return mx.zeros(q.shape, q.dtype)
-    where = (block_table, query_starts, context_lengths)
-    tokens, heads, dim = q.shape
     stored = StoredKeys.of(k, v)
     if stored is None or dim not in HEAD_DIMS:
-        return MLX.paged_attention(q, k, v, *where, scale, window)
-    requests, blocks = block_table.shape
-    _, kv_heads, page = stored.lead
-    inputs = (
-        *(q, *stored.arrays),
-        *(mx.contiguous(x) for x in where),  # no copy, if they are
-        *(dim**-0.5 if scale is None else scale, window or 0),
+        return MLX.paged_attention(q, k, v, pages, scale, window, phase=phase)
+    if phase == "decode" and max(counts) > 1:
+        pages = _one_query_each(pages)
+        counts = [1] * sum(counts)
+    call = _Call(q, stored, pages, counts, dim**-0.5 if scale is None else scale, window)
+    if phase == "prefill" or 1 not in counts:
+        return call.prefill(1)
+    if max(counts) == 1:
+        return call.decode()
+    is_step = [False] * tokens
+    for start, count in zip(pages.cu_seqlens_q, counts, strict=False):
+        if count == 1:
+            is_step[start] = True
+    return mx.where(mx.array(is_step)[:, None, None], call.decode(), call.prefill(2))
+
+
+def _one_query_each(pages: PageTable) -> PageTable:
+    """List each query as a sequence of its own, which ends with the key of the query."""
+    first = pages.cu_seqlens_q[0]
+    block_tables = [
+        table
+        for table, (start, end) in zip(
+            pages.block_tables, pairwise(pages.cu_seqlens_q), strict=True
+        )
+        for _ in range(start, end)
+    ]
+    last = first + len(block_tables)
+    return PageTable(
+        block_tables=block_tables,
+        cu_seqlens_q=range(first, last + 1),
+        seq_lens=[position + 1 for position in pages.positions[first:last]],
+        slot_mapping=pages.slot_mapping,
+        num_pages=pages.num_pages,
+        page_size=pages.page_size,
     )
-    parts = parts_at_most(blocks * page if window is None else min(blocks * page, window))
-    (partial,) = _parts(stored.format)(
-        inputs,
-        [((requests, heads, parts, dim + 2), mx.float32)],
-        groups=(parts, decode_groups(heads, kv_heads), requests),
-        group=GROUP,
-        template=[*decode_template(heads, kv_heads, dim), *stored.template],
-    )
-    group = heads // kv_heads
-    tiles = tokens * group // TILE + min(requests, tokens // 2) if tokens > 1 else 0
-    (out,) = _results(stored.format)(
-        (*inputs, partial, tiles),
-        [(q.shape, q.dtype)],
-        groups=(tiles + tokens, kv_heads, 1),
-        group=GROUP,
-        template=[
-            *(("T", q.dtype), ("D", dim), ("THREADS", GROUP[0])),
-            *(("MIN_PART", MIN_PART), ("MAX_PARTS", MAX_PARTS)),
-            *stored.template,
-        ],
-    )
-    return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """The arguments of one call.
+
+    Attributes:
+        q: queries.
+        stored: pages of keys and values.
+        pages: the page table.
+        counts: number of queries of each sequence.
+        scale: factor of the scores.
+        window: keys that a query sees, or None.
+    """
+
+    q: Float[mx.array, "T H D"]
+    stored: StoredKeys
+    pages: PageTable
+    counts: Sequence[int]
+    scale: float
+    window: int | None
+
+    def decode(self) -> Float[mx.array, "T H D"]:
+        """Compute the sequences with one query; the other rows are zeros."""
+        tokens, heads, dim = self.q.shape
+        kv_heads = self.stored.lead[1]
+        longest = max(self.pages.seq_lens)
+        parts = parts_at_most(longest if self.window is None else min(longest, self.window))
+        sequences = len(self.counts)
+        (partial,) = _decode_parts(self.stored.format)(
+            (self.q, *self.stored.arrays, *self._table, self.scale),
+            [((sequences, heads, parts, dim + 2), mx.float32)],
+            groups=(parts, decode_groups(heads, kv_heads), sequences),
+            group=GROUP,
+            template=[*decode_template(heads, kv_heads, dim), *self.stored.template],
+        )
+        (out,) = _DECODE_MERGE(
+            (partial, *self._table, kv_heads),
+            [(self.q.shape, self.q.dtype)],
+            groups=(sequences, kv_heads, 1),
+            group=GROUP,
+            template=[
+                *(("T", self.q.dtype), ("D", dim), ("THREADS", GROUP[0])),
+                *(("MIN_PART", MIN_PART), ("MAX_PARTS", MAX_PARTS)),
+            ],
+            init_value=None if self.counts.count(1) == tokens else 0.0,
+        )
+        return out
+
+    def prefill(self, min_queries: int) -> Float[mx.array, "T H D"]:
+        """Compute the sequences with at least `min_queries` queries; the other rows are zeros."""
+        tokens, heads, dim = self.q.shape
+        kv_heads = self.stored.lead[1]
+        group = heads // kv_heads
+        chunks = [count for count in self.counts if count >= min_queries]
+        (out,) = _prefill(self.stored.format)(
+            (self.q, *self.stored.arrays, *self._table, self.scale, min_queries),
+            [(self.q.shape, self.q.dtype)],
+            groups=(sum(-(-count * group // TILE) for count in chunks), kv_heads, 1),
+            group=GROUP,
+            template=[("T", self.q.dtype), ("D", dim), *self.stored.template],
+            init_value=None if sum(chunks) == tokens else 0.0,
+        )
+        return out
+
+    @property
+    def _table(self) -> tuple[mx.array | int, ...]:
+        """The inputs `_TABLE`."""
+        arrays = self.pages.arrays
+        return arrays.block_tables, arrays.cu_seqlens_q, arrays.seq_lens, self.window or 0

@@ -1,11 +1,11 @@
-// Keys and values in pages, `P Hkv page D` (Kwon et al. 2023).
+// Access to keys and values in pages, `P Hkv page D` (Kwon et al. 2023).
 
-// The keys or values of one head of one request; P is a pointer.
+// The keys or values of one head of one sequence. P is a pointer.
 template <typename P, typename Table>
 struct RowsInPages {
-  P x;                // of the head, in the first page of all
-  Table block_table;  // the pages of the request, in order
-  int page;           // keys in each
+  P x;                // the head in page 0
+  Table block_table;  // the pages of the sequence, in order
+  int page;           // keys of a page
   int64_t page_stride, token_stride, column_stride;
 
   Row<P> row(int key) const {
@@ -13,7 +13,7 @@ struct RowsInPages {
   }
 };
 
-// Where the keys and values of a head are.
+// Selects the keys or values of one head.
 template <typename Table>
 struct HeadInPages {
   Table block_table;
@@ -30,17 +30,18 @@ HeadInPages<Table> head_in_pages(Table block_table, int page, int kv_head) {
   return {block_table, page, kv_head};
 }
 
-// The queries of the heads of a group, `T H D`, from a token on.
+// The queries `T H D` of the heads of a group, from a token on.
 template <typename T, typename Strides>
-Queries<T> queries_from(const device T* q, Strides strides, int token, HeadGroup of) {
-  return {q + token * strides[0] + of.kv_head * of.group * strides[1], strides[0], strides[1],
-          strides[2], of.group};
+Queries<T> queries_from(const device T* q, Strides strides, int token, HeadGroup heads) {
+  return {q + token * strides[0] + heads.kv_head * heads.group * strides[1], strides[0], strides[1],
+          strides[2], heads.group};
 }
 
-// The output is contiguous.
+// Results in a contiguous array like q.
 template <typename T, typename Shape>
-Results<T> results_from(device T* out, Shape q_shape, int token, HeadGroup of) {
+Results<T> results_from(device T* out, Shape q_shape, int token, HeadGroup heads) {
   const int dim = q_shape[2];
   const int64_t token_stride = int64_t(q_shape[1]) * dim;
-  return {out + token * token_stride + of.kv_head * of.group * dim, token_stride, dim, of.group};
+  return {out + token * token_stride + heads.kv_head * heads.group * dim, token_stride, dim,
+          heads.group};
 }

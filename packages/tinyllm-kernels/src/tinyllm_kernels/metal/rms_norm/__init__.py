@@ -1,15 +1,16 @@
-"""RMSNorm, one row for a threadgroup.
+"""RMSNorm, one row for each threadgroup.
 
-A row is read twice, the second time from the cache, and written once: 2 D numbers through memory,
-which is all that counts. A thread takes four numbers of a row, so that neighbors read neighbors,
-until the group is full at 4,096; a head of 128 is a simdgroup's. Threadgroup memory: 128 bytes.
+A row is read twice, the second time from the cache, and written once: 2 D numbers of memory
+traffic, which takes the time. Each thread computes four numbers, with neighboring threads on
+neighboring numbers. A group is full at 4,096 numbers, and longer rows take more numbers a thread. A
+head of 128 is one simdgroup. Threadgroup memory: 128 bytes.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops.contract import check_rms_norm
+from tinyllm_ops.checks import check_rms_norm
 
 from tinyllm_kernels.metal.kernel import MAX_THREADS, SIMD, Kernel
 
@@ -17,7 +18,7 @@ PER_THREAD = 4
 
 _RMS_NORM = Kernel(
     "rms_norm",
-    ("simdgroups.metal", "rms_norm/rms_norm.metal"),
+    ("simdgroups.metal", "rms_norm/kernel.metal"),
     ("x", "weight", "dim", "eps"),
     ("y",),
     """

@@ -1,58 +1,65 @@
-"""Rotary positions, one head of one token for a simdgroup; with the norm of the head before them.
+"""Rotary position embedding, optionally with the RMSNorm of each head before it.
 
-A head of 128 is 64 pairs, two for each lane: read once, turned, written once. The norm of a head
-needs no more than a `simd_sum`, so that Qwen3's q and k are normalized, turned and brought to the
-order that attention reads in one pass instead of three. Each head computes its angles anew: two
-sines for a lane cost less than a table in memory. No threadgroup memory; four heads make a group of
-128 threads.
+A simdgroup rotates one head of one token. A head of 128 is 64 pairs, two for each lane: it is read
+once, rotated and written once. The norm of a head adds a `simd_sum`. `norm_rope` therefore
+normalizes, rotates and transposes the queries or keys of Qwen3 in one pass instead of three.
+
+Each head computes its angles anew: two sines a lane cost less than reading a table. No threadgroup
+memory. Four heads make a threadgroup of 128 threads.
 """
 
 from __future__ import annotations
 
-import mlx.core as mx
-from jaxtyping import Float
-from tinyllm_ops import Norm, Positions, Rotary, Yarn
-from tinyllm_ops.contract import check_rms_norm, check_rope
+import functools
 
-from tinyllm_kernels.arguments import frequencies, magnitude
-from tinyllm_kernels.arguments import positions as written_out
+import mlx.core as mx
+from jaxtyping import Float, Float32, Int32
+from tinyllm_ops import Positions, Yarn
+from tinyllm_ops.checks import check_rms_norm, check_rope
+from tinyllm_ops.positions import position_array, slice_start
+from tinyllm_ops.rotary_frequencies import rotary_frequencies
+
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 
-HEADS = 4  # of a threadgroup
+HEADS = 4  # heads of a threadgroup, one for each simdgroup
 
-# Which head this is, and where it goes.
-_HEAD = """
+_FILES = ("simdgroups.metal", "rope/kernel.metal")
+_INPUTS = (
+    *("x", "positions", "frequencies", "position_count", "count", "heads", "length"),
+    *("heads_first", "dim", "magnitude"),
+)
+# `head` counts the heads of x, `B L H D`. `place` is its index in y, which may be `B H L D`.
+_INDICES = """
     const uint head = thread_position_in_grid.y;
     if (head >= uint(count)) {
-      return;  // all lanes of a simdgroup, since they have one head
+      return;  // the whole simdgroup, since its lanes share one head
     }
     const uint token = head / heads, row = token / length;
-    const uint at = token % position_count;  // one row of positions for all, or one for each
+    const uint at = token % position_count;  // positions are `1 L` or `B L`
     const uint place = heads_first ? (row * heads + head % heads) * length + token % length : head;
     const uint lane = thread_index_in_simdgroup;
 """
-_SIZES = ("position_count", "count", "heads", "length", "heads_first", "dim", "magnitude")
 _ROPE = Kernel(
     "rope",
-    ("simdgroups.metal", "rope/rope.metal"),
-    ("x", "positions", "frequencies", *_SIZES),
+    _FILES,
+    _INPUTS,
     ("y",),
-    _HEAD
+    _INDICES
     + """
     rope<T, TRADITIONAL>(x + head * dim, frequencies, y + place * dim, uint(dim), positions[at],
-                         magnitude, lane, Plain());
+                         magnitude, lane, Identity());
     """,
 )
 _NORM_ROPE = Kernel(
     "norm_rope",
-    ("simdgroups.metal", "rope/rope.metal"),
-    ("x", "positions", "frequencies", *_SIZES, "weight", "eps"),
+    _FILES,
+    (*_INPUTS, "weight", "eps"),
     ("y",),
-    _HEAD
+    _INDICES
     + """
     rope<T, TRADITIONAL>(x + head * dim, frequencies, y + place * dim, uint(dim), positions[at],
                          magnitude, lane,
-                         normalized<T>(x + head * dim, weight, uint(dim), eps, lane));
+                         rms_norm_of<T>(x + head * dim, weight, uint(dim), eps, lane));
     """,
 )
 
@@ -64,49 +71,77 @@ def rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
-    """Turn each pair of features by its token's position; see `tinyllm_ops.rope`."""
-    return _turned(x, positions, Rotary(base, traditional, scaling), None, heads_first=False)
+    """Rotate each pair of features by its token's position; see `tinyllm_ops.rope`."""
+    return _rotate(x, positions, base, traditional, scaling, norm=(), heads_first=False)
 
 
-def head_inputs(
-    x: Float[mx.array, "B L H D"], positions: Positions, rotary: Rotary, norm: Norm | None
+def norm_rope(
+    x: Float[mx.array, "B L H D"],
+    weight: Float[mx.array, "D"] | None,
+    eps: float,
+    positions: Positions = slice(None),
+    base: float = 10000.0,
+    traditional: bool = False,
+    scaling: Yarn | None = None,
 ) -> Float[mx.array, "B H L D"]:
-    """Heads as attention reads them: normalized if there is a norm, turned, heads before tokens."""
-    if norm is not None:
-        check_rms_norm(x, norm.weight, norm.eps)
-    return _turned(x, positions, rotary, norm, heads_first=True)
+    """Normalize, rotate and transpose each head in one kernel; see `tinyllm_ops.norm_rope`."""
+    norm: tuple[mx.array | float, ...] = ()
+    if weight is not None:
+        check_rms_norm(x, weight, eps)
+        norm = (weight, float(eps))
+    return _rotate(x, positions, base, traditional, scaling, norm=norm, heads_first=True)
 
 
-def _turned(
-    x: mx.array, positions: Positions, rotary: Rotary, norm: Norm | None, *, heads_first: bool
+def _rotate(
+    x: Float[mx.array, "B L H D"],
+    positions: Positions,
+    base: float,
+    traditional: bool,
+    scaling: Yarn | None,
+    *,
+    norm: tuple[mx.array | float, ...],
+    heads_first: bool,
 ) -> mx.array:
-    check_rope(x, rotary.base)
+    """Run `_ROPE`, or `_NORM_ROPE` if there is a norm.
+
+    Args:
+        x: queries or keys.
+        positions: as in `rope`.
+        base: as in `rope`.
+        traditional: as in `rope`.
+        scaling: as in `rope`.
+        norm: weight and eps of the norm, or nothing.
+        heads_first: True for a result `B H L D`, False for `B L H D`.
+    """
+    check_rope(x, base)
     batch, length, heads, dim = x.shape
-    where = written_out(positions, batch, length)
     shape = (batch, heads, length, dim) if heads_first else x.shape
+    rows = _position_rows(positions, batch, length)
     if x.size == 0:
         return x.reshape(shape)
-    inputs: list[mx.array | int | float] = [
-        x,
-        where,
-        frequencies(dim, rotary.base, rotary.scaling),
-        where.size,
-        batch * length * heads,
-        heads,
-        length,
-        int(heads_first),
-        dim,
-        magnitude(rotary.scaling),
-    ]
-    kernel = _ROPE
-    if norm is not None:
-        kernel = _NORM_ROPE
-        inputs += [norm.weight, float(norm.eps)]
+    count = batch * length * heads
+    magnitude = 1.0 if scaling is None else scaling.magnitude
+    sizes = (rows.size, count, heads, length, int(heads_first), dim, magnitude)
+    kernel = _NORM_ROPE if norm else _ROPE
     (y,) = kernel(
-        inputs,
+        (x, rows, _frequencies(dim, base, scaling), *sizes, *norm),
         [(shape, x.dtype)],
-        groups=(1, -(-batch * length * heads // HEADS), 1),
+        groups=(1, -(-count // HEADS), 1),
         group=(SIMD, HEADS, 1),
-        template=[("T", x.dtype), ("TRADITIONAL", rotary.traditional)],
+        template=[("T", x.dtype), ("TRADITIONAL", traditional)],
     )
     return y
+
+
+def _position_rows(positions: Positions, batch: int, length: int) -> Int32[mx.array, "rows L"]:
+    """Positions as int32, `1 L` or `B L`. A slice becomes a constant, which saves a launch."""
+    if isinstance(positions, slice):
+        start = slice_start(positions, length)
+        return mx.array([list(range(start, start + length))], dtype=mx.int32)
+    return position_array(positions, batch, length).astype(mx.int32)
+
+
+@functools.cache
+def _frequencies(dim: int, base: float, scaling: Yarn | None) -> Float32[mx.array, " {dim}//2"]:
+    """Return the angle of each pair at position 1, in radians."""
+    return mx.array(rotary_frequencies(dim, base, scaling), dtype=mx.float32)

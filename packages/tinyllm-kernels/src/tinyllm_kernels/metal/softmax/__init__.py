@@ -1,16 +1,16 @@
-"""Softmax, one row for a threadgroup.
+"""Softmax, one row for each threadgroup.
 
-A row is read three times, twice from the cache, and its exponentials are computed twice rather than
-kept: a row of any length then needs no memory but the 256 bytes of the two reductions. A thread
-takes four numbers until the group is full at 4,096. An axis other than the last is moved there
-first, which copies.
+A row is read three times, twice from the cache. Its exponentials are computed twice instead of
+being stored, so that a row of any length needs only the 256 bytes of the two reductions. Each
+thread computes four numbers. A group is full at 4,096 numbers, and longer rows take more numbers a
+thread. An axis other than the last one is moved there first, which copies.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops.contract import check_softmax
+from tinyllm_ops.checks import check_softmax
 
 from tinyllm_kernels.metal.kernel import MAX_THREADS, SIMD, Kernel
 
@@ -18,7 +18,7 @@ PER_THREAD = 4
 
 _SOFTMAX = Kernel(
     "softmax",
-    ("simdgroups.metal", "softmax/softmax.metal"),
+    ("simdgroups.metal", "softmax/kernel.metal"),
     ("x", "dim"),
     ("y",),
     """

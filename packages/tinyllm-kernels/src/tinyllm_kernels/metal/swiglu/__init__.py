@@ -1,15 +1,15 @@
-"""SwiGLU, one number for a thread.
+"""SwiGLU, one number for each thread.
 
-Two numbers are read and one is written, neighbors by neighbors: nothing is shared, and no choice of
-groups matters but that they be full. A number of any dtype costs one exponential in float32 and is
-rounded once. No threadgroup memory.
+A thread reads two numbers and writes one, beside those of its neighbors. Threads share nothing, so
+any size of full groups does. A number of any dtype costs one exponential in float32 and is rounded
+once. No threadgroup memory.
 """
 
 from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops.contract import check_swiglu
+from tinyllm_ops.checks import check_swiglu
 
 from tinyllm_kernels.metal.kernel import Kernel
 
@@ -17,7 +17,7 @@ THREADS = 256
 
 _SWIGLU = Kernel(
     "swiglu",
-    ("swiglu/swiglu.metal",),
+    ("swiglu/kernel.metal",),
     ("gate", "up", "count"),
     ("y",),
     "swiglu<T>(gate, up, y, uint(count), thread_position_in_grid.x);",

@@ -1,4 +1,4 @@
-"""What the filters and methods of a template can come to, reckoned before they are called.
+"""The cost of the filters and methods of a template, estimated before they are called.
 
 Those whose result is hardly larger than what they are given are charged afterwards; here are the
 others. A cost is in characters, an upper bound and seldom a close one, and follows from the value
@@ -31,7 +31,7 @@ def widths_in(layout: str) -> int:
 
 
 def percent_cost(layout: object, values: Sequence[object]) -> int:
-    """What `layout % values` can come to."""
+    """The largest result of `layout % values`."""
     if not isinstance(layout, str):
         return 0
     stars = layout.count("*") * _widest(values)

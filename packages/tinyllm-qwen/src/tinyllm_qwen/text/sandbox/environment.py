@@ -32,10 +32,10 @@ _TEXT_FILTERS |= {"urlencode", "wordcount"}
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """What a template can name, and what it may do with it.
+    """The jinja2 environment of a template: its names, and the operations that it may use.
 
     Attributes:
-        meter: what the render that is under way may still do.
+        meter: the limits of the render in progress.
     """
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
@@ -64,12 +64,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         }
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Whether a template may read an attribute."""
+        """Return True if a template may read an attribute."""
         withheld = isinstance(obj, str | int) and attr in WITHHELD_METHODS
         return not withheld and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: object, attribute: str) -> Undefined:
-        """What an attribute that the sandbox withholds is: an error if it is Python's own."""
+        """Replace an attribute that the sandbox withholds: an error if it is Python's own."""
         if attribute.startswith("_"):
             raise SecurityError(f"it reaches for {attribute[:80]!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
@@ -170,7 +170,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _terms(values: object) -> Sequence[object]:
-    """What stands to the right of a `%`, one by one."""
+    """The operands to the right of a `%`, one by one."""
     if isinstance(values, Mapping):
         return list(values.values())
     return values if isinstance(values, tuple) else [values]

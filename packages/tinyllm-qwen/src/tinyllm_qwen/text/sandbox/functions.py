@@ -1,4 +1,4 @@
-"""What Hugging Face adds to jinja2 for chat templates."""
+"""Functions that Hugging Face adds to jinja2 for chat templates."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -14,7 +14,7 @@ _MAX_DATE_LAYOUT = 1000  # characters; the C library makes up to 256 of each
 
 
 class RefusalError(JinjaError):
-    """What `raise_exception` in a template raises."""
+    """The error of `raise_exception` in a template."""
 
 
 class GenerationTag(Extension):
@@ -35,7 +35,7 @@ class GenerationTag(Extension):
 class SafeNamespace(Namespace):
     """A namespace without names that Python looks up behind the sandbox's back.
 
-    It is opaque as text: what it holds can change after it was put into a list and charged.
+    It is opaque as text: its contents can change after it was put into a list and charged.
     """
 
     def __init__(self, /, *args: Mapping[str, object], **attributes: object) -> None:
@@ -49,7 +49,7 @@ class SafeNamespace(Namespace):
         super().__setitem__(_public(name), value)
 
     def __repr__(self) -> str:
-        """What a template that prints a namespace gets."""
+        """The text of a namespace that a template prints."""
         return "<Namespace>"
 
 

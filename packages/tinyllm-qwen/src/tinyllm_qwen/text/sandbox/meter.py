@@ -1,4 +1,4 @@
-"""TemplateMeter: how much a chat template may still do, in work, memory and time."""
+"""Limits of a chat template: work, memory and time."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,0 +1,57 @@
+"""Checks that the C++ extension is there and works, before any module imports it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import mlx.core as mx
+
+from tinyllm_kernels.errors import BackendError, BrokenBackendError
+
+_REASON_FILE = Path(__file__).parent.parent / "no_cpu_backend.txt"
+
+
+def describe_extension() -> str:
+    """Return the instruction set and the number of threads.
+
+    Raises:
+        BackendError: if the extension is absent or broken.
+    """
+    native = _checked_extension()
+    try:
+        tier, threads = native.chosen_tier(), native.thread_count()
+    except ValueError as error:  # of the environment variable that sets the threads
+        raise BrokenBackendError(str(error)) from error
+    return f"{tier}, {threads} {'thread' if threads == 1 else 'threads'}"
+
+
+def check_extension() -> None:
+    """Raise BackendError unless the extension loads and shares arrays with the installed MLX."""
+    _checked_extension()
+
+
+def _checked_extension() -> ModuleType:
+    try:
+        native = importlib.import_module("tinyllm_kernels._cpu")
+    except ModuleNotFoundError:
+        raise BackendError(_absence_reason()) from None
+    except ImportError as error:
+        raise BrokenBackendError(f"the extension does not load ({error})") from error
+    one = mx.ones((1, 1))
+    try:
+        native.rms_norm(one, one[0], 0.0)
+    except TypeError as error:
+        raise BrokenBackendError(
+            "the extension was built for another version of MLX: "
+            "`uv sync --reinstall-package tinyllm-kernels` builds it anew"
+        ) from error
+    except ValueError as error:  # of the environment variable that chooses the instruction set
+        raise BrokenBackendError(str(error)) from error
+    return native
+
+
+def _absence_reason() -> str:
+    """Return the reason that the build wrote when it left the extension out."""
+    return _REASON_FILE.read_text() if _REASON_FILE.is_file() else "the extension was not built"

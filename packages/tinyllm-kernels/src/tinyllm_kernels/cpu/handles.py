@@ -1,0 +1,157 @@
+"""Native handles of decoder layers: their weights as the extension reads them for every token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from tinyllm_layers import MLP, DecoderLayer, GroupedQueryAttention, MoE, RMSNorm, RoPE
+from tinyllm_ops import MLX, OpSet, Weight
+
+from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.arguments import frequencies, magnitude, native_weight
+from tinyllm_kernels.cpu.attention import attention, paged_attention
+from tinyllm_kernels.cpu.products import expert_linear, linear
+from tinyllm_kernels.cpu.rowwise import rms_norm, rope, swiglu
+
+NATIVE_OPS: dict[str, object] = {
+    "linear": linear,
+    "expert_linear": expert_linear,
+    "softmax": MLX.softmax,
+    "swiglu": swiglu,
+    "rms_norm": rms_norm,
+    "rope": rope,
+    "attention": attention,
+    "paged_attention": paged_attention,
+    "quantize": MLX.quantize,
+    "norm_rope": None,
+}
+"""The ops that native layers compute themselves. Layers with others of these ops are not native."""
+
+_FLOATING = (mx.float32, mx.float16, mx.bfloat16)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerHandle:
+    """The halves of a decoder layer in the extension.
+
+    Attributes:
+        layer: the layer that the weights are read from.
+        attention: norm, projections and rotation of the first half.
+        feed_forward: norm and weights of the second half; None where the layer has to compute it,
+            because this process holds only some of the experts.
+        output: the projection behind attention, for halves whose attention is that of a cache.
+        dtype: of norms, biases and dense weights, and so of the input.
+        whole: True if no other process shares the layer, and both halves are native.
+    """
+
+    layer: DecoderLayer
+    attention: native.AttentionWeights
+    feed_forward: native.FeedForward | None
+    output: native.NativeWeight
+    dtype: mx.Dtype
+    whole: bool
+
+
+def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
+    """Make the handle of a layer. Its weights are evaluated.
+
+    Returns:
+        None for a layer that the extension does not compute: one of other classes, with other ops,
+        or with weights of several dtypes.
+    """
+    if not _is_native(layer):
+        return None
+    heads, mlp = layer.attention, layer.mlp
+    settings, biases = heads.rope, heads.biases
+    dense = [
+        layer.input_norm.weight,
+        layer.post_attention_norm.weight,
+        *(heads.wq, heads.wk, heads.wv, heads.wo),
+        *(biases.q, biases.k, biases.v, biases.o, heads.q_norm, heads.k_norm),
+        *(mlp.w_gate, mlp.w_up, mlp.w_down),
+    ]
+    dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
+    if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
+        return None
+    handle = native.AttentionWeights(
+        (layer.input_norm.weight, layer.input_norm.eps),
+        (native_weight(heads.wq), biases.q),
+        (native_weight(heads.wk), biases.k),
+        (native_weight(heads.wv), biases.v),
+        (native_weight(heads.wo), biases.o),
+        head_dim=heads.head_dim,
+        rotary=(
+            frequencies(heads.head_dim, settings.base, settings.scaling),
+            settings.traditional,
+            magnitude(settings.scaling),
+        ),
+        q_norm=(heads.q_norm, heads.norm_eps),
+        k_norm=(heads.k_norm, heads.norm_eps),
+        residual=True,
+    )
+    feed_forward = _feed_forward(layer)
+    shared = heads.communicator.size > 1 or mlp.communicator.size > 1
+    return LayerHandle(
+        layer=layer,
+        attention=handle,
+        feed_forward=feed_forward,
+        output=native_weight(heads.wo),
+        dtype=dtypes.pop(),
+        whole=feed_forward is not None and not shared,
+    )
+
+
+def _feed_forward(layer: DecoderLayer) -> native.FeedForward | None:
+    """Make the handle of an MLP or of a mixture of experts that are all here."""
+    mlp, norm = layer.mlp, layer.post_attention_norm
+    gate, up, down = (native_weight(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
+    residual = mlp.communicator.rank == 0
+    if isinstance(mlp, MLP):
+        return native.mlp_weights((norm.weight, norm.eps), gate, up, down, residual=residual)
+    if mlp.held is not None:
+        return None
+    return native.moe_weights(
+        (norm.weight, norm.eps),
+        native_weight(mlp.w_router),
+        gate,
+        up,
+        down,
+        chosen=mlp.num_experts_per_tok,
+        shares_add_to_1=mlp.norm_topk_prob,
+        residual=residual,
+    )
+
+
+def _is_native(layer: DecoderLayer) -> bool:
+    """Return True for a layer of the known classes and of fitting sizes, with the CPU's ops."""
+    parts: tuple[tuple[object, tuple[type, ...]], ...] = (
+        (layer, (DecoderLayer,)),
+        (layer.input_norm, (RMSNorm,)),
+        (layer.attention, (GroupedQueryAttention,)),
+        (layer.attention.rope, (RoPE,)),
+        (layer.post_attention_norm, (RMSNorm,)),
+        (layer.mlp, (MLP, MoE)),
+    )
+    if not all(type(part) in classes for part, classes in parts):
+        return False
+    norms, heads, mlp = (layer.input_norm, layer.post_attention_norm), layer.attention, layer.mlp
+    fits = (
+        {norm.dim for norm in norms} == {heads.hidden_size} == {mlp.dim}
+        and min(heads.norm_eps, *(norm.eps for norm in norms)) >= 0
+        and heads.head_dim % 2 == 0
+        and heads.rope.base > 0
+    )
+    return fits and all(_has_native_ops(part.ops) for part in (*norms, heads, mlp))
+
+
+def _has_native_ops(ops: OpSet) -> bool:
+    return all(getattr(ops, name) is op for name, op in NATIVE_OPS.items())
+
+
+def is_written_natively(pages: Weight, dtype: mx.Dtype) -> bool:
+    """Return True if the extension writes keys or values of `dtype` to pages of this format."""
+    if isinstance(pages, mx.array):
+        return bool(pages.dtype == dtype)
+    affine = pages.mode == "affine" and pages.bits in (4, 8)
+    return affine and bool(pages.scales.dtype == dtype)

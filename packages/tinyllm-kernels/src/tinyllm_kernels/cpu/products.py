@@ -1,0 +1,50 @@
+"""Products with weights, and rows of the embedding."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_ops import MLX, Phase, QuantizedTensor, Weight
+from tinyllm_ops.checks import check_embedding, check_expert_linear, check_linear
+from tinyllm_ops.reference.rowwise import embedding_dtype
+
+from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.arguments import native_weight
+
+
+def linear(
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    bias: Float[mx.array, "O"] | None = None,
+    residual: Float[mx.array, "*batch O"] | None = None,
+    *,
+    phase: Phase | None = None,
+) -> Float[mx.array, "*batch O"]:
+    """x w^T + bias + residual; a quantized w stays packed, and sums are float32."""
+    check_linear(x, w, bias, residual)
+    if x.size == 0:
+        return MLX.linear(x, w, bias, residual)
+    return native.linear(x, native_weight(w), bias, residual, phase)
+
+
+def expert_linear(
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    experts: Integer[mx.array, "*batch"],
+    *,
+    phase: Phase | None = None,
+) -> Float[mx.array, "*batch O"]:
+    """Multiply each row by its expert's matrix, run by run of equal experts."""
+    check_expert_linear(x, w, experts)
+    if x.size == 0:
+        return MLX.expert_linear(x, w, experts)
+    return native.expert_linear(x, native_weight(w), experts.astype(mx.int32), phase)
+
+
+def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
+    """w[ids]; only the rows asked for are dequantized."""
+    check_embedding(ids, w)
+    if ids.size == 0:
+        return MLX.embedding(ids, w)
+    dtype = embedding_dtype(w) if isinstance(w, QuantizedTensor) else w.dtype
+    return native.embedding(ids.astype(mx.int32), native_weight(w), dtype)

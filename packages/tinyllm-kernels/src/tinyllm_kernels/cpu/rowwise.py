@@ -1,0 +1,41 @@
+"""Norm, activation and rotation: functions of each row."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import Positions, Yarn
+from tinyllm_ops.checks import check_rms_norm, check_rope, check_swiglu
+
+from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.arguments import frequencies, magnitude, position_rows
+
+
+def swiglu(
+    gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
+) -> Float[mx.array, "*shape"]:
+    """silu(gate) * up in one pass."""
+    check_swiglu(gate, up)
+    return native.swiglu(gate, up)
+
+
+def rms_norm(
+    x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
+) -> Float[mx.array, "*batch D"]:
+    """Normalize each row in two passes, the second one from the processor's cache."""
+    check_rms_norm(x, weight, eps)
+    return native.rms_norm(x, weight, eps)
+
+
+def rope(
+    x: Float[mx.array, "B L H D"],
+    positions: Positions = slice(None),
+    base: float = 10000.0,
+    traditional: bool = False,
+    scaling: Yarn | None = None,
+) -> Float[mx.array, "B L H D"]:
+    """Rotate heads; the angles of a token are computed once for all of its heads."""
+    check_rope(x, base)
+    batch, length, _, dim = x.shape
+    rows = position_rows(positions, batch, length)
+    return native.rope(x, rows, frequencies(dim, base, scaling), traditional, magnitude(scaling))

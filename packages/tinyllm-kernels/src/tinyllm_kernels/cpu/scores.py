@@ -1,0 +1,37 @@
+"""Choices among scores, for samplers."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from jaxtyping import Float, Float32, Int32, Integer
+from tinyllm_ops import MLX
+from tinyllm_ops.checks import check_log_probability, check_scores, check_top_k
+
+from tinyllm_kernels import _cpu as native
+
+
+def argmax(x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
+    """Return the index of the largest number of each row; all threads share a row."""
+    check_scores(x)
+    return native.argmax(x) if x.size else MLX.argmax(x)
+
+
+def top_k(
+    x: Float[mx.array, "*batch V"], k: int
+) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
+    """Return the k best of each row; blocks of scores below the k best so far are skipped."""
+    check_top_k(x, k)
+    if x.size == 0:
+        return MLX.top_k(x, k)
+    scores, indices = native.top_k(x, k)
+    return scores, indices
+
+
+def log_probability(
+    x: Float[mx.array, "*batch V"], ids: Integer[mx.array, "*batch K"]
+) -> Float32[mx.array, "*batch K"]:
+    """log softmax(x) at `ids`; nothing of the length of the vocabulary is written."""
+    check_log_probability(x, ids)
+    if x.size == 0 or ids.size == 0:
+        return mx.zeros(ids.shape)
+    return native.log_probability(x, ids.astype(mx.int32))

@@ -1,0 +1,165 @@
+"""Decoder layers, several of them in one primitive of MLX.
+
+A primitive costs some microseconds on its way to the thread of its stream, and each product of
+several threads ends in a barrier. Between the small ops of one token these costs add up to more
+than the ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_layers import Batch, DecoderLayer, DenseCache, LayerCache, PagedCache
+from tinyllm_layers.decoder import check_caches
+from tinyllm_ops import PageTable, Positions
+from tinyllm_ops.checks import require_shape
+
+from tinyllm_kernels.cpu.handles import LayerHandle, is_written_natively, layer_handle
+from tinyllm_kernels.cpu.runs import run_dense, run_halves, run_paged
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way in which a layer is computed in one pass; neighbors with equal paths form a run.
+
+    Attributes:
+        kind: "dense" and "paged" are whole layers in the extension, several in one primitive.
+            "halves" are native halves around the attention of the cache. "layer" is the layer's
+            own `__call__`.
+        offset: tokens in the dense caches of a run.
+        window: of the paged caches of a run.
+    """
+
+    kind: Literal["dense", "paged", "halves", "layer"]
+    offset: int = 0
+    window: int | None = None
+
+
+HALVES, LAYER = Path("halves"), Path("layer")
+
+
+class NativeStack:
+    """The stack of decoder layers for CPUs, with the numbers of `LayerStack` over the same ops.
+
+    For dense models they are the same bits; a mixture of experts agrees within rounding. Weights
+    are read from the layers once, when the stack is made.
+
+    Attributes:
+        layers: in the order of computation.
+    """
+
+    def __init__(self, layers: Sequence[DecoderLayer]) -> None:
+        """Make the handles of all layers, which evaluates their weights."""
+        self.layers = tuple(layers)
+        self._handles = [layer_handle(layer) for layer in self.layers]
+        # Layers of one model share their settings: positions are checked once for each text length.
+        ropes = [layer.attention.rope for layer in self.layers]
+        self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
+
+    def __call__(
+        self, x: Float[mx.array, "B L E"], batch: Batch, caches: Sequence[LayerCache]
+    ) -> Float[mx.array, "B L E"]:
+        """Compute L new tokens of each row.
+
+        Args:
+            x: the embedded tokens.
+            batch: where they stand.
+            caches: one a layer; they take in the new tokens.
+
+        Raises:
+            ValueError: if there is not one cache a layer, x has another shape than the batch, or a
+                token stands beyond the context.
+        """
+        check_caches(self.layers, caches)
+        require_shape("x", x, (batch.rows, batch.length, x.shape[-1]))
+        for rope in self._ropes:
+            rope.check(batch.positions, batch.length)
+        paths = [
+            choose_path(x, batch, handle, cache)
+            for handle, cache in zip(self._handles, caches, strict=True)
+        ]
+        for path, run in groupby(range(len(paths)), key=paths.__getitem__):
+            members = list(run)
+            x = self._run(x, batch, path, slice(members[0], members[-1] + 1), caches)
+        return x
+
+    def _run(
+        self,
+        x: mx.array,
+        batch: Batch,
+        path: Path,
+        members: slice,
+        caches: Sequence[LayerCache],
+    ) -> mx.array:
+        """Compute neighboring layers that have one path."""
+        run = caches[members]
+        if path.kind == "layer":
+            for layer, cache in zip(self.layers[members], run, strict=True):
+                x = layer(x, batch, cache)
+            return x
+        handles = [handle for handle in self._handles[members] if handle is not None]
+        if path.kind == "dense":
+            dense = [cache for cache in run if isinstance(cache, DenseCache)]
+            return run_dense(x, batch, handles, dense, path.offset)
+        if path.kind == "paged" and batch.pages is not None:
+            paged = [cache for cache in run if isinstance(cache, PagedCache)]
+            return run_paged(x, batch, batch.pages, handles, paged, path.window)
+        for handle, cache in zip(handles, run, strict=True):
+            x = run_halves(x, batch, handle, cache)
+        return x
+
+
+def choose_path(
+    x: Float[mx.array, "B L E"],
+    batch: Batch,
+    handle: LayerHandle | None,
+    cache: LayerCache,
+) -> Path:
+    """Choose the fastest way to compute a layer that gives the result of the layer itself.
+
+    Arguments that do not fit together get a path whose ops refuse them. A subclass of a cache may
+    attend in a way of its own, so it gets no whole layers.
+    """
+    if handle is None or x.size == 0 or x.dtype != handle.dtype:
+        return LAYER
+    if x.shape[-1] != handle.layer.attention.hidden_size:
+        return LAYER
+    if handle.whole and type(cache) is DenseCache and batch.pages is None:
+        offset = cache.offset
+        if _is_slice(batch.positions, offset, batch.length):
+            return Path("dense", offset=offset)
+    if (
+        handle.whole
+        and type(cache) is PagedCache
+        and batch.pages is not None
+        and _fits_pages(x, batch, batch.pages, handle, cache)
+    ):
+        return Path("paged", window=cache.window)
+    return HALVES
+
+
+def _is_slice(positions: Positions, start: int, length: int) -> bool:
+    return isinstance(positions, slice) and positions == slice(start, start + length)
+
+
+def _fits_pages(
+    x: mx.array, batch: Batch, table: PageTable, handle: LayerHandle, cache: PagedCache
+) -> bool:
+    """Return True if the extension can write to the pages and the table was made for them."""
+    attention = handle.layer.attention
+    pages = (table.num_pages, attention.num_kv_heads, table.page_size, attention.head_dim)
+    return (
+        table.count == batch.rows * batch.length
+        and isinstance(batch.positions, mx.array)
+        and batch.positions.size == table.count
+        and len(table.seq_lens) > 0
+        and all(
+            tuple(stored.shape) == pages and is_written_natively(stored, x.dtype)
+            for stored in (cache.keys, cache.values)
+        )
+    )

@@ -1,0 +1,34 @@
+// Results of attention over pages: a tile of a chunk, or the merged parts of a decode step.
+
+// Computes a tile of the query rows of one sequence.
+template <typename T, int D, int STRIDE, typename Table, typename Keys, typename Values,
+          typename Shape, typename Strides>
+void attend_tile_of_sequence(Table sequences, TileOfSequence at, const device T* q, Keys k,
+                             Values v, float scale, device T* out, Shape q_shape,
+                             Strides q_strides, int kv_heads, int kv_head, threadgroup T* tile,
+                             int thread_index) {
+  const int group = q_shape[1] / kv_heads;
+  const HeadGroup heads = {at.sequence, kv_head, group, at.row0};
+  const int token = sequences.cu_seqlens_q[at.sequence], keys = sequences.seq_lens[at.sequence];
+  const int queries = sequences.queries(at.sequence);
+  attend_tile<T, D, STRIDE>(queries_from(q, q_strides, token, heads), k, v, scale, at.row0,
+                            queries * group, keys - queries, keys, sequences.window,
+                            results_from(out, q_shape, token, heads), tile, thread_index);
+}
+
+// Merges the parts of a sequence with exactly one query. A threadgroup computes the heads of one
+// key/value head.
+template <typename T, int D, int THREADS, int MIN_PART, int MAX_PARTS, typename Table>
+void merge_sequence(Table sequences, const device float* partial, device T* out, int heads,
+                    int kv_heads, int most_parts, int sequence, int kv_head, int thread_index) {
+  if (sequences.queries(sequence) != 1) return;
+  const int group = heads / kv_heads, token = sequences.cu_seqlens_q[sequence];
+  const int parts = part_count<MIN_PART, MAX_PARTS>(sequences.visible_to_one(sequence));
+  for (int i = thread_index; i < group * D; i += THREADS) {
+    const int head = kv_head * group + i / D, column = i % D;
+    const int64_t row = int64_t(sequence) * heads + head;
+    const device float* parts_of_row = partial + row * most_parts * (D + 2);
+    out[(int64_t(token) * heads + head) * D + column] =
+        T(merge_parts<D>(parts_of_row, parts, column));
+  }
+}

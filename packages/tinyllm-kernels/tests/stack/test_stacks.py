@@ -1,0 +1,208 @@
+"""Every stack gives the numbers of `LayerStack`, over every kind of cache, phase and weight."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import pytest
+from tinyllm_kernels.testing import (
+    Form,
+    LayerShape,
+    make_batches,
+    make_caches,
+    make_input,
+    make_layers,
+    same_bits,
+)
+from tinyllm_layers import (
+    Batch,
+    DecoderLayer,
+    DenseCache,
+    LayerCache,
+    LayerStack,
+    PagedCache,
+    Stack,
+    make_stack,
+)
+from tinyllm_ops import REFERENCE, OpSet, Yarn
+from tinyllm_ops.testing import assert_close, exact
+
+FORMS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
+CACHES = ["dense", "rotating", "quantized-8", "paged", "paged-8", "paged-4", "window-3"]
+
+
+class OtherDenseCache(DenseCache):
+    """A cache that no stack knows: its layers are computed in halves."""
+
+
+class OtherPagedCache(PagedCache):
+    """As `OtherDenseCache`."""
+
+
+def run(
+    stack: Stack, kind: str, caches: Sequence[LayerCache], shape: LayerShape, dtype: mx.Dtype
+) -> list[mx.array]:
+    """The outputs of all passes for caches of a kind, in float32 for a reference."""
+    found = []
+    for seed, batch in enumerate(make_batches(kind), 50):
+        x = make_input(batch, shape.width, dtype, seed=seed)
+        is_reference = isinstance(stack, LayerStack) and stack.layers[0].mlp.ops is REFERENCE
+        found.append(stack(x.astype(mx.float32) if is_reference else x, batch, caches))
+    return found
+
+
+def check_same(
+    stacks: tuple[Stack, Stack],
+    caches: tuple[Sequence[LayerCache], Sequence[LayerCache]],
+    kind: str,
+    shape: LayerShape,
+    dtype: mx.Dtype,
+) -> None:
+    """Two stacks give the same bits, and leave them in their caches."""
+    made = [run(stack, kind, own, shape, dtype) for stack, own in zip(stacks, caches, strict=True)]
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+    for cache, other in zip(*caches, strict=True):
+        pairs = zip(cache.arrays, other.arrays, strict=True)
+        assert all(mx.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("kind", [*CACHES, "quantized-6", "paged-6"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_a_stack_of_dense_layers_gives_the_bits_of_the_layers(
+    ops: OpSet, dtype: mx.Dtype, family: str, form: Form | None, kind: str
+) -> None:
+    shape = LayerShape(family, form)
+    layers = make_layers(shape, 2, dtype, ops)
+    stacks = make_stack(layers, ops), LayerStack(layers)
+    caches = make_caches(kind, 2, shape, dtype), make_caches(kind, 2, shape, dtype)
+    check_same(stacks, caches, kind, shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        LayerShape("qwen2", None, width=37, heads=3, kv_heads=1, head_dim=10, hidden=91),
+        LayerShape("qwen3", None, width=48, heads=6, kv_heads=6, head_dim=24, hidden=16),
+        LayerShape("qwen3", traditional=True),
+        LayerShape("qwen3", scaling=Yarn(4.0, 64)),
+    ],
+    ids=["odd", "head_dim-24", "traditional", "yarn"],
+)
+@pytest.mark.parametrize("kind", ["dense", "paged"])
+def test_of_inconvenient_sizes_and_other_rotations(
+    ops: OpSet, dtype: mx.Dtype, shape: LayerShape, kind: str
+) -> None:
+    layers = make_layers(shape, 2, dtype, ops)
+    stacks = make_stack(layers, ops), LayerStack(layers)
+    caches = make_caches(kind, 2, shape, dtype), make_caches(kind, 2, shape, dtype)
+    check_same(stacks, caches, kind, shape, dtype)
+
+
+@pytest.mark.parametrize("kind", ["dense", "rotating", "paged", "window-3"])
+@pytest.mark.parametrize("form", [None, ("affine", 4, 32)], ids=str)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_a_stack_is_near_the_reference_in_float32(
+    ops: OpSet, dtype: mx.Dtype, family: str, form: Form | None, kind: str
+) -> None:
+    shape = LayerShape(family, form)
+    stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
+    reference = LayerStack(make_layers(shape, 2, dtype, REFERENCE, wide=True))
+    made = run(stack, kind, make_caches(kind, 2, shape, dtype), shape, dtype)
+    caches = make_caches(kind, 2, shape, mx.float32)
+    for y, expected in zip(made, run(reference, kind, caches, shape, dtype), strict=True):
+        assert y.dtype == dtype
+        assert_close(y, exact(expected))
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
+    ops: OpSet, dtype: mx.Dtype, form: Form | None, kind: str
+) -> None:
+    shape = LayerShape("moe", form)
+    layers = make_layers(shape, 1, dtype, ops)
+    reference = LayerStack(make_layers(shape, 1, dtype, REFERENCE, wide=True))
+    made, singly = (
+        run(stack, kind, make_caches(kind, 1, shape, dtype), shape, dtype)
+        for stack in (make_stack(layers, ops), LayerStack(layers))
+    )
+    caches = make_caches(kind, 1, shape, mx.float32)
+    expected = run(reference, kind, caches, shape, dtype)
+    for y, other, near in zip(made, singly, expected, strict=True):
+        assert_close(y, exact(other))
+        assert_close(y, exact(near))
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged"])
+@pytest.mark.parametrize(("family", "count"), [("moe", 3), ("qwen3", 17)])
+def test_whole_layers_give_the_bits_of_their_halves(
+    ops: OpSet, dtype: mx.Dtype, family: str, count: int, kind: str
+) -> None:
+    """Also where a run is longer than a primitive, and where it is cut by another cache."""
+    shape = LayerShape(family, ("affine", 8, 32))
+    stack = make_stack(make_layers(shape, count, dtype, ops), ops)
+    whole, halves, mixed = (make_caches(kind, count, shape, dtype) for _ in range(3))
+    halves = [other(cache) for cache in halves]
+    mixed[1] = other(mixed[1])
+    check_same((stack, stack), (whole, halves), kind, shape, dtype)
+    check_same((stack, stack), (make_caches(kind, count, shape, dtype), mixed), kind, shape, dtype)
+
+
+def other(cache: LayerCache) -> LayerCache:
+    """The same empty cache as an object of a class that no stack knows."""
+    if isinstance(cache, PagedCache):
+        return OtherPagedCache(cache.keys, cache.values, cache.window)
+    return OtherDenseCache()
+
+
+@pytest.mark.parametrize("offsets", [[3, 3], [3, 1]])
+def test_rows_may_stand_at_positions_of_their_own(
+    ops: OpSet, dtype: mx.Dtype, offsets: list[int]
+) -> None:
+    shape = LayerShape()
+    layers = make_layers(shape, 2, dtype, ops)
+    x = make_input(Batch.at(0, 2, 4), shape.width, dtype, seed=3)
+    stacks = make_stack(layers, ops), LayerStack(layers)
+    made = [
+        stack(x, Batch.at(offsets, 2, 4), make_caches("dense", 2, shape, dtype)) for stack in stacks
+    ]
+    assert same_bits(*made)
+    positions = mx.array([[start + i for i in range(4)] for start in offsets])
+    batch = Batch("prefill", 2, 4, positions)
+    assert same_bits(made[0], stacks[0](x, batch, make_caches("dense", 2, shape, dtype)))
+
+
+def test_layers_of_several_kinds_in_one_stack(ops: OpSet, dtype: mx.Dtype) -> None:
+    layers: list[DecoderLayer] = []
+    for family in ("qwen2", "qwen3", "qwen2"):
+        layers += make_layers(LayerShape(family), 1, dtype, ops)
+    shape = LayerShape()
+    kinds = ["dense", "quantized-8", "dense"]
+    stacks = make_stack(layers, ops), LayerStack(layers)
+    caches = [[make_caches(kind, 1, shape, dtype)[0] for kind in kinds] for _ in stacks]
+    check_same(stacks, (caches[0], caches[1]), "dense", shape, dtype)
+
+
+def test_a_view_is_read_as_it_is(ops: OpSet, dtype: mx.Dtype) -> None:
+    shape = LayerShape("qwen2")
+    layers = make_layers(shape, 1, dtype, ops)
+    wide = make_input(Batch.at(0, 2, 6), 128, dtype, seed=6)
+    x, batch = wide[:, 1:4, ::2], Batch.at(0, 2, 3)
+    made = make_stack(layers, ops)(x, batch, make_caches("dense", 1, shape, dtype))
+    assert same_bits(made, LayerStack(layers)(x, batch, make_caches("dense", 1, shape, dtype)))
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged"])
+def test_no_tokens_change_nothing(ops: OpSet, kind: str) -> None:
+    shape = LayerShape()
+    caches = make_caches(kind, 2, shape, mx.float32)
+    batch = make_batches(kind)[0]
+    stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
+    stack(make_input(batch, shape.width, mx.float32, seed=1), batch, caches)
+    before = [mx.array(array) for cache in caches for array in cache.arrays]
+    empty = Batch("prefill", 2, 0, slice(5, 5), None)
+    if kind == "dense":
+        assert stack(mx.zeros((2, 0, 64)), empty, caches).shape == (2, 0, 64)
+    after = [array for cache in caches for array in cache.arrays]
+    assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert make_stack([], ops)(mx.ones((1, 2, 8)), Batch.at(0, 1, 2), []).shape == (1, 2, 8)

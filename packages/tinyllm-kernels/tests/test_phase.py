@@ -1,0 +1,387 @@
+"""The phase of a pass decides how rows are rounded, and not how many of them there are.
+
+In the phase "prefill" a chunk of one token has the bits that the token has inside a longer chunk.
+In the phase "decode" a row `1 T E` has the bits of a decode step `1 1 E`. The tests call the
+extension, for every instruction set of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from types import ModuleType
+
+import mlx.core as mx
+import pytest
+from tinyllm_kernels.cpu.arguments import native_weight as weight
+from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
+from tinyllm_layers import Backend
+from tinyllm_ops import OpSet, PageTable, QuantizedTensor, Weight, quantize
+from tinyllm_ops.testing import normal
+
+ROWS = 37
+FORMATS = [None, ("affine", 4, 64), ("affine", 8, 32), ("affine", 3, 32), ("mxfp4", 4, 32)]
+PHASES = ["prefill", "decode"]
+# Chunks of one token at the beginning, in a row, in the middle and at the end; edges of tiles.
+CUTS = [0, 1, 2, 3, 6, 7, 24, 25, 36, ROWS]
+WIDTH, HIDDEN, HEADS, KV_HEADS, DIM = 128, 96, 6, 2, 32
+
+Op = Callable[[mx.array, str], mx.array]
+
+
+def bits(y: mx.array) -> mx.array:
+    """The bits of numbers, so that zero differs from minus zero."""
+    return y.view(mx.uint32 if y.dtype == mx.float32 else mx.uint16)
+
+
+def equal(a: mx.array, b: mx.array) -> bool:
+    """True if all bits agree."""
+    return a.shape == b.shape and bool(mx.array_equal(bits(a), bits(b)).item())
+
+
+def check(op: Op, rows: mx.array, phase: str) -> None:
+    """Compare rows `N E` one at a time with chunks `1 T E`, and with a batch `N 1 E`."""
+    alone = mx.concatenate([op(rows[None, n : n + 1], phase) for n in range(len(rows))], axis=1)
+    assert equal(op(rows[None], phase), alone)
+    for first, last in ((3, 5), (1, 18), (2, 35)):
+        assert equal(op(rows[None, first:last], phase), alone[:, first:last])
+    assert equal(op(rows[:, None], phase), alone.swapaxes(0, 1))
+
+
+def packed(
+    shape: tuple[int, ...], dtype: mx.Dtype, form: tuple[str, int, int] | None, seed: int
+) -> Weight:
+    """A random weight, small enough to keep the size of its input."""
+    w = normal(shape, dtype, seed=seed) / shape[-1] ** 0.5
+    return w if form is None else quantize(w, form[2], form[1], form[0])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_linear(
+    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
+) -> None:
+    w, bias = weight(packed((45, 256), dtype, form, 2)), normal((45,), dtype, seed=3)
+    rows = normal((ROWS, 256), dtype, seed=1)
+    check(lambda x, phase: native.linear(x, w, bias, None, phase), rows, phase)
+    odd = weight(normal((45, 257), dtype, seed=4))
+    check(
+        lambda x, phase: native.linear(x, odd, None, phase=phase),
+        normal((ROWS, 257), dtype, seed=5),
+        phase,
+    )
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("width", [4, 8])
+def test_linear_of_interleaved_rows(
+    ops: Backend, native: ModuleType, dtype: mx.Dtype, width: int, phase: str
+) -> None:
+    weights: dict[str, Weight] = {"w": packed((64, 256), dtype, ("affine", width, 64), 2)}
+    ops.prepare(weights)
+    if not isinstance(weights["w"], InterleavedTensor):
+        pytest.skip("this instruction set does not interleave rows")
+    w = weight(weights["w"])
+    rows = normal((ROWS, 256), dtype, seed=1)
+    check(lambda x, phase: native.linear(x, w, None, None, phase), rows, phase)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_linear_without_batch_axes(native: ModuleType, dtype: mx.Dtype, dims: int) -> None:
+    w = weight(packed((45, 256), dtype, FORMATS[1], 2))
+    rows = normal((20, 256), dtype, seed=1)
+    long = native.linear(rows, w, None, None, "prefill")
+    x = rows[0] if dims == 1 else rows[:1]
+    assert equal(native.linear(x, w, None, None, "prefill"), long[0] if dims == 1 else long[:1])
+    steps = native.linear(rows, w, None, None, "decode")
+    assert equal(native.linear(x, w, None, None, "decode"), steps[0] if dims == 1 else steps[:1])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_expert_linear(
+    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
+) -> None:
+    w = weight(packed((3, 27, 128), dtype, form, 2))
+
+    def second_expert(x: mx.array, phase: str) -> mx.array:
+        return native.expert_linear(x, w, mx.full(x.shape[:-1], 1, mx.int32), phase)
+
+    rows = normal((ROWS, 128), dtype, seed=1)
+    check(second_expert, rows, phase)
+    long = second_expert(rows, phase)
+    assert equal(second_expert(rows[:1], phase), long[:1])
+
+
+def norm_of(width: int, dtype: mx.Dtype, seed: int) -> tuple[mx.array, float]:
+    """Weight and epsilon of an RMSNorm."""
+    return 1 + normal((width,), dtype, seed=seed) / 8, 1e-6
+
+
+def mlp(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
+    """A native handle of an MLP."""
+    shapes = ((HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN))
+    weights = [weight(packed(shape, dtype, form, 10 + i)) for i, shape in enumerate(shapes)]
+    return native.mlp_weights(norm_of(WIDTH, dtype, 5), *weights, residual=True)
+
+
+def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
+    """A native handle of 8 experts, of which each token goes to 3."""
+    shapes = ((8, HIDDEN, WIDTH), (8, HIDDEN, WIDTH), (8, WIDTH, HIDDEN))
+    router = weight(packed((8, WIDTH), dtype, None, 20))
+    weights = [weight(packed(shape, dtype, form, 21 + i)) for i, shape in enumerate(shapes)]
+    norm = norm_of(WIDTH, dtype, 5)
+    return native.moe_weights(norm, router, *weights, chosen=3, shares_add_to_1=True, residual=True)
+
+
+def attention_weights(
+    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None
+) -> object:
+    """A native handle of grouped-query attention."""
+    widths = (HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM)
+    inputs = [
+        (weight(packed((n, WIDTH), dtype, form, 30 + i)), normal((n,), dtype, seed=40 + i))
+        for i, n in enumerate(widths)
+    ]
+    output = (weight(packed((WIDTH, HEADS * DIM), dtype, form, 33)), None)
+    frequencies = mx.array([1e4 ** (-2 * i / DIM) for i in range(DIM // 2)])
+    norms = {"q_norm": norm_of(DIM, dtype, 6), "k_norm": norm_of(DIM, dtype, 7)}
+    return native.AttentionWeights(
+        norm_of(WIDTH, dtype, 5),
+        *inputs,
+        output,
+        head_dim=DIM,
+        rotary=(frequencies, False, 1.0),
+        **norms,
+        residual=True,
+    )
+
+
+# No group of 64: HIDDEN has 96 features.
+BLOCK_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("form", BLOCK_FORMATS, ids=str)
+@pytest.mark.parametrize("half", [mlp, moe])
+def test_feed_forward(
+    native: ModuleType,
+    dtype: mx.Dtype,
+    form: tuple[str, int, int] | None,
+    phase: str,
+    half: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
+) -> None:
+    handle = half(native, dtype, form)
+    rows = normal((ROWS, WIDTH), dtype, seed=1)
+    check(lambda x, phase: native.feed_forward(x, handle, phase), rows, phase)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("form", BLOCK_FORMATS, ids=str)
+def test_attention_inputs(
+    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
+) -> None:
+    handle = attention_weights(native, dtype, form)
+
+    def inputs(x: mx.array, phase: str) -> mx.array:
+        # The same position for all tokens, since a token is not always at the same place of x.
+        where = mx.full(x.shape[:2], 7, mx.int32)
+        parts = native.attention_inputs(x, handle, where, phase)
+        return mx.concatenate([part.swapaxes(1, 2).flatten(2) for part in parts], axis=-1)
+
+    check(inputs, normal((ROWS, WIDTH), dtype, seed=1), phase)
+
+
+# Keys for two spans of prefill attention. H, Hkv, D
+OFFSET, PAGE = 2100, 16
+SHAPES = [(6, 2, 64), (1, 1, 96), (9, 1, 32)]
+
+
+def cache(shape: tuple[int, ...], dtype: mx.Dtype, width: int | None, seed: int) -> Weight:
+    """Keys or values, quantized to `width` bits."""
+    x = normal(shape, dtype, seed=seed)
+    return x if width is None else quantize(x, 32, width)
+
+
+def first_tokens(stored: Weight, count: int) -> tuple[object, ...]:
+    """Keys or values `B Hkv S D` of the first tokens, as the extension takes them."""
+    if isinstance(stored, QuantizedTensor):
+        return weight(stored.map(lambda part: part[:, :, :count]))
+    return weight(stored[:, :, :count])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("shape", "width"),
+    [(SHAPES[0], 8), (SHAPES[0], 4), (SHAPES[1], 3), *((shape, None) for shape in SHAPES)],
+    ids=str,
+)
+def test_attention(
+    native: ModuleType,
+    dtype: mx.Dtype,
+    shape: tuple[int, int, int],
+    width: int | None,
+    phase: str,
+) -> None:
+    heads, kv_heads, dim = shape
+    q = normal((1, heads, ROWS, dim), dtype, seed=1)
+    k, v = (cache((1, kv_heads, OFFSET + ROWS, dim), dtype, width, seed) for seed in (2, 3))
+    mask = normal((1, heads, ROWS, OFFSET + ROWS), dtype, seed=4)
+
+    def attend(first: int, last: int, masked: bool) -> mx.array:
+        seen = OFFSET + last
+        added = mask[:, :, first:last, :seen] if masked else None
+        stored = (first_tokens(k, seen), first_tokens(v, seen))
+        return native.attention(q[:, :, first:last], *stored, dim**-0.5, True, added, phase)
+
+    for masked in (False, True):
+        whole = attend(0, ROWS, masked)
+        chunks = [attend(*edges, masked) for edges in pairwise(CUTS)]
+        assert equal(mx.concatenate(chunks, axis=2), whole)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("window", "width"), [(0, None), (301, None), (0, 8), (301, 4)])
+def test_paged_attention(
+    native: ModuleType,
+    dtype: mx.Dtype,
+    shape: tuple[int, int, int],
+    window: int,
+    width: int | None,
+    phase: str,
+) -> None:
+    heads, kv_heads, dim = shape
+    pages = -(-(OFFSET + ROWS) // PAGE)
+    q = normal((ROWS, heads, dim), dtype, seed=1)
+    k, v = (weight(cache((pages, kv_heads, PAGE, dim), dtype, width, seed)) for seed in (2, 3))
+    table = mx.random.permutation(pages, key=mx.random.key(4))[None].astype(mx.int32)
+
+    def attend(edges: list[int]) -> mx.array:
+        """All chunks in one call, as requests with the same pages."""
+        where = (
+            mx.repeat(table, len(edges) - 1, axis=0),
+            mx.array(edges, mx.int32),
+            mx.array(edges[1:], mx.int32) + OFFSET,
+        )
+        return native.paged_attention(q, k, v, *where, dim**-0.5, window, phase)
+
+    whole = attend([0, ROWS])
+    assert equal(attend(CUTS), whole)
+    assert equal(attend(list(range(ROWS + 1))), whole)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("form", BLOCK_FORMATS[:3], ids=str)
+@pytest.mark.parametrize("half", [mlp, moe])
+def test_blocks(
+    native: ModuleType,
+    dtype: mx.Dtype,
+    form: tuple[str, int, int] | None,
+    phase: str,
+    half: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
+) -> None:
+    handles = [attention_weights(native, dtype, form)] * 2, [half(native, dtype, form)] * 2
+    x = normal((1, ROWS, WIDTH), dtype, seed=1)
+
+    def outputs(edges: list[int]) -> list[mx.array]:
+        stores = [mx.zeros((1, KV_HEADS, ROWS, DIM), dtype) for _ in range(4)]
+        chunks = []
+        for first, last in pairwise(edges):
+            y, *stores = native.blocks(x[:, first:last], *handles, stores, first, phase)
+            chunks.append(y)
+        return [mx.concatenate(chunks, axis=1), *stores]
+
+    whole = outputs([0, ROWS])
+    for edges in (CUTS, list(range(ROWS + 1))):
+        assert all(equal(a, b) for a, b in zip(outputs(edges), whole, strict=True))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("form", BLOCK_FORMATS[:2], ids=str)
+@pytest.mark.parametrize("window", [0, 11])
+@pytest.mark.parametrize("width", [None, 8, 4])
+def test_paged_blocks(
+    native: ModuleType,
+    dtype: mx.Dtype,
+    form: tuple[str, int, int] | None,
+    window: int,
+    width: int | None,
+    phase: str,
+) -> None:
+    handles = [attention_weights(native, dtype, form)] * 2, [mlp(native, dtype, form)] * 2
+    x = normal((1, ROWS, WIDTH), dtype, seed=1)
+    pages = -(-ROWS // PAGE)
+    table = mx.arange(pages, dtype=mx.int32)[::-1][None]
+
+    def outputs(edges: list[int]) -> list[mx.array]:
+        """The chunks, one pass each, beside a request of one token that has pages of its own."""
+        shape = (pages + 1, KV_HEADS, PAGE, DIM)
+        stores = [weight(cache(shape, dtype, width, seed)) for seed in (2, 3, 4, 5)]
+        chunks = []
+        for first, last in pairwise(edges):
+            where = mx.arange(first, last)
+            slots = table[0, where // PAGE] * PAGE + where % PAGE
+            one = mx.array([pages], mx.int32)
+            tokens = (
+                mx.concatenate([table, mx.full(table.shape, pages, mx.int32)]),
+                mx.array([0, last - first, last - first + 1], mx.int32),
+                mx.array([last, 1], mx.int32),
+                mx.concatenate([where, mx.zeros(1, mx.int32)]).astype(mx.int32),
+                mx.concatenate([slots, one * PAGE]).astype(mx.int32),
+            )
+            rows = mx.concatenate([x[:, first:last], x[:, :1]], axis=1)
+            y, *parts = native.paged_blocks(rows, *handles, stores, tokens, window, phase)
+            rest = iter(parts)
+            stores = [
+                tuple(next(rest) if isinstance(part, mx.array) else part for part in store)
+                for store in stores
+            ]
+            chunks.append(y)
+        own = [part[:pages] for store in stores for part in store if isinstance(part, mx.array)]
+        return [
+            mx.concatenate([y[:, :-1] for y in chunks], axis=1),
+            *(mx.concatenate([y[:, -1:] for y in chunks[:1]], axis=1), *own),
+        ]
+
+    whole = outputs([0, ROWS])
+    for edges in (CUTS, list(range(ROWS + 1))):
+        for a, b in zip(outputs(edges), whole, strict=True):
+            assert mx.array_equal(a, b).item()
+
+
+def test_without_a_phase_the_shape_decides(native: ModuleType, dtype: mx.Dtype) -> None:
+    w = weight(packed((45, 256), dtype, FORMATS[1], 2))
+    rows = normal((ROWS, 256), dtype, seed=1)
+    for x, phase in ((rows[None], "prefill"), (rows[:, None], "decode"), (rows[:16], "decode")):
+        assert equal(native.linear(x, w, None), native.linear(x, w, None, None, phase))
+
+
+def test_an_unknown_phase_is_refused(native: ModuleType) -> None:
+    with pytest.raises(ValueError, match="phase: expected prefill, decode or None, got prompt"):
+        native.linear(mx.ones((1, 32)), weight(mx.ones((2, 32))), None, None, "prompt")
+
+
+def test_the_op_set_takes_a_phase(ops: OpSet, native: ModuleType, dtype: mx.Dtype) -> None:
+    w = packed((45, 256), dtype, FORMATS[1], 2)
+    x = normal((1, 1, 256), dtype, seed=1)
+    assert equal(
+        ops.linear(x, w, phase="prefill"), native.linear(x, weight(w), None, None, "prefill")
+    )
+    stack = packed((2, 45, 256), dtype, FORMATS[1], 2)
+    chosen = mx.zeros((1, 1), mx.int32)
+    assert equal(
+        ops.expert_linear(x, stack, chosen, phase="prefill"),
+        native.expert_linear(x, weight(stack), chosen, "prefill"),
+    )
+    q, k = normal((1, 4, 1, 32), dtype, seed=2), normal((1, 2, 300, 32), dtype, seed=3)
+    assert equal(
+        ops.attention(q, k, k, 0.2, phase="prefill"),
+        native.attention(q, weight(k), weight(k), 0.2, False, None, "prefill"),
+    )
+    pages = k.reshape(2, 15, 20, 32).swapaxes(0, 1)
+    where = PageTable.of([(range(15), 299, 300)], num_pages=15, page_size=20)
+    assert equal(
+        ops.paged_attention(q[0].swapaxes(0, 1), pages, pages, where, 0.2, phase="prefill"),
+        ops.attention(q, k, k, 0.2, phase="prefill")[0].swapaxes(0, 1),
+    )

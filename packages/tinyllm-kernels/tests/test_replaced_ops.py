@@ -1,0 +1,140 @@
+"""A replaced op is called wherever it is computed; fusions that stand for it are dropped."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
+from functools import partial
+
+import mlx.core as mx
+import pytest
+from tinyllm_kernels import available, opset
+from tinyllm_kernels.testing import (
+    LayerShape,
+    make_batches,
+    make_caches,
+    make_input,
+    make_layers,
+    same_bits,
+)
+from tinyllm_layers import Backend, Embedding, LayerStack, make_stack
+from tinyllm_ops import MLX, REFERENCE, Fusion, OpSet, norm_rope
+
+BACKENDS = [status.name for status in available() if status.present]
+OF_LAYERS = [
+    "linear",
+    "expert_linear",
+    "softmax",
+    "swiglu",
+    "rms_norm",
+    "rope",
+    "attention",
+    "paged_attention",
+    "quantize",
+]
+OF_SAMPLERS = ["embedding", "argmax", "top_k", "log_probability"]
+
+
+def forward_passes(ops: OpSet) -> list[mx.array]:
+    """Passes through the layers of every family and caches of several kinds, and a tied head."""
+    found = []
+    for family, kind in (("moe", "dense"), ("qwen3", "paged"), ("qwen2", "quantized-8")):
+        shape = LayerShape(family)
+        stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
+        caches = make_caches(kind, 2, shape, mx.float32)
+        table = Embedding(
+            50, shape.width, mx.random.normal((50, 64), key=mx.random.key(1)), ops=ops
+        )
+        for seed, batch in enumerate(make_batches(kind)):
+            ids = mx.zeros((batch.rows, batch.length), mx.int32)
+            x = table(ids) + make_input(batch, shape.width, mx.float32, seed=seed)
+            found.append(table.as_linear(stack(x, batch, caches)))
+    return found
+
+
+def expected_warning(ops: OpSet, name: str) -> AbstractContextManager[object]:
+    """One warning if a fusion of the OpSet stands for the op."""
+    fusions = [
+        field.name
+        for field in fields(ops)
+        if isinstance(fusion := getattr(ops, field.name), Fusion) and name in fusion.of
+    ]
+    return pytest.warns(UserWarning, match=f"{name} replaced, so") if fusions else nullcontext()
+
+
+def test_all_ops_are_looked_at() -> None:
+    names = {field.name for field in fields(OpSet)} - {"name", "norm_rope"}
+    assert names == {*OF_LAYERS, *OF_SAMPLERS}
+
+
+@pytest.mark.parametrize("name", [*OF_LAYERS, "embedding"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_replaced_op_is_called(backend: str, name: str) -> None:
+    ops = opset(backend)
+    original: Callable[..., object] = getattr(ops, name)
+    calls = []
+
+    def counting(*arguments: object, **options: object) -> object:
+        calls.append(name)
+        return original(*arguments, **options)
+
+    with expected_warning(ops, name):
+        replaced = replace(ops, **{name: counting})
+    made = forward_passes(replaced)
+    assert calls
+    if backend != "cpu":
+        assert all(same_bits(a, b) for a, b in zip(made, forward_passes(ops), strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_fusion_of_norm_and_rotation_is_called(backend: str) -> None:
+    ops, calls = opset(backend), []
+
+    def fused(*arguments: object) -> mx.array:
+        calls.append(arguments)
+        return norm_rope(replace(REFERENCE, norm_rope=None), *arguments)  # type: ignore[arg-type]
+
+    fusion = Fusion(fused, of=("rms_norm", "rope"))
+    with expected_warning(ops, "norm_rope"):
+        replaced = replace(ops, norm_rope=fusion)
+    forward_passes(replaced)
+    assert calls
+
+
+@pytest.mark.parametrize("name", [*OF_LAYERS, "norm_rope", *OF_SAMPLERS])
+def test_the_native_stack_is_dropped_for_ops_that_it_computes(ops: Backend, name: str) -> None:
+    assert ops.stack is not None
+    original = Fusion(lambda *_: None, of=()) if name == "norm_rope" else getattr(ops, name)
+    other = original if name == "norm_rope" else partial(original)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        replaced = replace(ops, **{name: other})
+    computes = name not in OF_SAMPLERS
+    assert len(caught) == computes
+    assert (replaced.stack is None) == computes
+    assert replaced.prepare is ops.prepare
+
+
+def test_layers_with_a_replaced_op_run_it_beside_others(ops: Backend) -> None:
+    """A stack may be made of layers of several OpSets: each computes with its own."""
+    shape, calls = LayerShape(), []
+
+    def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+        calls.append(gate)
+        return ops.swiglu(gate, up)
+
+    with pytest.warns(UserWarning, match="swiglu replaced"):
+        replaced = replace(ops, swiglu=swiglu)
+    layers = make_layers(shape, 3, mx.float32, ops)
+    layers[1] = make_layers(shape, 2, mx.float32, replaced)[1]
+    batch = make_batches("dense")[0]
+    x = make_input(batch, shape.width, mx.float32, seed=1)
+    y = make_stack(layers, ops)(x, batch, make_caches("dense", 3, shape, mx.float32))
+    assert len(calls) == 1
+    expected = LayerStack(make_layers(shape, 3, mx.float32, ops))
+    assert same_bits(y, expected(x, batch, make_caches("dense", 3, shape, mx.float32)))
+
+
+def test_the_ops_of_mlx_and_of_the_reference_have_no_stack() -> None:
+    for ops in (MLX, REFERENCE):
+        assert isinstance(make_stack([], ops), LayerStack)

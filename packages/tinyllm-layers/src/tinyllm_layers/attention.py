@@ -1,0 +1,158 @@
+"""The attention of Qwen2, Qwen2.5 and Qwen3."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import REFERENCE, OpSet, Weight, norm_rope
+from tinyllm_ops.checks import require_shape
+
+from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.base import KVCache, LayerCache
+from tinyllm_layers.cache.dense import DenseCache
+from tinyllm_layers.communicator import SINGLE, Communicator
+from tinyllm_layers.rope import RoPE
+
+
+@dataclass(frozen=True, eq=False)
+class Biases:
+    """Added after each projection. Qwen2 has the first three, Qwen3 none."""
+
+    q: Float[mx.array, "q_width"] | None = None
+    k: Float[mx.array, "kv_width"] | None = None
+    v: Float[mx.array, "kv_width"] | None = None
+    o: Float[mx.array, "E"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedQueryAttention:
+    """Attention in which groups of query heads share a key/value head (Ainslie et al. 2023).
+
+    Project to q, k, v; normalize q and k by head (Qwen3); rotate them by position; append k and v
+    to the cache and attend; project back.
+
+    Attributes:
+        hidden_size: E.
+        num_heads: H, or the query heads that this process has.
+        num_kv_heads: Hkv.
+        head_dim: D; H D need not be E.
+        wq: `(H*D) E`.
+        wk: `(Hkv*D) E`.
+        wv: `(Hkv*D) E`.
+        wo: `E (H*D)`.
+        rope: the rotation.
+        biases: of the four projections.
+        q_norm: weight of the norm of each query head, `D`, or None.
+        k_norm: weight of the norm of each key head, `D`, or None.
+        norm_eps: of these norms.
+        communicator: the processes that share the layer by heads.
+        ops: the implementation of the maths.
+
+    Raises:
+        ValueError: if H is no multiple of Hkv, or a weight has another shape.
+    """
+
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    wq: Weight
+    wk: Weight
+    wv: Weight
+    wo: Weight
+    _: KW_ONLY
+    rope: RoPE
+    biases: Biases = Biases()
+    q_norm: Float[mx.array, "D"] | None = None
+    k_norm: Float[mx.array, "D"] | None = None
+    norm_eps: float = 1e-6
+    communicator: Communicator = SINGLE
+    ops: OpSet = REFERENCE
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads: expected a multiple of {self.num_kv_heads} key/value heads, "
+                f"got {self.num_heads}"
+            )
+        width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        for name, w, bias, shape in (
+            ("q", self.wq, self.biases.q, (width, self.hidden_size)),
+            ("k", self.wk, self.biases.k, (kv_width, self.hidden_size)),
+            ("v", self.wv, self.biases.v, (kv_width, self.hidden_size)),
+            ("o", self.wo, self.biases.o, (self.hidden_size, width)),
+        ):
+            require_shape(f"w{name}", w, shape)
+            if bias is not None:
+                require_shape(f"biases.{name}", bias, shape[:1])
+        for name, norm in (("q_norm", self.q_norm), ("k_norm", self.k_norm)):
+            if norm is not None:
+                require_shape(name, norm, (self.head_dim,))
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores, 1/sqrt(D)."""
+        return float(self.head_dim**-0.5)
+
+    def __call__(
+        self,
+        x: Float[mx.array, "B L E"],
+        batch: Batch | None = None,
+        cache: LayerCache | None = None,
+        *,
+        residual: Float[mx.array, "B L E"] | None = None,
+    ) -> Float[mx.array, "B L E"]:
+        """Let each of L new tokens attend to itself and to all tokens before it.
+
+        Args:
+            x: the new tokens, normalized.
+            batch: where they stand; unless given, after the tokens in the cache.
+            cache: keys and values of earlier tokens; it takes in the new ones. None for a text
+                without earlier tokens.
+            residual: added to the result.
+        """
+        cache = DenseCache() if cache is None else cache
+        if batch is None:
+            offset = cache.offset if isinstance(cache, KVCache) else 0
+            batch = Batch.at(offset, x.shape[0], x.shape[1])
+        q, k, v = self.project(x, batch)
+        out = cache.attend(q, k, v, batch, self.scale, self.ops)
+        joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
+        # Added by one process, or the all-reduce would add them once for each.
+        bias, own = (self.biases.o, residual) if self.communicator.rank == 0 else (None, None)
+        y = self.ops.linear(joined, self.wo, bias, own, phase=batch.phase)
+        return self.communicator.all_reduce(y)
+
+    def project(
+        self, x: Float[mx.array, "B L E"], batch: Batch
+    ) -> tuple[
+        Float[mx.array, "B H L D"], Float[mx.array, "B Hkv L D"], Float[mx.array, "B Hkv L D"]
+    ]:
+        """Queries, keys and values of the new tokens, normalized and rotated."""
+        rope = self.rope
+        rope.check(batch.positions, x.shape[1])
+
+        def heads(w: Weight, bias: mx.array | None) -> Float[mx.array, "B L heads D"]:
+            y = self.ops.linear(x, w, bias, phase=batch.phase)
+            return mx.unflatten(y, -1, (-1, self.head_dim))
+
+        q, k = (
+            norm_rope(
+                self.ops,
+                projected,
+                norm,
+                self.norm_eps,
+                batch.positions,
+                rope.base,
+                rope.traditional,
+                rope.scaling,
+            )
+            for projected, norm in (
+                (heads(self.wq, self.biases.q), self.q_norm),
+                (heads(self.wk, self.biases.k), self.k_norm),
+            )
+        )
+        return q, k, heads(self.wv, self.biases.v).swapaxes(1, 2)

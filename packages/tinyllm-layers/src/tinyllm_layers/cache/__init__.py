@@ -1,0 +1,1 @@
+"""Keys and values of the tokens that have been computed, in several layouts."""

@@ -1,0 +1,153 @@
+"""The interface of caches: they store keys and values, and attend to them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import OpSet, Weight
+from tinyllm_ops.checks import check_attention, require_dtype, require_rank, require_shape
+
+from tinyllm_layers.batch import Batch
+
+
+class LayerCache(ABC):
+    """The keys and values of one layer.
+
+    A cache owns their layout: dense, rotating, quantized or paged. It sees no weights.
+    """
+
+    @property
+    @abstractmethod
+    def arrays(self) -> list[mx.array]:
+        """The stored arrays, to be evaluated at the end of a prefill chunk."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, room to grow included."""
+        return sum(array.nbytes for array in self.arrays)
+
+    @abstractmethod
+    def attend(
+        self,
+        q: Float[mx.array, "B H L D"],
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+        batch: Batch,
+        scale: float,
+        ops: OpSet,
+    ) -> Float[mx.array, "B H L D"]:
+        """Append k and v, and attend from each query to all tokens that it may see.
+
+        All or nothing: after an error the cache is as before.
+
+        Args:
+            q: queries of the new tokens, rotated.
+            k: their keys, rotated.
+            v: their values.
+            batch: the layout of the pass.
+            scale: the factor of the scores.
+            ops: the implementation of the maths.
+
+        Raises:
+            ValueError: if shapes or dtypes do not fit.
+        """
+
+
+class KVCache(LayerCache):
+    """The keys and values of one layer, for one sequence or for rows that stay in step.
+
+    New tokens follow those that are there, and some layouts can go back to a prefix.
+    """
+
+    @property
+    @abstractmethod
+    def offset(self) -> int:
+        """Tokens seen so far: the position of the next one."""
+
+    @abstractmethod
+    def update(
+        self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
+    ) -> tuple[Weight, Weight]:
+        """Append keys and values of L tokens, and return all that is stored.
+
+        Args:
+            k: keys.
+            v: values.
+
+        Returns:
+            Keys and values as the layout has them: `B Hkv S D`, dense or quantized. A rotating
+            cache returns its slots, in no order of time once it has turned.
+
+        Raises:
+            ValueError: if shapes or dtypes differ from those of earlier tokens; the cache is then
+                as before.
+        """
+
+    @abstractmethod
+    def can_trim(self, length: int) -> bool:
+        """Return True if the cache can go back to its first `length` tokens."""
+
+    @abstractmethod
+    def trim(self, length: int) -> None:
+        """Forget all but the first `length` tokens.
+
+        Raises:
+            ValueError: if `can_trim(length)` is false.
+        """
+
+    @abstractmethod
+    def fork(self) -> KVCache:
+        """Return a second cache with the same tokens. The next write to either copies them once."""
+
+
+def check_new_tokens(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    batch: Batch,
+    stored: tuple[int, ...] | None = None,
+    dtype: mx.Dtype | None = None,
+) -> None:
+    """Refuse queries, keys and values that do not fit together or follow the stored ones.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        batch: the layout of the pass.
+        stored: the shape `B Hkv any D` of earlier keys, if there are any.
+        dtype: of earlier keys.
+
+    Raises:
+        ValueError: naming the array.
+    """
+    require_rank("q", q, "B H L D")
+    check_attention(q, k, v, None)
+    rows, _, length, _ = q.shape
+    if (rows, length) != (batch.rows, batch.length):
+        raise ValueError(
+            f"q: expected {batch.rows} x {batch.length} tokens, as the batch has, "
+            f"got {rows} x {length}"
+        )
+    if k.shape[2] != length:
+        raise ValueError(f"k: expected keys of {length} tokens, one a query, got {k.shape[2]}")
+    check_appended(k, v, stored, dtype)
+
+
+def check_appended(
+    k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
+) -> None:
+    """Refuse keys and values that differ in shape or dtype from each other or from stored ones.
+
+    Raises:
+        ValueError: naming the array. A slice update would broadcast and cast them in silence.
+    """
+    require_rank("k", k, "B Hkv L D")
+    if stored is not None:
+        require_shape("k", k, (*stored[:2], k.shape[2], stored[3]))
+    if dtype is not None:
+        require_dtype("k", k, dtype)
+    require_shape("v", v, k.shape)
+    require_dtype("v", v, k.dtype)

@@ -1,0 +1,180 @@
+"""Keys and values of the first and the last tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_ops import OpSet
+
+from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
+from tinyllm_layers.cache.token_buffer import STEP, another_name, with_room
+
+
+class RotatingCache(KVCache):
+    """At most `max_size` tokens: the first `keep`, and a ring of the most recent ones.
+
+    A token sees itself, the `keep` first tokens, and those among the last `max_size - keep`: a
+    sliding window with attention sinks (Xiao et al. 2023, without moving the positions). What a
+    token sees does not depend on the chunk that it came in.
+
+    Attributes:
+        max_size: tokens that stay.
+        keep: how many of them are the first ones.
+
+    Raises:
+        ValueError: if `keep` leaves no room for the ring.
+    """
+
+    def __init__(self, max_size: int, keep: int = 4) -> None:
+        """Start empty."""
+        if not 0 <= keep < max_size:
+            raise ValueError(f"keep: expected 0 to {max_size - 1}, got {keep}")
+        self.max_size = max_size
+        self.keep = keep
+        self._offset = 0
+        self._keys: Float[mx.array, "B Hkv slots D"] | None = None
+        self._values: Float[mx.array, "B Hkv slots D"] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Tokens seen so far, forgotten ones included."""
+        return self._offset
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays of keys and values."""
+        return [array for array in (self._keys, self._values) if array is not None]
+
+    def update(
+        self,
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+    ) -> tuple[Float[mx.array, "B Hkv slots D"], Float[mx.array, "B Hkv slots D"]]:
+        """Append keys and values, and return the slots in use; `slot_positions` orders them.
+
+        Of a chunk that is longer than the ring, only the tokens that stay are stored.
+        """
+        check_appended(k, v, self._shape, self._dtype)
+        self._commit(*self._stored(k, v), k.shape[2])
+        return self._held()
+
+    def attend(
+        self,
+        q: Float[mx.array, "B H L D"],
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+        batch: Batch,
+        scale: float,
+        ops: OpSet,
+    ) -> Float[mx.array, "B H L D"]:
+        """Attend to the stored and the new tokens, and store the new ones.
+
+        A decoded token is stored first: it replaces a token that it no longer sees. The first
+        tokens of a prompt's chunk still see tokens that the last ones replace.
+        """
+        check_new_tokens(q, k, v, batch, self._shape, self._dtype)
+        if batch.phase == "decode" and q.shape[2] == 1:
+            stored = self._stored(k, v)
+            held = min(self._offset + 1, self.max_size)
+            keys, values = (x[..., :held, :] for x in stored)
+            out = ops.attention(q, keys, values, scale, None, phase=batch.phase)
+            self._commit(*stored, 1)
+            return out
+        new = mx.arange(self._offset, self._offset + q.shape[2])
+        seen = mx.concatenate([self.slot_positions(), new])
+        recent = seen > new[:, None] - self._ring
+        mask = (seen <= new[:, None]) & (recent | (seen < self.keep))  # L S
+        if self._keys is None:
+            keys, values = k, v
+        else:
+            pairs = zip(self._held(), (k, v), strict=True)
+            keys, values = (mx.concatenate([held, fresh], axis=2) for held, fresh in pairs)
+        out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
+        self._commit(*self._stored(k, v), k.shape[2])
+        return out
+
+    def fork(self) -> RotatingCache:
+        """Return a second cache with the same tokens."""
+        twin = RotatingCache(self.max_size, self.keep)
+        twin._offset = self._offset
+        twin._keys = None if self._keys is None else another_name(self._keys)
+        twin._values = None if self._values is None else another_name(self._values)
+        return twin
+
+    def slot_positions(self) -> Integer[mx.array, "slots"]:
+        """The position of the token in each slot in use."""
+        slot, last = mx.arange(min(self._offset, self.max_size)), self._offset - 1
+        return mx.where(slot < self.keep, slot, last - (last - slot) % self._ring)
+
+    def can_trim(self, length: int) -> bool:
+        """Return True for any prefix until the ring has turned, and for the whole text."""
+        return 0 <= length <= self._offset and self._offset <= max(self.max_size, length)
+
+    def trim(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        if not self.can_trim(length):
+            raise ValueError(
+                f"length: expected 0 to {self._offset}, before {self.max_size} tokens were seen, "
+                f"got {length} after {self._offset}"
+            )
+        self._offset = length
+
+    @property
+    def _ring(self) -> int:
+        """Slots that rotate."""
+        return self.max_size - self.keep
+
+    def _slot(self, position: int) -> int:
+        """The slot of the token at a position."""
+        if position < self.keep:
+            return position
+        return self.keep + (position - self.keep) % self._ring
+
+    @property
+    def _shape(self) -> tuple[int, ...] | None:
+        """The shape of the stored keys, if there are any."""
+        return None if self._keys is None else tuple(self._keys.shape)
+
+    @property
+    def _dtype(self) -> mx.Dtype | None:
+        """The dtype of the stored keys, if there are any."""
+        return None if self._keys is None else self._keys.dtype
+
+    def _held(self) -> tuple[mx.array, mx.array]:
+        """The slots in use."""
+        assert self._keys is not None  # something was stored
+        assert self._values is not None
+        held = min(self._offset, self.max_size)
+        return self._keys[..., :held, :], self._values[..., :held, :]
+
+    def _stored(self, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
+        """The successors of the arrays, in which new tokens that outlive their chunk have slots."""
+        start, end = self._offset, self._offset + k.shape[2]
+        capacity = min(self.max_size, -(-end // STEP) * STEP)
+        keys = another_name(with_room(self._keys, k.shape, k.dtype, capacity))
+        values = another_name(with_room(self._values, v.shape, v.dtype, capacity))
+        for first, stop in self._runs(start, end):
+            slot = self._slot(first)
+            slots, chosen = slice(slot, slot + stop - first), slice(first - start, stop - start)
+            keys[..., slots, :] = k[..., chosen, :]
+            values[..., slots, :] = v[..., chosen, :]
+        return keys, values
+
+    def _commit(self, keys: mx.array, values: mx.array, count: int) -> None:
+        """Take the successors of the arrays, in which `count` more tokens are written."""
+        self._keys, self._values = keys, values
+        self._offset += count
+
+    def _runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Cut the positions of a chunk that outlive it into runs whose slots are neighbors."""
+        while start < end:
+            if start < self.keep:
+                stop = min(self.keep, end)
+            else:
+                start = max(start, end - self._ring)
+                stop = min(start + self.max_size - self._slot(start), end)
+            yield start, stop
+            start = stop

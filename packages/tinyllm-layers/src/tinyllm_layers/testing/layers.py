@@ -1,0 +1,271 @@
+"""Random layers of every Qwen family, dense or quantized, over any OpSet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import mlx.core as mx
+from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight, quantize
+from tinyllm_ops.testing import normal
+
+from tinyllm_layers.attention import Biases, GroupedQueryAttention
+from tinyllm_layers.cache.paged import PagedCache
+from tinyllm_layers.communicator import SINGLE, Communicator
+from tinyllm_layers.decoder import DecoderLayer
+from tinyllm_layers.mlp import MLP
+from tinyllm_layers.moe import MoE
+from tinyllm_layers.norm import RMSNorm
+from tinyllm_layers.rope import RoPE
+
+Family = Literal["qwen2", "qwen3", "qwen3_moe"]
+"""Biases of q, k and v (Qwen2, Qwen2.5); norms of q and k (Qwen3); these norms and experts."""
+
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+Pack = Callable[[mx.array], Weight]
+
+
+def dense(w: mx.array) -> Weight:
+    """Leave a matrix as it is."""
+    return w
+
+
+def packed(bits: int | None, group_size: int = 32, mode: str = "affine") -> Pack:
+    """Return a function that quantizes a matrix; with `bits` None it leaves the matrix dense."""
+    return dense if bits is None else lambda w: quantize(w, group_size, bits, mode)
+
+
+def random_norm(
+    dim: int, dtype: mx.Dtype = mx.float32, *, seed: int, ops: OpSet = REFERENCE
+) -> RMSNorm:
+    """Make a norm with weights around 1, as trained ones are."""
+    return RMSNorm(dim, _norm_weight(dim, dtype, seed), 1e-6, ops=ops)
+
+
+def random_attention(
+    hidden_size: int = 64,
+    num_heads: int = 4,
+    num_kv_heads: int = 2,
+    head_dim: int = 32,
+    *,
+    biased: str = "",
+    normed: bool = False,
+    dtype: mx.Dtype = mx.float32,
+    pack: Pack = dense,
+    seed: int = 0,
+    rope: RoPE | None = None,
+    communicator: Communicator = SINGLE,
+    ops: OpSet = REFERENCE,
+) -> GroupedQueryAttention:
+    """Make an attention layer.
+
+    Args:
+        hidden_size: E.
+        num_heads: H.
+        num_kv_heads: Hkv.
+        head_dim: D.
+        biased: the projections with a bias, such as "qkv".
+        normed: give queries and keys a norm.
+        dtype: of all numbers.
+        pack: applied to the weights of the projections; see `packed`.
+        seed: of all numbers.
+        rope: base 1e6 and 1,000 positions unless given.
+        communicator: the processes that share the layer.
+        ops: the implementation of the maths.
+    """
+    width, kv_width = num_heads * head_dim, num_kv_heads * head_dim
+    shapes = {
+        "q": (width, hidden_size),
+        "k": (kv_width, hidden_size),
+        "v": (kv_width, hidden_size),
+        "o": (hidden_size, width),
+    }
+    wq, wk, wv, wo = (
+        pack(_matrix(shape, dtype, 100 * seed + i)) for i, shape in enumerate(shapes.values())
+    )
+    biases = {
+        name: normal((rows,), dtype, seed=100 * seed + 10 + i)
+        for i, (name, (rows, _)) in enumerate(shapes.items())
+        if name in biased
+    }
+    return GroupedQueryAttention(
+        hidden_size,
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        wq,
+        wk,
+        wv,
+        wo,
+        rope=RoPE(head_dim, 1000, 1e6, ops=ops) if rope is None else rope,
+        biases=Biases(**biases),
+        q_norm=_norm_weight(head_dim, dtype, 100 * seed + 20) if normed else None,
+        k_norm=_norm_weight(head_dim, dtype, 100 * seed + 21) if normed else None,
+        communicator=communicator,
+        ops=ops,
+    )
+
+
+def random_mlp(
+    dim: int = 64,
+    hidden_dim: int = 96,
+    *,
+    dtype: mx.Dtype = mx.float32,
+    pack: Pack = dense,
+    seed: int = 0,
+    communicator: Communicator = SINGLE,
+    ops: OpSet = REFERENCE,
+) -> MLP:
+    """Make an MLP of E = dim and F = hidden_dim; `pack` is applied to its weights."""
+    gate, up = (pack(_matrix((hidden_dim, dim), dtype, 100 * seed + number)) for number in (30, 31))
+    down = pack(_matrix((dim, hidden_dim), dtype, 100 * seed + 32))
+    return MLP(dim, hidden_dim, gate, up, down, communicator=communicator, ops=ops)
+
+
+def random_moe(
+    dim: int = 64,
+    hidden_dim: int = 96,
+    num_experts: int = 6,
+    num_experts_per_tok: int = 2,
+    *,
+    norm_topk_prob: bool = True,
+    dtype: mx.Dtype = mx.float32,
+    pack: Pack = dense,
+    seed: int = 0,
+    communicator: Communicator = SINGLE,
+    ops: OpSet = REFERENCE,
+) -> MoE:
+    """Make a mixture of experts. A quantized one has a router of 8 bits, as MLX's checkpoints do.
+
+    Args:
+        dim: E.
+        hidden_dim: F of one expert.
+        num_experts: X.
+        num_experts_per_tok: K.
+        norm_topk_prob: divide the weights of the chosen experts by their sum.
+        dtype: of all numbers.
+        pack: applied to the experts' weights; see `packed`.
+        seed: of all numbers.
+        communicator: the processes that share the layer.
+        ops: the implementation of the maths.
+    """
+    wide, narrow = (num_experts, hidden_dim, dim), (num_experts, dim, hidden_dim)
+    gate, up = (pack(_matrix(wide, dtype, 100 * seed + number)) for number in (40, 41))
+    router = normal((num_experts, dim), dtype, seed=100 * seed + 43, magnitude=0.5)
+    return MoE(
+        dim,
+        hidden_dim,
+        num_experts,
+        num_experts_per_tok,
+        quantize(router, 32, 8) if isinstance(gate, QuantizedTensor) else router,
+        gate,
+        up,
+        pack(_matrix(narrow, dtype, 100 * seed + 42)),
+        norm_topk_prob=norm_topk_prob,
+        communicator=communicator,
+        ops=ops,
+    )
+
+
+def random_decoder_layer(
+    family: Family = "qwen3",
+    hidden_size: int = 64,
+    *,
+    num_heads: int = 4,
+    num_kv_heads: int = 2,
+    head_dim: int = 32,
+    hidden_dim: int = 96,
+    num_experts: int = 6,
+    num_experts_per_tok: int = 2,
+    dtype: mx.Dtype = mx.float32,
+    pack: Pack = dense,
+    seed: int = 0,
+    rope: RoPE | None = None,
+    ops: OpSet = REFERENCE,
+) -> DecoderLayer:
+    """Make a decoder layer of one family.
+
+    In half formats the experts that a token of a MoE layer chooses may depend on rounding, which
+    no oracle can follow: compare such layers in float32.
+
+    Args:
+        family: see `Family`.
+        hidden_size: E.
+        num_heads: H.
+        num_kv_heads: Hkv.
+        head_dim: D.
+        hidden_dim: F.
+        num_experts: X of a MoE.
+        num_experts_per_tok: K of a MoE.
+        dtype: of all numbers.
+        pack: applied to the weights of projections; see `packed`.
+        seed: of all numbers: layers of a stack have seeds of their own.
+        rope: base 1e6 and 1,000 positions unless given.
+        ops: the implementation of the maths.
+    """
+    attention = random_attention(
+        hidden_size,
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        biased="qkv" if family == "qwen2" else "",
+        normed=family != "qwen2",
+        dtype=dtype,
+        pack=pack,
+        seed=seed,
+        rope=rope,
+        ops=ops,
+    )
+    mlp = (
+        random_moe(
+            hidden_size,
+            hidden_dim,
+            num_experts,
+            num_experts_per_tok,
+            dtype=dtype,
+            pack=pack,
+            seed=seed,
+            ops=ops,
+        )
+        if family == "qwen3_moe"
+        else random_mlp(hidden_size, hidden_dim, dtype=dtype, pack=pack, seed=seed, ops=ops)
+    )
+    norms = [random_norm(hidden_size, dtype, seed=100 * seed + n, ops=ops) for n in (50, 51)]
+    return DecoderLayer(norms[0], attention, norms[1], mlp)
+
+
+def random_pages(
+    layer: DecoderLayer | GroupedQueryAttention,
+    num_pages: int,
+    page_size: int,
+    *,
+    dtype: mx.Dtype = mx.float32,
+    pack: Pack = dense,
+    seed: int = 0,
+    window: int | None = None,
+) -> PagedCache:
+    """Make the pages of a layer, full of random keys and values, so that each wrong read shows.
+
+    Args:
+        layer: its Hkv and D.
+        num_pages: P.
+        page_size: tokens a page.
+        dtype: of the numbers, or of the scales of quantized ones.
+        pack: applied to keys and to values; see `packed`.
+        seed: of all numbers.
+        window: the most recent tokens that a token sees; None for all.
+    """
+    attention = layer.attention if isinstance(layer, DecoderLayer) else layer
+    shape = (num_pages, attention.num_kv_heads, page_size, attention.head_dim)
+    keys, values = (pack(normal(shape, dtype, seed=100 * seed + number)) for number in (60, 61))
+    return PagedCache(keys, values, window)
+
+
+def _matrix(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
+    """Weights under which numbers keep their size."""
+    return normal(shape, dtype, seed=seed, magnitude=shape[-1] ** -0.5)
+
+
+def _norm_weight(dim: int, dtype: mx.Dtype, seed: int) -> mx.array:
+    return 1 + normal((dim,), dtype, seed=seed, magnitude=0.1)

@@ -1,0 +1,184 @@
+"""Layers in float64 NumPy, written from their formulas over the oracles of `tinyllm_ops`.
+
+Functions read the weights of a layer, and compute nothing with its `ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+from tinyllm_ops import PageTable, Weight
+from tinyllm_ops.testing import exact
+from tinyllm_ops.testing import oracle as ops
+
+from tinyllm_layers.attention import GroupedQueryAttention
+from tinyllm_layers.decoder import DecoderLayer
+from tinyllm_layers.mlp import MLP
+from tinyllm_layers.moe import MoE
+from tinyllm_layers.norm import RMSNorm
+
+Array = NDArray[np.float64]
+Ids = NDArray[np.integer]
+
+
+def norm(x: Array, layer: RMSNorm) -> Array:
+    """x / sqrt(mean(x^2) + eps) weight."""
+    return ops.rms_norm(x, exact(layer.weight), layer.eps)
+
+
+def attention_inputs(
+    x: Array, layer: GroupedQueryAttention, positions: Ids
+) -> tuple[Array, Array, Array]:
+    """Queries `B H L D`, keys and values `B Hkv L D` of tokens x `B L E`, normalized before.
+
+    Args:
+        x: the tokens.
+        layer: the weights.
+        positions: of a shape that broadcasts to `B L`.
+    """
+
+    def heads(w: Weight, bias: mx.array | None, norm: mx.array | None) -> Array:
+        y = _projected(x, w, bias).reshape(*x.shape[:2], -1, layer.head_dim)
+        return y if norm is None else ops.rms_norm(y, exact(norm), layer.norm_eps)
+
+    rope, biases = layer.rope, layer.biases
+    q, k = (
+        ops.rope(part, positions, rope.base, rope.traditional, rope.scaling)
+        for part in (
+            heads(layer.wq, biases.q, layer.q_norm),
+            heads(layer.wk, biases.k, layer.k_norm),
+        )
+    )
+    return q.swapaxes(1, 2), k.swapaxes(1, 2), heads(layer.wv, biases.v, None).swapaxes(1, 2)
+
+
+def attention_output(heads: Array, layer: GroupedQueryAttention) -> Array:
+    """The projection of the heads `B L H D` to `B L E`."""
+    return _projected(heads.reshape(*heads.shape[:2], -1), layer.wo, layer.biases.o)
+
+
+def attention(x: Array, layer: GroupedQueryAttention, mask: Array | str = "causal") -> Array:
+    """The attention of whole texts `B L E`, from their first tokens on."""
+    q, k, v = attention_inputs(x, layer, np.arange(x.shape[1]))
+    return attention_output(ops.attention(q, k, v, None, mask).swapaxes(1, 2), layer)
+
+
+def paged_attention(
+    x: Array,
+    layer: GroupedQueryAttention,
+    pages: PageTable,
+    keys: Array,
+    values: Array,
+    window: int | None = None,
+) -> tuple[Array, Array, Array]:
+    """The attention of a pass over pages, and the pages after it.
+
+    Args:
+        x: the tokens, `1 T E` or `T 1 E`.
+        layer: the weights.
+        pages: the sequences.
+        keys: `P Hkv page D` before the pass.
+        values: like keys.
+        window: the most recent tokens that a token sees; None for all.
+
+    Returns:
+        The output in the shape of x, and the successors of keys and values.
+    """
+    positions = np.array(pages.positions).reshape(x.shape[:2])
+    q, k, v = attention_inputs(x, layer, positions)
+    keys, values = written(keys, k, pages), written(values, v, pages)
+    return attend_pages(q, layer, pages, keys, values, window), keys, values
+
+
+def attend_pages(
+    q: Array,
+    layer: GroupedQueryAttention,
+    pages: PageTable,
+    keys: Array,
+    values: Array,
+    window: int | None = None,
+) -> Array:
+    """The output `B L E` of queries `B H L D` over pages in which the new keys are already."""
+    rows = q.swapaxes(1, 2)  # B L H D
+    width = max(map(len, pages.block_tables), default=0)
+    tables = [[*table, *[0] * (width - len(table))] for table in pages.block_tables]
+    out = ops.paged_attention(
+        rows.reshape(-1, *rows.shape[2:]),
+        keys,
+        values,
+        np.array(tables, dtype=np.int64).reshape(-1, width),
+        np.array(pages.cu_seqlens_q),
+        np.array(pages.seq_lens),
+        window=window,
+    )
+    return attention_output(out.reshape(rows.shape), layer)
+
+
+def written(stored: Array, heads: Array, pages: PageTable) -> Array:
+    """Pages in which the heads `B Hkv L D` of all tokens are at their slots."""
+    stored = stored.copy()
+    rows = heads.swapaxes(1, 2).reshape(-1, stored.shape[1], stored.shape[3])
+    for row, slot in zip(rows, pages.slot_mapping, strict=True):
+        if slot >= 0:
+            stored[slot // pages.page_size, :, slot % pages.page_size] = row
+    return stored
+
+
+def mlp(x: Array, layer: MLP) -> Array:
+    """w_down(silu(w_gate x) (w_up x))."""
+    gate, up = (ops.linear(x, exact(w)) for w in (layer.w_gate, layer.w_up))
+    return ops.linear(ops.swiglu(gate, up), exact(layer.w_down))
+
+
+def moe(x: Array, layer: MoE) -> Array:
+    """Token by token, expert by expert."""
+    weights = ops.softmax(ops.linear(x, exact(layer.w_router)))
+    gate, up, down = (exact(w) for w in (layer.w_gate, layer.w_up, layer.w_down))
+    y = np.zeros_like(x)
+    for token in np.ndindex(x.shape[:-1]):
+        best = np.argsort(-weights[token], kind="stable")[: layer.num_experts_per_tok]
+        total = weights[token][best].sum() if layer.norm_topk_prob else 1.0
+        for expert in best:
+            gated = ops.swiglu(gate[expert] @ x[token], up[expert] @ x[token])
+            y[token] += weights[token][expert] / total * (down[expert] @ gated)
+    return y
+
+
+def feed_forward(x: Array, layer: MLP | MoE) -> Array:
+    """The second half of a decoder layer, without its norm and its residual."""
+    return mlp(x, layer) if isinstance(layer, MLP) else moe(x, layer)
+
+
+def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
+    """The output of a layer for whole texts `B L E`, in any chunks and over dense caches."""
+    h = x + attention(norm(x, layer.input_norm), layer.attention, mask)
+    return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
+
+
+def decoder_layers(x: Array, layers: Sequence[DecoderLayer], mask: Array | str = "causal") -> Array:
+    """The output of a stack of layers."""
+    for layer in layers:
+        x = decoder_layer(x, layer, mask)
+    return x
+
+
+def paged_decoder_layer(
+    x: Array,
+    layer: DecoderLayer,
+    pages: PageTable,
+    keys: Array,
+    values: Array,
+    window: int | None = None,
+) -> tuple[Array, Array, Array]:
+    """The output of a layer for a pass over pages, and the pages after it: `paged_attention`."""
+    normal = norm(x, layer.input_norm)
+    y, keys, values = paged_attention(normal, layer.attention, pages, keys, values, window)
+    h = x + y
+    return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp), keys, values
+
+
+def _projected(x: Array, w: Weight, bias: mx.array | None) -> Array:
+    return ops.linear(x, exact(w), None if bias is None else exact(bias))

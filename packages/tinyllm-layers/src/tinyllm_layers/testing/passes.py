@@ -1,0 +1,86 @@
+"""Passes over a text in chunks, as a prompt and its decode steps come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_ops import PageTable, Phase
+
+from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.base import KVCache
+from tinyllm_layers.cache.paged import PagedCache
+from tinyllm_layers.decoder import Stack
+
+
+def run_chunks(
+    stack: Stack,
+    x: Float[mx.array, "B L E"],
+    caches: Sequence[KVCache],
+    lengths: Sequence[int] | None = None,
+    phase: Phase | None = None,
+) -> Float[mx.array, "B L E"]:
+    """Run a stack over a text in chunks, and return the output of all tokens.
+
+    Args:
+        stack: any stack, such as `LayerStack(layers)`.
+        x: the text; it follows the tokens in the caches.
+        caches: one a layer.
+        lengths: tokens of each chunk, L in all; one chunk unless given.
+        phase: of all passes; unless given, one token is a decode step.
+    """
+    lengths = [x.shape[1]] if lengths is None else lengths
+    before, rows = caches[0].offset, x.shape[0]
+    outs = [
+        stack(x[:, first:stop], Batch.at(before + first, rows, stop - first, phase), caches)
+        for first, stop in pairwise([0, *accumulate(lengths)])
+    ]
+    return mx.concatenate(outs, axis=1)
+
+
+def paged_batches(
+    pages: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+    *,
+    num_pages: int,
+    page_size: int,
+) -> list[Batch]:
+    """Make the batches of several texts of one length, cut into the same chunks.
+
+    Chunks of one token are decode steps, others prefill.
+
+    Args:
+        pages: of each text.
+        lengths: tokens of each chunk.
+        num_pages: P.
+        page_size: tokens a page.
+    """
+    return [
+        Batch.paged(
+            PageTable.of(
+                [(own, first, stop) for own in pages], num_pages=num_pages, page_size=page_size
+            ),
+            "decode" if stop - first == 1 else "prefill",
+        )
+        for first, stop in pairwise([0, *accumulate(lengths)])
+    ]
+
+
+def run_pages(
+    stack: Stack,
+    x: Float[mx.array, "R L E"],
+    caches: Sequence[PagedCache],
+    batches: Sequence[Batch],
+) -> Float[mx.array, "R L E"]:
+    """Run a stack over texts whose keys and values are in pages: see `paged_batches`."""
+    outs, first = [], 0
+    for batch in batches:
+        assert batch.pages is not None  # paged_batches makes them
+        stop = first + batch.pages.count // len(x)
+        chunk = x[:, first:stop]
+        out = stack(chunk.reshape(batch.rows, batch.length, -1), batch, caches)
+        outs.append(out.reshape(chunk.shape))
+        first = stop
+    return mx.concatenate(outs, axis=1)

@@ -1,0 +1,44 @@
+import mlx.core as mx
+import pytest
+from tinyllm_layers import Batch
+from tinyllm_ops import PageTable, Phase
+
+
+@pytest.mark.parametrize(
+    ("length", "phase", "expected"),
+    [(1, None, "decode"), (2, None, "prefill"), (0, None, "prefill"), (1, "prefill", "prefill")],
+)
+def test_one_token_is_a_decode_step_unless_said_otherwise(
+    length: int, phase: Phase | None, expected: Phase
+) -> None:
+    batch = Batch.at(5, 3, length, phase)
+    assert (batch.phase, batch.rows, batch.length, batch.pages) == (expected, 3, length, None)
+    assert batch.positions == slice(5, 5 + length)
+
+
+def test_offsets_of_rows_become_one_slice_a_row() -> None:
+    assert Batch.at([7, 0], 2, 3).positions == [slice(7, 10), slice(0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [
+        (-1, "offset: expected numbers from 0 on, got -1"),
+        ([3, -2], r"offset: expected numbers from 0 on, got \[3, -2\]"),
+        ([3], "offset: expected 2 numbers, one a row, got 1"),
+        ([3, 4, 5], "offset: expected 2 numbers, one a row, got 3"),
+    ],
+)
+def test_refuses_offsets_that_do_not_fit(offset: int | list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Batch.at(offset, 2, 4)
+
+
+@pytest.mark.parametrize(("phase", "shape"), [("prefill", (1, 3)), ("decode", (3, 1))])
+def test_tokens_of_pages_are_one_row_or_a_row_each(phase: Phase, shape: tuple[int, int]) -> None:
+    pages = PageTable.of([([0, 1], 4, 6), ([2], 0, 1)], num_pages=3, page_size=4)
+    batch = Batch.paged(pages, phase)
+    assert (batch.phase, batch.rows, batch.length) == (phase, *shape)
+    assert batch.pages is pages
+    assert isinstance(batch.positions, mx.array)
+    assert (batch.positions.shape, batch.positions.flatten().tolist()) == (shape, [4, 5, 0])

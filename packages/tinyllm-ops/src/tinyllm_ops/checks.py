@@ -1,0 +1,257 @@
+"""Checks of arguments, shared by all implementations of an op.
+
+An `OpSet` is free in how it computes, not in what it accepts: the reference and the fast
+implementations call the same checks, so that a mistake gives the same message everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from tinyllm_ops.page_table import PageTable
+from tinyllm_ops.quantization.tensor import QuantizedTensor, check_format
+
+Weight = mx.array | QuantizedTensor
+
+
+def require_floating(name: str, x: mx.array) -> None:
+    """Raise ValueError unless `x` is float32, float16 or bfloat16."""
+    if x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
+        raise ValueError(f"{name}: expected float32, float16 or bfloat16, got {x.dtype}")
+
+
+def require_shape(name: str, x: Weight, expected: Sequence[int]) -> None:
+    """Raise ValueError unless `x` has the shape `expected`."""
+    if tuple(x.shape) != tuple(expected):
+        raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(x.shape)}")
+
+
+def require_dtype(name: str, x: mx.array, expected: mx.Dtype) -> None:
+    """Raise ValueError unless `x` has the dtype `expected`."""
+    if x.dtype != expected:
+        raise ValueError(f"{name}: expected dtype {expected}, got {x.dtype}")
+
+
+def require_rank(name: str, x: Weight, axes: str) -> None:
+    """Raise ValueError unless `x` has exactly the axes named, such as "O I"."""
+    if len(x.shape) != len(axes.split()):
+        raise ValueError(f"{name}: expected axes {axes}, got shape {tuple(x.shape)}")
+
+
+def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
+    """Require a floating w, a last axis of whole groups, and a format that MLX defines."""
+    require_floating("w", w)
+    check_format(group_size, bits, mode)
+    if w.ndim == 0 or w.shape[-1] % group_size:
+        raise ValueError(
+            f"w: expected a last axis in groups of {group_size}, got shape {tuple(w.shape)}"
+        )
+
+
+def check_linear(
+    x: mx.array, w: Weight, bias: mx.array | None, residual: mx.array | None = None
+) -> None:
+    """Require x `*batch I`, w `O I`, bias `O` and residual `*batch O` of one dtype.
+
+    A packed w may have scales of any dtype.
+    """
+    require_floating("x", x)
+    require_rank("w", w, "O I")
+    out_features, in_features = w.shape
+    if x.ndim == 0 or x.shape[-1] != in_features:
+        raise ValueError(f"x: expected shape (..., {in_features}), got {tuple(x.shape)}")
+    if isinstance(w, mx.array):
+        require_dtype("w", w, x.dtype)
+    if bias is not None:
+        require_shape("bias", bias, (out_features,))
+        require_dtype("bias", bias, x.dtype)
+    if residual is not None:
+        require_shape("residual", residual, (*x.shape[:-1], out_features))
+        require_dtype("residual", residual, x.dtype)
+
+
+def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
+    """Require x `*batch I`, w `X O I`, and experts `*batch` of an integer dtype."""
+    require_floating("x", x)
+    require_rank("w", w, "X O I")
+    if x.ndim < 2 or x.shape[-1] != w.shape[-1]:
+        raise ValueError(f"x: expected shape (..., N, {w.shape[-1]}), got {tuple(x.shape)}")
+    if isinstance(w, mx.array):
+        require_dtype("w", w, x.dtype)
+    require_shape("experts", experts, x.shape[:-1])
+    if not mx.issubdtype(experts.dtype, mx.integer):
+        raise ValueError(f"experts: expected an integer dtype, got {experts.dtype}")
+
+
+def check_embedding(ids: mx.array, w: Weight) -> None:
+    """Require ids of an integer dtype and w `V E`."""
+    require_rank("w", w, "V E")
+    if not mx.issubdtype(ids.dtype, mx.integer):
+        raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")
+    if isinstance(w, mx.array):
+        require_floating("w", w)
+
+
+def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
+    """Require x `*batch D`, weight `D` of the same dtype, and an eps that is not negative."""
+    require_floating("x", x)
+    if x.ndim == 0:
+        raise ValueError("x: expected shape (..., D), got ()")
+    require_shape("weight", weight, (x.shape[-1],))
+    require_dtype("weight", weight, x.dtype)
+    if not eps >= 0:
+        raise ValueError(f"eps: expected a number not below 0, got {eps}")
+
+
+def check_softmax(x: mx.array, axis: int) -> None:
+    """Require a floating x that has the axis."""
+    require_floating("x", x)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis: expected one of the {x.ndim} axes of x, got {axis}")
+
+
+def check_scores(x: mx.array) -> None:
+    """Require floating rows `*batch V` with V above 0."""
+    require_floating("x", x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x: expected rows of at least one score, got shape {tuple(x.shape)}")
+
+
+def check_top_k(x: mx.array, k: int) -> None:
+    """Require rows of scores `*batch V` and k in 1..V."""
+    check_scores(x)
+    if not 1 <= k <= x.shape[-1]:
+        raise ValueError(f"k: expected 1 to {x.shape[-1]}, got {k}")
+
+
+def check_log_probability(x: mx.array, ids: mx.array) -> None:
+    """Require rows of scores `*batch V` and ids `*batch K` of an integer dtype."""
+    check_scores(x)
+    if ids.shape[:-1] != x.shape[:-1] or ids.ndim == 0:
+        raise ValueError(f"ids: expected shape {(*x.shape[:-1], 'K')}, got {tuple(ids.shape)}")
+    if not mx.issubdtype(ids.dtype, mx.integer):
+        raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")
+
+
+def check_swiglu(gate: mx.array, up: mx.array) -> None:
+    """Require two floating arrays of one shape and dtype."""
+    require_floating("gate", gate)
+    require_shape("up", up, gate.shape)
+    require_dtype("up", up, gate.dtype)
+
+
+def check_rope(x: mx.array, base: float) -> None:
+    """Require x `B L H D` with an even D, and a base above 0."""
+    require_floating("x", x)
+    require_rank("x", x, "B L H D")
+    if x.shape[-1] % 2:
+        raise ValueError(f"x: expected an even head dim D to pair, got {x.shape[-1]}")
+    if not base > 0:
+        raise ValueError(f"base: expected a number above 0, got {base}")
+
+
+def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:
+    """Require q `*batch L D`, k and v `*batch S D`, one dtype, and a mask for `*batch L S`."""
+    require_floating("q", q)
+    for name, x in (("q", q), ("k", k)):
+        if x.ndim < 2:
+            raise ValueError(f"{name}: expected axes (..., tokens, D), got {tuple(x.shape)}")
+    require_shape("k", k, (*q.shape[:-2], k.shape[-2], q.shape[-1]))
+    require_shape("v", v, k.shape)
+    require_dtype("k", k, q.dtype)
+    require_dtype("v", v, q.dtype)
+    check_mask(mask, (*q.shape[:-1], k.shape[-2]))
+
+
+def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | None) -> None:
+    """Require q `*batch H L D`, k and v `*batch Hkv S D`, and a mask for `*batch H L S`.
+
+    H must be a multiple of Hkv.
+    """
+    require_floating("q", q)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if len(x.shape) < 3:
+            raise ValueError(f"{name}: expected axes (..., heads, tokens, D), got {tuple(x.shape)}")
+    *batch, heads, length, dim = q.shape
+    kv_heads, keys = k.shape[-3:-1]
+    require_shape("k", k, (*batch, kv_heads, keys, dim))
+    require_shape("v", v, k.shape)
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"q: expected a multiple of {kv_heads} key/value heads, got {heads} heads")
+    for name, x in (("k", k), ("v", v)):
+        if isinstance(x, mx.array):
+            require_dtype(name, x, q.dtype)
+    check_mask(mask, (*batch, heads, length, keys))
+
+
+def check_paged_attention(
+    q: mx.array, k: Weight, v: Weight, pages: PageTable, window: int | None
+) -> None:
+    """Require q `T H D`, and k and v `P Hkv page D` with the pages of the table.
+
+    H must be a multiple of Hkv.
+    """
+    require_floating("q", q)
+    require_rank("q", q, "T H D")
+    tokens, heads, dim = q.shape
+    _require_pages("k", k, pages)
+    require_shape("k", k, (*k.shape[:-1], dim))
+    require_shape("v", v, k.shape)
+    kv_heads = k.shape[1]
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"q: expected a multiple of {kv_heads} key/value heads, got {heads} heads")
+    for name, x in (("k", k), ("v", v)):
+        if isinstance(x, mx.array):
+            require_dtype(name, x, q.dtype)
+    if tokens != pages.count:
+        raise ValueError(f"q: expected {pages.count} tokens, as the table has, got {tokens}")
+    if window is not None and window < 1:
+        raise ValueError(f"window: expected one key or more, or None, got {window}")
+
+
+def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
+    """Require pages `P Hkv page D` of the table, and rows `T Hkv D` in the same format."""
+    _require_pages("stored", stored, pages)
+    require_shape("rows", rows, (pages.count, stored.shape[1], stored.shape[3]))
+    if isinstance(stored, mx.array) or isinstance(rows, mx.array):
+        if not (isinstance(stored, mx.array) and isinstance(rows, mx.array)):
+            raise ValueError("rows: expected the format of the pages: both dense or both quantized")
+        require_dtype("rows", rows, stored.dtype)
+        return
+    if (stored.group_size, stored.bits, stored.mode) != (rows.group_size, rows.bits, rows.mode):
+        raise ValueError(
+            f"rows: expected {stored.bits} bits in groups of {stored.group_size} "
+            f"({stored.mode}), got {rows.bits} in groups of {rows.group_size} ({rows.mode})"
+        )
+    require_dtype("rows.scales", rows.scales, stored.scales.dtype)
+
+
+def _require_pages(name: str, stored: Weight, pages: PageTable) -> None:
+    """Raise ValueError unless there are exactly the pages that a table was made for."""
+    require_rank(name, stored, "P Hkv page D")
+    if (stored.shape[0], stored.shape[2]) != (pages.num_pages, pages.page_size):
+        raise ValueError(
+            f"{name}: expected {pages.num_pages} pages of {pages.page_size} tokens, as the table "
+            f"has, got shape {tuple(stored.shape)}"
+        )
+
+
+def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
+    """Require None, "causal", or a floating or boolean mask that broadcasts to the scores."""
+    if isinstance(mask, str):
+        if mask != "causal":
+            raise ValueError(f'mask: expected "causal", an array or None, got {mask!r}')
+    elif mask is not None:
+        if not isinstance(mask, mx.array):
+            kind = type(mask).__name__
+            raise ValueError(f'mask: expected "causal", an array or None, got {kind}')
+        if mask.dtype != mx.bool_:
+            require_floating("mask", mask)
+        ends = zip(reversed(mask.shape), reversed(scores), strict=False)
+        if mask.ndim > len(scores) or any(m not in (1, s) for m, s in ends):
+            raise ValueError(
+                f"mask: expected a shape that broadcasts to {tuple(scores)}, "
+                f"got {tuple(mask.shape)}"
+            )

@@ -1,0 +1,82 @@
+"""Fusions: one function in place of several ops, as long as these ops are the original ones."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Generic, TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+# Frames from `warnings.warn` up: bind_fusions, __post_init__, __init__, dataclasses.replace (two
+# frames from Python 3.13 on), its caller.
+_CALLER_OF_REPLACE = 5 if sys.version_info < (3, 13) else 6
+
+
+@dataclass(frozen=True, eq=False)
+class Fusion(Generic[F]):
+    """A function that computes what several ops of an `OpSet` compute one after the other.
+
+    An OpSet binds its fusions to its ops when it is made. `dataclasses.replace(ops, rope=mine)`
+    makes an OpSet with another `rope`. Each fusion that stands for `rope` is dropped there, so that
+    the replaced op runs.
+
+    Attributes:
+        function: the fused function.
+        of: names of the ops that the function stands for. A fusion may be among them.
+        bound: the functions of these ops; None until an OpSet has bound the fusion.
+    """
+
+    function: F
+    of: tuple[str, ...]
+    bound: tuple[object, ...] | None = None
+
+
+def bind_fusions(opset: object, name: str) -> None:
+    """Bind new fusions among the fields of a frozen `opset`, and drop fusions of replaced ops.
+
+    A dropped fusion becomes None. One warning names all ops that were replaced and all fusions
+    that were dropped because of them.
+
+    Args:
+        opset: a frozen dataclass whose fields are ops and fusions.
+        name: name of the opset, for messages.
+
+    Raises:
+        ValueError: if a fusion stands for an op that the opset does not have.
+    """
+    ops = {field.name: getattr(opset, field.name) for field in fields(opset)}  # type: ignore[arg-type] # every caller is a dataclass
+    # A fusion counts as its function: binding makes a new Fusion object.
+    functions = {field: op.function if isinstance(op, Fusion) else op for field, op in ops.items()}
+    fusions = {field: op for field, op in ops.items() if isinstance(op, Fusion)}
+    for field, fusion in fusions.items():
+        unknown = [op for op in fusion.of if op not in ops]
+        if unknown:
+            raise ValueError(
+                f"{name}.{field}: expected a fusion of ops of this OpSet, got {', '.join(unknown)}"
+            )
+        if fusion.bound is None:
+            fusions[field] = replace(fusion, bound=tuple(functions[op] for op in fusion.of))
+            object.__setattr__(opset, field, fusions[field])
+
+    def changed(fusion: Fusion[Callable[..., object]]) -> list[str]:
+        assert fusion.bound is not None
+        pairs = zip(fusion.of, fusion.bound, strict=True)
+        return [op for op, function in pairs if functions[op] is not function]
+
+    replaced = {op for fusion in fusions.values() for op in changed(fusion)}
+    dropped: list[str] = []
+    # A fusion may stand for another one, and is dropped with it.
+    while stale := [field for field in fusions if field not in dropped and changed(fusions[field])]:
+        for field in stale:
+            object.__setattr__(opset, field, None)
+            functions[field] = None
+        dropped += stale
+    if dropped:
+        warnings.warn(
+            f"{name}: {', '.join(sorted(replaced))} replaced, so {', '.join(dropped)} of this "
+            "OpSet is not used: the ops run one by one, more slowly",
+            stacklevel=_CALLER_OF_REPLACE,
+        )

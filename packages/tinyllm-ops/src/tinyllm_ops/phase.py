@@ -1,0 +1,27 @@
+"""The two phases of generation. Kernels may add in another order in each of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import mlx.core as mx
+from jaxtyping import Shaped
+
+Phase = Literal["prefill", "decode"]
+"""The prefill phase reads a prompt, many tokens of a sequence at once. In the decode phase each row
+is the latest token of a sequence of its own."""
+
+
+def phase_of(x: Shaped[mx.array, "..."], few: int) -> Phase:
+    """Infer the phase from the shape of x, for callers that do not state it.
+
+    Rows of shape `... 1 I` are decode steps of independent sequences. Rows of shape `... L I` are a
+    prompt. A plain matrix `N I` counts as decode steps up to `few` rows.
+
+    Args:
+        x: the input of a projection, at least one axis.
+        few: the largest number of rows of a matrix that counts as decode steps.
+    """
+    if x.ndim > 2:
+        return "decode" if x.shape[-2] == 1 else "prefill"
+    return "decode" if x.ndim < 2 or x.shape[0] <= few else "prefill"

@@ -1,0 +1,136 @@
+"""A weight matrix (or a cache of keys) that stays packed in a few bits per number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import UnionType
+
+import mlx.core as mx
+from jaxtyping import Shaped, UInt32
+
+AFFINE = "affine"
+FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # mode: (bits, group)
+AFFINE_BITS = (2, 3, 4, 5, 6, 8)
+AFFINE_GROUPS = (32, 64, 128)
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """Numbers of `bits` bits in groups that share a scale, and in affine mode a bias.
+
+    Along the last axis I, `group_size` neighbors form a group. `packed` holds the codes as one
+    little-endian stream of bits cut into words of 32: the first code is in the lowest bits of
+    the first word. The layout is that of `mx.quantize`.
+
+    Attributes:
+        packed: codes, shape `*lead I*bits/32`.
+        scales: one per group, shape `*lead I/group_size`; in the float modes one byte each.
+        biases: one per group in affine mode, otherwise None.
+        group_size: numbers that share a scale.
+        bits: width of a code.
+        mode: "affine", "mxfp4", "mxfp8" or "nvfp4".
+
+    Raises:
+        ValueError: if the parts do not describe one tensor.
+    """
+
+    packed: UInt32[mx.array, "*lead words"]
+    scales: Shaped[mx.array, "*lead groups"]
+    biases: Shaped[mx.array, "*lead groups"] | None
+    group_size: int = 64
+    bits: int = 4
+    mode: str = AFFINE
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        _require_types(
+            packed=(self.packed, mx.array),
+            scales=(self.scales, mx.array),
+            biases=(self.biases, mx.array | None),
+            group_size=(self.group_size, int),
+            bits=(self.bits, int),
+            mode=(self.mode, str),
+        )
+        check_format(self.group_size, self.bits, self.mode)
+        if self.packed.dtype != mx.uint32:
+            raise ValueError(f"packed: expected dtype uint32, got {self.packed.dtype}")
+        if self.packed.shape[-1] * 32 % self.bits:
+            raise ValueError(
+                f"packed: {self.packed.shape[-1]} words do not hold a whole number of "
+                f"{self.bits}-bit codes"
+            )
+        groups = (*self.packed.shape[:-1], self.shape[-1] // self.group_size)
+        if self.shape[-1] % self.group_size or tuple(self.scales.shape) != groups:
+            raise ValueError(
+                f"scales: expected shape {groups} for {self.shape} in groups of "
+                f"{self.group_size}, got {tuple(self.scales.shape)}"
+            )
+        if (self.biases is not None) != (self.mode == AFFINE):
+            expected = "biases" if self.mode == AFFINE else "no biases"
+            raise ValueError(f"biases: mode {self.mode!r} has {expected}")
+        if self.biases is not None and tuple(self.biases.shape) != groups:
+            raise ValueError(f"biases: expected shape {groups}, got {tuple(self.biases.shape)}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that the codes stand for, `*lead I`."""
+        return (*self.packed.shape[:-1], self.packed.shape[-1] * 32 // self.bits)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the packed form occupies."""
+        biases = 0 if self.biases is None else self.biases.nbytes
+        return self.packed.nbytes + self.scales.nbytes + biases
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        """The parts that exist: packed, scales, and biases in affine mode."""
+        parts = (self.packed, self.scales)
+        return parts if self.biases is None else (*parts, self.biases)
+
+    def __getitem__(
+        self, index: mx.array | slice | int | tuple[slice | int, ...]
+    ) -> QuantizedTensor:
+        """Select along the leading axes; the last axis stays whole."""
+        return self.map(lambda part: part[index])
+
+    def map(self, transform: Callable[[mx.array], mx.array]) -> QuantizedTensor:
+        """Apply `transform`, which must leave the last axis alone, to each part."""
+        biases = None if self.biases is None else transform(self.biases)
+        return replace(
+            self, packed=transform(self.packed), scales=transform(self.scales), biases=biases
+        )
+
+
+def check_format(group_size: int, bits: int, mode: str) -> None:
+    """Refuse formats that MLX does not define.
+
+    Raises:
+        ValueError: naming the argument, what is possible and what was given.
+    """
+    if mode in FLOAT_MODES:
+        if (bits, group_size) != FLOAT_MODES[mode]:
+            expected = FLOAT_MODES[mode]
+            raise ValueError(
+                f"{mode} means {expected[0]} bits in groups of {expected[1]}, "
+                f"got {bits} bits in groups of {group_size}"
+            )
+    elif mode != AFFINE:
+        known = ", ".join([AFFINE, *FLOAT_MODES])
+        raise ValueError(f"mode: expected one of {known}, got {mode!r}")
+    elif bits not in AFFINE_BITS:
+        raise ValueError(f"bits: expected one of {AFFINE_BITS}, got {bits}")
+    elif group_size not in AFFINE_GROUPS:
+        raise ValueError(f"group_size: expected one of {AFFINE_GROUPS}, got {group_size}")
+
+
+def _require_types(**arguments: tuple[object, type | UnionType]) -> None:
+    """Raise ValueError for arguments of other types, as another argument order gives them."""
+    for name, (value, expected) in arguments.items():
+        if not isinstance(value, expected):
+            wanted = expected.__name__ if isinstance(expected, type) else "array or None"
+            raise ValueError(
+                f"{name}: expected {wanted}, got {type(value).__name__}: the order is "
+                "packed, scales, biases, group_size, bits, mode"
+            )

@@ -1,0 +1,128 @@
+"""Attention over paged keys and values, and writes to their pages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import mlx.core as mx
+from jaxtyping import Float
+
+from tinyllm_ops.checks import Weight, check_paged_attention, check_write_pages
+from tinyllm_ops.opset import Attention
+from tinyllm_ops.page_table import PageTable
+from tinyllm_ops.phase import Phase
+from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.reference.attention import scaled_dot_product_attention_grouped
+
+
+def paged_attention(
+    q: Float[mx.array, "T H D"],
+    k: Weight,
+    v: Weight,
+    pages: PageTable,
+    scale: float | None = None,
+    window: int | None = None,
+    *,
+    phase: Phase | None = None,
+) -> Float[mx.array, "T H D"]:
+    """softmax(q k^T * scale) v for R sequences, whose queries are concatenated in q.
+
+    Of n queries of a sequence, query i sees the keys 0 to length - n + i of its `length` keys.
+    Key j is at offset j % page_size of page block_tables[r][j // page_size] (Kwon et al. 2023).
+
+    The reference computes one sequence after the other, over a copy of its keys and values.
+
+    Args:
+        q: queries of all sequences.
+        k: pages of keys, `P Hkv page D`, dense or quantized. Sequences may share pages.
+        v: pages of values, like k.
+        pages: the queries and the pages of each sequence. Rows of q that belong to no sequence
+            give zeros.
+        scale: 1/sqrt(D) unless given.
+        window: number of most recent keys that a query sees, its own included; all unless given.
+        phase: as in `linear`; unless given, a sequence with one query is a decode step.
+
+    Raises:
+        ValueError: if shapes do not fit, H is no multiple of Hkv, or the table was made for another
+            number or size of pages.
+    """
+    check_paged_attention(q, k, v, pages, window)
+    return attend_by_sequence(scaled_dot_product_attention_grouped, q, k, v, pages, scale, window)
+
+
+def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
+    """Return pages with row t of `rows` in slot pages.slot_mapping[t].
+
+    Args:
+        stored: pages `P Hkv page D`, dense or quantized. The arrays are written in place if nothing
+            else refers to them when the graph is computed, and copied otherwise.
+        rows: keys or values `T Hkv D` in the same format. Rows with `NO_SLOT` are not stored.
+        pages: the slots.
+
+    Raises:
+        ValueError: if shapes, dtypes or formats differ.
+    """
+    check_write_pages(stored, rows, pages)
+    if not pages.stored:
+        return stored
+    slots = pages.arrays.slot_mapping
+    if len(pages.stored) < pages.count:
+        chosen = mx.array(list(pages.stored))
+        rows, slots = rows[chosen], slots[chosen]
+
+    def written(part: mx.array, new: mx.array) -> mx.array:
+        part = part[...]  # another name: the caller's array object stays as it is
+        part[slots // pages.page_size, :, slots % pages.page_size] = new
+        return part
+
+    if isinstance(stored, mx.array):
+        assert isinstance(rows, mx.array)  # checked above
+        return written(stored, rows)
+    assert isinstance(rows, QuantizedTensor)
+    parts = [written(*pair) for pair in zip(stored.arrays, rows.arrays, strict=True)]
+    packed, scales, *biases = parts
+    return replace(stored, packed=packed, scales=scales, biases=biases[0] if biases else None)
+
+
+def attend_by_sequence(
+    attend: Attention,
+    q: mx.array,
+    k: Weight,
+    v: Weight,
+    pages: PageTable,
+    scale: float | None,
+    window: int | None,
+) -> mx.array:
+    """Call `attend` for each sequence, over a copy of its keys and values."""
+    starts = pages.cu_seqlens_q
+    rows = [mx.zeros_like(q[: starts[0]])]
+    for row, length in enumerate(pages.seq_lens):
+        if starts[row] == starts[row + 1]:
+            continue
+        own = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
+        used = mx.array(list(pages.block_tables[row])[: math.ceil(length / pages.page_size)])
+        keys, values = (_gathered(x, used.astype(mx.int32), length) for x in (k, v))
+        mask = _visible(own.shape[1], length, window)
+        rows.append(attend(own, keys, values, scale, mask).swapaxes(0, 1))
+    rows.append(mx.zeros_like(q[starts[-1] :]))
+    return mx.concatenate(rows)
+
+
+def _gathered(x: Weight, pages: mx.array, length: int) -> Weight:
+    """Copy the first `length` tokens of some pages, in order."""
+
+    def gathered(part: mx.array) -> mx.array:
+        _, heads, page, width = part.shape
+        tokens = part[pages].swapaxes(0, 1)  # Hkv blocks page width
+        return tokens.reshape(heads, pages.size * page, width)[:, :length]
+
+    return gathered(x) if isinstance(x, mx.array) else x.map(gathered)
+
+
+def _visible(queries: int, length: int, window: int | None) -> mx.array | str:
+    """The causal mask of a sequence, cut off where the window ends."""
+    if window is None:
+        return "causal"
+    behind = mx.arange(queries)[:, None] + (length - queries) - mx.arange(length)
+    return (behind >= 0) & (behind < window)

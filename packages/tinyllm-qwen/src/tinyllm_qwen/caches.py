@@ -1,0 +1,100 @@
+"""Caches and pages that suit a model."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+from tinyllm_layers import DenseCache, KVCache, PagedCache, QuantizedCache, RotatingCache
+
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.parallel.partition import Partition
+
+
+def make_caches(
+    config: QwenConfig, layers: range, *, kv_bits: int | None = None, max_size: int | None = None
+) -> list[KVCache]:
+    """Make empty caches for one sequence, or for rows that stay in step.
+
+    A layer with a sliding window keeps the tokens in the window, in the dtype of the model,
+    whatever the other layers do.
+
+    Args:
+        config: the architecture.
+        layers: the numbers of the layers.
+        kv_bits: quantize keys and values to so many bits, usually 8 or 4.
+        max_size: keep only the first and the latest tokens, so many in all.
+
+    Raises:
+        ValueError: if both are given, or the head dim does not divide into groups.
+    """
+    if kv_bits is not None and max_size is not None:
+        raise ValueError("kv_bits, max_size: expected at most one, got both")
+    group_size = 0 if kv_bits is None else _group_size(config.head_dim)
+    window = config.sliding_window
+
+    def cache_of(layer: int) -> KVCache:
+        if window is not None and layer in window.layers:
+            size = window.size if max_size is None else min(window.size, max_size)
+            return RotatingCache(size, keep=0)
+        if kv_bits is not None:
+            return QuantizedCache(kv_bits, group_size)
+        return DenseCache() if max_size is None else RotatingCache(max_size)
+
+    return [cache_of(layer) for layer in layers]
+
+
+def make_pages(
+    config: QwenConfig,
+    part: Partition,
+    dtype: mx.Dtype,
+    count: int,
+    page_size: int,
+    *,
+    kv_bits: int | None = None,
+) -> list[PagedCache]:
+    """Make empty pages for many sequences, one `PagedCache` for each layer of a part.
+
+    Args:
+        config: the architecture of the whole model.
+        part: the layers and key/value heads.
+        dtype: of keys and values, or of their scales.
+        count: pages.
+        page_size: tokens a page.
+        kv_bits: quantize keys and values to so many bits, usually 8 or 4.
+
+    Raises:
+        ValueError: if the head dim does not divide into groups.
+    """
+    window = config.sliding_window
+    return [
+        PagedCache.empty(
+            (count, len(part.kv_heads), page_size, config.head_dim),
+            dtype,
+            bits=kv_bits,
+            group_size=0 if kv_bits is None else _group_size(config.head_dim),
+            window=window.size if window is not None and layer in window.layers else None,
+        )
+        for layer in part.layers
+    ]
+
+
+def common_offset(caches: Sequence[KVCache]) -> int:
+    """Return the number of tokens that the caches of all layers hold.
+
+    Raises:
+        ValueError: if they hold different numbers: an interrupted pass left them so.
+    """
+    offsets = {cache.offset for cache in caches}
+    if len(offsets) != 1:
+        raise ValueError(
+            f"cache: expected the same tokens in every layer, got {sorted(offsets)} of them: an "
+            "interrupted call left it so, begin with a new one"
+        )
+    return offsets.pop()
+
+
+def _group_size(head_dim: int) -> int:
+    """The widest group of quantized keys that divides the head dim."""
+    for group_size in (64, 32):
+        if head_dim % group_size == 0:
+            return group_size
+    raise ValueError(f"kv_bits: expected a head dim in groups of 32, the model has {head_dim}")

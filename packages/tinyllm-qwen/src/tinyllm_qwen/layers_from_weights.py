@@ -1,0 +1,130 @@
+"""Layers of a model, made of its weights by their names in a checkpoint."""
+
+from collections.abc import Mapping
+
+import mlx.core as mx
+from tinyllm_layers import (
+    MLP,
+    Biases,
+    DecoderLayer,
+    Embedding,
+    GroupedQueryAttention,
+    MoE,
+    RMSNorm,
+    RoPE,
+)
+from tinyllm_ops import OpSet, QuantizedTensor, Weight
+
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.parallel.groups import ParallelGroups
+
+Weights = Mapping[str, Weight]
+
+
+def embedding(
+    config: QwenConfig, weights: Weights, groups: ParallelGroups, ops: OpSet
+) -> Embedding:
+    """The table of token vectors, or the rows of it that are here."""
+    return Embedding(
+        config.vocab_size,
+        config.hidden_size,
+        weights["embed_tokens.weight"],
+        held=groups.partition.vocabulary if groups.ranks.size > 1 else None,
+        communicator=groups.ranks,
+        ops=ops,
+    )
+
+
+def decoder_layer(
+    config: QwenConfig, weights: Weights, index: int, groups: ParallelGroups, ops: OpSet
+) -> DecoderLayer:
+    """Layer `index` of the whole model, or the part of it that is here."""
+    name, width = f"layers.{index}", config.hidden_size
+    return DecoderLayer(
+        input_norm=norm(weights, f"{name}.input_layernorm", width, config, ops),
+        attention=_attention(config, weights, f"{name}.self_attn", groups, ops),
+        post_attention_norm=norm(weights, f"{name}.post_attention_layernorm", width, config, ops),
+        mlp=_moe(config, weights, f"{name}.mlp", groups, ops)
+        if config.experts is not None and index in config.experts.layers
+        else _mlp(config, weights, f"{name}.mlp", groups, ops),
+    )
+
+
+def norm(weights: Weights, name: str, dim: int, config: QwenConfig, ops: OpSet) -> RMSNorm:
+    """The norm of a name."""
+    return RMSNorm(dim, _vector(weights, f"{name}.weight"), config.rms_norm_eps, ops=ops)
+
+
+def _attention(
+    config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
+) -> GroupedQueryAttention:
+    part, head_dim = groups.partition, config.head_dim
+
+    def vector(suffix: str, wanted: bool) -> mx.array | None:
+        return _vector(weights, f"{name}.{suffix}") if wanted else None
+
+    return GroupedQueryAttention(
+        config.hidden_size,
+        len(part.heads),
+        len(part.kv_heads),
+        head_dim,
+        *(weights[f"{name}.{letter}_proj.weight"] for letter in "qkvo"),
+        rope=RoPE(
+            head_dim,
+            config.context_length,
+            config.rope_theta,
+            scaling=config.rope_scaling,
+            ops=ops,
+        ),
+        biases=Biases(
+            q=vector("q_proj.bias", config.attention_bias),
+            k=vector("k_proj.bias", config.attention_bias),
+            v=vector("v_proj.bias", config.attention_bias),
+            # The ranks of a tensor-parallel group add up their outputs: one of them has the bias.
+            o=vector("o_proj.bias", config.output_bias and groups.tensor.rank == 0),
+        ),
+        q_norm=vector("q_norm.weight", config.qk_norm),
+        k_norm=vector("k_norm.weight", config.qk_norm),
+        norm_eps=config.rms_norm_eps,
+        communicator=groups.tensor,
+        ops=ops,
+    )
+
+
+def _mlp(
+    config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
+) -> MLP:
+    return MLP(
+        config.hidden_size,
+        len(groups.partition.mlp),
+        *(weights[f"{name}.{each}_proj.weight"] for each in ("gate", "up", "down")),
+        communicator=groups.tensor,
+        ops=ops,
+    )
+
+
+def _moe(
+    config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
+) -> MoE:
+    experts = config.experts
+    assert experts is not None  # the caller has looked
+    return MoE(
+        config.hidden_size,
+        experts.intermediate_size,
+        experts.num_experts,
+        experts.num_experts_per_tok,
+        weights[f"{name}.gate.weight"],
+        *(weights[f"{name}.switch_mlp.{each}_proj.weight"] for each in ("gate", "up", "down")),
+        norm_topk_prob=experts.norm_topk_prob,
+        held=groups.partition.experts,
+        communicator=groups.tensor,
+        ops=ops,
+    )
+
+
+def _vector(weights: Weights, name: str) -> mx.array:
+    """A weight that is never quantized."""
+    weight = weights[name]
+    if isinstance(weight, QuantizedTensor):
+        raise ValueError(f"{name}: expected a dense vector, got a quantized tensor")
+    return weight
