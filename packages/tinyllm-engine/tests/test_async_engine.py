@@ -17,7 +17,7 @@ from tinyllm_engine import (
     RequestError,
     async_engine,
 )
-from tinyllm_engine.embedding import Embedding
+from tinyllm_engine.embedding import EmbeddingRequest
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
 
@@ -143,14 +143,14 @@ def test_texts_whose_direction_is_wanted_do_not_stall_those_who_are_answered(
 def test_directions_of_many_texts_are_computed_one_after_the_other(
     prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunks: list[Embedding] = []
-    advance = Embedding.advance
+    chunks: list[EmbeddingRequest] = []
+    advance = EmbeddingRequest.advance
 
-    def noted(embedding: Embedding) -> list[float] | None:
+    def noted(embedding: EmbeddingRequest) -> list[float] | None:
         chunks.append(embedding)
         return advance(embedding)
 
-    monkeypatch.setattr(Embedding, "advance", noted)
+    monkeypatch.setattr(EmbeddingRequest, "advance", noted)
 
     def in_chunks() -> Engine:
         engine = make()
@@ -246,7 +246,7 @@ class StuckEngine(Engine):
         self.forever.wait(60)
         return []
 
-    def embedding(self, tokens: Sequence[int]) -> Embedding:
+    def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
         self.forever.wait(60)
         return super().embedding(tokens)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from jsonschema import validate
-from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request, RequestError
+from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestError, RequestState
 from tinyllm_engine.grammar.compiler import GrammarCompiler
-from tinyllm_engine.grammar.reasoning_prefix import Preamble
+from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -47,8 +47,8 @@ def noise(pico: Model) -> Model:
     return Qwen(config, weights, ops=pico[0].ops), pico[1]
 
 
-def answer(handle: Handle) -> list[int]:
-    return handle.sequence.tokens[len(handle.request.prompt) :]
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
 
 
 def finish(engine: Engine) -> None:
@@ -115,7 +115,7 @@ def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[
     handles = [engine.add(request) for request in requests]
     finish(engine)
     assert engine.stats.preemptions > 0
-    assert engine.stats.drafted_tokens > 0
+    assert engine.stats.draft_tokens > 0
     assert [answer(handle) for handle in handles] == [answer(handle) for handle in wanted]
 
 
@@ -226,19 +226,19 @@ def test_what_cannot_end_is_refused(pico: Model) -> None:
 
 def test_a_mark_is_found_wherever_tokens_cut_it() -> None:
     words = [b"a", b"aab", b"ab", b"b", b"abx", b"aabaab", b"", b"x"]
-    preamble = Preamble("aab", words)
+    preamble = ReasoningPrefix("aab", words)
     assert [preamble.next(0, token) for token in range(8)] == [1, 3, 0, 0, 0, 3, 0, 0]
     assert [preamble.next(1, token) for token in range(8)] == [2, 3, 3, 0, 3, 3, 1, 0]
     assert preamble.next(2, 0) == 2  # of "aaa" the mark can still begin with the last two
     assert preamble.allowed(0).tolist() == [True] * 5 + [False] + [True] * 2
     assert preamble.allowed(1).tolist() == [True] * 4 + [False, False, True, True]
     assert preamble.is_over(3)
-    assert Preamble("", words).is_over(0)
+    assert ReasoningPrefix("", words).is_over(0)
 
 
 def test_a_preamble_begins_with_its_opening_and_nothing_else() -> None:
     words = [b"<", b"<t>", b"<t>a", b"t", b"t>xaab", b"a", b"", b"<t>aabx"]
-    preamble = Preamble("aab", words, "<t>")
+    preamble = ReasoningPrefix("aab", words, "<t>")
     assert preamble.allowed(0).tolist() == [True, True, True] + [False] * 5
     assert [preamble.next(0, token) for token in range(3)] == [1, 3, 4]
     assert preamble.allowed(1).tolist() == [False] * 3 + [True, True] + [False] * 3
