@@ -6,7 +6,7 @@ tokens = st.lists(st.integers(0, 200_000), max_size=30)
 
 
 @given(tokens, tokens, st.integers(1, 5))
-def test_two_texts_share_the_keys_of_the_pages_that_they_begin_with_alike(
+def test_two_texts_share_the_hashes_of_their_common_prefix(
     a: list[int], b: list[int], page_size: int
 ) -> None:
     same = 0
@@ -19,9 +19,7 @@ def test_two_texts_share_the_keys_of_the_pages_that_they_begin_with_alike(
 
 
 @given(tokens, st.integers(1, 5), st.data())
-def test_keys_known_before_are_gone_on_from(
-    text: list[int], page_size: int, data: st.DataObject
-) -> None:
+def test_known_hashes_are_extended(text: list[int], page_size: int, data: st.DataObject) -> None:
     keys = block_hashes(text, page_size)
     assert len(keys) == len(text) // page_size
     known = keys[: data.draw(st.integers(0, len(keys)))]

@@ -40,7 +40,7 @@ def finish(engine: Engine) -> int:
 
 
 def assert_pages_are_alike(engine: Engine, request: RequestState) -> None:
-    """What a draft model that is the model itself has computed is what the model has."""
+    """Compare the pages of a draft model that is the model itself with the model's."""
     length = engine._drafter._progress.computed(request)
     pages = mx.array(request.pages, dtype=mx.int32)
     for own, draft in zip(engine._runner._caches, engine._drafter._runner._caches, strict=True):

@@ -287,3 +287,28 @@ def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
             assert answer(handle) == generated(handle.request.prompt, 9, handle.request.sampling)
         assert most in model.noted
         assert set(model.noted) <= all_of
+
+
+def test_best_tokens_of_ranks_give_the_same_logprobs(pico: Model, prompts: list[list[int]]) -> None:
+    requests = [
+        Request(prompts[0], 6, logprobs=True),
+        Request(prompts[1], 6, SamplingParams(top_logprobs=3)),
+        Request(prompts[2], 6),
+        Request(prompts[3], 6, SamplingParams(temperature=0.9, top_k=5, seed=1, top_logprobs=3)),
+    ]
+    found = []
+    for model in (pico[0], Shared(pico[0])):
+        engine = Engine(model, pico[1])
+        handles = [engine.add(request) for request in requests]
+        found.append([list(engine.run(handle)) for handle in handles])
+    assert None not in model.noted
+    for alone, shared in zip(*found, strict=True):
+        assert [output.token for output in alone] == [output.token for output in shared]
+        for one, other in zip(alone, shared, strict=True):
+            assert (one.logprob is None) == (other.logprob is None) == (alone is found[0][2])
+            if one.logprob is not None:
+                assert other.logprob == pytest.approx(one.logprob, abs=1e-4)
+            assert [top.token for top in one.top] == [top.token for top in other.top]
+            assert [top.logprob for top in one.top] == pytest.approx(
+                [top.logprob for top in other.top], abs=1e-4
+            )

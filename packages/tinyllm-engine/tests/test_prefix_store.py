@@ -1,4 +1,4 @@
-"""Kept pages survive a restart, and a file that is not right stops nobody."""
+"""The prefix cache survives a restart, and a wrong file stops no engine."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def ask(engine: Engine, prompts: list[list[int]]) -> list[RequestState]:
 
 
 @pytest.mark.parametrize("bits", [None, 8])
-def test_the_next_engine_has_what_this_one_computed(
+def test_the_next_engine_loads_the_prefix_cache(
     pico: Model, prompts: list[list[int]], path: Path, bits: int | None
 ) -> None:
     settings = replace(SETTINGS, kv_bits=bits, prefix_path=path)
@@ -55,15 +55,15 @@ def test_the_next_engine_has_what_this_one_computed(
 
 
 @pytest.mark.parametrize("cap", [None, 7])
-def test_pages_come_back_exactly_and_in_the_order_in_which_they_were_used(
+def test_pages_and_their_order_of_eviction_are_restored_exactly(
     pico: Model, prompts: list[list[int]], path: Path, cap: int | None
 ) -> None:
     first = Engine(*pico, SETTINGS)
     ask(first, prompts)
-    under_way = first.add(Request(prompts[3], 30, ignore_end=True))
+    running = first.add(Request(prompts[3], 30, ignore_end=True))
     for _ in range(20):
         first.step()
-    assert under_way.finish_reason is None
+    assert running.finish_reason is None
     saved = first.save_prefixes(path)
     assert saved > first.stats.pages_cached
     limit = None if cap is None else cap * PagePool(pico[0], SETTINGS).page_bytes
@@ -75,14 +75,14 @@ def test_pages_come_back_exactly_and_in_the_order_in_which_they_were_used(
     before = before[-len(after) :]
     assert len(after) == (cap or saved)
     assert [key for key, _ in before] == [key for key, _ in after]
-    assert before[-1][1] == under_way.pages[0]  # held, and the first of its text
+    assert before[-1][1] == running.pages[0]  # held, and the first of its text
     pages = [mx.array([page for _, page in named]) for named in (before, after)]
     for old, new in zip(first._runner._caches, second._runner._caches, strict=True):
         for kept, restored in zip(old.arrays, new.arrays, strict=True):
             assert mx.array_equal(kept[pages[0]], restored[pages[1]])
 
 
-def test_no_more_is_kept_than_the_cap_allows_and_it_is_what_was_used_last(
+def test_the_limit_keeps_the_most_recently_used_pages(
     pico: Model, prompts: list[list[int]], path: Path
 ) -> None:
     first = Engine(*pico, SETTINGS)
@@ -132,7 +132,7 @@ def test_pages_of_another_model_or_layout_are_ignored(
 @pytest.mark.parametrize(
     "damage", ["truncated", "empty", "text", "one bit", "folder", "other file"]
 )
-def test_a_file_that_is_damaged_is_said_and_ignored(
+def test_a_damaged_file_is_logged_and_ignored(
     pico: Model, prompts: list[list[int]], path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     first = Engine(*pico, SETTINGS)
@@ -157,7 +157,7 @@ def test_a_file_that_is_damaged_is_said_and_ignored(
     ask(engine, prompts[:1])
 
 
-def test_what_cannot_be_written_is_said_and_leaves_the_old_file(
+def test_a_failed_write_is_logged_and_leaves_the_old_file(
     pico: Model,
     prompts: list[list[int]],
     path: Path,
@@ -186,7 +186,7 @@ def test_what_cannot_be_written_is_said_and_leaves_the_old_file(
         Engine(*pico).save_prefixes()
 
 
-def test_a_draft_model_catches_up_with_pages_of_a_file(
+def test_a_draft_model_computes_the_pages_of_a_file(
     pico: Model, prompts: list[list[int]], path: Path, generated: Generated
 ) -> None:
     first = Engine(*pico, SETTINGS)
@@ -199,9 +199,7 @@ def test_a_draft_model_catches_up_with_pages_of_a_file(
     assert engine.stats.accepted_tokens > 0
 
 
-def test_an_engine_that_is_closed_leaves_its_prefixes(
-    pico: Model, prompts: list[list[int]], path: Path
-) -> None:
+def test_closing_saves_the_prefix_cache(pico: Model, prompts: list[list[int]], path: Path) -> None:
     async def serve() -> int:
         settings = replace(SETTINGS, prefix_path=path)
         engine = AsyncEngine(lambda: Engine(*load("pico"), settings))

@@ -19,7 +19,7 @@ class PrefillBudget:
     """
 
     def __init__(self, seconds: float, max_tokens: int) -> None:
-        """Begin with a guess, before the first measurement."""
+        """Begin with an estimate, before the first measurement."""
         self.seconds = seconds
         self.max_tokens = max_tokens
         self._rate: float | None = None  # tokens a second
