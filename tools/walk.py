@@ -82,7 +82,7 @@ def step_walk() -> Walk:
 
 
 def listed(heading: str, page: Path = PAGE) -> list[str]:
-    """The files that a section of docs/map.md lists: items such as `- \\`tinyllm_ops/mlx.py\\``.
+    """List the files of a section of docs/map.md, whose items begin with a file in backticks.
 
     Raises:
         ValueError: if the page has no such section.

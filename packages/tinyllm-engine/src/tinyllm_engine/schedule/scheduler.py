@@ -93,9 +93,9 @@ class Scheduler:
 
     def reserve(self, request: RequestState, length: int) -> bool:
         """Allocate the pages for the first `length` tokens; return False if there are too few."""
-        needed = self.pages.pages_for(length) - len(request.pages)
-        if needed <= 0:
+        if length <= len(request.pages) * self.pages.page_size:
             return True
+        needed = self.pages.pages_for(length) - len(request.pages)
         if needed > self.pages.available:
             return False
         request.pages += self.pages.allocate(needed)
