@@ -1,4 +1,4 @@
-"""Runs random schedules of the engine against `generate`, and counts what happened in them.
+"""Run random schedules of the engine against `generate`, and counts what happened in them.
 
 uv run tools/schedules.py             # 500 seeds: some minutes
 uv run tools/schedules.py 20 1000     # 20 seeds from 1000 on
