@@ -147,7 +147,7 @@ def greedy(step: Callable[[mx.array], mx.array], prompt: mx.array) -> list[int]:
 def ours(model: Qwen, prompt: mx.array) -> list[int]:
     """Our greedy tokens."""
     cache = model.make_cache()
-    return greedy(lambda token: model(token, cache, last_only=True), prompt)
+    return greedy(lambda token: model(token, cache, last=1), prompt)
 
 
 def agreeing(a: list[int], b: list[int]) -> int:
@@ -240,9 +240,9 @@ def watch_routers(model: mlx.nn.Module) -> list[mx.array]:
 
 
 def hold_experts(ops: OpSet, choices: Sequence[mx.array]) -> OpSet:
-    """The OpSet, once over the layers of a model, with these experts whatever the router prefers.
+    """The OpSet with the experts of another model, for one pass over the layers.
 
-    Where there are experts its coarse ops are compositions: a native one routes by itself.
+    The result is no `Backend`: layers run one by one, because a native stack routes by itself.
 
     A token near the border between two experts falls to either by the rounding before the router,
     in any implementation. That is not arithmetic gone wrong, yet it moves the token's logits and,
@@ -255,7 +255,7 @@ def hold_experts(ops: OpSet, choices: Sequence[mx.array]) -> OpSet:
     def softmax(x: mx.array, axis: int = -1) -> mx.array:
         return mx.where(next(layers), ops.softmax(x, axis), 0)
 
-    # A router ranks the shares that softmax gives, and nothing else in a model calls it.
+    # A router ranks the results of `softmax`, and nothing else in a model calls this op.
     fine = {field.name: getattr(ops, field.name) for field in fields(OpSet)}
     return OpSet(**(fine | {"softmax": softmax}))
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import mlx.core as mx
 from matplotlib.figure import Figure
 from tinyllm_layers import DenseCache, KVCache, QuantizedCache, RotatingCache
-from tinyllm_ops import MLX
 
 # Qwen3-0.6B; see its config.json.
-BLOCKS, HEADS, KV_HEADS, DIM = 28, 16, 8, 128
+LAYERS, KV_HEADS, DIM = 28, 8, 128
 WEIGHTS_4BIT = 335e6  # as `convert --bits 4` writes them
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 CACHES: dict[str, Callable[[], KVCache]] = {
@@ -21,13 +20,12 @@ CACHES: dict[str, Callable[[], KVCache]] = {
 
 
 def nbytes(make: Callable[[], KVCache], length: int) -> int:
-    """Bytes that all blocks allocate for a text: those of one, which is filled, times 28."""
+    """Bytes that all layers allocate for a text: the bytes of one cache times 28."""
     cache = make()
     for start in range(0, length, 128):
         kv = mx.zeros((1, KV_HEADS, min(128, length - start), DIM), mx.float16)
-        q = mx.zeros((1, HEADS, kv.shape[2], DIM), mx.float16)
-        cache.attend(q, kv, kv, 1.0, MLX)  # never evaluated: what is allocated is known before
-    return cache.nbytes * BLOCKS
+        cache.update(kv, kv)  # never evaluated: the sizes are known before
+    return cache.nbytes * LAYERS
 
 
 def draw(image: Path) -> str:

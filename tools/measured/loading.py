@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from matplotlib.figure import Figure
-from tinyllm_qwen import QwenConfig, ConversionConfig, convert
+from tinyllm_qwen import ConversionConfig, QwenConfig, convert
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 
@@ -34,6 +34,7 @@ import sys, time
 from pathlib import Path
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic
+from tinyllm_layers import Backend
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import load_weights
 
@@ -47,7 +48,8 @@ mx.eval(mx.zeros((8,)).astype(mx.bfloat16))
 before, started = peak(), time.perf_counter()
 weights = load_weights(folder, config, dtype=None if dtype == "own" else getattr(mx, dtype))
 mx.eval([array for w in weights.values() for array in (w.arrays if hasattr(w, "bits") else [w])])
-ops.prepare(weights)
+if isinstance(ops, Backend):
+    ops.prepare(weights)
 print(peak() - before, time.perf_counter() - started)
 """
 

@@ -1,4 +1,4 @@
-"""One rank: decodes tokens with the others, and says how long they took and what was sent.
+"""One rank: decodes tokens with the others, and prints their times and the bytes sent.
 
 Started by run.py with the checkpoint's folder, the dtype and the number of tokens.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen import Qwen
+from tinyllm_layers import Batch
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
 
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
@@ -26,7 +27,7 @@ def sent() -> tuple[int, int]:
     return sum(int(row[8]) for row in counts), sum(int(row[9]) for row in counts)
 
 
-def decode(model: Qwen, count: int) -> dict[str, object]:
+def decode(model: LanguageModel, count: int) -> dict[str, object]:
     """Continue the prompt greedily, and time each token."""
     cache, tokens, seconds = model.make_cache(), mx.array([PROMPT]), []
     before = sent()
@@ -34,8 +35,9 @@ def decode(model: Qwen, count: int) -> dict[str, object]:
         if step == WARM:
             before = sent()
         began = time.perf_counter()
-        best = model.best(model.hidden(tokens, cache)[:, -1:], 1)
-        token = best.tokens[0, 0, mx.argmax(best.scores[0, 0])]
+        batch = Batch.at(cache[0].offset, *tokens.shape)
+        best = model.best(tokens, batch, cache, 1)
+        token = best.tokens[0, mx.argmax(best.scores[0])]
         tokens = token.reshape(1, 1)
         mx.eval(tokens)
         seconds.append(time.perf_counter() - began)
@@ -44,7 +46,7 @@ def decode(model: Qwen, count: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Join, load, and lead or follow."""
+    """Join, load, and drive or work."""
     folder, dtype, count = sys.argv[1:]
     arithmetic = Arithmetic.choose("auto", dtype)
     member = Member.join(lambda _rank, _why: os._exit(1))
@@ -52,10 +54,10 @@ def main() -> None:
         raise RuntimeError("started alone: run.py starts all ranks")
     with member:
         model, _ = member.load(folder, ops=arithmetic.ops, dtype=arithmetic.dtype)
-        if member.leads:
-            print(json.dumps(decode(model, int(count))))
+        if member.is_driver:
+            print(json.dumps(decode(member.drive(model), int(count))))
         else:
-            member.follow(model)
+            member.work(model)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 A case is the number of ranks, megabytes a second, and microseconds from one to the next. What
 computing takes, and passing a packet on with no delay at all, is measured first with as many ranks;
-predicted is what the network adds to that, and how many bytes rank 0 sends. Each rank has one
+the prediction is what the network adds to that, and how many bytes rank 0 sends. Each rank has one
 thread. Needs Linux, root, `ip` and /dev/net/tun; leaves nothing behind, on Ctrl-C either.
 """
 
@@ -30,13 +30,13 @@ from tinyllm_bench.serving.subject_files import SubjectFiles
 
 CASES = ("2:100:0", "2:10:0", "2:1:0", "2:1000:500", "2:1000:2000", "2:100:1000", "3:1000:10000")
 _LONGEST = 200  # seconds of one case
-_KEYS = 50  # a place of two digits in an order, as nearly all have here
+_KEYS = 50  # a position of two digits in a command, as nearly all have here
 _UNSHAPED = Link("unshaped", math.inf, 0.0)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What rank 0 says; see rank.py."""
+    """The results of rank 0; see rank.py."""
 
     seconds: float
     bytes: float

@@ -1,4 +1,4 @@
-"""One rank of several: says how many bytes its part of the ring has sent, by the kernel's count.
+"""One rank of several: prints the bytes that it has sent over the ring, as the kernel counts them.
 
 Its arguments are a checkpoint, a number of tokens, and lengths of arrays. The first line that it
 prints has for each array the bytes of its sum and of its gather, the second those of each token.
@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_layers import Ranks
+from tinyllm_layers import Batch, RankCommunicator
 from tinyllm_ops import MLX
 from tinyllm_qwen import load
 
 _TCP_INFO = 11
-# Where these stand in struct tcp_info of linux/tcp.h, since Linux 4.19.
+# Types and offsets of fields of struct tcp_info in linux/tcp.h, since Linux 4.19.
 _WAITING = "I", 144  # given to the system, not sent yet
-_SENT, _AGAIN = ("Q", 200), ("Q", 208)  # the latter what the former counts twice
+_SENT, _AGAIN = ("Q", 200), ("Q", 208)  # bytes sent again are counted in both
 
 
 def bytes_sent() -> int:
-    """By all TCP connections of this process: MLX has made them."""
+    """Bytes sent by all TCP connections of this process, which MLX has made."""
     total = 0
     for path in Path("/proc/self/fd").iterdir():
         if not (path.is_symlink() and str(path.readlink()).startswith("socket:")):
@@ -40,7 +40,7 @@ def bytes_sent() -> int:
 
 
 def counted(array: mx.array) -> int:
-    """What it takes to compute something that all ranks compute."""
+    """Bytes sent to compute an array that all ranks compute."""
     before = bytes_sent()
     mx.eval(array)
     return bytes_sent() - before
@@ -50,17 +50,18 @@ def main() -> None:
     """Sum, gather, decode."""
     mx.set_default_device(mx.cpu)
     group = mx.distributed.init(strict=True, backend="ring")
-    ranks = Ranks(group)
+    ranks = RankCommunicator(group)
     folder, count, *lengths = sys.argv[1:]
     arrays = [mx.ones(int(length)) for length in lengths]
-    counts = [[counted(ranks.sum(array)), counted(ranks.stack(array))] for array in arrays]
+    counts = [
+        [counted(ranks.all_reduce(array)), counted(ranks.all_gather(array))] for array in arrays
+    ]
     sys.stdout.write(json.dumps(counts) + "\n")
     model, _ = load(folder, ops=MLX, dtype=mx.float32, group=group)
     cache = model.make_cache()
     tokens = mx.array([[7]])
     each = [
-        counted(model.best(model.hidden(tokens, cache)[:, -1:], 1).scores)
-        for _ in range(int(count))
+        counted(model.best(tokens, Batch.at(at, 1, 1), cache, 1).scores) for at in range(int(count))
     ]
     sys.stdout.write(json.dumps(each) + "\n")
 

@@ -66,10 +66,10 @@ def test_json_is_one_document_with_everything(bench: Bench) -> None:
 
 
 def test_operations_and_opsets_can_be_chosen(bench: Bench) -> None:
-    code, out, _ = bench(f"{QUICK} --json --op silu --op rope --ops mlx")
+    code, out, _ = bench(f"{QUICK} --json --op swiglu --op rope --ops mlx")
     assert code == 0
     rows = json.loads(out)["results"]
-    assert {(row["what"], row["by"]) for row in rows} == {("silu", "mlx"), ("rope", "mlx")}
+    assert {(row["what"], row["by"]) for row in rows} == {("swiglu", "mlx"), ("rope", "mlx")}
     assert {row["relative_to_reference"] for row in rows} == {None}
 
 
@@ -100,8 +100,8 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--seconds nan", "--seconds"),
         ("--plot out.txt", "--plot: expected one of .png, .svg, .pdf, got .txt"),
         ("--model pico --bits 4", "--bits: is for random weights"),
-        ("--op silu --only model", "--op: times operations"),
-        ("--op silu --peers", "--peers: compares whole models"),
+        ("--op swiglu --only model", "--op: times operations"),
+        ("--op swiglu --peers", "--peers: compares whole models"),
         ("--only ops --peers", "--peers: compares whole models"),
         ("--peers --peer vllm", "--peer: expected one of mlx-lm, llama.cpp, got vllm"),
         ("--peer mlx-lm", "--peer: chooses among those of --peers"),
@@ -179,7 +179,7 @@ def test_peers_stand_beside_the_opsets(bench: Bench) -> None:
     assert ("llama-cpp-python is not installed" in err) == absent
 
 
-@pytest.mark.parametrize("options", [f"{QUICK} --op silu", "predict --ranks 2 --read 1"])
+@pytest.mark.parametrize("options", [f"{QUICK} --op swiglu", "predict --ranks 2 --read 1"])
 def test_a_reader_that_leaves_early_is_no_error(options: str) -> None:
     code = f"""
 import os, sys
@@ -209,7 +209,7 @@ def test_help_needs_no_mlx() -> None:
 def test_settings_say_which_half_is_timed() -> None:
     both = Settings()
     assert (both.times_ops, both.times_model, both.keys_before) == (True, True, 128)
-    assert not Settings(op=("silu",)).times_model
+    assert not Settings(op=("swiglu",)).times_model
     assert Settings(context=7).keys_before == 7
     with pytest.raises(UsageError, match="--only: expected one of ops, model, got nothing"):
         Settings(only="")

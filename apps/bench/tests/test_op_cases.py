@@ -1,18 +1,20 @@
-"""Every operation of the contract is timed, with inputs that every OpSet understands alike."""
+"""Every operation and layer is timed, with inputs that every OpSet understands alike."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.op_case import OpCase
-from tinyllm_bench.op_cases import CASES, op_cases, op_race, regimes_of
+from tinyllm_bench.op_cases import CASES, OPS, op_cases, op_race, regimes_of
 from tinyllm_bench.opsets import all_opsets, choose_opsets
 from tinyllm_bench.result import Result
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.subject import Subject
-from tinyllm_ops import OpSet, QuantizedTensor, dequantize
+from tinyllm_layers import Backend, DecoderLayer, LayerStack
+from tinyllm_ops import MLX, Fusion, OpSet, QuantizedTensor, dequantize
 from tinyllm_qwen import QwenConfig
 
 SETTINGS = Settings(prompt_tokens=4, context=6, batch=2, decode_tokens=2, seconds=1e-4)
@@ -26,9 +28,9 @@ def plain(y: object) -> np.ndarray:
 
 def test_every_field_of_the_contract_has_cases(pico: Subject) -> None:
     fields = {field.name for field in dataclasses.fields(OpSet)} - {"name"}
-    assert set(CASES) == fields
+    assert set(OPS) == fields
     found = {(case.op, case.regime.name) for case in op_cases(pico, SETTINGS)}
-    assert found >= {(op, regime) for op in fields for regime in ("decode", "batch", "prefill")}
+    assert found >= {(op, regime) for op in CASES for regime in ("decode", "batch", "prefill")}
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -41,6 +43,30 @@ def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: Subject, op: str)
             assert np.abs(first - other).max() <= 1e-4 * np.abs(first).max() + 1e-6
 
 
+@pytest.mark.parametrize("ops", all_opsets(), ids=lambda ops: ops.name)
+@pytest.mark.parametrize("layer", ["GroupedQueryAttention", "DecoderLayer"])
+def test_calls_start_from_the_same_context(pico: Subject, layer: str, ops: OpSet) -> None:
+    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=(layer,))):
+        work = case.make()
+        first, *_, again = (plain(work.call(ops, i)) for i in range(7))  # pico has six layers
+        assert np.array_equal(first, again)
+
+
+def test_the_stack_of_a_backend_computes_a_decoder_layer(pico: Subject) -> None:
+    made: list[object] = []
+
+    def factory(layers: Sequence[DecoderLayer]) -> LayerStack:
+        made.append(layers)
+        return LayerStack(layers)
+
+    fields = {field.name: getattr(MLX, field.name) for field in dataclasses.fields(OpSet)}
+    backend = Backend(**fields | {"name": "own", "stack": Fusion(factory, of=("linear",))})
+    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=("DecoderLayer",))):
+        made.clear()
+        case.make().call(backend, 0)
+        assert len(made) == pico.config.num_hidden_layers
+
+
 def cost_of(subject: Subject, op: str, operand: str, regime: str) -> tuple[int, int]:
     (case,) = (
         case
@@ -49,6 +75,9 @@ def cost_of(subject: Subject, op: str, operand: str, regime: str) -> tuple[int, 
     )
     cost = case.make().cost
     return cost.bytes, cost.flops
+
+
+ATTENTION = 2 * 256 * 256 + 2 * 128 * 256  # numbers of q, o, k and v of a layer of pico
 
 
 # pico in 4 bits of group 64 and float32: a matrix has 4 + 2 * 32 / 64 = 5 bits a number.
@@ -91,6 +120,43 @@ def cost_of(subject: Subject, op: str, operand: str, regime: str) -> tuple[int, 
             (2 * 4 * 4 * 64 * 4 + 2 * 2 * 4 * 64 * 4, 4 * 4 * 64 * (1 + 2 + 3 + 4)),
         ),
         ("quantize", "2x64, 4-bit", "decode", (2 * 64 * 4 + 2 * 64 * 5 // 8, 0)),
+        (
+            "MLP",
+            "768x256",
+            "batch",
+            (2 * 2 * 256 * 4 + 3 * 256 * 768 * 5 // 8, 2 * 2 * 3 * 256 * 768),
+        ),
+        (
+            "MoE",  # two tokens, two experts each: four of the eight are read
+            "2 of 8x192x256",
+            "batch",
+            (
+                2 * 2 * 256 * 4 + 8 * 256 * 4 + 4 * 3 * 192 * 256 * 5 // 8,
+                2 * 2 * (8 * 256 + 2 * 3 * 192 * 256),
+            ),
+        ),
+        (
+            "GroupedQueryAttention",
+            "4/2 heads of 64",
+            "decode",
+            (
+                2 * 256 * 4 + ATTENTION * 5 // 8 + 2 * 64 * 4 + 2 * 2 * 7 * 64 * 4,
+                2 * ATTENTION + 4 * 4 * 64 * 7,
+            ),
+        ),
+        (
+            "DecoderLayer",
+            "8-bit",
+            "decode",
+            (
+                (2 * 256 + 2 * 256) * 4
+                + ATTENTION * 5 // 8
+                + 2 * 64 * 4
+                + 2 * 2 * 7 * (64 + 8)
+                + 3 * 256 * 768 * 5 // 8,
+                2 * ATTENTION + 4 * 4 * 64 * 7 + 2 * 3 * 256 * 768,
+            ),
+        ),
     ],
 )
 def test_what_a_call_costs_by_hand(

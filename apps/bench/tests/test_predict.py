@@ -67,20 +67,20 @@ def test_the_ring_sends_what_was_predicted(size: int, tmp_path: Path, pico: Blue
             for numbers in LENGTHS
         ]
         traffic = ring_traffic(pico.config, 4, size, rank, 0)
-        orders = 2 * (size - 1) if rank == 0 else 0  # over connections of their own
-        assert tokens == [sum(traffic.messages[orders:])] * TOKENS
+        commands = size - 1 if rank == 0 else 0  # over connections of their own
+        assert tokens == [sum(traffic.messages[commands:])] * TOKENS
 
 
 @pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
 def test_a_rank_reads_what_the_loader_loads(size: int, rank: int, pico: Blueprint) -> None:
     folder = resolve("pico")
-    weights, partition = load_part(
+    weights, partitions = load_part(
         folder, QwenConfig.from_folder(folder), rank, size, dtype=mx.float32
     )
     loaded = sum(weight.nbytes for weight in weights.values())
     assert pico.read_bytes(rank, size, 0) == loaded
     # A key and a value of 64 float32 for each of 6 layers.
-    cached = 6 * len(partition.kv_heads) * 2 * 64 * 4 * 100
+    cached = 6 * len(partitions[rank].kv_heads) * 2 * 64 * 4 * 100
     assert pico.read_bytes(rank, size, 100) == loaded + cached
 
 
@@ -101,16 +101,15 @@ def test_a_sum_by_hand() -> None:
 
 
 def test_a_token_by_hand(pico: Blueprint) -> None:
-    # 13 sums of 256 float32 in two halves, twelve bytes of the best token; two orders.
+    # 13 sums of 256 float32 in two halves, twelve bytes of the best token; a command.
     traffic = ring_traffic(pico.config, 4, 2, 0, 17)
-    told = [
-        b'{"order": "Pass", "cache": 0, "offset": 17, "tokens": [[2047]]}\n',
-        b'{"order": "FindBest", "k": 1}\n',
-    ]
-    assert traffic.payload == 13 * 2 * 512 + 12 + sum(map(len, told))
-    assert traffic.wire_bytes == traffic.payload + HEADERS * ((26 + 1 + 2) + (26 + 1))
+    command = (
+        b'{"cache":0,"length":17,"tokens":[[2047]],"output":"best","phase":"decode","offset":17}\n'
+    )
+    assert traffic.payload == 13 * 2 * 512 + 12 + len(command)
+    assert traffic.wire_bytes == traffic.payload + HEADERS * ((26 + 1 + 1) + (26 + 1))
     assert traffic.hops == 1 + 26 + 1
-    first = len(told[0]) + HEADERS
+    first = len(command) + HEADERS
     assert traffic.path_bytes == first + 26 * (512 + 2 * HEADERS) + 12 + 2 * HEADERS
     mesh = mesh_traffic(pico.config, 4, 3, 1, 17)
     assert mesh.payload == 2 * (13 * 1024 + 12)

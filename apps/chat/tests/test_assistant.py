@@ -1,6 +1,7 @@
 """The assistant: every option does something, and the cache changes nothing but the time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -12,7 +13,7 @@ from tinyllm_chat.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 from tinyllm_kernels import BackendError, available
 from tinyllm_layers import DenseCache, QuantizedCache
-from tinyllm_ops import REFERENCE, OpSet
+from tinyllm_ops import OpSet
 
 Talk = Callable[..., Any]
 QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
@@ -71,7 +72,7 @@ def test_thinking_of_earlier_turns_is_dropped_as_the_template_has_it(
 def test_prefixes_are_found_in_dense_caches() -> None:
     prefixes = PrefixCache(lambda: [DenseCache()])
     (cache,) = prefixes.reuse([1, 2, 3])
-    cache.attend(*[mx.zeros((1, 1, 4, 8))] * 3, 1.0, REFERENCE)
+    cache.update(*[mx.zeros((1, 1, 4, 8))] * 2)
     prefixes.record([cache], [1, 2, 3, 4, 5])
     assert prefixes.tokens == (1, 2, 3, 4)
     assert prefixes.reuse([1, 2, 3, 4])[0].offset == 3
@@ -252,8 +253,8 @@ def test_the_dtype_is_the_one_asked_for(talk: Talk, random: str, dtype: str) -> 
 
 def test_a_model_that_computes_nan_is_an_error_and_no_answer(talk: Talk, random: str) -> None:
     session = talk(random, max_tokens=5).session
-    norm = session.assistant.model.norm
-    norm.weight = norm.weight * float("nan")
+    model = session.assistant.model
+    model.norm = replace(model.norm, weight=model.norm.weight * float("nan"))
     with pytest.raises(ChatError, match="computes no numbers"):
         session.ask("one")
     assert session.conversation.turns == []

@@ -33,14 +33,14 @@ QUESTIONS = ["what does rmsnorm do?", "why?", SHARED + "what is rope?", SHARED +
 
 @dataclass
 class Pair:
-    """Two ranks: the server, and the process that computes with it."""
+    """Two ranks: the server and its worker."""
 
     server: Server
-    follower: subprocess.Popen[str]
+    worker: subprocess.Popen[str]
 
-    def follower_said(self) -> str:
+    def worker_log(self) -> str:
         """The log of the second rank, which has ended."""
-        return self.follower.communicate(timeout=20)[1]
+        return self.worker.communicate(timeout=20)[1]
 
 
 Start = Callable[..., Pair]
@@ -59,16 +59,16 @@ def pair(folder: Path, *options: str) -> Iterator[Pair]:
         path = folder / "hosts.json"
         path.write_text(json.dumps(hosts))
         environ = {"MLX_HOSTFILE": str(path), "TINYLLM_NUM_THREADS": "1"}
-        follower = subprocess.Popen(
+        worker = subprocess.Popen(
             [sys.executable, "-m", "tinyllm_serve", *options],
             env={**os.environ, "HF_HUB_OFFLINE": "1", **environ, "MLX_RANK": "1"},
             stderr=subprocess.PIPE,
             text=True,
         )
-        stack.callback(follower.communicate)
-        stack.callback(follower.kill)
+        stack.callback(worker.communicate)
+        stack.callback(worker.kill)
         server = stack.enter_context(Server(*options, MLX_RANK="0", **environ))
-        yield Pair(server, follower)
+        yield Pair(server, worker)
 
 
 @pytest.fixture
@@ -136,14 +136,14 @@ def test_what_looks_at_all_scores_or_states_works_too(two: Pair) -> None:
 def test_signals_end_all_ranks_once_the_answers_are_there(two: Pair) -> None:
     with streamed(two.server, max_tokens=60, ignore_eos=True) as lines:
         for number in (signal.SIGTERM, signal.SIGINT):
-            two.follower.send_signal(number)
+            two.worker.send_signal(number)
         two.server.process.send_signal(signal.SIGTERM)
         two.server.wait_for("draining")
         rest = "".join(lines)
     assert '"finish_reason": "length"' in rest
     assert two.server.wait() == 0
-    assert '"event": "ended"' in two.follower_said()
-    assert two.follower.returncode == 0
+    assert '"event": "ended"' in two.worker_log()
+    assert two.worker.returncode == 0
 
 
 def test_a_rank_that_dies_fails_the_answers_and_ends_the_server(
@@ -152,7 +152,7 @@ def test_a_rank_that_dies_fails_the_answers_and_ends_the_server(
     two = start("--model", str(endless), "--memory", "0.2", "--max-tokens", "100000")
     url = two.server.url
     with streamed(two.server) as lines:
-        two.follower.kill()
+        two.worker.kill()
         *_, told, _, end, _ = lines
         again = httpx.post(url + CHAT, json=HELLO)
         health = httpx.get(f"{url}/health")
@@ -166,24 +166,24 @@ def test_a_rank_that_dies_fails_the_answers_and_ends_the_server(
 
 def test_a_rank_that_hangs_fails_what_has_not_begun(start: Start, endless: Path) -> None:
     two = start("--model", str(endless), "--memory", "0.2", "--max-tokens", "100000")
-    two.follower.send_signal(signal.SIGSTOP)
+    two.worker.send_signal(signal.SIGSTOP)
     stopped = time.monotonic()
     answer = httpx.post(two.server.url + CHAT, json=HELLO, timeout=30)
     assert answer.status_code == 503
     assert "rank 1 has given no sign of life for 10 s" in answer.json()["error"]["message"]
     assert two.server.wait(5.0) == 1
     assert time.monotonic() - stopped < 20
-    two.follower.send_signal(signal.SIGCONT)
-    assert "rank 0 has left: the group ends" in two.follower_said()
-    assert two.follower.returncode == 1
+    two.worker.send_signal(signal.SIGCONT)
+    assert "rank 0 has left: the group ends" in two.worker_log()
+    assert two.worker.returncode == 1
 
 
 def test_a_server_that_dies_ends_the_other_rank(start: Start, endless: Path) -> None:
     two = start("--model", str(endless), "--memory", "0.2", "--max-tokens", "100000")
     with streamed(two.server):
         two.server.process.kill()
-        assert "rank 0 has left: the group ends" in two.follower_said()
-    assert two.follower.returncode == 1
+        assert "rank 0 has left: the group ends" in two.worker_log()
+    assert two.worker.returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,17 @@ def test_adds_a_mask_of_any_shape(
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), 0.3, exact(mask)))
 
 
+@pytest.mark.parametrize("length", [1, 40])
+def test_a_boolean_mask_is_true_where_a_key_is_visible(
+    ops: OpSet, dtype: mx.Dtype, length: int
+) -> None:
+    q, k, v = qkv((2, 6, 2, length, 170, 32), dtype)
+    visible = normal((2, 1, length, 170), seed=4) > 0
+    y = ops.attention(q, k, v, None, visible)
+    mask = np.where(np.array(visible), 0.0, -np.inf)
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
+
+
 @pytest.mark.parametrize("lengths", [(1, 300), (40, 170)])
 def test_a_window_is_a_mask(ops: OpSet, dtype: mx.Dtype, lengths: tuple[int, int]) -> None:
     length, keys = lengths

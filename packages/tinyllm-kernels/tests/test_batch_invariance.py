@@ -102,7 +102,7 @@ def pass_of(chosen: list[int], start: dict[int, int], stop: dict[int, int]) -> P
 
 @pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize("form", [None, ("affine", 4, 32), ("affine", 8, 32)], ids=str)
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "moe"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
 def test_sequences_in_pages(
     ops: OpSet, dtype: mx.Dtype, family: str, form: tuple[str, int, int] | None, bits: int | None
 ) -> None:

@@ -47,6 +47,20 @@ def test_multiplies_packed_weights_and_reads_their_rows(
         assert_close(ops.embedding(mx.array(ids), w), exact(w)[ids])
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("form", [None, 3, 4])
+@pytest.mark.parametrize("lead", [(1, 1), (5, 1), (1, 37)])
+def test_adds_a_residual(
+    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, int], form: int | None, biased: bool
+) -> None:
+    x, w = normal((*lead, 192), dtype, seed=1), normal((45, 192), dtype, seed=2)
+    weight = w if form is None else quantize(w, 64, form)
+    residual = normal((45, *lead[::-1]), dtype, seed=3).T  # its rows have gaps
+    bias = normal((45,), dtype, seed=4) if biased else None
+    expected = oracle.linear(exact(x), exact(weight), None if bias is None else exact(bias))
+    assert_close(ops.linear(x, weight, bias, residual), expected + exact(residual))
+
+
 @pytest.mark.parametrize("form", [None, 4, 8])
 def test_any_number_of_rows_gives_each_row_what_it_gets_alone(
     ops: OpSet, dtype: mx.Dtype, form: int | None

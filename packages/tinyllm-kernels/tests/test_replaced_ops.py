@@ -38,7 +38,7 @@ OF_SAMPLERS = ["embedding", "argmax", "top_k", "log_probability"]
 def forward_passes(ops: OpSet) -> list[mx.array]:
     """Passes through the layers of every family and caches of several kinds, and a tied head."""
     found = []
-    for family, kind in (("moe", "dense"), ("qwen3", "paged"), ("qwen2", "quantized-8")):
+    for family, kind in (("qwen3_moe", "dense"), ("qwen3", "paged"), ("qwen2", "quantized-8")):
         shape = LayerShape(family)
         stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
         caches = make_caches(kind, 2, shape, mx.float32)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from tinyllm_layers import Batch, DenseCache, KVCache, QuantizedCache, RotatingCache
-from tinyllm_layers.cache.token_buffer import STEP
+from tinyllm_layers.cache.dense import STEP
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
 
 Attend = Callable[..., mx.array]

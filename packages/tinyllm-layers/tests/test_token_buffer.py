@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_layers.cache.token_buffer import STEP, TokenBuffer
+from tinyllm_layers.cache.dense import STEP, TokenBuffer
 from tinyllm_ops.testing import assert_close, exact, normal
 
 

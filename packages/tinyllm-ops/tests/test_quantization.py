@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tinyllm_ops import OpSet, QuantizedTensor, dequantize, quantize
-from tinyllm_ops.quantization.packing import pack, unpack
+from tinyllm_ops.quantization.tensor import pack, unpack
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, rounded
 
 AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]

@@ -1,282 +1,423 @@
-"""A leader's orders put followers in its place, and a line notices when the other end is gone."""
+"""Workers execute the driver's commands, and a control channel detects a lost process."""
 
+import json
 import queue
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import PagedCache, Ranks, TransformerBlock
-from tinyllm_ops import MLX, PagedTokens
-from tinyllm_qwen.checkpoint.weights import load_part
-from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel import line as line_module
-from tinyllm_qwen.parallel import member as member_module
-from tinyllm_qwen.parallel.follower import Follower
-from tinyllm_qwen.parallel.leader import Leader
-from tinyllm_qwen.parallel.line import Line
-from tinyllm_qwen.parallel.member import Member
-from tinyllm_qwen.parallel.orders import (
-    CopyPages,
-    CountPages,
-    FindBest,
-    MakeCache,
-    MakePages,
-    Order,
-    PagedPass,
-    Pass,
-    Score,
-    decoded,
-    encoded,
+from tinyllm_layers import (
+    Batch,
+    Communicator,
+    DecoderLayer,
+    KVCache,
+    LayerCache,
+    PagedCache,
+    RotatingCache,
 )
-from tinyllm_qwen.parallel.share import Share
+from tinyllm_ops import MLX, PageTable
+from tinyllm_qwen.caches import make_caches
+from tinyllm_qwen.checkpoint.weights import load_part, load_weights
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.parallel import control_channel as channel_module
+from tinyllm_qwen.parallel import member as member_module
+from tinyllm_qwen.parallel import worker as worker_module
+from tinyllm_qwen.parallel.bounded_cache import BoundedCache, bounded
+from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
+from tinyllm_qwen.parallel.control_channel import ControlChannel
+from tinyllm_qwen.parallel.driver import Driver
+from tinyllm_qwen.parallel.execute import Result, arrays_of
+from tinyllm_qwen.parallel.groups import ParallelGroups
+from tinyllm_qwen.parallel.member import Member
+from tinyllm_qwen.parallel.split import Split
+from tinyllm_qwen.parallel.worker import work
 
 GOLDEN = Path(__file__).parent / "goldens" / "models" / "qwen3"
 
 
-def part() -> Qwen:
-    """The one part of a model that a process shares with nobody."""
+@pytest.fixture
+def model() -> Qwen:
+    """A whole model: with one rank, a driver and a worker compute the same."""
     config = QwenConfig.from_folder(GOLDEN)
-    weights, partition = load_part(GOLDEN, config, 0, 1)
-    share = Share(Ranks(mx.distributed.init()), partition)
-    return Qwen(config, weights, ops=MLX, share=share)
+    return Qwen(config, load_weights(GOLDEN, config), ops=MLX)
 
 
-class Recorder(Line):
-    """A line that leads nowhere."""
+class Recorder(ControlChannel):
+    """A channel that keeps what it is to send."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
     def send(self, line: bytes) -> None:
-        self.sent += line.splitlines(keepends=True)
+        self.sent.append(line)
+
+    @property
+    def commands(self) -> list[Forward]:
+        return [decode(line) for line in self.sent]
 
 
-class Watched(Qwen):
-    """A follower's part, and how its caches stood after each pass."""
+class Worked:
+    """Every result and all caches of a worker."""
 
-    def __init__(self, model: Qwen) -> None:
-        vars(self).update(vars(model))
-        self.seen: list[tuple[int, list[list[int]]]] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.results: list[Result] = []
+        self.offsets: list[list[int]] = []
+        self.caches: dict[int, Sequence[LayerCache]] = {}
 
-    def hidden(self, tokens: mx.array, cache: object, *, rows: object = None) -> mx.array:
-        h = super().hidden(tokens, cache, rows=rows)
-        self.seen.append((cache[0].offset, tokens.tolist()))
-        return h
+        def execute(model: Qwen, caches: dict[int, Sequence[LayerCache]], forward: Forward):
+            result = original(model, caches, forward)
+            self.caches = caches
+            self.results.append(result)
+            own = caches[forward.cache]
+            self.offsets.append([cache.offset for cache in own if isinstance(cache, KVCache)])
+            return result
+
+        original = worker_module.execute
+        monkeypatch.setattr(worker_module, "execute", execute)
 
 
-def test_followers_go_where_the_leader_goes() -> None:
+@pytest.fixture
+def worked(monkeypatch: pytest.MonkeyPatch) -> Worked:
+    return Worked(monkeypatch)
+
+
+def assert_equal(ours: Result, theirs: Result) -> None:
+    for one, other in zip(arrays_of(ours), arrays_of(theirs), strict=True):
+        assert mx.array_equal(one, other)
+
+
+def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
+    driver: LanguageModel = Driver(model, [])
+    tokens, batch = mx.array([[1, 2, 3], [4, 5, 6]]), Batch.at(0, 2, 3)
+    assert_equal(driver(tokens), model(tokens))
+    assert_equal(driver(tokens, last=1, rows=[1]), model(tokens, last=1, rows=[1]))
+    assert_equal(
+        driver.hidden(tokens, batch, driver.make_cache()),
+        model.hidden(tokens, batch, model.make_cache()),
+    )
+    assert_equal(
+        driver.best(tokens, batch, driver.make_cache(), 3, rows=[0]),
+        model.best(tokens, batch, model.make_cache(), 3, rows=[0]),
+    )
+    assert driver.page_bytes(8, kv_bits=8) == model.page_bytes(8, kv_bits=8)
+    for name in ("config", "ops", "dtype", "norm", "num_layers", "num_ranks", "nbytes"):
+        assert getattr(driver, name) is getattr(model, name) or getattr(driver, name) == getattr(
+            model, name
+        )
+    assert all(own is its for own, its in zip(driver.weights(), model.weights(), strict=True))
+
+
+def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked) -> None:
     record = Recorder()
-    leader, follower = Leader(part(), [record]), Watched(part())
-    first, second = leader.make_cache(), leader.make_cache(max_size=16)
-    h = leader.hidden(mx.array([[1, 2, 3]]), first)
-    leader.head(h[:, -1:])
+    driver = Driver(model, [record])
+    first, second = driver.make_cache(), driver.make_cache(max_size=16)
+    results: list[Result] = [driver(mx.array([[1, 2, 3]]), first, last=1)]
     for cache in first:
         cache.trim(1)
-    leader.best(leader.hidden(mx.array([[4]]), first), 2)
-    leader.head(leader.hidden(mx.array([[5, 6], [7, 8]]), second))
-    Follower(follower).follow(record.sent)
-    assert follower.seen == [(3, [[1, 2, 3]]), (2, [[4]]), (2, [[5, 6], [7, 8]])]
-
-
-class Paged(Qwen):
-    """A follower's part, with the pages that it made and the scores that it helped to find."""
-
-    def __init__(self, model: Qwen) -> None:
-        vars(self).update(vars(model))
-        self.pages: list[list[PagedCache]] = []
-        self.scores: list[mx.array] = []
-
-    def make_pages(
-        self, count: int, page_size: int, *, kv_bits: int | None = None
-    ) -> list[PagedCache]:
-        self.pages.append(super().make_pages(count, page_size, kv_bits=kv_bits))
-        return self.pages[-1]
-
-    def head(self, h: mx.array) -> mx.array:
-        self.scores.append(super().head(h))
-        return self.scores[-1]
-
-
-def stand(pages: list[PagedCache], *numbers: list[int] | list[list[int]]) -> None:
-    """Tell all layers' pages where the tokens of a pass stand."""
-    for layer in pages:
-        layer.tokens = PagedTokens(*(mx.array(each, dtype=mx.int32) for each in numbers))
+    results.append(driver.best(mx.array([[4]]), Batch.at(1, 1, 1, "decode"), first, 2))
+    results.append(driver(mx.array([[5, 6], [7, 8]]), second))
+    # A chunk of one token of a prompt is no decode step.
+    results.append(driver.hidden(mx.array([[9]]), Batch.at(2, 1, 1, "prefill"), first))
+    results.append(driver(mx.array([[1], [2]]), second, rows=[1]))
+    assert [len(record.sent), [command.batch.phase for command in record.commands]] == [
+        5,
+        ["prefill", "decode", "prefill", "prefill", "decode"],
+    ]
+    work(model, record.sent)
+    layers = driver.num_layers
+    assert worked.offsets == [[offset] * layers for offset in (3, 2, 2, 3, 3)]
+    for ours, theirs in zip(results, worked.results, strict=True):
+        assert_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("kv_bits", [None, 8])
-def test_followers_keep_the_pages_that_the_leader_keeps(kv_bits: int | None) -> None:
+def test_a_worker_keeps_the_pages_that_the_driver_keeps(
+    kv_bits: int | None, model: Qwen, worked: Worked
+) -> None:
     record = Recorder()
-    leader, follower = Leader(part(), [record]), Paged(part())
-    leader.make_pages(1, 4)  # and nobody keeps them
-    pages = leader.make_pages(6, 4, kv_bits=kv_bits)
+    driver = Driver(model, [record])
+    driver.make_pages(1, 4)  # and drops them
+    pages = driver.make_pages(6, 4, kv_bits=kv_bits)
+    size = {"num_pages": 6, "page_size": 4}
     # Two prompts side by side, of five tokens in two pages and of two in one.
-    stand(
-        pages, [[4, 1], [2, 0]], [0, 5, 7], [5, 2], [0, 1, 2, 3, 4, 0, 1], [*range(16, 20), 4, 8, 9]
-    )
-    leader.hidden(mx.array([[1, 2, 3, 4, 5, 6, 7]]), pages)
-    leader.copy_pages(pages, [(1, 3), (2, 5)])
-    # The first goes on in its copy; of the other two rows the head sees the last alone.
-    stand(pages, [[4, 3], [5, 0], [5, 0]], [0, 1, 2, 3], [6, 3, 4], [5, 2, 3], [13, 22, 23])
-    h = leader.hidden(mx.array([[8], [9], [10]]), pages, rows=[0, 2])
-    scores = leader.head(h)
+    table = PageTable.of([([4, 1], 0, 5), ([2], 0, 2)], **size)
+    driver.hidden(mx.array([[1, 2, 3, 4, 5, 6, 7]]), Batch.paged(table, "prefill"), pages)
+    driver.copy_pages(pages, [(1, 3), (2, 5)])
+    # The first goes on in its copy; of the three rows the head sees two.
+    table = PageTable.of([([4, 3], 5, 6), ([5], 2, 3), ([5], 3, 4)], **size)
+    tokens, batch = mx.array([[8], [9], [10]]), Batch.paged(table, "decode")
+    scores = driver(tokens, pages, batch, last=1, rows=[0, 2])
     assert len(scores) == 2
-    Follower(follower).follow(record.sent)
-    for ours, theirs in zip(pages, follower.pages[1], strict=True):
-        for one, other in zip(ours.arrays, theirs.arrays, strict=True):
-            assert mx.array_equal(one, other)
-    assert mx.array_equal(scores, follower.scores[0])
+    work(model, record.sent)
+    (theirs,) = worked.caches.values()
+    for one, other in zip(pages, theirs, strict=True):
+        assert isinstance(other, PagedCache)
+        for array, copy in zip(one.arrays, other.arrays, strict=True):
+            assert mx.array_equal(array, copy)
+    assert_equal(scores, worked.results[-1])
 
 
-class Roomier(Ranks):
-    """One of two processes, of which the other has room for five pages."""
+class Silent(Communicator):
+    """One of several ranks, which cannot communicate."""
 
-    def stack(self, part: mx.array) -> mx.array:
-        return mx.array([part.item(), 5])
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def all_gather(self, part: mx.array) -> mx.array:
+        raise AssertionError("a rank communicates")
+
+    all_reduce = all_gather
 
 
-def test_there_are_as_many_pages_as_every_rank_has_room_for() -> None:
+def test_every_rank_knows_the_pages_of_the_rank_with_most_layers() -> None:
+    folder = GOLDEN.with_name("qwen3-moe-mixed")
+    config, found = QwenConfig.from_folder(folder), []
+    for rank in range(2):
+        weights, partitions = load_part(
+            folder, config, rank, 2, split=Split(by_layers=True, layers=(1, 2))
+        )
+        groups = ParallelGroups.of(Silent(rank, 2), partitions)
+        found.append(Qwen(config, weights, groups=groups).page_bytes(4))
+    whole = Qwen(config, load_weights(folder, config)).page_bytes(4)
+    assert found == [whole * 2 // 3] * 2
+
+
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_rank_0_goes_back_no_further_than_the_windows_of_other_ranks(kv_bits: int | None) -> None:
+    folder = GOLDEN.with_name("qwen2-sliding")
+    config = replace(QwenConfig.from_folder(folder), head_dim=32)
+    assert config.sliding_window is not None
+    size = config.sliding_window.size
+    whole = make_caches(config, range(2), kv_bits=kv_bits)
+    full = [cache for cache in whole if not isinstance(cache, RotatingCache)]
+    assert len(full) == 1
+    kinds = list(map(type, bounded(whole, config, kv_bits=kv_bits)))
+    assert kinds == list(map(type, whole))  # this rank has the window itself
+    (cache,) = bounded(full, config, kv_bits=kv_bits)
+    assert isinstance(cache, BoundedCache)
+    for _ in range(size):
+        cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
+    assert cache.can_trim(size - 1)
+    twin = cache.fork()
+    cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
+    assert not cache.can_trim(size)
+    assert cache.can_trim(size + 1)
+    with pytest.raises(ValueError, match="expected a prefix that all ranks can go back to"):
+        cache.trim(size)
+    twin.trim(size - 1)
+    assert (cache.offset, twin.offset) == (size + 1, size - 1)
+    assert sum(array.nbytes for array in cache.arrays) == cache.nbytes > 0
+
+
+def test_pages_are_made_in_memory_on_all_ranks(model: Qwen, worked: Worked) -> None:
     record = Recorder()
-    leader = Leader(part(), [record])
-    page = sum(layer.nbytes for layer in leader.make_pages(1, 4, kv_bits=8))
-    assert leader.pages_within(4 * page - 1, 4, kv_bits=8) == 3
-    leader.make_cache()  # the others have answered, and wait for nothing
-    assert CountPages(4 * page - 1, 4, 8) in map(decoded, record.sent)
-    Follower(part()).follow(record.sent)
-    whole = part()
-    whole.share = Share(Roomier(mx.distributed.init()), whole.share.partition)
-    assert [whole.pages_within(count * page, 4, kv_bits=8) for count in (3, 9)] == [3, 5]
+    pages = Driver(model, [record]).make_pages(3, 4)
+    (command,) = record.commands
+    assert (command.spec, command.tokens) == (CacheSpec(num_pages=3, page_size=4), ())
+    before = mx.get_active_memory()
+    work(model, record.sent)
+    used = sum(layer.nbytes for layer in pages)
+    assert mx.get_active_memory() - before >= used
+    assert worked.results == [None]
 
 
-def test_caches_that_are_gone_are_forgotten_everywhere() -> None:
+def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> None:
     record = Recorder()
-    leader = Leader(part(), [record])
+    driver = Driver(model, [record])
+    driver.make_cache()  # never used: the workers do not know it
     for _ in range(2):
-        cache = leader.make_cache()
-        leader.hidden(mx.array([[1]]), cache)
+        cache = driver.make_cache()
+        driver(mx.array([[1]]), cache)
         del cache
-    leader.make_cache()
-    assert [decoded(line).__class__.__name__ for line in record.sent].count("DropCache") == 2
-    Follower(part()).follow(record.sent)
+    driver(mx.array([[1]]))
+    assert [command.dropped for command in record.commands] == [[0], [1], [2]]
+    work(model, record.sent)
+    assert list(worked.caches) == [3]
 
 
-def test_a_pass_that_was_left_in_the_middle_ends_the_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    leader = Leader(part(), [Recorder()])
-    cache = leader.make_cache()
+def test_an_interrupted_pass_ends_the_driver(model: Qwen, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(model, [Recorder()])
+    cache = driver.make_cache()
 
     def interrupted(*_: object) -> mx.array:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TransformerBlock, "__call__", interrupted)
+    monkeypatch.setattr(DecoderLayer, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        leader.hidden(mx.array([[1]]), cache)
+        driver(mx.array([[1]]), cache)
     monkeypatch.undo()
     with pytest.raises(RuntimeError, match=r"out of step: .* Start the program again"):
-        leader.hidden(mx.array([[1]]), cache)
+        driver(mx.array([[1]]), cache)
 
 
-def test_caches_of_others_are_refused() -> None:
-    leader, other = Leader(part(), []), part()
-    with pytest.raises(ValueError, match="expected caches that make_cache of this model made"):
-        leader.hidden(mx.array([[1]]), other.make_cache())
-    with pytest.raises(ValueError, match="that were told where the tokens stand"):
-        leader.hidden(mx.array([[1]]), leader.make_pages(1, 4))
+def test_wrong_arguments_are_refused_before_the_workers_hear_of_them(model: Qwen) -> None:
+    record = Recorder()
+    driver = Driver(model, [record])
+    cache, pages, tokens = driver.make_cache(), driver.make_pages(4, 4), mx.array([[1, 2]])
+    sent = len(record.sent)
+    with pytest.raises(ValueError, match="that make_cache or make_pages of this model made"):
+        driver(tokens, model.make_cache())
+    with pytest.raises(ValueError, match="that make_cache or make_pages of this model made"):
+        driver(tokens, cache[:1])
+    with pytest.raises(ValueError, match=r"last: expected 1 to 2 positions, got 3"):
+        driver(tokens, cache, last=3)
+    with pytest.raises(ValueError, match=r"k: expected 1 to"):
+        driver.best(tokens, Batch.at(0, 1, 2), cache, 0)
+    with pytest.raises(ValueError, match=r"tokens: expected shape \(1, 3\)"):
+        driver.hidden(tokens, Batch.at(0, 1, 3), cache)
+    table = PageTable.of([([0], 0, 2)], num_pages=4, page_size=4)
+    with pytest.raises(ValueError, match=r"expected `Batch.at` for caches of one sequence"):
+        driver.hidden(tokens, Batch.paged(table, "prefill"), cache)
+    with pytest.raises(ValueError, match="expected a table of 4 pages of 4 tokens, got none"):
+        driver.hidden(tokens, Batch.at(0, 1, 2), pages)
+    other = PageTable.of([([0], 0, 2)], num_pages=5, page_size=4)
+    with pytest.raises(ValueError, match="4 pages of 4 tokens, got 5 of 4"):
+        driver.hidden(tokens, Batch.paged(other, "prefill"), pages)
+    with pytest.raises(ValueError, match="expected positions by number, got an array"):
+        driver.hidden(tokens, Batch("prefill", 1, 2, mx.array([0, 1])), cache)
+    cache[0].update(mx.zeros((1, 2, 1, 8)), mx.zeros((1, 2, 1, 8)))
+    with pytest.raises(ValueError, match="expected the same tokens in every layer"):
+        driver.hidden(tokens, Batch.at(0, 1, 2), cache)
+    assert len(record.sent) == sent
+    driver(tokens)  # all ranks are still in step
+
+
+TABLE = PageTable([[1, 0], range(2, 4)], range(3), (3, 7), [6, 14], num_pages=100, page_size=4)
 
 
 @pytest.mark.parametrize(
-    "order",
+    "forward",
     [
-        MakeCache(3, None, 16),
-        CountPages(1 << 40, 32, None),
-        MakePages(4, 100, 32, 8),
-        CopyPages(4, [[1, 2], [3, 4]]),
-        Pass(1, 7, [[1, 2]]),
-        PagedPass(4, [[1], [2]], [0], [[1, 0], [2, 3]], [0, 1, 2], [3, 9], [2, 8], [34, 96]),
-        Score(last_only=True),
-        FindBest(20),
+        Forward(3, CacheSpec(max_size=16)),
+        Forward(4, CacheSpec(kv_bits=8, num_pages=100, page_size=4), copies=[(1, 2), (3, 4)]),
+        Forward(1, dropped=[0, 2], length=7, tokens=[[1, 2]], batch=Batch.at(7, 1, 2)),
+        Forward(1, length=0, tokens=[[1]], batch=Batch.at(0, 1, 1, "prefill"), output="logits"),
+        Forward(1, tokens=[[1], [2]], batch=Batch.at([5, 9], 2, 1), output="best", k=20, rows=[]),
+        Forward(
+            4,
+            CacheSpec(num_pages=100, page_size=4),
+            tokens=[[1], [2]],
+            batch=Batch.paged(TABLE, "decode"),
+            output="logits",
+            last=1,
+            rows=[1],
+        ),
     ],
 )
-def test_orders_come_as_they_were_sent(order: Order) -> None:
-    assert encoded(order).count(b"\n") == 1
-    assert decoded(encoded(order)) == order
+def test_a_command_arrives_as_it_was_sent(forward: Forward) -> None:
+    line = encode(forward)
+    assert line.count(b"\n") == 1
+    arrived = decode(line)
+    assert encode(arrived) == line
+    for name in ("cache", "spec", "length", "output", "last", "rows", "k"):
+        assert getattr(arrived, name) == getattr(forward, name)
+    assert (list(arrived.dropped), list(arrived.copies)) == ([*forward.dropped], [*forward.copies])
+    assert [list(row) for row in arrived.tokens] == [list(row) for row in forward.tokens]
+    ours, theirs = forward.batch, arrived.batch
+    assert (ours is None) == (theirs is None)
+    if ours is None or theirs is None:
+        return
+    assert (ours.phase, ours.rows, ours.length) == (theirs.phase, theirs.rows, theirs.length)
+    if ours.pages is None:
+        assert ours.positions == theirs.positions
+        return
+    assert theirs.pages is not None
+    assert [list(row) for row in theirs.pages.block_tables] == [[1, 0], [2, 3]]
+    assert (list(theirs.pages.positions), list(theirs.pages.slot_mapping)) == ([2, 6], [6, 14])
 
 
-@pytest.mark.parametrize("line", [b"[]\n", b'{"order": "Leave"}\n', b'{"order": "FindBest"}\n'])
-def test_an_order_that_is_not_known_is_refused(line: bytes) -> None:
+def test_a_decode_step_is_a_short_line() -> None:
+    batch = Batch.at(17, 1, 1)
+    line = encode(Forward(0, length=17, tokens=[[44]], batch=batch, output="best"))
+    assert json.loads(line) == {
+        "cache": 0,
+        "length": 17,
+        "tokens": [[44]],
+        "output": "best",
+        "phase": "decode",
+        "offset": 17,
+    }
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b'{"cache": 0, "leave": 1}\n', b"{}\n", b"hello\n"])
+def test_an_unknown_command_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match="do all ranks run the same version"):
-        decoded(line)
+        decode(line)
 
 
-Said = queue.SimpleQueue[tuple[int, str]]
-Ends = tuple[Line, socket.socket, Said]
+Reports = queue.SimpleQueue[tuple[int, str]]
+Ends = tuple[ControlChannel, socket.socket, Reports]
 
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
-    """A line from rank 1 to rank 0, rank 0's end of it, and what is said of a loss."""
-    monkeypatch.setattr(line_module, "LIMIT", 0.4)
-    monkeypatch.setattr(line_module, "BEAT", 0.05)
-    said: Said = queue.SimpleQueue()
+    """A channel from rank 1 to rank 0, rank 0's end of it, and the reports of a loss."""
+    monkeypatch.setattr(channel_module, "HEARTBEAT_TIMEOUT", 0.4)
+    monkeypatch.setattr(channel_module, "HEARTBEAT_INTERVAL", 0.05)
+    reports: Reports = queue.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
-    line = Line(ours, 0, lambda rank, why: said.put((rank, why)))
+    channel = ControlChannel(ours, 0, lambda rank, why: reports.put((rank, why)))
     with ours, theirs:
-        yield line, theirs, said
-        line.close()
+        yield channel, theirs, reports
+        channel.close()
 
 
-def test_lines_come_through_and_signs_of_life_do_not(ends: Ends) -> None:
-    line, theirs, said = ends
-    assert not line.ended
+def test_lines_are_received_and_heartbeats_are_not(ends: Ends) -> None:
+    channel, theirs, reports = ends
+    assert not channel.ended
     theirs.sendall(b"one\n\ntwo\nend\n")
-    assert list(line.received()) == [b"one\n", b"two\n"]
-    assert line.ended
+    assert list(channel.received()) == [b"one\n", b"two\n"]
+    assert channel.ended
     assert theirs.recv(10).startswith(b"\n")
-    line.close()
+    channel.close()
     with pytest.raises(queue.Empty):
-        said.get(timeout=0.6)
+        reports.get(timeout=0.6)
 
 
-def test_an_end_that_closes_is_lost_at_once(ends: Ends) -> None:
-    _, theirs, said = ends
+def test_a_closed_connection_is_a_loss_at_once(ends: Ends) -> None:
+    _, theirs, reports = ends
     theirs.close()
-    assert said.get(timeout=0.3) == (0, "has left")
+    assert reports.get(timeout=0.3) == (0, "has left")
 
 
-def test_an_end_that_says_nothing_is_lost_after_a_while(ends: Ends) -> None:
+def test_silence_is_a_loss_after_a_while(ends: Ends) -> None:
     assert ends[2].get(timeout=5) == (0, "has given no sign of life for 0 s")
 
 
-def test_signs_of_life_are_enough(ends: Ends) -> None:
-    _, theirs, said = ends
+def test_heartbeats_are_enough(ends: Ends) -> None:
+    _, theirs, reports = ends
     for _ in range(8):
         theirs.sendall(b"\n")
         with pytest.raises(queue.Empty):
-            said.get(timeout=0.1)
+            reports.get(timeout=0.1)
 
 
 def test_an_end_in_the_middle_of_an_answer_is_a_loss(ends: Ends) -> None:
-    _, theirs, said = ends
+    _, theirs, reports = ends
     theirs.sendall(b"end\n")
-    assert said.get(timeout=5) == (0, "has ended in the middle of an answer")
+    assert reports.get(timeout=5) == (0, "has ended in the middle of an answer")
 
 
 @pytest.mark.parametrize(
-    ("error", "rank_0_ended", "before", "said"),
+    ("error", "rank_0_ended", "before", "message"),
     [
         (RuntimeError("lost"), False, [], "lost"),
         (RuntimeError("lost"), True, [], "rank 0 has ended before the others: it says why"),
-        (ValueError("no"), True, ["deaf"], "no"),
+        (ValueError("no"), True, ["ignores losses"], "no"),
     ],
 )
-def test_a_failed_sum_leaves_it_to_the_lines_to_say_who_is_gone(
+def test_after_a_failed_all_reduce_the_channels_report_the_lost_rank(
     error: Exception,
     rank_0_ended: bool,
     before: list[str],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[object] = []
@@ -284,17 +425,20 @@ def test_a_failed_sum_leaves_it_to_the_lines_to_say_who_is_gone(
     class Leaving(Recorder):
         ended = rank_0_ended
 
-        def let_go(self) -> None:
-            events.append("deaf")
+        def ignore_loss(self) -> None:
+            events.append("ignores losses")
 
         def close(self) -> None:
-            events.append("left")
+            events.append("closed")
 
     monkeypatch.setattr(member_module.time, "sleep", events.append)
     group = mx.distributed.init()
-    with pytest.raises(type(error), match=f"^{said}$"), Member(group, Ranks(group), [Leaving()]):
+    with (
+        pytest.raises(type(error), match=f"^{message}$"),
+        Member(group, Communicator(), [Leaving()]),
+    ):
         raise error
-    assert events == [*before, member_module.NOTICED, "left"]
+    assert events == [*before, member_module.LOSS_TIMEOUT, "closed"]
 
 
 def test_a_neighbor_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +454,7 @@ def test_a_neighbor_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Member.join(lambda _rank, _why: None) is None
     assert tries == [True] * 3
     tries.clear()
-    monkeypatch.setattr(member_module, "JOINING", 15)
+    monkeypatch.setattr(member_module, "JOIN_TIMEOUT", 15)
     with pytest.raises(RuntimeError, match=r"come together: \[ring\] Couldn't .* MLX_HOSTFILE, a"):
         Member.join(lambda _rank, _why: None)
     assert tries == [True]

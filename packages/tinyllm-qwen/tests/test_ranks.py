@@ -1,7 +1,8 @@
-"""Several processes that share a model say what one says: real processes, on loopback."""
+"""Several processes that share a model give the tokens of one: real processes, on loopback."""
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tinyllm_ops import MLX
+from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
@@ -20,6 +22,7 @@ from tinyllm_qwen.model import Qwen
 pytestmark = pytest.mark.exhaustive
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
+MEMBER = Path(__file__).parent / "member_program.py"
 FAMILIES = sorted((Path(__file__).parent / "goldens" / "models").iterdir())
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
 STEPS = 4
@@ -49,7 +52,7 @@ Make = Callable[..., Any]
 
 
 def hostfile(folder: Path, size: int) -> Path:
-    """Addresses on loopback whose ports nobody uses, as MLX's ring wants them."""
+    """Write addresses on loopback with free ports, in the format of MLX's ring."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(size)]
         for each in sockets:
@@ -63,9 +66,17 @@ def hostfile(folder: Path, size: int) -> Path:
 def launched(
     folder: Path, size: int, checkpoints: Sequence[Path], split: str = "heads"
 ) -> list[list[dict[str, Any]]]:
-    """What each rank prints for each checkpoint."""
+    """Run the program on all ranks; return the printed results of each, one a checkpoint."""
+    ends = ended(folder, size, PROGRAM, split, *map(str, checkpoints))
+    for code, _, errors in ends:
+        assert code == 0, errors
+    return [[json.loads(line) for line in out.splitlines()] for _, out, _ in ends]
+
+
+def ended(folder: Path, size: int, program: Path, *arguments: str) -> list[tuple[int, str, str]]:
+    """Run a program on all ranks; return the exit code, stdout and stderr of each."""
     hosts = str(hostfile(folder, size))
-    command = [sys.executable, str(PROGRAM), split, *map(str, checkpoints)]
+    command = [sys.executable, str(program), *arguments]
     with ExitStack() as stack:
         ranks = []
         for rank in range(size):
@@ -76,19 +87,17 @@ def launched(
             stack.callback(process.wait)
             stack.callback(process.kill)
             ranks.append(process)
-        ends = [process.communicate(timeout=120) for process in ranks]
-    for process, (_, errors) in zip(ranks, ends, strict=True):
-        assert process.returncode == 0, errors
-    return [[json.loads(line) for line in out.splitlines()] for out, _ in ends]
+        ends = [process.communicate(timeout=300) for process in ranks]
+        return [(rank.returncode, *end) for rank, end in zip(ranks, ends, strict=True)]
 
 
 def alone(folder: Path) -> list[int]:
-    """What one process says."""
+    """The tokens of one process."""
     config = QwenConfig.from_folder(folder)
     model = Qwen(config, load_weights(folder, config, dtype=mx.float32), ops=MLX)
     cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
     for _ in range(STEPS):
-        token = mx.argmax(model(tokens, cache, last_only=True), axis=-1)
+        token = mx.argmax(model(tokens, cache, last=1), axis=-1)
         tokens = token.reshape(1, 1)
         found.append(int(token))
     return found
@@ -120,36 +129,44 @@ def packed(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> lis
 
 
 @pytest.fixture(scope="module")
-def spoken(packed: list[Path]) -> dict[Path, list[int]]:
-    """Every checkpoint, and what one process says."""
+def expected(packed: list[Path]) -> dict[Path, list[int]]:
+    """Every checkpoint with the tokens of one process."""
     return {folder: alone(folder) for folder in [*FAMILIES, *packed]}
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_ranks_say_what_one_process_says(
-    size: int, tmp_path: Path, spoken: dict[Path, list[int]]
-) -> None:
-    checkpoints, expected = list(spoken), list(spoken.values())
-    ranks = launched(tmp_path, size, checkpoints)
+def check_tokens(ranks: list[list[dict[str, Any]]], expected: list[list[int]]) -> None:
+    """Compare the tokens of all ranks, and the first ones of the driver."""
     for printed in ranks:
         assert [line["tokens"] for line in printed] == expected
+    for name in ("in chunks", "trimmed", "paged"):
+        driven = [line[name] for line in ranks[0]]
+        assert driven == [tokens[:3] for tokens in expected], name
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_give_the_tokens_of_one_process(
+    size: int, tmp_path: Path, expected: dict[Path, list[int]]
+) -> None:
+    checkpoints = list(expected)
+    ranks = launched(tmp_path, size, checkpoints)
+    check_tokens(ranks, list(expected.values()))
     for at, folder in enumerate(checkpoints):
         file = folder / "model.safetensors"
         header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
         whole = file.stat().st_size - header
-        told = [printed[at]["told"] for printed in ranks]
-        # Norms and routers are everybody's, and so are heads that several ranks look at.
-        assert whole <= sum(told) < 1.6 * whole
-        assert max(told) < 0.7 * whole
-        if Path("/proc/self/io").exists():  # Linux alone tells what a process has read
+        total = [printed[at]["total"] for printed in ranks]
+        # Every rank has the norms and routers, and several ranks may have the same heads.
+        assert whole <= sum(total) < 1.6 * whole
+        assert max(total) < 0.7 * whole
+        if Path("/proc/self/io").exists():  # only Linux counts the bytes that a process has read
             for printed in ranks:  # the header too, twice, through a buffer of 8 KiB
-                more = printed[at]["read"] - printed[at]["told"]
+                more = printed[at]["read"] - printed[at]["total"]
                 assert 0 <= more < 2 * (header + 8192) + 1024
 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> dict[Path, list[int]]:
-    """A checkpoint of four layers of each family and one in 4 bits, and what one process says."""
+    """Checkpoints of four layers with the tokens of one process: each family, one in 4 bits."""
     mx.random.seed(5)
     found = {}
     for name, family, fields in DEEP:
@@ -166,17 +183,30 @@ def deep(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> dict[
 
 
 @pytest.mark.parametrize(("size", "split"), [(2, "3,1"), (3, "layers"), (4, "layers")])
-def test_stages_say_what_one_process_says(
+def test_stages_give_the_tokens_of_one_process(
     size: int, split: str, tmp_path: Path, deep: dict[Path, list[int]]
 ) -> None:
     ranks = launched(tmp_path, size, list(deep), split)
-    for printed in ranks:
-        assert [line["tokens"] for line in printed] == list(deep.values())
+    check_tokens(ranks, list(deep.values()))
     layers = 3 if split == "3,1" else -(-4 // size)
     for at, folder in enumerate(deep):
         file = folder / "model.safetensors"
         whole = file.stat().st_size - 8 - int.from_bytes(file.read_bytes()[:8], "little")
-        told = [printed[at]["told"] for printed in ranks]
-        # The last norm alone is everybody's, and the vocabulary is a small part of each.
-        assert whole <= sum(told) < 1.02 * whole
-        assert max(told) < (layers / 4 + 0.1) * whole
+        total = [printed[at]["total"] for printed in ranks]
+        # Every rank has the last norm, and a small part of the vocabulary.
+        assert whole <= sum(total) < 1.02 * whole
+        assert max(total) < (layers / 4 + 0.1) * whole
+
+
+def test_ranks_with_one_other_byte_do_not_start(tmp_path: Path) -> None:
+    first, second = (Path(shutil.copytree(resolve("pico"), tmp_path / name)) for name in "ab")
+    ends = ended(tmp_path, 2, MEMBER, str(first), str(second))
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert int(ends[0][1]) >= 0
+    weights = second / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    for code, _, errors in ended(tmp_path, 2, MEMBER, str(first), str(second)):
+        assert code == 1
+        assert "ValueError: model.safetensors: ranks 0 and 1 have different bytes" in errors

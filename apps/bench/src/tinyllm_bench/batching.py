@@ -10,6 +10,7 @@ from tinyllm_engine import Engine, EngineSettings, Request, RequestState
 from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, load
 
+from tinyllm_bench.prepared_layers import prepare
 from tinyllm_bench.subject import Subject
 
 SHORT_PROMPT = 32
@@ -79,7 +80,7 @@ class EngineBatches:
         """
         _, tokenizer = load("pico")  # its text is looked at by nobody
         weights = dict(subject.weights)
-        ops.prepare(weights)
+        prepare(ops, weights)
         settings = EngineSettings(max_running=max(max_running, 2), prefix_cache=False)
         return cls(Engine(Qwen(subject.config, weights, ops=ops), tokenizer, settings))
 

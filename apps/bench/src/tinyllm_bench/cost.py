@@ -16,6 +16,10 @@ class Cost:
     bytes: int
     flops: int = 0
 
+    def __add__(self, other: "Cost") -> "Cost":
+        """Both computations, one after the other."""
+        return Cost(self.bytes + other.bytes, self.flops + other.flops)
+
     def gbps(self, seconds: float) -> float:
         """Billions of bytes a second."""
         return self.bytes / seconds / 1e9

@@ -5,22 +5,22 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
-from tinyllm_ops import QuantizedTensor, Weight
+from tinyllm_ops import OpSet, QuantizedTensor, Weight
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 from tinyllm_bench.cost import Cost, product_flops
 from tinyllm_bench.op_case import OpCase, Regime, Work, activations, nbytes
-from tinyllm_bench.prepared_layers import PreparedLayers
+from tinyllm_bench.prepared_layers import prepared_weights
 from tinyllm_bench.random_weights import random_floats, random_packed
 from tinyllm_bench.subject import Subject
 
-# What stands in for a mixture of experts in a model that has none: as many numbers as two MLP
-# projections have, two experts a token.
-_EXPERTS, _CHOSEN = 8, 2
+# The mixture of experts for a model that has none: as many numbers as two MLP projections have,
+# two experts a token.
+EXPERTS, CHOSEN = 8, 2
 
 
 def linear_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Each projection of a block, those of one shape once, and the head."""
+    """Each projection of a layer, one case for each shape, and the head."""
     cases, seen = [], set()
     for name, shape in expected_shapes(subject.config).items():
         if not name.startswith("layers.0.") or len(shape) != 2 or shape in seen:
@@ -43,8 +43,8 @@ def _linear(part: str, layers: Sequence[Weight], regime: Regime, subject: Subjec
         x = activations(regime.rows, regime.length, inner, dtype=subject.form.dtype)
         written = regime.tokens * out * x.dtype.size
         cost = Cost(nbytes(x, layers[0]) + written, product_flops(regime.tokens, inner, out))
-        prepared = PreparedLayers(layers)
-        return Work(lambda ops, i: ops.linear(x, prepared.of(ops, i)), cost)
+        prepared, phase = prepared_weights(layers), regime.phase
+        return Work(lambda ops, i: ops.linear(x, prepared.of(ops, i), phase=phase), cost)
 
     name = part.removesuffix(".weight").rsplit(".", 1)[-1]
     return OpCase("linear", f"{name} {out}x{inner}", regime, make)
@@ -53,16 +53,16 @@ def _linear(part: str, layers: Sequence[Weight], regime: Regime, subject: Subjec
 def expert_linear_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]:
     """The experts' first projection; of made-up experts where the model has none."""
     experts = subject.config.experts
-    chosen = _CHOSEN if experts is None else experts.num_experts_per_tok
+    chosen = CHOSEN if experts is None else experts.num_experts_per_tok
     layers = [
         w for name, w in subject.weights.items() if name.endswith("switch_mlp.gate_proj.weight")
     ]
     width, hidden = subject.config.hidden_size, subject.config.intermediate_size
-    shape = (_EXPERTS, max(1, hidden // 4), width) if experts is None else layers[0].shape
+    shape = (EXPERTS, max(1, hidden // 4), width) if experts is None else layers[0].shape
 
     def case(regime: Regime) -> OpCase:
         def make() -> Work:
-            stacks = layers or [_made_up_experts(subject, shape)]
+            stacks = layers or [made_up_experts(subject, shape)]
             rows = regime.tokens * chosen
             # Spread over the experts as evenly as a router means to.
             routes = mx.array(np.sort(np.arange(rows) % shape[0]).astype(np.uint32))
@@ -73,8 +73,12 @@ def expert_linear_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpC
             cost = Cost(
                 nbytes(x, routes) + read + written, product_flops(rows, shape[-1], shape[1])
             )
-            prepared = PreparedLayers(stacks)
-            return Work(lambda ops, i: ops.expert_linear(x, prepared.of(ops, i), routes), cost)
+            prepared, phase = prepared_weights(stacks), regime.phase
+
+            def call(ops: OpSet, i: int) -> mx.array:
+                return ops.expert_linear(x, prepared.of(ops, i), routes, phase=phase)
+
+            return Work(call, cost)
 
         size = "x".join(map(str, shape))
         return OpCase("expert_linear", f"{chosen} of {size}", regime, make)
@@ -82,7 +86,8 @@ def expert_linear_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpC
     return [case(regime) for regime in regimes]
 
 
-def _made_up_experts(subject: Subject, shape: tuple[int, ...]) -> Weight:
+def made_up_experts(subject: Subject, shape: tuple[int, ...]) -> Weight:
+    """A random stack of matrices in the format of the model."""
     generator = np.random.default_rng(1)
     if subject.form.packed:
         stack = random_packed(shape, subject.form, generator)
@@ -105,7 +110,7 @@ def embedding_cases(subject: Subject, regimes: Sequence[Regime]) -> list[OpCase]
             dtype = table.scales.dtype if isinstance(table, QuantizedTensor) else table.dtype
             wide = 4 if dtype == mx.uint8 else dtype.size  # byte scales leave it open: float32
             moved = math.prod(ids.shape) * (row_bytes + width * wide)
-            prepared = PreparedLayers([table])
+            prepared = prepared_weights([table])
             return Work(
                 lambda ops, i: ops.embedding(ids, prepared.of(ops, i)), Cost(moved + nbytes(ids))
             )

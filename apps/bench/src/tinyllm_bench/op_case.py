@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_ops import OpSet, Weight
+from tinyllm_ops import OpSet, Phase, Weight
 
 from tinyllm_bench.cost import Cost
 
@@ -32,6 +32,11 @@ class Regime:
         """Tokens in all."""
         return self.rows * self.length
 
+    @property
+    def phase(self) -> Phase:
+        """The phase of generation that such tokens belong to."""
+        return "prefill" if self.name == "prefill" else "decode"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -52,7 +57,7 @@ class OpCase:
     """A row of the table, whose inputs are made when its turn comes.
 
     Attributes:
-        op: name of the `OpSet` field.
+        op: name of the `OpSet` field, or of the layer.
         operand: what it works on, with its size.
         regime: how much at once.
         make: makes the inputs.

@@ -1,4 +1,4 @@
-"""Every operation of the contract with the cases that it is timed with."""
+"""Every operation of the contract, and the layers made of them, with their cases."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -8,6 +8,12 @@ from tinyllm_ops import OpSet
 
 from tinyllm_bench.choice_cases import argmax_cases, log_probability_cases, top_k_cases
 from tinyllm_bench.errors import UsageError
+from tinyllm_bench.layer_cases import (
+    decoder_layer_cases,
+    grouped_query_attention_cases,
+    mlp_cases,
+    moe_cases,
+)
 from tinyllm_bench.matrix_cases import embedding_cases, expert_linear_cases, linear_cases
 from tinyllm_bench.op_case import OpCase, Regime, Work
 from tinyllm_bench.race import Race
@@ -16,25 +22,27 @@ from tinyllm_bench.settings import Settings
 from tinyllm_bench.subject import Subject
 from tinyllm_bench.vector_cases import (
     attention_cases,
+    norm_rope_cases,
     paged_attention_cases,
     quantize_cases,
     rms_norm_cases,
     rope_cases,
-    silu_cases,
     softmax_cases,
     swiglu_cases,
 )
 
+Cases = Callable[[Subject, Sequence[Regime]], list[OpCase]]
+
 # By the names of the fields of `OpSet`; a field that is missing here fails a test.
-CASES: Mapping[str, Callable[[Subject, Sequence[Regime]], list[OpCase]]] = {
+OPS: Mapping[str, Cases] = {
     "linear": linear_cases,
     "expert_linear": expert_linear_cases,
     "embedding": embedding_cases,
     "softmax": softmax_cases,
-    "silu": silu_cases,
     "swiglu": swiglu_cases,
     "rms_norm": rms_norm_cases,
     "rope": rope_cases,
+    "norm_rope": norm_rope_cases,
     "attention": attention_cases,
     "paged_attention": paged_attention_cases,
     "quantize": quantize_cases,
@@ -42,13 +50,20 @@ CASES: Mapping[str, Callable[[Subject, Sequence[Regime]], list[OpCase]]] = {
     "top_k": top_k_cases,
     "log_probability": log_probability_cases,
 }
+LAYERS: Mapping[str, Cases] = {
+    "MLP": mlp_cases,
+    "MoE": moe_cases,
+    "GroupedQueryAttention": grouped_query_attention_cases,
+    "DecoderLayer": decoder_layer_cases,
+}
+CASES: Mapping[str, Cases] = {**OPS, **LAYERS}
 
 
 def check_ops(names: Sequence[str]) -> None:
-    """Refuse an operation that is not in the contract.
+    """Refuse the name of an operation or a layer that has no cases.
 
     Raises:
-        UsageError: naming those that are.
+        UsageError: with the names that have cases.
     """
     for name in names:
         if name not in CASES:
@@ -56,7 +71,7 @@ def check_ops(names: Sequence[str]) -> None:
 
 
 def op_cases(subject: Subject, settings: Settings) -> list[OpCase]:
-    """The cases of all operations, or of those asked for."""
+    """The cases of all operations and layers, or of the requested ones."""
     regimes = regimes_of(settings)
     names = [name for name in CASES if not settings.op or name in settings.op]
     return [case for name in names for case in CASES[name](subject, regimes)]

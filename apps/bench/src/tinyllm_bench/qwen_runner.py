@@ -1,16 +1,16 @@
 """Our model, with one OpSet."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import mlx.core as mx
-from tinyllm_layers import KVCache
-from tinyllm_ops import OpSet, Weight
+from tinyllm_layers import Batch, KVCache
+from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen
 from tinyllm_qwen.generate import PREFILL_CHUNK
 
 from tinyllm_bench.cost import Cost
 from tinyllm_bench.model_cost import decode_cost, prefill_cost, weight_bytes
+from tinyllm_bench.prepared_layers import prepare
 from tinyllm_bench.runner import Runner
 from tinyllm_bench.subject import Subject
 
@@ -19,7 +19,7 @@ class QwenRunner(Runner):
     """`Qwen`, driven as `tinyllm_qwen.generate` drives it, without a tokenizer."""
 
     def __init__(self, subject: Subject, ops: OpSet, prompt: Sequence[int], context: int) -> None:
-        """Hang the weights into a model.
+        """Make a model of the weights.
 
         Args:
             subject: architecture and weights, which runners share.
@@ -30,7 +30,7 @@ class QwenRunner(Runner):
         """
         self._subject = subject
         weights = dict(subject.weights)
-        ops.prepare(weights)
+        prepare(ops, weights)
         self._model = Qwen(subject.config, weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
@@ -42,23 +42,25 @@ class QwenRunner(Runner):
         return self._model.ops.name
 
     def prefill(self) -> None:
-        """As `generate` does it: all tokens but the last without logits, in chunks, then the last.
+        """Compute all tokens but the last without logits, in chunks, then the last one.
 
-        What nobody asks for is not computed: most of the last block, and the head.
+        As in `generate`, results that are not used are not computed: most of the last layer, and
+        the head.
         """
         cache, last = self._model.make_cache(), len(self._prompt) - 1
         for start in range(0, last, PREFILL_CHUNK):
             chunk = self._prompt[None, start : min(start + PREFILL_CHUNK, last)]
-            self._model(chunk, cache, last_only=True)
-            mx.eval([array for block in cache for array in block.arrays])
+            batch = Batch.at(start, 1, chunk.shape[1], "prefill")
+            self._model.hidden(chunk, batch, cache)
+            mx.eval([array for layer in cache for array in layer.arrays])
         mx.eval(self._next(self._prompt[last:], cache))
 
     def rewind(self) -> None:
         """Forget what was decoded, where the cache can; otherwise fill a new one."""
         cache = self._cache
-        if cache is not None and all(block.can_trim(self._context) for block in cache):
-            for block in cache:
-                block.trim(self._context)
+        if cache is not None and all(layer.can_trim(self._context) for layer in cache):
+            for layer in cache:
+                layer.trim(self._context)
             return
         self._cache = self._filled_cache()
 
@@ -86,33 +88,20 @@ class QwenRunner(Runner):
         return decode_cost(self._subject.config, sizes, self._context + (tokens + 1) // 2, width)
 
     def _next(self, tokens: mx.array, cache: Sequence[KVCache]) -> mx.array:
-        """The likeliest token after these."""
-        logits = self._model(tokens[None], cache, last_only=True)
+        """The most probable token after a single one."""
+        batch = Batch.at(cache[0].offset, 1, 1, "decode")
+        logits = self._model(tokens[None], cache, batch, last=1)
         return self._model.ops.argmax(logits[0])
 
     def _filled_cache(self) -> list[KVCache]:
-        """Caches that hold the context, handed over through an attention that computes nothing."""
+        """Caches that hold the context: random keys and values."""
         config, cache = self._subject.config, self._model.make_cache()
         if self._context == 0:
             return cache
-        ops = replace(self._model.ops, attention=_no_attention)
         dtype = self._model.dtype
         shape = (1, config.num_key_value_heads, self._context, config.head_dim)
         k, v = (mx.random.normal(shape).astype(dtype) for _ in range(2))
-        q = mx.zeros((1, config.num_attention_heads, self._context, config.head_dim), dtype)
-        for block in cache:
-            block.attend(q, k, v, 1.0, ops)
-        mx.eval([array for block in cache for array in block.arrays])
+        for layer in cache:
+            layer.update(k, v)
+        mx.eval([array for layer in cache for array in layer.arrays])
         return cache
-
-
-def _no_attention(
-    q: mx.array,
-    k: Weight,
-    v: Weight,
-    scale: float | None = None,
-    mask: mx.array | str | None = None,
-) -> mx.array:
-    """An attention for filling caches: nothing is asked of what they hold."""
-    del k, v, scale, mask
-    return q

@@ -10,13 +10,13 @@ from tinyllm_kernels import Arithmetic, BackendError
 from tinyllm_qwen import (
     GenerationConfig,
     Piece,
-    Qwen,
     SamplingParams,
     Tokenizer,
     generate,
     load,
 )
 from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.reasoning import OPEN, ReasoningParser, Segment
 
@@ -51,7 +51,7 @@ class Assistant:
 
     def __init__(
         self,
-        model: Qwen,
+        model: LanguageModel,
         tokenizer: Tokenizer,
         advice: GenerationConfig,
         backend: Arithmetic,
@@ -91,7 +91,7 @@ class Assistant:
         Args:
             settings: what was asked for.
             progress: called with the bytes of weights read so far and in all.
-            member: this process, where several share the model; it is the one that leads.
+            member: this process, rank 0 of several that share the model.
 
         Raises:
             ChatError: if the implementation that was asked for is not on this machine.
@@ -106,10 +106,18 @@ class Assistant:
             raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
         advice = GenerationConfig.from_folder(folder)
-        load_part = load if member is None else member.load
-        model, tokenizer = load_part(
-            folder, ops=backend.ops, dtype=backend.dtype, progress=progress
-        )
+        model: LanguageModel
+        if member is None:
+            model, tokenizer = load(folder, ops=backend.ops, dtype=backend.dtype, progress=progress)
+        else:
+            part, tokenizer = member.load(
+                folder,
+                ops=backend.ops,
+                dtype=backend.dtype,
+                progress=progress,
+                compare_progress=progress,
+            )
+            model = member.drive(part)
         return cls(model, tokenizer, advice, backend, settings, time.perf_counter() - started)
 
     @property
@@ -146,8 +154,8 @@ class Assistant:
     def details(self) -> list[str]:
         """The lines of /stats that tell of the model."""
         held = f"{len(self.cache.tokens):,} of {self.window:,} tokens"
-        share = self.model.share
-        part = "" if share is None else f" on this rank of {share.ranks.size}"
+        ranks = self.model.num_ranks
+        part = f" on this rank of {ranks}" if ranks > 1 else ""
         return [
             f"model    {self.settings.model}, {size(self.model.nbytes)} of weights{part}, "
             f"loaded in {self.load_seconds:.2f} s",

@@ -175,15 +175,15 @@ def _open_streams() -> None:
 
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
-    """Answer once, or begin a conversation; or compute with the process that does."""
+    """Answer once or begin a conversation, or compute as a worker of the rank that does."""
     from tinyllm_qwen.parallel.member import is_launched  # with MLX, which --help can do without
 
     from tinyllm_chat import group  # as well
 
     terminal = Terminal.standard()
     with group.joined(settings, terminal) as member:
-        if member is not None and not member.leads:
-            group.follow(settings, terminal, member)
+        if member is not None and not member.is_driver:
+            group.work(settings, terminal, member)
             return
         # A launcher's pipe never ends: what comes through it is a conversation, not a text.
         piped = None if is_launched() else _piped(terminal)

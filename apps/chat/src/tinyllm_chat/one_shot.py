@@ -27,7 +27,7 @@ def run(
         question: what to answer.
         terminal: where to write.
         as_json: whether to print a record.
-        member: this process, where several share the model.
+        member: this process, rank 0 of several that share the model.
 
     Raises:
         ChatError: if the question does not fit into the context.

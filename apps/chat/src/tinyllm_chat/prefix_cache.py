@@ -13,7 +13,7 @@ class PrefixCache:
         """Start empty.
 
         Args:
-            make: empty caches for all blocks.
+            make: empty caches for all layers.
         """
         self._make = make
         self._caches: list[KVCache] = []

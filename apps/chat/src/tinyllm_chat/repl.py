@@ -26,8 +26,8 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
     Args:
         settings: what was asked for.
         terminal: where to write.
-        member: this process, where several share the model. A launcher gives them no terminal:
-            then each line of stdin is a question.
+        member: this process, rank 0 of several that share the model. A launcher gives it no
+            terminal: then each line of stdin is a question.
 
     Raises:
         CheckpointError, HubError, ValueError: as `Assistant.load`.

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tinyllm_qwen.parallel.leader import Leader
 from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.reasoning import Segment
 
@@ -29,7 +28,7 @@ def load_assistant(
     Args:
         settings: what was asked for.
         terminal: where to say it.
-        member: this process, where several share the model.
+        member: this process, rank 0 of several that share the model.
 
     Raises:
         ChatError, CheckpointError, HubError, ValueError: as `Assistant.load`.
@@ -115,7 +114,7 @@ class Session:
         """
         if not model:
             raise ChatError("/model: expected a folder or the name of a repository")
-        if isinstance(self.assistant, Assistant) and isinstance(self.assistant.model, Leader):
+        if isinstance(self.assistant, Assistant) and self.assistant.model.num_ranks > 1:
             raise ChatError("/model: several processes share this one; start them with --model")
         settings = replace(self.assistant.settings, model=model, revision=None)
         think = self.assistant.think

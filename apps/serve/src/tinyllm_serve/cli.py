@@ -220,8 +220,8 @@ def serve(
         run_replicas(settings, copies, update=update)
         return 0
     with group.joined(settings) as several:
-        if several is not None and not several.member.leads:
-            group.follow(settings, several.member)
+        if several is not None and not several.member.is_driver:
+            group.work(settings, several.member)
         else:
             asyncio.run(_serve(settings, several))
     return 0

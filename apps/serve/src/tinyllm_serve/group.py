@@ -1,4 +1,4 @@
-"""Several processes that share the model: one serves, the others compute with it."""
+"""Several processes that share the model: rank 0 serves, the others are workers."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_engine import AsyncEngine
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen.parallel.member import JOINING, Member, is_launched, launched_split
+from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import announce
@@ -18,39 +18,39 @@ from tinyllm_serve.served import FAREWELL
 from tinyllm_serve.settings import Settings
 
 LOST = 1
-"""The exit code of a process that has lost another one."""
+"""The exit code of a process that has lost another rank."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Loss:
-    """What comes of the loss of another rank: clients are told, and the process ends.
+    """The callback for a lost rank: it fails the requests and ends the process.
 
     Attributes:
-        engine: whose requests are to fail first; None while there cannot be any.
+        engine: the engine with the requests; None while there are none.
     """
 
     engine: AsyncEngine | None = None
 
     def __call__(self, rank: int, why: str) -> None:
-        """End, from a thread of the line to that rank."""
+        """End, from a thread of the control channel to that rank."""
         reason = f"rank {rank} {why}: the group ends"
         _log.error(reason)
         if self.engine is not None:
             self.engine.fail(reason)
             time.sleep(FAREWELL)
-        # The model may wait for that rank for ever, in a thread that nothing can end but this.
+        # The model may wait for that rank forever, in a thread that nothing else can end.
         os._exit(LOST)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that share the model, as one of them sees them.
+    """One of several processes that share the model.
 
     Attributes:
         member: this process.
-        loss: what it does when it loses another one.
+        loss: its callback for a lost rank.
     """
 
     member: Member
@@ -59,7 +59,7 @@ class Group:
 
 @contextmanager
 def joined(settings: Settings) -> Iterator[Group | None]:
-    """Be a member of the group that a launcher has started, if there is one.
+    """Join the group that a launcher has started, if there is one.
 
     Raises:
         RuntimeError: if the launcher's description of the group is wrong.
@@ -75,9 +75,9 @@ def joined(settings: Settings) -> Iterator[Group | None]:
     if settings.prefix_path is not None:
         raise UsageError(
             "--prefix-path: expected none where the process is one of several: each has a part of "
-            "every page, and the file would have that of rank 0 alone"
+            "every page, and the file would hold the part of rank 0 alone"
         )
-    announce("joining", seconds=JOINING)
+    announce("joining", seconds=JOIN_TIMEOUT)
     loss = Loss()
     member = Member.join(loss, split)
     if member is None:
@@ -88,20 +88,20 @@ def joined(settings: Settings) -> Iterator[Group | None]:
 
 
 def check_alone(option: str) -> None:
-    """Raise UsageError for an option that does not go with several processes, if there are."""
+    """Raise UsageError for an option that needs one process, if a launcher has started several."""
     if is_launched():
         raise UsageError(f"{option}: expected one process, but a launcher has started several")
 
 
-def follow(settings: Settings, member: Member) -> None:
-    """Compute with rank 0 until it ends.
+def work(settings: Settings, member: Member) -> None:
+    """Execute the commands of rank 0 until it ends.
 
     Raises:
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
-        RuntimeError: if another rank is lost in the middle of a sum.
+        RuntimeError: if another rank is lost in the middle of an all-reduce.
     """
-    # A terminal sends Ctrl-C to all processes, and whoever ends a service SIGTERM: the answers
-    # under way need this one until rank 0 has finished them.
+    # A terminal sends Ctrl-C to all processes, and a service manager may send SIGTERM to all. The
+    # requests in progress need this process until rank 0 has finished them.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
@@ -113,5 +113,5 @@ def follow(settings: Settings, member: Member) -> None:
     )
     ranks = member.ranks
     announce("following", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)
-    member.follow(model)
+    member.work(model)
     announce("ended")

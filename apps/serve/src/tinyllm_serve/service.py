@@ -8,6 +8,7 @@ from tinyllm_engine import AsyncEngine, Engine, EngineSettings
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import GenerationConfig, Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_serve.api_error import ApiError, closing
 from tinyllm_serve.draft_model import load_draft_model
@@ -34,12 +35,12 @@ class Service:
 
         Args:
             settings: what was asked for.
-            group: the processes that share the model, of which this one leads; None if it has all
-                of it.
+            group: the processes that share the model, of which this one is rank 0; None if it has
+                all of it.
         """
         self.settings = settings
         self._group = group
-        # The line to a rank that is gone says which one it was, a step only that it has failed.
+        # A failed step does not know which rank was lost. The control channel to it does.
         failing = None if group is None else group.member.await_loss
         self.engine = AsyncEngine(self._make, failing)
         self.advice = GenerationConfig()
@@ -62,7 +63,7 @@ class Service:
 
     @property
     def ranks(self) -> int | None:
-        """How many processes share the model; None if this one has all of it."""
+        """Number of processes that share the model; None if this one has all of it."""
         return None if self._group is None else self._group.member.ranks.size
 
     @property
@@ -167,8 +168,13 @@ class Service:
         folder = resolve(settings.model, settings.revision)
         self.advice = GenerationConfig.from_folder(folder)
         self.advice.sampling()  # out of range, it fails here and not at the first request
-        load_part = load if self._group is None else self._group.member.load
-        model, tokenizer = load_part(folder, ops=self.arithmetic.ops, dtype=self.arithmetic.dtype)
+        model: LanguageModel
+        ops, dtype = self.arithmetic.ops, self.arithmetic.dtype
+        if self._group is None:
+            model, tokenizer = load(folder, ops=ops, dtype=dtype)
+        else:
+            part, tokenizer = self._group.member.load(folder, ops=ops, dtype=dtype)
+            model = self._group.member.drive(part)
         self._weight_bytes = model.nbytes
         draft = None
         if settings.draft_model is not None:

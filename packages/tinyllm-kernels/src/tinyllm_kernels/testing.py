@@ -6,26 +6,24 @@ Needs the extra `tinyllm-ops[testing]`. Nothing else in `tinyllm_kernels` import
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TypeVar
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import (
-    MLP,
     Batch,
-    Biases,
     DecoderLayer,
     DenseCache,
-    GroupedQueryAttention,
     LayerCache,
     MoE,
     PagedCache,
     QuantizedCache,
-    RMSNorm,
     RoPE,
     RotatingCache,
 )
-from tinyllm_ops import OpSet, PageTable, Weight, Yarn, quantize
+from tinyllm_layers.testing import Family, packed, random_decoder_layer
+from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, Yarn
 from tinyllm_ops.testing import exact, normal
 
 PAGE_SIZE = 4
@@ -35,12 +33,15 @@ Form = tuple[str, int, int]
 """Mode, bits and group size of quantized weights."""
 
 
+L = TypeVar("L")
+
+
 @dataclass(frozen=True)
 class LayerShape:
     """The sizes of a layer, its family and the format of its weights.
 
     Attributes:
-        family: "qwen2" has biases, "qwen3" norms of heads, "moe" norms of heads and experts.
+        family: see `tinyllm_layers.testing.Family`.
         form: of quantized weights; None for dense ones.
         width: E.
         heads: H.
@@ -55,7 +56,7 @@ class LayerShape:
         seq_len: as in `RoPE`.
     """
 
-    family: str = "qwen3"
+    family: Family = "qwen3"
     form: Form | None = None
     width: int = 64
     heads: int = 4
@@ -70,20 +71,52 @@ class LayerShape:
     seq_len: int = 4096
 
 
-def make_layers(
-    shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet, *, wide: bool = False
-) -> list[DecoderLayer]:
-    """Make layers with random weights, which depend on the shape, the dtype and nothing else.
+def make_layers(shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet) -> list[DecoderLayer]:
+    """Make layers whose random weights depend on the shape, the dtype and nothing else."""
+    mode, bits, group = shape.form or ("affine", None, 32)
+    layers = [
+        random_decoder_layer(
+            shape.family,
+            shape.width,
+            num_heads=shape.heads,
+            num_kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            hidden_dim=shape.hidden,
+            num_experts=shape.experts,
+            num_experts_per_tok=shape.chosen,
+            dtype=dtype,
+            pack=packed(bits, group, mode),
+            seed=seed,
+            rope=RoPE(
+                shape.head_dim,
+                shape.seq_len,
+                1e4,
+                shape.traditional,
+                scaling=shape.scaling,
+                ops=ops,
+            ),
+            ops=ops,
+        )
+        for seed in range(count)
+    ]
+    return [
+        replace(layer, mlp=replace(layer.mlp, norm_topk_prob=shape.norm_topk_prob))
+        if isinstance(layer.mlp, MoE)
+        else layer
+        for layer in layers
+    ]
 
-    Args:
-        shape: sizes, family and format.
-        count: number of layers.
-        dtype: of dense weights.
-        ops: of the layers.
-        wide: hold the same numbers as dense float32 weights, for a reference.
-    """
-    weights = _Weights(dtype, shape.form, wide)
-    return [_layer(shape, weights, ops) for _ in range(count)]
+
+def as_reference(layer: L) -> L:
+    """Return the same layer over `REFERENCE`, its weights as dense float32 arrays."""
+    if isinstance(layer, mx.array | QuantizedTensor):
+        return mx.array(exact(layer)).astype(mx.float32)  # type: ignore[return-value] # a Weight
+    if isinstance(layer, OpSet):
+        return REFERENCE  # type: ignore[return-value] # L is OpSet
+    if not is_dataclass(layer) or isinstance(layer, type):
+        return layer
+    parts = {field.name: as_reference(getattr(layer, field.name)) for field in fields(layer)}
+    return replace(layer, **parts)
 
 
 def make_caches(kind: str, count: int, shape: LayerShape, dtype: mx.Dtype) -> list[LayerCache]:
@@ -159,89 +192,3 @@ def same_bits(a: mx.array, b: mx.array) -> bool:
 
 def _is_paged(kind: str) -> bool:
     return kind.partition("-")[0] in ("paged", "window")
-
-
-class _Weights:
-    """A sequence of random weights."""
-
-    def __init__(self, dtype: mx.Dtype, form: Form | None, wide: bool) -> None:
-        self._dtype = dtype
-        self._form = form
-        self._wide = wide
-        self._seed = 0
-
-    def matrix(self, *shape: int) -> Weight:
-        w = self._normal(shape, shape[-1] ** -0.5)
-        if self._form is None:
-            return self._widened(w)
-        mode, bits, group = self._form
-        return self._widened(quantize(w, group, bits, mode))
-
-    def router(self, *shape: int) -> Weight:
-        return self._widened(self._normal(shape, 1.0))
-
-    def vector(self, size: int, around: float) -> mx.array:
-        numbers = (self._normal((size,), 0.2) + around).astype(self._dtype)
-        return numbers.astype(mx.float32) if self._wide else numbers
-
-    def _normal(self, shape: Sequence[int], magnitude: float) -> mx.array:
-        self._seed += 1
-        return normal(shape, self._dtype, seed=self._seed, magnitude=magnitude)
-
-    def _widened(self, w: Weight) -> Weight:
-        return mx.array(exact(w)).astype(mx.float32) if self._wide else w
-
-
-def _layer(s: LayerShape, weights: _Weights, ops: OpSet) -> DecoderLayer:
-    before, after = (
-        RMSNorm(s.width, weights.vector(s.width, 1.0), 1e-6, ops=ops) for _ in range(2)
-    )
-    return DecoderLayer(before, _attention(s, weights, ops), after, _mlp(s, weights, ops))
-
-
-def _attention(s: LayerShape, weights: _Weights, ops: OpSet) -> GroupedQueryAttention:
-    width, kv_width = s.heads * s.head_dim, s.kv_heads * s.head_dim
-    wq, wk, wv, wo = (
-        weights.matrix(*sizes)
-        for sizes in ((width, s.width), (kv_width, s.width), (kv_width, s.width), (s.width, width))
-    )
-    biased = s.family == "qwen2"
-    return GroupedQueryAttention(
-        s.width,
-        s.heads,
-        s.kv_heads,
-        s.head_dim,
-        wq,
-        wk,
-        wv,
-        wo,
-        rope=RoPE(s.head_dim, s.seq_len, 1e4, s.traditional, scaling=s.scaling, ops=ops),
-        biases=Biases(*(weights.vector(size, 0.0) for size in (width, kv_width, kv_width, s.width)))
-        if biased
-        else Biases(),
-        q_norm=None if biased else weights.vector(s.head_dim, 1.0),
-        k_norm=None if biased else weights.vector(s.head_dim, 1.0),
-        ops=ops,
-    )
-
-
-def _mlp(s: LayerShape, weights: _Weights, ops: OpSet) -> MLP | MoE:
-    lead = (s.experts,) if s.family == "moe" else ()
-    gate, up, down = (
-        weights.matrix(*lead, *sizes)
-        for sizes in ((s.hidden, s.width), (s.hidden, s.width), (s.width, s.hidden))
-    )
-    if s.family != "moe":
-        return MLP(s.width, s.hidden, gate, up, down, ops=ops)
-    return MoE(
-        s.width,
-        s.hidden,
-        s.experts,
-        s.chosen,
-        weights.router(s.experts, s.width),
-        gate,
-        up,
-        down,
-        norm_topk_prob=s.norm_topk_prob,
-        ops=ops,
-    )

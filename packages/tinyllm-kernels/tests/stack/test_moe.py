@@ -9,9 +9,9 @@ from tinyllm_layers import Backend, Batch, DecoderLayer, LayerStack, MoE, make_s
 from tinyllm_ops.testing import assert_close, exact
 
 SHAPES = [
-    LayerShape("moe", None, experts=8, chosen=3),
-    LayerShape("moe", ("affine", 4, 32), experts=8, chosen=1, norm_topk_prob=False),
-    LayerShape("moe", None, width=37, hidden=91, experts=7, chosen=7),
+    LayerShape("qwen3_moe", None, experts=8, chosen=3),
+    LayerShape("qwen3_moe", ("affine", 4, 32), experts=8, chosen=1, norm_topk_prob=False),
+    LayerShape("qwen3_moe", None, width=37, hidden=91, experts=7, chosen=7),
 ]
 
 
@@ -19,7 +19,7 @@ def output(layers: list[DecoderLayer], x: mx.array, ops: Backend, *, native: boo
     """One pass through empty dense caches."""
     stack = make_stack(layers, ops) if native else LayerStack(layers)
     batch = Batch.at(0, x.shape[0], x.shape[1])
-    return stack(x, batch, make_caches("dense", len(layers), LayerShape("moe"), x.dtype))
+    return stack(x, batch, make_caches("dense", len(layers), LayerShape("qwen3_moe"), x.dtype))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["3-of-8", "1-of-8", "7-of-7"])
@@ -35,7 +35,7 @@ def test_experts_are_those_of_the_layer(
 
 
 def test_of_equal_routing_weights_the_first_expert_is_chosen(ops: Backend) -> None:
-    (layer,) = make_layers(LayerShape("moe", experts=6), 1, mx.float32, ops)
+    (layer,) = make_layers(LayerShape("qwen3_moe", experts=6), 1, mx.float32, ops)
     moe = layer.mlp
     assert isinstance(moe, MoE)
     alike = replace(moe, w_router=mx.zeros((6, 64)))
@@ -53,7 +53,7 @@ def test_of_equal_routing_weights_the_first_expert_is_chosen(ops: Backend) -> No
 
 
 def test_what_is_no_number_stays_in_its_row(ops: Backend) -> None:
-    layers = make_layers(LayerShape("moe", experts=6), 1, mx.float32, ops)
+    layers = make_layers(LayerShape("qwen3_moe", experts=6), 1, mx.float32, ops)
     x = make_input(Batch.at(0, 4, 1), 64, mx.float32, seed=6)
     x[1, 0, 5] = mx.nan
     y = output(layers, x, ops, native=True)

@@ -1,6 +1,7 @@
 """The choice between whole layers, halves and the layer itself, and several ranks."""
 
 from dataclasses import replace
+from typing import cast
 
 import mlx.core as mx
 import pytest
@@ -88,7 +89,7 @@ def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged", "rotating"])
-@pytest.mark.parametrize("family", ["qwen3", "moe"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_gives_the_terms_of_its_layers(
     ops: Backend, dtype: mx.Dtype, rank: int, family: str, kind: str
@@ -96,6 +97,8 @@ def test_a_rank_gives_the_terms_of_its_layers(
     """The same bits from the stack and the layer, the residual from rank 0 alone."""
     shape = LayerShape(family)
     whole = make_layers(shape, 1, dtype, ops)[0]
+    biases = Biases(o=make_input(Batch.at(0, 1, 1), shape.width, dtype, seed=2)[0, 0])
+    whole = replace(whole, attention=replace(whole.attention, biases=biases))
     terms = []
     for native in (True, False):
         communicator = Rank(rank)
@@ -130,6 +133,26 @@ class OtherMLP(MLP):
 
     def __call__(self, x: mx.array, **arguments: object) -> mx.array:
         return 2 * super().__call__(x, **arguments)  # type: ignore[arg-type]
+
+
+class Doubled:
+    """A layer that has none of the parts of a decoder layer."""
+
+    def __call__(self, x: mx.array, batch: Batch, cache: LayerCache) -> mx.array:
+        return 2 * x
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_layer_without_known_parts_computes_itself(ops: Backend) -> None:
+    shape, batch = LayerShape(), Batch.at(0, 2, 3)
+    first, last = make_layers(shape, 2, mx.float32, ops)
+    layers = [first, cast(DecoderLayer, Doubled()), last]
+    x = make_input(batch, shape.width, mx.float32, seed=1)
+    made = [
+        stack(x, batch, make_caches("dense", 3, shape, mx.float32))
+        for stack in (make_stack(layers, ops), LayerStack(layers))
+    ]
+    assert same_bits(*made)
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged", "quantized-8"])

@@ -7,6 +7,7 @@ import pytest
 from tinyllm_kernels.testing import (
     Form,
     LayerShape,
+    as_reference,
     make_batches,
     make_caches,
     make_input,
@@ -106,7 +107,7 @@ def test_a_stack_is_near_the_reference_in_float32(
 ) -> None:
     shape = LayerShape(family, form)
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
-    reference = LayerStack(make_layers(shape, 2, dtype, REFERENCE, wide=True))
+    reference = LayerStack([as_reference(layer) for layer in make_layers(shape, 2, dtype, ops)])
     made = run(stack, kind, make_caches(kind, 2, shape, dtype), shape, dtype)
     caches = make_caches(kind, 2, shape, mx.float32)
     for y, expected in zip(made, run(reference, kind, caches, shape, dtype), strict=True):
@@ -119,9 +120,9 @@ def test_a_stack_is_near_the_reference_in_float32(
 def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
     ops: OpSet, dtype: mx.Dtype, form: Form | None, kind: str
 ) -> None:
-    shape = LayerShape("moe", form)
+    shape = LayerShape("qwen3_moe", form)
     layers = make_layers(shape, 1, dtype, ops)
-    reference = LayerStack(make_layers(shape, 1, dtype, REFERENCE, wide=True))
+    reference = LayerStack([as_reference(layer) for layer in make_layers(shape, 1, dtype, ops)])
     made, singly = (
         run(stack, kind, make_caches(kind, 1, shape, dtype), shape, dtype)
         for stack in (make_stack(layers, ops), LayerStack(layers))
@@ -134,7 +135,7 @@ def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged"])
-@pytest.mark.parametrize(("family", "count"), [("moe", 3), ("qwen3", 17)])
+@pytest.mark.parametrize(("family", "count"), [("qwen3_moe", 3), ("qwen3", 17)])
 def test_whole_layers_give_the_bits_of_their_halves(
     ops: OpSet, dtype: mx.Dtype, family: str, count: int, kind: str
 ) -> None:

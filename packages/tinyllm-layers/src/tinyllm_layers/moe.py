@@ -78,7 +78,7 @@ class MoE:
             residual: added to the result.
             phase: as in `tinyllm_ops.linear`.
         """
-        routing_weights, experts = self.route(x)
+        routing_weights, experts = self.route(x, phase=phase)
         rows = x.reshape(-1, x.shape[-1])
         expert_out = self._experts(rows, experts.flatten(), phase or phase_of(x, few=1))
         expert_out = expert_out.reshape(*experts.shape, x.shape[-1]).astype(mx.float32)
@@ -87,9 +87,13 @@ class MoE:
         return self.communicator.all_reduce(y if own is None else own + y)
 
     def route(
-        self, x: Float[mx.array, "*batch E"]
+        self, x: Float[mx.array, "*batch E"], *, phase: Phase | None = None
     ) -> tuple[Float32[mx.array, "*batch K"], Integer[mx.array, "*batch K"]]:
         """Choose K experts for each token.
+
+        Args:
+            x: the input, normalized.
+            phase: as in `tinyllm_ops.linear`.
 
         Returns:
             The routing weights, largest first, and the experts. The router scores all X experts in
@@ -98,7 +102,8 @@ class MoE:
         """
         w = self.w_router
         wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
-        weights = self.ops.softmax(self.ops.linear(x.astype(mx.float32), wide))  # *batch X
+        scores = self.ops.linear(x.astype(mx.float32), wide, phase=phase)  # *batch X
+        weights = self.ops.softmax(scores)
         experts = mx.argsort(-weights, axis=-1)[..., : self.num_experts_per_tok]
         weights = mx.take_along_axis(weights, experts, axis=-1)
         if self.norm_topk_prob:

@@ -7,12 +7,11 @@ operations.
 from tinyllm_ops.checks import Weight
 from tinyllm_ops.fusion import Fusion
 from tinyllm_ops.mlx import MLX
-from tinyllm_ops.opset import Mask, OpSet, norm_rope
+from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import NO_SLOT, PageTable
 from tinyllm_ops.phase import Phase, phase_of
-from tinyllm_ops.positions import Positions
-from tinyllm_ops.quantization.quantize import dequantize, quantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.quantize import quantize
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 from tinyllm_ops.reference import REFERENCE
 from tinyllm_ops.reference.attention import (
     causal_mask,
@@ -21,7 +20,7 @@ from tinyllm_ops.reference.attention import (
 )
 from tinyllm_ops.reference.linear import expert_linear, linear
 from tinyllm_ops.reference.paged_attention import paged_attention, write_pages
-from tinyllm_ops.reference.rope import rope
+from tinyllm_ops.reference.rope import norm_rope, rope
 from tinyllm_ops.reference.rowwise import (
     argmax,
     embedding,

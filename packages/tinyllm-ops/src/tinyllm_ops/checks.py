@@ -255,3 +255,53 @@ def check_mask(mask: mx.array | str | None, scores: Sequence[int]) -> None:
                 f"mask: expected a shape that broadcasts to {tuple(scores)}, "
                 f"got {tuple(mask.shape)}"
             )
+
+
+def check_new_tokens(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    tokens: tuple[int, int],
+    stored: tuple[int, ...] | None = None,
+    dtype: mx.Dtype | None = None,
+) -> None:
+    """Refuse queries, keys and values that do not fit together or follow the stored ones.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        tokens: rows and tokens a row of the pass.
+        stored: the shape `B Hkv any D` of earlier keys, if there are any.
+        dtype: of earlier keys.
+
+    Raises:
+        ValueError: naming the array.
+    """
+    require_rank("q", q, "B H L D")
+    check_attention(q, k, v, None)
+    rows, _, length, _ = q.shape
+    if (rows, length) != tokens:
+        raise ValueError(
+            f"q: expected {tokens[0]} x {tokens[1]} tokens, as the batch has, got {rows} x {length}"
+        )
+    if k.shape[2] != length:
+        raise ValueError(f"k: expected keys of {length} tokens, one a query, got {k.shape[2]}")
+    check_appended(k, v, stored, dtype)
+
+
+def check_appended(
+    k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
+) -> None:
+    """Refuse keys and values that differ in shape or dtype from each other or from stored ones.
+
+    Raises:
+        ValueError: naming the array. A slice update would broadcast and cast them in silence.
+    """
+    require_rank("k", k, "B Hkv L D")
+    if stored is not None:
+        require_shape("k", k, (*stored[:2], k.shape[2], stored[3]))
+    if dtype is not None:
+        require_dtype("k", k, dtype)
+    require_shape("v", v, k.shape)
+    require_dtype("v", v, k.dtype)

@@ -23,15 +23,15 @@ from tinyllm_ops.checks import (
     check_softmax,
     check_swiglu,
 )
-from tinyllm_ops.opset import Mask, OpSet
+from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.positions import Positions, position_array, row_starts, slice_start
 from tinyllm_ops.quantization.quantize import quantize as reference_quantize
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.reference.attention import additive_mask, causal_mask
 from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
 from tinyllm_ops.reference.paged_attention import attend_by_sequence
+from tinyllm_ops.reference.rope import position_array, row_starts, slice_start
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -12,9 +13,11 @@ from tinyllm_ops.checks import Weight
 from tinyllm_ops.fusion import Fusion, bind_fusions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.positions import Positions
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.rotary_frequencies import Yarn
+
+Positions = slice | Sequence[slice] | mx.array
+"""Positions of L tokens: `slice(5, 10)` for all rows, one slice a row, or integers `L` or `B L`."""
 
 Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None
 
@@ -243,38 +246,3 @@ class OpSet:
     def __post_init__(self) -> None:
         """Bind fusions to the ops that they stand for; drop fusions of replaced ops."""
         bind_fusions(self, self.name)
-
-
-def norm_rope(
-    ops: OpSet,
-    x: Float[mx.array, "B L H D"],
-    weight: Float[mx.array, "D"] | None,
-    eps: float,
-    positions: Positions = slice(None),
-    base: float = 10000.0,
-    traditional: bool = False,
-    scaling: Yarn | None = None,
-) -> Float[mx.array, "B H L D"]:
-    """Normalize each head, rotate it to its position, and move the heads before the tokens.
-
-    Queries and keys take this path from their projection to attention. The result is
-    rope(rms_norm(x)) with axes 1 and 2 swapped, computed by the fusion of `ops` if it has one.
-
-    Args:
-        ops: the implementation.
-        x: projected queries or keys.
-        weight: weight of the norm of each head (Qwen3), or None for no norm (Qwen2).
-        eps: eps of the norm, as in `rms_norm`.
-        positions: positions of the tokens, as in `rope`.
-        base: as in `rope`.
-        traditional: as in `rope`.
-        scaling: as in `rope`.
-
-    Raises:
-        ValueError: as `rms_norm` and `rope`.
-    """
-    if ops.norm_rope is not None:
-        return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling)
-    if weight is not None:
-        x = ops.rms_norm(x, weight, eps)
-    return ops.rope(x, positions, base, traditional, scaling).swapaxes(1, 2)

@@ -81,8 +81,7 @@ class Qwen:
         Raises:
             ValueError: if there is not one cache a layer, or `last` is not in 1..L.
         """
-        if last is not None and not 1 <= last <= tokens.shape[1]:
-            raise ValueError(f"last: expected 1 to {tokens.shape[1]} positions, got {last}")
+        check_last(last, tokens)
         caches = self.make_cache() if caches is None else caches
         batch = following(caches, *tokens.shape) if batch is None else batch
         return self.logits(_selected(self.hidden(tokens, batch, caches), last, rows))
@@ -122,8 +121,7 @@ class Qwen:
         Raises:
             ValueError: if k is not in 1..V.
         """
-        if not 1 <= k <= self.config.vocab_size:
-            raise ValueError(f"k: expected 1 to {self.config.vocab_size}, got {k}")
+        check_best(k, self.config)
         scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
         ranks, first = self.groups.ranks, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
@@ -205,6 +203,18 @@ def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
     if len(own) < len(caches):
         raise ValueError("batch: expected one for pages, `Batch.paged(table, phase)`, got None")
     return Batch.at(common_offset(own) if own else 0, rows, length)
+
+
+def check_last(last: int | None, tokens: Integer[mx.array, "B L"]) -> None:
+    """Raise ValueError unless `last` is a number of positions of the tokens, or None."""
+    if last is not None and not 1 <= last <= tokens.shape[1]:
+        raise ValueError(f"last: expected 1 to {tokens.shape[1]} positions, got {last}")
+
+
+def check_best(k: int, config: QwenConfig) -> None:
+    """Raise ValueError unless k is a number of tokens of the vocabulary."""
+    if not 1 <= k <= config.vocab_size:
+        raise ValueError(f"k: expected 1 to {config.vocab_size}, got {k}")
 
 
 def _selected(

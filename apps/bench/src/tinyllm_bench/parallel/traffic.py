@@ -1,11 +1,12 @@
-"""What goes between ranks for a token."""
+"""The messages that ranks exchange for one token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinyllm_layers import Batch
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.parallel.orders import FindBest, Pass, encoded
+from tinyllm_qwen.parallel.command import Forward, encode
 
 from tinyllm_bench.parallel.ring import gather_messages, sum_messages
 
@@ -17,14 +18,14 @@ _CONTENT = 1500 - HEADERS
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank sends while a token is decoded, and how much of it has to wait.
+    """The messages of one rank for one decoded token, and the share of them that has to wait.
 
     Attributes:
         messages: bytes of each message.
-        acknowledged: packets of other ranks that it says it has received, each in a packet of
-            its own, since the connection that they came on has nothing to say.
+        acknowledged: packets of other ranks that it acknowledges, each in a packet of its own,
+            since a connection carries data in one direction alone.
         hops: messages of which each waits for the one before it.
-        path_bytes: what these and the acknowledgements before them have on the wire.
+        path_bytes: bytes of these and of the acknowledgements before them, on the wire.
     """
 
     messages: tuple[int, ...]
@@ -54,49 +55,49 @@ def packets(message: int) -> int:
 
 
 def ring_traffic(config: QwenConfig, width: int, size: int, rank: int, keys: int) -> Traffic:
-    """What a rank sends for one token over MLX's ring, chosen greedily.
+    """The messages of a rank for one token over MLX's ring, chosen greedily.
 
     Args:
         config: the whole model.
         width: bytes of a number in the hidden state.
-        size: how many ranks share it.
-        rank: which one sends.
-        keys: tokens before this one, whose number an order names.
+        size: number of ranks.
+        rank: the rank that sends.
+        keys: tokens before this one, a number in the command.
     """
     if size == 1:
         return Traffic((), 0, 0, 0)
     ring = _ring_messages(config, width, size, rank)
     left = _ring_messages(config, width, size, (rank - 1) % size)
-    orders = _orders(config, keys)
+    command = _command_bytes(config, keys)
     longest = sum_messages(config.hidden_size, width, size, 0)[0]
     gathered = gather_messages(_best_bytes(1), size)
-    # Rank 0 begins at once, the others when they are told to: one hop more. From then on each
+    # Rank 0 begins at once, the others with its command: one hop more. From then on each
     # step of the ring waits for one neighbor, and the acknowledgement goes first.
     steps = [longest] * (sums(config) * 2 * (size - 1)) + gathered
     return Traffic(
-        messages=(*(orders * (size - 1) if rank == 0 else []), *ring),
-        acknowledged=sum(map(packets, left)) + (0 if rank == 0 else len(orders)),
+        messages=(*([command] * (size - 1) if rank == 0 else []), *ring),
+        acknowledged=sum(map(packets, left)) + (0 if rank == 0 else 1),
         hops=1 + len(steps),
-        path_bytes=on_wire(orders[0]) * (size - 1)
+        path_bytes=on_wire(command) * (size - 1)
         + sum(on_wire(step) + HEADERS * packets(step) for step in steps),
     )
 
 
 def mesh_traffic(config: QwenConfig, width: int, size: int, rank: int, keys: int) -> Traffic:
-    """The same where each tells all others what it has, and adds up what they say.
+    """The same where each rank sends its part to all others and adds up theirs.
 
     Headers are counted as for TCP, which is more than RDMA has.
     """
     if size == 1:
         return Traffic((), 0, 0, 0)
     exchanges = [config.hidden_size * width] * sums(config) + [_best_bytes(1)]
-    orders = _orders(config, keys)
+    command = _command_bytes(config, keys)
     told = [exchange for exchange in exchanges for _ in range(size - 1)]
     return Traffic(
-        messages=(*(orders * (size - 1) if rank == 0 else []), *told),
+        messages=(*([command] * (size - 1) if rank == 0 else []), *told),
         acknowledged=0,
         hops=1 + len(exchanges),
-        path_bytes=on_wire(orders[0]) * (size - 1) + sum(map(on_wire, told)),
+        path_bytes=on_wire(command) * (size - 1) + sum(map(on_wire, told)),
     )
 
 
@@ -115,7 +116,7 @@ def _best_bytes(k: int) -> int:
     return 4 * (2 * k + 1)
 
 
-def _orders(config: QwenConfig, keys: int) -> list[int]:
-    """Bytes of what rank 0 tells each of the others: an id and a place of as many digits."""
-    token = config.vocab_size - 1
-    return [len(encoded(order)) for order in (Pass(0, keys, [[token]]), FindBest(1))]
+def _command_bytes(config: QwenConfig, keys: int) -> int:
+    """Bytes of the command for one token, with the longest id and a position of as many digits."""
+    tokens, batch = [[config.vocab_size - 1]], Batch.at(keys, 1, 1)
+    return len(encode(Forward(0, length=keys, tokens=tokens, batch=batch, output="best")))

@@ -37,9 +37,8 @@ def attention(
     if isinstance(mask, mx.array):
         whole = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
         added = _four_axes(whole)
-    out = native.attention(
-        _four_axes(q), _stored(k), _stored(v), scale, isinstance(mask, str), added
-    )
+    causal = isinstance(mask, str)
+    out = native.attention(_four_axes(q), _stored(k), _stored(v), scale, causal, added, phase)
     return out.reshape(q.shape) if q.ndim != 4 else out
 
 

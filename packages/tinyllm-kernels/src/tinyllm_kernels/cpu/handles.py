@@ -125,15 +125,15 @@ def _feed_forward(layer: DecoderLayer) -> native.FeedForward | None:
 
 def _is_native(layer: DecoderLayer) -> bool:
     """Return True for a layer of the known classes and of fitting sizes, with the CPU's ops."""
-    parts: tuple[tuple[object, tuple[type, ...]], ...] = (
-        (layer, (DecoderLayer,)),
-        (layer.input_norm, (RMSNorm,)),
-        (layer.attention, (GroupedQueryAttention,)),
-        (layer.attention.rope, (RoPE,)),
-        (layer.post_attention_norm, (RMSNorm,)),
-        (layer.mlp, (MLP, MoE)),
+    if type(layer) is not DecoderLayer or type(layer.attention) is not GroupedQueryAttention:
+        return False
+    known = (
+        type(layer.input_norm) is RMSNorm
+        and type(layer.post_attention_norm) is RMSNorm
+        and type(layer.attention.rope) is RoPE
+        and type(layer.mlp) in (MLP, MoE)
     )
-    if not all(type(part) in classes for part, classes in parts):
+    if not known:
         return False
     norms, heads, mlp = (layer.input_norm, layer.post_attention_norm), layer.attention, layer.mlp
     fits = (

@@ -59,7 +59,8 @@ def run_halves(
 ) -> Float[mx.array, "B L E"]:
     """Compute the halves of a layer around the attention of its cache.
 
-    Where processes share the layer, the first one adds the residual and each half is all-reduced.
+    Where processes share the layer, the first one adds bias and residual, and each half is
+    all-reduced.
     """
     layer, phase = handle.layer, batch.phase
     attention, mlp = layer.attention, layer.mlp
@@ -67,8 +68,9 @@ def run_halves(
     q, k, v = native.attention_inputs(x, handle.attention, positions, phase)
     out = cache.attend(q, k, v, batch, attention.scale, attention.ops)
     joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
-    own = x if attention.communicator.rank == 0 else None
-    y = native.linear(joined, handle.output, attention.biases.o, own, phase)
+    first = attention.communicator.rank == 0
+    bias, own = (attention.biases.o, x) if first else (None, None)
+    y = native.linear(joined, handle.output, bias, own, phase)
     h = attention.communicator.all_reduce(y)
     if handle.feed_forward is None:
         return mlp(layer.post_attention_norm(h), residual=h, phase=phase)

@@ -58,7 +58,7 @@ class NativeStack:
         self.layers = tuple(layers)
         self._handles = [layer_handle(layer) for layer in self.layers]
         # Layers of one model share their settings: positions are checked once for each text length.
-        ropes = [layer.attention.rope for layer in self.layers]
+        ropes = [handle.layer.attention.rope for handle in self._handles if handle is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
 
     def __call__(

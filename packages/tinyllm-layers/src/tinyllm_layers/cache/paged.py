@@ -8,10 +8,11 @@ from dataclasses import replace
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet, QuantizedTensor, Weight, write_pages
+from tinyllm_ops.checks import check_new_tokens
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache, check_new_tokens
-from tinyllm_layers.cache.token_buffer import another_name
+from tinyllm_layers.cache.base import LayerCache
+from tinyllm_layers.cache.dense import another_name
 
 
 class PagedCache(LayerCache):
@@ -91,7 +92,7 @@ class PagedCache(LayerCache):
         """Write k and v to their slots, and attend from each query to its own sequence."""
         if batch.pages is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")
-        check_new_tokens(q, k, v, batch)
+        check_new_tokens(q, k, v, (batch.rows, batch.length))
         q, k, v = (x.swapaxes(1, 2).flatten(0, 1) for x in (q, k, v))  # T heads D
         keys = write_pages(self.keys, _in_format(k, self.keys, ops), batch.pages)
         values = write_pages(self.values, _in_format(v, self.values, ops), batch.pages)

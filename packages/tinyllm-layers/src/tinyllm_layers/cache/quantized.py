@@ -5,11 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor
+from tinyllm_ops.checks import check_appended, check_new_tokens
 from tinyllm_ops.quantization.tensor import check_format
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
-from tinyllm_layers.cache.token_buffer import TokenBuffer
+from tinyllm_layers.cache.base import KVCache
+from tinyllm_layers.cache.dense import TokenBuffer
 
 
 class QuantizedCache(KVCache):
@@ -68,7 +69,7 @@ class QuantizedCache(KVCache):
         The new tokens are seen through their codes as well, so that the size of a prefill chunk
         does not change the result.
         """
-        check_new_tokens(q, k, v, batch, self._shape, self._keys[1].dtype)
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._keys[1].dtype)
         rooms = self._extended(k, v, ops)
         keys, values = (self._tensor(parts, self.offset + k.shape[2]) for parts in rooms)
         mask = "causal" if q.shape[2] > 1 else None

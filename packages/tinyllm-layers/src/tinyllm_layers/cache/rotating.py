@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import OpSet
+from tinyllm_ops.checks import check_appended, check_new_tokens
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import KVCache, check_appended, check_new_tokens
-from tinyllm_layers.cache.token_buffer import STEP, another_name, with_room
+from tinyllm_layers.cache.base import KVCache
+from tinyllm_layers.cache.dense import STEP, another_name, with_room
 
 
 class RotatingCache(KVCache):
@@ -75,7 +76,7 @@ class RotatingCache(KVCache):
         A decoded token is stored first: it replaces a token that it no longer sees. The first
         tokens of a prompt's chunk still see tokens that the last ones replace.
         """
-        check_new_tokens(q, k, v, batch, self._shape, self._dtype)
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         if batch.phase == "decode" and q.shape[2] == 1:
             stored = self._stored(k, v)
             held = min(self._offset + 1, self.max_size)

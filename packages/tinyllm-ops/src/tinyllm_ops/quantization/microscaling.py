@@ -9,18 +9,15 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, UInt8, UInt32
 
-from tinyllm_ops.quantization.tensor import FLOAT_MODES
-
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # values of three bits; the fourth is the sign
 _E4M3_MAX = 448.0
 _E8M0_BIAS = 127
 
 
 def microscaled_codes(
-    groups: Float[mx.array, "*lead G N"], mode: str
+    groups: Float[mx.array, "*lead G N"], bits: int, mode: str
 ) -> tuple[mx.array, UInt8[mx.array, "*lead G"]]:
     """Scale each group so that its largest number fits a code, then round to the nearest code."""
-    bits, _ = FLOAT_MODES[mode]
     largest = mx.abs(groups).max(-1) / (_E2M1[-1] if bits == 4 else _E4M3_MAX)
     if mode == "nvfp4":
         scales = mx.to_fp8(largest)

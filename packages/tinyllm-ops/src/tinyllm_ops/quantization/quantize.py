@@ -1,4 +1,4 @@
-"""Quantize numbers to a few bits, and dequantize them."""
+"""Quantize numbers to a few bits, in the formats that MLX stores."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import mlx.core as mx
 from jaxtyping import Float
 
 from tinyllm_ops.checks import check_quantize
-from tinyllm_ops.quantization.affine import affine_codes
-from tinyllm_ops.quantization.microscaling import code_value, microscaled_codes, scale_value
-from tinyllm_ops.quantization.packing import pack, unpack
-from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.quantization.microscaling import microscaled_codes
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, pack
+
+_SMALLEST_SCALE = 1e-7
 
 
 def quantize(
@@ -36,17 +36,22 @@ def quantize(
             bits,
             mode,
         )
-    codes, scales = microscaled_codes(groups, mode)
+    codes, scales = microscaled_codes(groups, bits, mode)
     return QuantizedTensor(pack(codes.reshape(w.shape), bits), scales, None, group_size, bits, mode)
 
 
-def dequantize(q: QuantizedTensor, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "*lead I"]:
-    """Decode the numbers in float32 and round them to `dtype` once."""
-    codes = unpack(q.packed, q.bits).reshape(*q.scales.shape, q.group_size)
-    if q.mode == AFFINE:
-        assert q.biases is not None  # QuantizedTensor checks it
-        scales, biases = q.scales.astype(mx.float32), q.biases.astype(mx.float32)
-        w = scales[..., None] * codes.astype(mx.float32) + biases[..., None]
-    else:
-        w = scale_value(q.scales, q.mode)[..., None] * code_value(codes, q.bits)
-    return w.reshape(q.shape).astype(dtype)
+def affine_codes(
+    groups: Float[mx.array, "*lead G N"], top: int
+) -> tuple[mx.array, Float[mx.array, "*lead G"], Float[mx.array, "*lead G"]]:
+    """Spread codes 0..top over each group's range, with zero on the grid if it is in the range."""
+    low, high = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
+    # The end farther from zero gets a code of its own; the scale is negative when that is the top.
+    downward = mx.abs(low) > mx.abs(high)
+    scale = mx.maximum((high - low) / top, _SMALLEST_SCALE)
+    scale = mx.where(downward, scale, -scale)
+    edge = mx.where(downward, low, high)
+    zero = mx.round(edge / scale)
+    scale = mx.where(zero == 0, scale, edge / mx.where(zero == 0, 1, zero))
+    bias = mx.where(zero == 0, 0, edge)
+    codes = mx.clip(mx.round((groups - bias) / scale), 0, top).astype(mx.uint32)
+    return codes, scale.squeeze(-1), bias.squeeze(-1)

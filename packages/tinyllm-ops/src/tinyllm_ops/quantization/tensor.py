@@ -1,4 +1,4 @@
-"""A weight matrix (or a cache of keys) that stays packed in a few bits per number."""
+"""Tensors that stay packed in a few bits per number, and their decoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from types import UnionType
 
 import mlx.core as mx
-from jaxtyping import Shaped, UInt32
+from jaxtyping import Float, Shaped, UInt32
+
+from tinyllm_ops.quantization.microscaling import code_value, scale_value
 
 AFFINE = "affine"
 FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # mode: (bits, group)
@@ -134,3 +136,37 @@ def _require_types(**arguments: tuple[object, type | UnionType]) -> None:
                 f"{name}: expected {wanted}, got {type(value).__name__}: the order is "
                 "packed, scales, biases, group_size, bits, mode"
             )
+
+
+def dequantize(q: QuantizedTensor, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "*lead I"]:
+    """Decode the numbers in float32 and round them to `dtype` once."""
+    codes = unpack(q.packed, q.bits).reshape(*q.scales.shape, q.group_size)
+    if q.mode == AFFINE:
+        assert q.biases is not None  # QuantizedTensor checks it
+        scales, biases = q.scales.astype(mx.float32), q.biases.astype(mx.float32)
+        w = scales[..., None] * codes.astype(mx.float32) + biases[..., None]
+    else:
+        w = scale_value(q.scales, q.mode)[..., None] * code_value(codes, q.bits)
+    return w.reshape(q.shape).astype(dtype)
+
+
+def pack(codes: UInt32[mx.array, "*lead I"], bits: int) -> UInt32[mx.array, "*lead words"]:
+    """Lay codes end to end, lowest bit first, and cut the stream into words of 32 bits."""
+    stream = (codes[..., None] >> mx.arange(bits, dtype=mx.uint32)) & 1  # *lead I bits
+    words = stream.reshape(*codes.shape[:-1], codes.shape[-1] * bits // 32, 32)
+    return (words << mx.arange(32, dtype=mx.uint32)).sum(-1).astype(mx.uint32)
+
+
+def unpack(packed: UInt32[mx.array, "*lead words"], bits: int) -> UInt32[mx.array, "*lead I"]:
+    """Undo `pack`. Code i is the `bits` bits from bit i*bits on, which may lie in two words."""
+    if 32 % bits == 0:  # every code lies in one word
+        codes = packed[..., None] >> mx.arange(0, 32, bits, dtype=mx.uint32)
+        codes = codes.reshape(*packed.shape[:-1], packed.shape[-1] * 32 // bits)
+    else:
+        start = mx.arange(packed.shape[-1] * 32 // bits) * bits
+        word, shift = start // 32, (start % 32).astype(mx.uint64)
+        low = packed[..., word].astype(mx.uint64)
+        high = packed[..., mx.minimum(word + 1, packed.shape[-1] - 1)].astype(mx.uint64)
+        two_words = mx.bitwise_or(mx.left_shift(high, 32), low)
+        codes = mx.right_shift(two_words, shift).astype(mx.uint32)
+    return mx.bitwise_and(codes, 2**bits - 1)

@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float
 
 from tinyllm_ops.checks import Weight, check_attention, check_simple_attention
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.quantize import dequantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 from tinyllm_ops.reference.rowwise import softmax
 
 

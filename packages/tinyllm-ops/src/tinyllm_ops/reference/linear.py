@@ -7,8 +7,7 @@ from jaxtyping import Float, Integer
 
 from tinyllm_ops.checks import Weight, check_expert_linear, check_linear
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.quantize import dequantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 
 
 def linear(

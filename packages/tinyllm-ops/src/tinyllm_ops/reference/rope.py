@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 from tinyllm_ops.checks import check_rope
-from tinyllm_ops.positions import Positions, position_array
+from tinyllm_ops.opset import OpSet, Positions
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
 
@@ -54,3 +56,102 @@ def rope(
     if traditional:
         return mx.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
     return mx.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+def norm_rope(
+    ops: OpSet,
+    x: Float[mx.array, "B L H D"],
+    weight: Float[mx.array, "D"] | None,
+    eps: float,
+    positions: Positions = slice(None),
+    base: float = 10000.0,
+    traditional: bool = False,
+    scaling: Yarn | None = None,
+) -> Float[mx.array, "B H L D"]:
+    """Normalize each head, rotate it to its position, and move the heads before the tokens.
+
+    Queries and keys take this path from their projection to attention. The result is
+    rope(rms_norm(x)) with axes 1 and 2 swapped, computed by the fusion of `ops` if it has one.
+
+    Args:
+        ops: the implementation.
+        x: projected queries or keys.
+        weight: weight of the norm of each head (Qwen3), or None for no norm (Qwen2).
+        eps: eps of the norm, as in `rms_norm`.
+        positions: positions of the tokens, as in `rope`.
+        base: as in `rope`.
+        traditional: as in `rope`.
+        scaling: as in `rope`.
+
+    Raises:
+        ValueError: as `rms_norm` and `rope`.
+    """
+    if ops.norm_rope is not None:
+        return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling)
+    if weight is not None:
+        x = ops.rms_norm(x, weight, eps)
+    return ops.rope(x, positions, base, traditional, scaling).swapaxes(1, 2)
+
+
+def position_array(
+    positions: Positions, batch: int, length: int
+) -> Integer[mx.array, "rows {length}"]:
+    """Write positions out as integers, with one row for all (`1 L`) or one for each (`B L`).
+
+    Args:
+        positions: `slice(5, 10)` puts token 0 of every row at position 5. A list holds one slice
+            for each row. An integer array of shape `L`, `1 L` or `B L` is taken as it is.
+        batch: number of rows, B.
+        length: tokens per row, L.
+
+    Raises:
+        ValueError: if a slice does not cover exactly L positions from 0 on, a list does not hold B
+            slices, or an array has another shape or dtype.
+    """
+    check_positions(positions)
+    if isinstance(positions, slice):
+        start = slice_start(positions, length)
+        return mx.arange(start, start + length)[None]
+    if isinstance(positions, mx.array):
+        if not mx.issubdtype(positions.dtype, mx.integer):
+            raise ValueError(f"positions: expected an integer dtype, got {positions.dtype}")
+        if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
+            raise ValueError(
+                f"positions: expected shape {(length,)} or {(batch, length)}, "
+                f"got {tuple(positions.shape)}"
+            )
+        return positions.reshape(-1, length) if length else mx.zeros((1, 0), mx.int32)
+    return row_starts(positions, batch, length)[:, None] + mx.arange(length)
+
+
+def check_positions(positions: object) -> None:
+    """Raise ValueError unless `positions` is a slice, a sequence of slices or an array."""
+    if isinstance(positions, slice | mx.array):
+        return
+    if not (isinstance(positions, Sequence) and all(isinstance(row, slice) for row in positions)):
+        raise ValueError(
+            "positions: expected a slice, one slice a row or an integer array, got "
+            f"{positions!r}: `slice(3, 3 + L)` starts at 3"
+        )
+
+
+def row_starts(
+    positions: Sequence[slice], batch: int, length: int
+) -> Integer[mx.array, " {batch}"]:
+    """Return the first position of each row, from one slice for each row."""
+    if len(positions) != batch:
+        raise ValueError(f"positions: expected {batch} slices, one a row, got {len(positions)}")
+    return mx.array([slice_start(row, length) for row in positions], dtype=mx.int32)
+
+
+def slice_start(positions: slice, length: int) -> int:
+    """Return the first of the `length` positions that a slice stands for.
+
+    Raises:
+        ValueError: if the slice has a step, starts below 0 or has another length.
+    """
+    start = positions.start or 0
+    stop = start + length if positions.stop is None else positions.stop
+    if start < 0 or positions.step not in (None, 1) or stop - start != length:
+        raise ValueError(f"positions: expected a slice of {length} positions, got {positions}")
+    return int(start)

@@ -16,8 +16,7 @@ from tinyllm_ops.checks import (
     check_top_k,
     require_floating,
 )
-from tinyllm_ops.quantization.quantize import dequantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
 
 _SUM_BLOCK = 512
 

@@ -1,53 +1,55 @@
 """This process as one of several that share a model."""
 
 import faulthandler
-import hashlib
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_layers import Ranks
+from tinyllm_layers import Communicator, RankCommunicator
 from tinyllm_ops import REFERENCE, OpSet
 
+from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import Progress
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel.follower import Follower
-from tinyllm_qwen.parallel.leader import Leader
-from tinyllm_qwen.parallel.line import Line, Loss
-from tinyllm_qwen.parallel.rendezvous import agree, meet
+from tinyllm_qwen.parallel.control_channel import ControlChannel, LossCallback
+from tinyllm_qwen.parallel.driver import Driver
+from tinyllm_qwen.parallel.rendezvous import agree, connect
 from tinyllm_qwen.parallel.split import HEADS, Split
+from tinyllm_qwen.parallel.weight_files import comparison
+from tinyllm_qwen.parallel.worker import work
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
-JOINING = 60
-"""Seconds that a rank waits for the others before it gives up."""
+JOIN_TIMEOUT = 60
+"""Seconds that a rank waits for the other ranks before it gives up."""
 
 _RING_PATIENCE = 15
 """Seconds after which MLX's ring gives up a neighbor that does not listen yet."""
 
-NOTICED = 2.0
-"""Seconds within which lines say that a rank is gone whose part of a sum is missing."""
+LOSS_TIMEOUT = 2.0
+"""Timeout, in seconds, for the control channels to report a lost rank after a failed all-reduce."""
 
-# What tells a process that it is one of several: mlx.launch (and a user, by hand), Open MPI, MPICH.
-_LAUNCHED = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# Set by mlx.launch (and by a user, by hand), Open MPI, MPICH.
+_RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def is_launched() -> bool:
-    """Whether a launcher has started this process as one of several."""
-    return any(os.environ.get(name) for name in _LAUNCHED)
+    """Return True if a launcher has started this process as one of several."""
+    return any(os.environ.get(name) for name in _RANK_VARIABLES)
 
 
 def launched_split(text: str) -> Split:
-    """How the processes that a launcher has started are to divide the model.
+    """Parse the split of a model among the processes that a launcher has started.
 
     Args:
-        text: what the user has said; see `Split.parse`.
+        text: as a user types it; see `Split.parse`.
 
     Raises:
-        ValueError: if it is not understood, or is said to a process that has no others.
+        ValueError: if it is not understood, or this process is not one of several.
     """
     split = Split.parse(text)
     if split != HEADS and not is_launched():
@@ -60,54 +62,54 @@ def launched_split(text: str) -> Split:
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: the group that it is in, and its lines to the others; a context that it leaves.
+    """One rank of a group, with its control channels; a context that closes them.
 
     Attributes:
         group: all ranks.
-        ranks: the same, as layers see them.
-        lines: on rank 0 to all others, on these to rank 0.
-        split: how they divide a model.
+        ranks: the same group, as layers use it.
+        channels: on rank 0 to all other ranks, on every other rank to rank 0.
+        split: the division of the model among the ranks.
     """
 
     group: mx.distributed.Group
-    ranks: Ranks
-    lines: Sequence[Line]
+    ranks: Communicator
+    channels: Sequence[ControlChannel]
     split: Split = HEADS
 
     @classmethod
-    def join(cls, lost: Loss, split: Split = HEADS) -> "Member | None":
-        """Find the others.
+    def join(cls, on_loss: LossCallback, split: Split = HEADS) -> "Member | None":
+        """Find the other ranks.
 
-        A rank whose others have not come after `JOINING` seconds ends with exit code 1.
+        If they do not come within `JOIN_TIMEOUT` seconds, this process ends with exit code 1.
 
         Args:
-            lost: what to do when one of them is lost; see `Line`.
-            split: how they divide the models that they load.
+            on_loss: called when a rank is lost; see `ControlChannel`.
+            split: the division of the models that the ranks load.
 
         Returns:
-            None where there are no others.
+            None if this process is the only one.
 
         Raises:
             RuntimeError: if the group that the environment describes cannot be made.
         """
         hosts = os.environ.get("MLX_HOSTFILE")
         if hosts and Path(hosts).is_file() and not Path(hosts).read_text().strip():
-            return None  # so mlx.launch tells the only process that it starts
-        # MLX waits inside, where no other thread of Python gets a turn: this clock needs none.
+            return None  # mlx.launch gives an empty hostfile to the only process that it starts
+        # MLX waits without releasing the GIL, so no other thread of Python could watch the time.
         with Path(os.devnull).open("w") as nowhere:
-            faulthandler.dump_traceback_later(JOINING, exit=True, file=nowhere)
+            faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=nowhere)
             try:
                 group = _described_group()
             finally:
                 faulthandler.cancel_dump_traceback_later()
         if group.size() == 1:
             return None
-        ranks = Ranks(group)
-        return cls(group, ranks, meet(ranks, lost), split)
+        ranks = RankCommunicator(group)
+        return cls(group, ranks, connect(ranks, on_loss), split)
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the one that the others follow."""
+    def is_driver(self) -> bool:
+        """True on rank 0, which drives the others."""
         return self.ranks.rank == 0
 
     def load(
@@ -118,77 +120,100 @@ class Member:
         dtype: mx.Dtype | None = None,
         revision: str | None = None,
         progress: Progress | None = None,
+        compare_progress: Progress | None = None,
     ) -> tuple[Qwen, Tokenizer]:
         """Load this rank's part of a model; all ranks have to, at about the same time.
 
+        The ranks compare all bytes of their weight files, unless they read the same files of one
+        machine.
+
+        Args:
+            path_or_repo: as in `tinyllm_qwen.load`, as `ops`, `dtype` and `revision`.
+            ops: the implementation of the maths, or a `Backend`.
+            dtype: of the floating weights.
+            revision: branch, tag or commit of a repository.
+            progress: called with the bytes of this rank's part read so far and in all.
+            compare_progress: called with the bytes compared so far and in all, if the comparison
+                takes longer than the loading.
+
         Returns:
-            The model, on rank 0 a `Leader`; and its tokenizer.
+            The part, for `drive` on rank 0 and `work` on the others; and the tokenizer.
 
         Raises:
             CheckpointError, HubError: as `tinyllm_qwen.load`.
-            ValueError: as `tinyllm_qwen.load`, or if another rank has loaded something else.
+            ValueError: as `tinyllm_qwen.load`, or if another rank loads a different model.
         """
-        model, tokenizer = load(
-            path_or_repo,
-            ops=ops,
-            dtype=dtype,
-            revision=revision,
-            progress=progress,
-            group=self.group,
-            split=self.split,
-        )
-        fact = f"model {_fingerprint(model)} in {model.dtype}, --split {self.split}"
-        agree(self.ranks, fact)
-        return (Leader(model, self.lines) if self.leads else model), tokenizer
+        folder = resolve(path_or_repo, revision)
+        with comparison(self.ranks, folder) as weights:
+            model, tokenizer = load(
+                folder,
+                ops=ops,
+                dtype=dtype,
+                progress=progress,
+                group=self.group,
+                split=self.split,
+            )
+            config = blake2b(repr(model.config).encode(), digest_size=6).hexdigest()
+            agree(self.ranks, f"model {config} in {model.dtype}, --split {self.split}")
+            weights.finish(compare_progress)
+        return model, tokenizer
 
-    def follow(self, model: Qwen) -> None:
-        """Do as rank 0 says until it says no more; see `Follower`."""
-        (line,) = self.lines
-        Follower(model).follow(line.received())
+    def drive(self, model: Qwen) -> Driver:
+        """Make the model of rank 0, whose passes are computed by all ranks."""
+        return Driver(model, self.channels)
+
+    def work(self, model: Qwen) -> None:
+        """Execute the commands of rank 0 until there are no more; see `work`."""
+        (channel,) = self.channels
+        work(model, channel.received())
 
     def await_loss(self) -> None:
-        """Give the lines time to say which rank is gone, after a computation has failed.
+        """Wait until the control channels have reported a lost rank, after a failed computation.
 
-        A sum without one of its ranks fails at once, and does not know which one it was. The line
-        to that rank knows, as soon as the system gives its thread a turn.
+        An all-reduce without one of its ranks fails at once, and does not know which one it was.
+        The channel to that rank knows, as soon as the system schedules its thread.
         """
-        time.sleep(NOTICED)
+        time.sleep(LOSS_TIMEOUT)
 
     def __enter__(self) -> "Member":
-        """Compute with the others."""
+        """Return the member."""
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
     ) -> None:
-        """Tell the others that this one ends, once it has done its part of what they do.
+        """Announce the end of this process, once its part of running computations is done.
 
         Raises:
-            RuntimeError: instead of one that says no more than that rank 0 is gone, if it has left
-                in good order.
+            RuntimeError: instead of an error that only says that rank 0 is gone, if rank 0 has
+                ended in good order.
         """
         failed = isinstance(error, RuntimeError)
         if failed:
             self.await_loss()
         elif isinstance(error, Exception):
-            # Others may fail for the same reason, and are to say that and not that this one left.
-            for line in self.lines:
-                line.let_go()
-            time.sleep(NOTICED)
-        if self.leads and not failed:
+            # Other ranks may fail for the same reason: they shall report it, not the end of this.
+            for channel in self.channels:
+                channel.ignore_loss()
+            time.sleep(LOSS_TIMEOUT)
+        if self.is_driver and not failed:
             mx.synchronize()
-        for line in self.lines:
-            line.close()
-        if failed and any(line.ended for line in self.lines):
+        for channel in self.channels:
+            channel.close()
+        if failed and any(channel.ended for channel in self.channels):
             raise RuntimeError("rank 0 has ended before the others: it says why") from error
 
 
 def _described_group() -> mx.distributed.Group:
-    """The group that the environment describes.
+    """Join the group that the environment describes.
 
-    Whoever starts ranks by hand may need longer to get to the next machine than MLX's ring waits.
+    A user who starts ranks by hand may need more time to get to the next machine than MLX's ring
+    waits.
+
+    Raises:
+        RuntimeError: if the group cannot be made.
     """
-    until = time.monotonic() + JOINING - _RING_PATIENCE
+    until = time.monotonic() + JOIN_TIMEOUT - _RING_PATIENCE
     while True:
         try:
             return mx.distributed.init(strict=True)
@@ -200,10 +225,3 @@ def _described_group() -> mx.distributed.Group:
                 "MLX_RANK, from 0 on, and MLX_HOSTFILE, a file such as "
                 '[["10.0.0.1:40001"], ["10.0.0.2:40001"]] with an address of each'
             ) from error
-
-
-def _fingerprint(model: Qwen) -> str:
-    """What tells one model from another: its config, and the one weight that all ranks have."""
-    digest = hashlib.sha256(repr(model.config).encode())
-    digest.update(repr(model.norm.weight.astype(mx.float32).tolist()).encode())
-    return digest.hexdigest()[:12]

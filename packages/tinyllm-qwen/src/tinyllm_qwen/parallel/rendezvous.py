@@ -1,4 +1,4 @@
-"""How the ranks of a group find each other beside the group itself."""
+"""The control channels of a group: how rank 0 and the other ranks find each other."""
 
 import hmac
 import json
@@ -9,43 +9,43 @@ from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
-from tinyllm_layers import Ranks
+from tinyllm_layers import Communicator
 
-from tinyllm_qwen.parallel.line import LIMIT, Line, Loss
+from tinyllm_qwen.parallel.control_channel import HEARTBEAT_TIMEOUT, ControlChannel, LossCallback
 
-_ROOM = 512
-"""Letters of what the leader says of itself."""
+_MESSAGE_BYTES = 512
+"""Bytes of a text that is exchanged through the group."""
 
 
-def meet(ranks: Ranks, lost: Loss) -> list[Line]:
-    """Connect rank 0 to each of the others.
+def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
+    """Connect rank 0 to each of the other ranks.
 
-    Rank 0 listens where the launcher has said that it is (TINYLLM_LEADER names another address),
-    and says so, with a password, through the group, which only its members are in.
+    Rank 0 listens at the address that the launcher names (TINYLLM_LEADER names another one). It
+    sends the port and a password through the group, which only the ranks can read.
 
     Args:
         ranks: the group.
-        lost: what to do when a rank is lost; see `Line`.
+        on_loss: called when a rank is lost; see `ControlChannel`.
 
     Returns:
-        On rank 0 a line to every other rank, by rank; on the others the one to rank 0.
+        On rank 0 a channel to every other rank, by rank; on every other rank the one to rank 0.
 
     Raises:
-        OSError: if the address is not this machine's, or not to be reached.
+        OSError: if the address is not one of this machine, or cannot be reached.
     """
     if ranks.rank:
-        host, port, password = json.loads(_said(ranks, ""))
+        host, port, password = json.loads(_broadcast(ranks, ""))
         try:
-            connection = socket.create_connection((host, port), LIMIT)
+            connection = socket.create_connection((host, port), HEARTBEAT_TIMEOUT)
         except OSError as error:
-            raise _not_met(f"rank 0 is not to be reached at {host}:{port}", error) from error
+            raise _unreachable(f"rank 0 is not to be reached at {host}:{port}", error) from error
         connection.sendall(json.dumps([ranks.rank, password]).encode() + b"\n")
-        return [Line(connection, 0, lost)]
+        return [ControlChannel(connection, 0, on_loss)]
     password, host = secrets.token_hex(16), _own_host()
     try:
         with socket.create_server((host, 0)) as listening:
-            listening.settimeout(LIMIT)
-            _said(ranks, json.dumps([*listening.getsockname()[:2], password]))
+            listening.settimeout(HEARTBEAT_TIMEOUT)
+            _broadcast(ranks, json.dumps([*listening.getsockname()[:2], password]))
             found: dict[int, socket.socket] = {}
             while len(found) < ranks.size - 1:
                 connection, _ = listening.accept()
@@ -55,17 +55,17 @@ def meet(ranks: Ranks, lost: Loss) -> list[Line]:
                 else:
                     found[rank] = connection
     except OSError as error:
-        raise _not_met(f"the other ranks do not reach rank 0 at {host}", error) from error
-    return [Line(connection, rank, lost) for rank, connection in sorted(found.items())]
+        raise _unreachable(f"the other ranks do not reach rank 0 at {host}", error) from error
+    return [ControlChannel(connection, rank, on_loss) for rank, connection in sorted(found.items())]
 
 
-def agree(ranks: Ranks, fact: str) -> None:
-    """Make sure that all ranks say the same.
+def agree(ranks: Communicator, fact: str) -> None:
+    """Check that all ranks state the same fact.
 
     Raises:
-        ValueError: if one says something else.
+        ValueError: on every rank, if one of them states another.
     """
-    first, *others = [_text(letters) for letters in ranks.stack(_letters(fact))]
+    first, *others = [_text(codes) for codes in ranks.all_gather(_codes(fact))]
     for rank, other in enumerate(others, start=1):
         if other != first:
             raise ValueError(
@@ -74,24 +74,27 @@ def agree(ranks: Ranks, fact: str) -> None:
             )
 
 
-def _said(ranks: Ranks, text: str) -> str:
-    """What the one rank says that says anything."""
-    return _text(ranks.sum(_letters(text)))
+def _broadcast(ranks: Communicator, text: str) -> str:
+    """Return the text of the one rank whose text is not empty."""
+    return _text(ranks.all_reduce(_codes(text)))
 
 
-def _letters(text: str) -> mx.array:
-    """A text as numbers of a fixed length."""
-    codes = list(text.encode()[:_ROOM])
-    return mx.array(codes + [0] * (_ROOM - len(codes)), dtype=mx.int32)
+def _codes(text: str) -> mx.array:
+    """Write a text as numbers of a fixed length."""
+    codes = list(text.encode()[:_MESSAGE_BYTES])
+    return mx.array(codes + [0] * (_MESSAGE_BYTES - len(codes)), dtype=mx.int32)
 
 
-def _text(letters: mx.array) -> str:
-    codes = cast(list[int], letters.astype(mx.uint8).tolist())
-    return bytes(codes).rstrip(b"\0").decode(errors="replace")
+def _text(codes: mx.array) -> str:
+    numbers = cast(list[int], codes.astype(mx.uint8).tolist())
+    return bytes(numbers).rstrip(b"\0").decode(errors="replace")
 
 
 def _own_host() -> str:
-    """Where the others reach this machine: what a launcher tells MLX's backends, or its name."""
+    """Return the address at which other ranks reach this machine.
+
+    It is the one that a launcher gives to MLX's backends, or the name of the machine.
+    """
     named = os.environ.get("TINYLLM_LEADER")
     if named:
         return named
@@ -105,20 +108,20 @@ def _own_host() -> str:
     return os.environ.get("NCCL_HOST_IP") or socket.gethostname()
 
 
-def _not_met(what: str, error: OSError) -> OSError:
-    """An error that says what to do."""
+def _unreachable(problem: str, error: OSError) -> OSError:
+    """Make an error that says what to do."""
     return OSError(
-        f"{what} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an address "
-        "of its machine that the others reach"
+        f"{problem} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an "
+        "address of its machine that the others reach"
     )
 
 
 def _rank_of(connection: socket.socket, password: str) -> int | None:
-    """Whose connection this is, None if it is nobody's of the group."""
-    connection.settimeout(LIMIT)
+    """Read the rank of a new connection; None if it does not know the password."""
+    connection.settimeout(HEARTBEAT_TIMEOUT)
     try:
         with connection.makefile("rb") as lines:
-            rank, given = json.loads(lines.readline(_ROOM))
+            rank, given = json.loads(lines.readline(_MESSAGE_BYTES))
     except (OSError, ValueError, TypeError):
         return None
     known = isinstance(rank, int) and hmac.compare_digest(str(given), password)

@@ -1,0 +1,101 @@
+"""A cache of rank 0 that can go back no further than the caches of the other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_layers import Batch, KVCache, RotatingCache
+from tinyllm_ops import OpSet, Weight
+
+from tinyllm_qwen.caches import make_caches
+from tinyllm_qwen.config.qwen import QwenConfig
+
+
+class BoundedCache(KVCache):
+    """A cache that can trim as a `RotatingCache` of `size` tokens can, which another rank has.
+
+    Attributes:
+        cache: the keys and values.
+        size: tokens that the smallest ring of the other ranks keeps.
+    """
+
+    def __init__(self, cache: KVCache, size: int) -> None:
+        """Bound a cache."""
+        self.cache = cache
+        self.size = size
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays of keys and values."""
+        return self.cache.arrays
+
+    @property
+    def offset(self) -> int:
+        """Tokens seen so far."""
+        return self.cache.offset
+
+    def update(
+        self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
+    ) -> tuple[Weight, Weight]:
+        """Append keys and values of L tokens, and return all that is stored."""
+        return self.cache.update(k, v)
+
+    def attend(
+        self,
+        q: Float[mx.array, "B H L D"],
+        k: Float[mx.array, "B Hkv L D"],
+        v: Float[mx.array, "B Hkv L D"],
+        batch: Batch,
+        scale: float,
+        ops: OpSet,
+    ) -> Float[mx.array, "B H L D"]:
+        """Append k and v, and attend to all tokens that a query may see."""
+        return self.cache.attend(q, k, v, batch, scale, ops)
+
+    def can_trim(self, length: int) -> bool:
+        """Return True if every rank can go back to the first `length` tokens."""
+        return self.cache.can_trim(length) and self.offset <= max(self.size, length)
+
+    def trim(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        if not self.can_trim(length):
+            raise ValueError(
+                f"length: expected a prefix that all ranks can go back to, which keep {self.size} "
+                f"tokens of a sliding window, got {length} after {self.offset}"
+            )
+        self.cache.trim(length)
+
+    def fork(self) -> BoundedCache:
+        """Return a second cache with the same tokens."""
+        return BoundedCache(self.cache.fork(), self.size)
+
+
+def bounded(
+    caches: Sequence[KVCache],
+    config: QwenConfig,
+    *,
+    kv_bits: int | None = None,
+    max_size: int | None = None,
+) -> list[KVCache]:
+    """Bound the first cache if the layers of other ranks have smaller rings than those here.
+
+    Args:
+        caches: of the layers of this rank.
+        config: the architecture of the whole model.
+        kv_bits: of the caches, as `max_size`.
+        max_size: tokens that they keep.
+    """
+    layers = range(config.num_hidden_layers)
+    everywhere = _smallest(make_caches(config, layers, kv_bits=kv_bits, max_size=max_size))
+    here = _smallest(caches)
+    if everywhere is None or (here is not None and here <= everywhere):
+        return list(caches)
+    return [BoundedCache(caches[0], everywhere), *caches[1:]]
+
+
+def _smallest(caches: Sequence[KVCache]) -> int | None:
+    """Tokens that the smallest ring keeps; None if there is none."""
+    sizes = (cache.max_size for cache in caches if isinstance(cache, RotatingCache))
+    return min(sizes, default=None)

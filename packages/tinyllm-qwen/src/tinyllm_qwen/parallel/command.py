@@ -1,0 +1,155 @@
+"""The command that rank 0 sends to the workers: one forward pass, as a line of JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import mlx.core as mx
+from tinyllm_layers import Batch, LayerCache
+from tinyllm_ops import PageTable, Phase
+
+from tinyllm_qwen.model import Qwen
+
+Output = Literal["hidden", "logits", "best"]
+"""The result of a pass: of `Qwen.hidden`, of `Qwen.__call__` or of `Qwen.best`."""
+
+_TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "slot_mapping")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """The arguments of `Qwen.make_pages`, or of `Qwen.make_cache` if `num_pages` is None.
+
+    Attributes:
+        kv_bits: width of quantized keys and values; None keeps them dense.
+        max_size: tokens that caches of one sequence keep; None for all.
+        num_pages: pages, None for caches of one sequence.
+        page_size: tokens a page.
+    """
+
+    kv_bits: int | None = None
+    max_size: int | None = None
+    num_pages: int | None = None
+    page_size: int = 0
+
+    def make(self, model: Qwen) -> Sequence[LayerCache]:
+        """Make the caches of the layers of this rank."""
+        if self.num_pages is None:
+            return model.make_cache(kv_bits=self.kv_bits, max_size=self.max_size)
+        return model.make_pages(self.num_pages, self.page_size, kv_bits=self.kv_bits)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """One forward pass, or a change of the caches if there are no tokens.
+
+    Attributes:
+        cache: the number of the caches. A rank that sees a number for the first time makes them.
+        spec: the kind of the caches.
+        dropped: numbers of caches to free.
+        length: tokens that caches of one sequence keep before the pass; None for pages.
+        copies: source and target of each page to copy before the pass.
+        tokens: ids `B L`; without any the caches are made and evaluated, and nothing is computed.
+        batch: where the tokens stand.
+        output: the result wanted.
+        last: for logits, the number of last positions to score; None for all.
+        rows: for logits and best tokens, the rows to score; None for all.
+        k: for best tokens, how many.
+    """
+
+    cache: int
+    spec: CacheSpec = CacheSpec()
+    dropped: Sequence[int] = ()
+    length: int | None = None
+    copies: Sequence[tuple[int, int]] = ()
+    tokens: Sequence[Sequence[int]] = ()
+    batch: Batch | None = None
+    output: Output = "hidden"
+    last: int | None = None
+    rows: Sequence[int] | None = None
+    k: int = 1
+
+
+def encode(forward: Forward) -> bytes:
+    """Write a command as one line. Fields that have their default value are left out.
+
+    Raises:
+        ValueError: if the positions of the batch are an array and not those of a page table.
+    """
+    # Not `asdict`, which copies every number of a block table: ten times the time of JSON.
+    content = {
+        field.name: getattr(forward, field.name)
+        for field in fields(forward)
+        if field.name not in ("batch", "spec") and getattr(forward, field.name) != field.default
+    }
+    if forward.spec != CacheSpec():
+        content["spec"] = {
+            field.name: getattr(forward.spec, field.name) for field in fields(forward.spec)
+        }
+    if forward.batch is not None:
+        content |= _encoded_batch(forward.batch)
+    return json.dumps(content, separators=(",", ":"), default=list).encode() + b"\n"
+
+
+def decode(line: bytes) -> Forward:
+    """Read a command.
+
+    Raises:
+        ValueError: if the line is no command of this version.
+    """
+    try:
+        return _forward(**json.loads(line))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"command: expected a forward pass, got {line[:80]!r} ({error}): do all ranks run the "
+            "same version?"
+        ) from error
+
+
+def _encoded_batch(batch: Batch) -> dict[str, object]:
+    """The fields of a batch that the tokens and the caches do not imply."""
+    if batch.pages is not None:
+        return {"phase": batch.phase} | {name: getattr(batch.pages, name) for name in _TABLE}
+    positions = batch.positions
+    if isinstance(positions, mx.array):
+        raise ValueError(
+            "batch: expected positions by number, got an array: make it with `Batch.at`, or with "
+            "`Batch.paged` for pages"
+        )
+    if isinstance(positions, slice):
+        return {"phase": batch.phase, "offset": positions.start or 0}
+    return {"phase": batch.phase, "offset": [row.start or 0 for row in positions]}
+
+
+def _forward(
+    *,
+    cache: int,
+    spec: Mapping[str, int | None] | None = None,
+    copies: Sequence[Sequence[int]] = (),
+    tokens: Sequence[Sequence[int]] = (),
+    phase: Phase = "prefill",
+    offset: int | Sequence[int] = 0,
+    block_tables: Sequence[Sequence[int]] = (),
+    cu_seqlens_q: Sequence[int] = (),
+    seq_lens: Sequence[int] = (),
+    slot_mapping: Sequence[int] = (),
+    **rest: object,
+) -> Forward:
+    """Make a command of the fields of a line."""
+    caches = CacheSpec(**(spec or {}))  # type: ignore[arg-type]
+    batch = None
+    if tokens and caches.num_pages is None:
+        batch = Batch.at(offset, len(tokens), len(tokens[0]), phase)
+    elif tokens and caches.num_pages is not None:
+        table = PageTable(
+            block_tables,
+            cu_seqlens_q,
+            seq_lens,
+            slot_mapping,
+            num_pages=caches.num_pages,
+            page_size=caches.page_size,
+        )
+        batch = Batch.paged(table, phase)
+    pairs = tuple((source, target) for source, target in copies)
+    return Forward(cache, caches, copies=pairs, tokens=tokens, batch=batch, **rest)  # type: ignore[arg-type]

@@ -1,0 +1,223 @@
+"""The model of rank 0: each of its passes is computed by all ranks."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import mlx.core as mx
+from jaxtyping import Float, Integer
+from tinyllm_layers import Batch, KVCache, LayerCache, PagedCache, RMSNorm
+from tinyllm_ops import OpSet, Weight
+
+from tinyllm_qwen.caches import common_offset
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.model import Qwen, check_best, check_last, following
+from tinyllm_qwen.parallel.bounded_cache import bounded
+from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
+from tinyllm_qwen.parallel.control_channel import ControlChannel
+from tinyllm_qwen.parallel.execute import Result, execute
+from tinyllm_qwen.sampling.best_tokens import BestTokens
+
+
+class Driver:
+    """A `LanguageModel` that broadcasts each pass as a `Forward` command and then executes it.
+
+    A pass is computed at once, and not when its result is read: see `execute`.
+    """
+
+    def __init__(self, model: Qwen, channels: Sequence[ControlChannel]) -> None:
+        """Drive the workers.
+
+        Args:
+            model: the part of the model that rank 0 has.
+            channels: to all other ranks.
+        """
+        self._model = model
+        self._channels = channels
+        self._known: weakref.WeakKeyDictionary[LayerCache, tuple[int, CacheSpec]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._dropped: list[int] = []
+        self._made = 0
+        self._in_step = True
+
+    def __call__(
+        self,
+        tokens: Integer[mx.array, "B L"],
+        caches: Sequence[LayerCache] | None = None,
+        batch: Batch | None = None,
+        *,
+        last: int | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Float[mx.array, "rows n V"]:
+        """Score every possible next token on all ranks; see `Qwen`."""
+        check_last(last, tokens)
+        caches = self.make_cache() if caches is None else caches
+        batch = following(caches, *tokens.shape) if batch is None else batch
+        forward = self._forward(tokens, batch, caches)
+        return self._array(replace(forward, output="logits", last=last, rows=rows), caches)
+
+    def hidden(
+        self, tokens: Integer[mx.array, "B L"], batch: Batch, caches: Sequence[LayerCache]
+    ) -> Float[mx.array, "B L E"]:
+        """Compute the output of the last layer on all ranks; see `Qwen.hidden`."""
+        return self._array(self._forward(tokens, batch, caches), caches)
+
+    def best(
+        self,
+        tokens: Integer[mx.array, "B L"],
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        k: int,
+        *,
+        rows: Sequence[int] | None = None,
+    ) -> BestTokens:
+        """Find the k best next tokens on all ranks; see `Qwen.best`."""
+        check_best(k, self.config)
+        forward = self._forward(tokens, batch, caches)
+        best = self._run(replace(forward, output="best", k=k, rows=rows), caches)
+        assert isinstance(best, BestTokens)
+        return best
+
+    def make_cache(
+        self, *, kv_bits: int | None = None, max_size: int | None = None
+    ) -> list[KVCache]:
+        """Make empty caches for one sequence; the workers make theirs with the first pass."""
+        caches = self._model.make_cache(kv_bits=kv_bits, max_size=max_size)
+        caches = bounded(caches, self.config, kv_bits=kv_bits, max_size=max_size)
+        self._number(caches[0], CacheSpec(kv_bits=kv_bits, max_size=max_size))
+        return caches
+
+    def make_pages(
+        self, count: int, page_size: int, *, kv_bits: int | None = None
+    ) -> list[PagedCache]:
+        """Make empty pages for many sequences, on all ranks and in memory."""
+        pages = self._model.make_pages(count, page_size, kv_bits=kv_bits)
+        spec = CacheSpec(kv_bits=kv_bits, num_pages=count, page_size=page_size)
+        self._run(Forward(self._number(pages[0], spec), spec), pages)
+        return pages
+
+    def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages of all layers on all ranks; see `Qwen.copy_pages`."""
+        number, spec = self._cache_of(pages)
+        self._run(Forward(number, spec, copies=pairs), pages)
+
+    def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
+        """Bytes of one page in the process that has the most of them; see `Qwen.page_bytes`."""
+        return self._model.page_bytes(page_size, kv_bits=kv_bits)
+
+    def weights(self) -> list[Weight]:
+        """The weights of rank 0."""
+        return self._model.weights()
+
+    @property
+    def config(self) -> QwenConfig:
+        """The architecture of the whole model."""
+        return self._model.config
+
+    @property
+    def ops(self) -> OpSet:
+        """The implementation of the maths."""
+        return self._model.ops
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The dtype of activations."""
+        return self._model.dtype
+
+    @property
+    def norm(self) -> RMSNorm:
+        """The last norm."""
+        return self._model.norm
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of rank 0, each with a cache."""
+        return self._model.num_layers
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that share the model."""
+        return self._model.num_ranks
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights of rank 0."""
+        return self._model.nbytes
+
+    def _number(self, cache: LayerCache, spec: CacheSpec) -> int:
+        """Give a number to new caches, of which this is the first."""
+        number, self._made = self._made, self._made + 1
+        self._known[cache] = number, spec
+        # Sent with the next command: a finalizer may run in the middle of one.
+        weakref.finalize(cache, self._dropped.append, number).atexit = False
+        return number
+
+    def _cache_of(self, caches: Sequence[LayerCache]) -> tuple[int, CacheSpec]:
+        """Return the number and the kind of caches.
+
+        Raises:
+            ValueError: if this driver has not made them.
+        """
+        known = self._known.get(caches[0]) if caches else None
+        if known is None or len(caches) != self.num_layers:
+            raise ValueError(
+                f"caches: expected the {self.num_layers} that make_cache or make_pages of this "
+                "model made, got others: make new ones"
+            )
+        return known
+
+    def _forward(self, tokens: mx.array, batch: Batch, caches: Sequence[LayerCache]) -> Forward:
+        """Describe a pass, after a check of all that could fail once the workers have begun.
+
+        Raises:
+            ValueError: if the caches are others, or the batch suits neither them nor the tokens.
+        """
+        number, spec = self._cache_of(caches)
+        if (batch.rows, batch.length) != tokens.shape:
+            raise ValueError(
+                f"tokens: expected shape {(batch.rows, batch.length)}, that of the batch, got "
+                f"{tuple(tokens.shape)}"
+            )
+        table, length = batch.pages, None
+        if spec.num_pages is None:
+            length = common_offset([cache for cache in caches if isinstance(cache, KVCache)])
+            if table is not None:
+                raise ValueError("batch: expected `Batch.at` for caches of one sequence, got pages")
+        elif table is None or (table.num_pages, table.page_size) != (
+            spec.num_pages,
+            spec.page_size,
+        ):
+            raise ValueError(
+                f"batch: expected a table of {spec.num_pages} pages of {spec.page_size} tokens, "
+                f"got {'none' if table is None else f'{table.num_pages} of {table.page_size}'}"
+            )
+        ids = cast(list[list[int]], tokens.tolist())
+        return Forward(number, spec, length=length, tokens=ids, batch=batch)
+
+    def _array(self, forward: Forward, caches: Sequence[LayerCache]) -> mx.array:
+        result = self._run(forward, caches)
+        assert isinstance(result, mx.array)
+        return result
+
+    def _run(self, forward: Forward, caches: Sequence[LayerCache]) -> Result:
+        """Broadcast a command and execute it.
+
+        Raises:
+            RuntimeError: if an earlier pass was interrupted: the workers wait in the middle of it.
+        """
+        if not self._in_step:
+            raise RuntimeError(
+                "the ranks are out of step: an answer was stopped in the middle of a pass. Start "
+                "the program again, on all of them"
+            )
+        dropped = tuple(self._dropped)
+        line = encode(replace(forward, dropped=dropped))
+        del self._dropped[: len(dropped)]  # a finalizer may have added more
+        self._in_step = False
+        for channel in self._channels:
+            channel.send(line)
+        result = execute(self._model, {forward.cache: caches}, forward)
+        self._in_step = True
+        return result
