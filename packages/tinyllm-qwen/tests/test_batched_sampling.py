@@ -71,7 +71,7 @@ def test_rows_of_best_tokens_get_the_tokens_of_all_scores(seed: int) -> None:
     settings = [SamplingParams(seed=row, **draw.choice(kinds)) for row in range(7)]
     samplers = [started(each) for each in settings]
     logits = mx.array(numbers.normal(0.0, 2.0, (7, V)), dtype=mx.float32)
-    best = BestTokens.among(logits, 10, 0, MLX)
+    best = BestTokens.of(logits, 10, 0, MLX)
     expected = choose(samplers, Candidates(None, logits)).tolist()
     assert choose(samplers, Candidates(best.tokens, best.scores)).tolist() == expected
 

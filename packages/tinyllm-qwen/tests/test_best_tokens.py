@@ -29,7 +29,7 @@ class ThreeRanks(Communicator):
 
 def found(scores: mx.array, k: int) -> BestTokens:
     """Find them as three ranks do."""
-    parts = [BestTokens.among(scores[part.start : part.stop], k, part.start, MLX) for part in PARTS]
+    parts = [BestTokens.of(scores[part.start : part.stop], k, part.start, MLX) for part in PARTS]
     return parts[0].gathered(ThreeRanks([part.packed() for part in parts]))
 
 

@@ -127,7 +127,7 @@ class Qwen:
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
         if missing:  # of the last rank, which exchanges as many tokens as the others
             scores = mx.pad(scores, [(0, 0), (0, missing)], constant_values=-mx.inf)
-        return BestTokens.among(scores, min(k, scores.shape[-1]), first, self.ops).gathered(ranks)
+        return BestTokens.of(scores, min(k, scores.shape[-1]), first, self.ops).gathered(ranks)
 
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None

@@ -23,7 +23,7 @@ class BestTokens:
     log_total: Float32[mx.array, "*batch"]
 
     @classmethod
-    def among(
+    def of(
         cls, scores: Float[mx.array, "*batch V"], k: int, first: int, ops: OpSet
     ) -> "BestTokens":
         """Find the k best tokens of the part of the vocabulary that begins with id `first`.
