@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from matplotlib.figure import Figure
-from tinyllm_qwen import QwenConfig, ConversionConfig, convert
+from tinyllm_qwen import ConversionConfig, QwenConfig, convert
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 

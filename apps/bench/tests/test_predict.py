@@ -74,13 +74,13 @@ def test_the_ring_sends_what_was_predicted(size: int, tmp_path: Path, pico: Blue
 @pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
 def test_a_rank_reads_what_the_loader_loads(size: int, rank: int, pico: Blueprint) -> None:
     folder = resolve("pico")
-    weights, partition = load_part(
+    weights, partitions = load_part(
         folder, QwenConfig.from_folder(folder), rank, size, dtype=mx.float32
     )
     loaded = sum(weight.nbytes for weight in weights.values())
     assert pico.read_bytes(rank, size, 0) == loaded
     # A key and a value of 64 float32 for each of 6 layers.
-    cached = 6 * len(partition.kv_heads) * 2 * 64 * 4 * 100
+    cached = 6 * len(partitions[rank].kv_heads) * 2 * 64 * 4 * 100
     assert pico.read_bytes(rank, size, 100) == loaded + cached
 
 

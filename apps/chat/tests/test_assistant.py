@@ -1,6 +1,7 @@
 """The assistant: every option does something, and the cache changes nothing but the time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -252,8 +253,8 @@ def test_the_dtype_is_the_one_asked_for(talk: Talk, random: str, dtype: str) -> 
 
 def test_a_model_that_computes_nan_is_an_error_and_no_answer(talk: Talk, random: str) -> None:
     session = talk(random, max_tokens=5).session
-    norm = session.assistant.model.norm
-    norm.weight = norm.weight * float("nan")
+    model = session.assistant.model
+    model.norm = replace(model.norm, weight=model.norm.weight * float("nan"))
     with pytest.raises(ChatError, match="computes no numbers"):
         session.ask("one")
     assert session.conversation.turns == []

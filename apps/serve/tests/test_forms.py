@@ -192,7 +192,7 @@ def test_a_strict_function_is_called_by_its_schema_or_not_at_all(text: str) -> N
     functions = [Tool.model_validate(each).function for each in tools]
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
     tokens = [*tokenizer.encode(text), min(tokenizer.eos_token_ids)]
-    assert (compiler.compile(text_or_calls(functions)).admits(tokens) == len(tokens)) == fine
+    assert (compiler.compile(text_or_calls(functions)).num_allowed(tokens) == len(tokens)) == fine
 
 
 @pytest.mark.parametrize("broken", ['{"name": "nothing"', "x", '\n{"name": "map", "arguments": 1}'])
@@ -201,7 +201,7 @@ def test_beside_strict_functions_what_begins_as_a_call_is_one(broken: str) -> No
     functions = [Tool.model_validate(tool(name, "Oslo", strict=True)).function for name in ("map",)]
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
     tokens = tokenizer.encode(f"so: <tool_call>{broken}")
-    assert compiler.compile(text_or_calls(functions)).admits(tokens) < len(tokens)
+    assert compiler.compile(text_or_calls(functions)).num_allowed(tokens) < len(tokens)
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -33,7 +33,7 @@ def test_a_draft_model_guesses_and_beginnings_survive_a_restart(
     ready = first.wait_for("ready")
     assert (ready["draft_model"], ready["speculation"]) == ("pico", 4)
     assert ask(first) == (expected, 0)
-    drafted = first.metric("tinyllm_drafted_tokens_total")
+    drafted = first.metric("tinyllm_draft_tokens_total")
     # It is the model itself: only what it guesses after the end of the answer is wrong.
     assert 0 <= drafted - first.metric("tinyllm_accepted_tokens_total") <= 4 < drafted
     assert first.stop() == 0
@@ -62,7 +62,7 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         service = Service(settings)
         await service.start()
         try:
-            return service.engine._made.settings
+            return service.engine.settings
         finally:
             await service.engine.close()
 

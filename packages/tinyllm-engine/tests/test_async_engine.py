@@ -1,4 +1,4 @@
-"""Tokens that are awaited. Each test has an engine, and a loop, of its own."""
+"""AsyncEngine. Each test has an engine and an event loop of its own."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from tinyllm_engine import (
     RequestError,
     async_engine,
 )
-from tinyllm_engine.embedding import Embedding
+from tinyllm_engine.embedding import EmbeddingRequest
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
 
@@ -52,7 +52,7 @@ async def until_idle(engine: AsyncEngine) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_many_at_once_get_what_each_gets_alone(prompts: list[list[int]]) -> None:
+def test_concurrent_streams_get_the_tokens_of_single_ones(prompts: list[list[int]]) -> None:
     async def test(engine: AsyncEngine) -> None:
         alone = [await collect(engine, Request(prompt, 12)) for prompt in prompts]
         together = await asyncio.gather(*(collect(engine, Request(p, 12)) for p in prompts))
@@ -64,7 +64,7 @@ def test_many_at_once_get_what_each_gets_alone(prompts: list[list[int]]) -> None
 
 
 @pytest.mark.parametrize("received", [0, 1, 5])
-def test_who_goes_away_leaves_no_page_behind(prompts: list[list[int]], received: int) -> None:
+def test_a_closed_stream_frees_its_pages(prompts: list[list[int]], received: int) -> None:
     async def test(engine: AsyncEngine) -> None:
         stream = engine.stream(Request(prompts[6], 500, ignore_end=True))
         for _ in range(received):
@@ -77,7 +77,7 @@ def test_who_goes_away_leaves_no_page_behind(prompts: list[list[int]], received:
 
 
 @pytest.mark.parametrize("delay", [0, 0.001, 0.02, 0.1])
-def test_a_cancelled_task_takes_its_request_back_in_any_phase(
+def test_a_cancelled_task_frees_its_pages_in_any_phase(
     prompts: list[list[int]], delay: float
 ) -> None:
     async def test(engine: AsyncEngine) -> None:
@@ -88,14 +88,14 @@ def test_a_cancelled_task_takes_its_request_back_in_any_phase(
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        await engine.embed(prompts[0])  # an errand after theirs: they have been done
+        await engine.embed(prompts[0])  # a call after theirs: they have been run
         await until_idle(engine)
         assert engine.stats.pages_used == 0
 
     run(test)
 
 
-def test_draining_ends_what_is_under_way_and_refuses_what_comes(prompts: list[list[int]]) -> None:
+def test_draining_finishes_running_requests_and_refuses_new_ones(prompts: list[list[int]]) -> None:
     async def test(engine: AsyncEngine) -> None:
         task = asyncio.create_task(collect(engine, Request(prompts[0], 30, ignore_end=True)))
         await asyncio.sleep(0.01)
@@ -111,11 +111,11 @@ def test_draining_ends_what_is_under_way_and_refuses_what_comes(prompts: list[li
     run(test)
 
 
-def test_texts_whose_direction_is_wanted_do_not_stall_those_who_are_answered(
+def test_embeddings_do_not_stall_running_requests(
     prompts: list[list[int]],
 ) -> None:
     text = prompts[6] * 8
-    chunk = 32  # as many tokens as a pace that is in a hurry allows
+    chunk = 32  # the fewest tokens of a PrefillBudget
 
     def hasty() -> Engine:
         engine = make()
@@ -134,23 +134,23 @@ def test_texts_whose_direction_is_wanted_do_not_stall_those_who_are_answered(
         one, *others = embeddings.result()
         for other in others:
             assert other == pytest.approx(one, abs=1e-5)
-        # A token after each chunk, as a rule; all texts in one go would leave time for a few.
+        # One token after each chunk as a rule; uninterrupted texts would leave time for a few.
         assert tokens > 2 * len(text) // chunk
 
     run(test, hasty)
 
 
-def test_directions_of_many_texts_are_computed_one_after_the_other(
+def test_embeddings_are_computed_one_after_the_other(
     prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunks: list[Embedding] = []
-    advance = Embedding.advance
+    chunks: list[EmbeddingRequest] = []
+    advance = EmbeddingRequest.advance
 
-    def noted(embedding: Embedding) -> list[float] | None:
+    def noted(embedding: EmbeddingRequest) -> list[float] | None:
         chunks.append(embedding)
         return advance(embedding)
 
-    monkeypatch.setattr(Embedding, "advance", noted)
+    monkeypatch.setattr(EmbeddingRequest, "advance", noted)
 
     def in_chunks() -> Engine:
         engine = make()
@@ -165,7 +165,7 @@ def test_directions_of_many_texts_are_computed_one_after_the_other(
     assert len([text for text, _ in groupby(chunks, key=id)]) == 3
 
 
-def test_an_idle_engine_gives_memory_back(
+def test_an_idle_engine_frees_memory(
     prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_engine, "IDLE_SECONDS", 0.05)
@@ -182,7 +182,7 @@ def test_an_idle_engine_gives_memory_back(
     run(test)
 
 
-def test_closing_fails_what_is_under_way(prompts: list[list[int]]) -> None:
+def test_closing_fails_running_requests(prompts: list[list[int]]) -> None:
     async def test(engine: AsyncEngine) -> None:
         task = asyncio.create_task(collect(engine, Request(prompts[0], 1500, ignore_end=True)))
         await asyncio.sleep(0.05)
@@ -193,7 +193,7 @@ def test_closing_fails_what_is_under_way(prompts: list[list[int]]) -> None:
     run(test)
 
 
-def test_a_request_that_cannot_be_served_is_the_askers(prompts: list[list[int]]) -> None:
+def test_an_invalid_request_fails_alone(prompts: list[list[int]]) -> None:
     async def test(engine: AsyncEngine) -> None:
         with pytest.raises(RequestError, match="below"):
             await collect(engine, Request([10**9]))
@@ -209,7 +209,7 @@ class BrokenEngine(Engine):
         raise RuntimeError("the memory is on fire")
 
 
-def test_an_engine_that_fails_fails_everybody_and_says_why(prompts: list[list[int]]) -> None:
+def test_a_failed_engine_fails_all_requests_with_the_reason(prompts: list[list[int]]) -> None:
     async def test(engine: AsyncEngine) -> None:
         for _ in range(2):
             with pytest.raises(EngineClosedError, match="on fire"):
@@ -220,7 +220,7 @@ def test_an_engine_that_fails_fails_everybody_and_says_why(prompts: list[list[in
     run(test, lambda: BrokenEngine(whole.model, whole.tokenizer))
 
 
-def test_who_knows_better_why_a_step_failed_is_heard(prompts: list[list[int]]) -> None:
+def test_the_failing_hook_can_give_a_better_reason(prompts: list[list[int]]) -> None:
     whole = make()
 
     async def main() -> None:
@@ -238,7 +238,7 @@ def test_who_knows_better_why_a_step_failed_is_heard(prompts: list[list[int]]) -
 
 
 class StuckEngine(Engine):
-    """Waits in its first step, and in every embedding, for what does not come."""
+    """Waits in its first step, and in every embedding, for an event that is never set."""
 
     forever = threading.Event()
 
@@ -246,13 +246,13 @@ class StuckEngine(Engine):
         self.forever.wait(60)
         return []
 
-    def embedding(self, tokens: Sequence[int]) -> Embedding:
+    def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
         self.forever.wait(60)
         return super().embedding(tokens)
 
 
 @pytest.mark.parametrize("embeds", [False, True])
-def test_a_step_that_never_ends_can_be_given_up(prompts: list[list[int]], embeds: bool) -> None:
+def test_fail_ends_a_step_that_never_returns(prompts: list[list[int]], embeds: bool) -> None:
     async def test(engine: AsyncEngine) -> None:
         asked = engine.embed(prompts[0]) if embeds else collect(engine, Request(prompts[0]))
         waiting = asyncio.create_task(asked)
@@ -273,7 +273,7 @@ def test_a_step_that_never_ends_can_be_given_up(prompts: list[list[int]], embeds
     run(test, lambda: StuckEngine(whole.model, whole.tokenizer))
 
 
-def test_what_loading_raises_start_raises() -> None:
+def test_start_raises_the_error_of_loading() -> None:
     def fails() -> Engine:
         raise ValueError("no such model")
 
@@ -284,7 +284,7 @@ def test_what_loading_raises_start_raises() -> None:
     asyncio.run(main())
 
 
-def test_an_engine_that_was_not_started_says_so(prompts: list[list[int]]) -> None:
+def test_an_engine_that_was_not_started_refuses_requests(prompts: list[list[int]]) -> None:
     async def main() -> None:
         with pytest.raises(EngineClosedError, match="not started"):
             await collect(AsyncEngine(make), Request(prompts[0]))

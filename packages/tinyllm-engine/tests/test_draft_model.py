@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request
+from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestState
 from tinyllm_engine.kv.page_pool import PagePool
-from tinyllm_engine.sequence import Sequence as Tokens
-from tinyllm_engine.speculative.coverage import Coverage
-from tinyllm_engine.testing import Oracle, run_schedule
+from tinyllm_engine.speculative.draft_progress import DraftProgress
+from tinyllm_engine.testing import Oracle, run_schedule, state_without_model
 from tinyllm_ops.testing import assert_close, exact
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -19,7 +18,7 @@ Model = tuple[Qwen, Tokenizer]
 
 
 def noise(pico: Model, **fields: object) -> Qwen:
-    """A model of one random block, whose guesses are wrong."""
+    """A model of one random block, whose draft tokens are wrong."""
     config = replace(pico[0].config, num_hidden_layers=1, **fields)
     mx.random.seed(1)
     shapes = expected_shapes(config).items()
@@ -27,8 +26,8 @@ def noise(pico: Model, **fields: object) -> Qwen:
     return Qwen(config, weights, ops=pico[0].ops)
 
 
-def answer(handle: Handle) -> list[int]:
-    return handle.sequence.tokens[len(handle.request.prompt) :]
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
 
 
 def finish(engine: Engine) -> int:
@@ -40,10 +39,10 @@ def finish(engine: Engine) -> int:
     return steps
 
 
-def assert_pages_are_alike(engine: Engine, sequence: Tokens) -> None:
-    """What a draft model that is the model itself has computed is what the model has."""
-    length = engine._drafter._coverage.reach(sequence)
-    pages = mx.array(sequence.pages, dtype=mx.int32)
+def assert_pages_are_alike(engine: Engine, request: RequestState) -> None:
+    """Compare the pages of a draft model that is the model itself with the model's."""
+    length = engine._drafter._progress.computed(request)
+    pages = mx.array(request.pages, dtype=mx.int32)
     for own, draft in zip(engine._runner._caches, engine._drafter._runner._caches, strict=True):
         for expected, actual in ((own.keys, draft.keys), (own.values, draft.values)):
             rows = [
@@ -54,7 +53,7 @@ def assert_pages_are_alike(engine: Engine, sequence: Tokens) -> None:
 
 @pytest.mark.parametrize("is_right", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_guessed_a_request_gets_what_it_gets_alone(
+def test_any_draft_leaves_the_tokens_of_a_request_alone(
     pico: Model, prompts: list[list[int]], generated: Oracle, seed: int, is_right: bool
 ) -> None:
     draft = pico[0] if is_right else noise(pico)
@@ -62,7 +61,9 @@ def test_whatever_is_guessed_a_request_gets_what_it_gets_alone(
     assert tally.drafted > 0
 
 
-def test_a_model_guesses_itself_right(pico: Model, prompts: list[list[int]]) -> None:
+def test_a_model_that_drafts_for_itself_is_always_accepted(
+    pico: Model, prompts: list[list[int]]
+) -> None:
     """In batches, after preemptions, on pages that others filled: a wrong key shows at once."""
     page = PagePool(pico[0], EngineSettings(4, memory_bytes=1 << 24), pico[0]).page_bytes
     longest = -(-(max(map(len, prompts)) + 30) // 4)
@@ -74,7 +75,7 @@ def test_a_model_guesses_itself_right(pico: Model, prompts: list[list[int]]) -> 
         finish(engine)
         assert engine.stats.cached_tokens > 0 or not again
     assert engine.stats.preemptions > 0
-    assert engine.stats.drafted_tokens == engine.stats.accepted_tokens > 0
+    assert engine.stats.draft_tokens == engine.stats.accepted_tokens > 0
 
 
 def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
@@ -82,11 +83,11 @@ def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
 ) -> None:
     engine = Engine(*pico, EngineSettings(speculation=4), draft=pico[0])
     handles = [engine.add(Request(prompt, 50, ignore_end=True)) for prompt in prompts[:3]]
-    coverage = engine._drafter._coverage
+    progress = engine._drafter._progress
     for _ in range(12):
         engine.step()
-        running = [handle.sequence for handle in handles if handle.finish_reason is None]
-        assert all(coverage.reach(sequence) >= sequence.computed - 1 for sequence in running)
+        running = [handle for handle in handles if handle.finish_reason is None]
+        assert all(progress.computed(request) >= request.computed - 1 for request in running)
     assert not engine.has_work
 
 
@@ -99,45 +100,45 @@ def test_a_page_that_is_copied_is_copied_for_both(pico: Model, prompts: list[lis
     handle = engine.add(Request(prompt, 40, ignore_end=True))
     engine.step()
     assert handle.usage.cached_tokens == 63
-    assert engine._drafter._coverage.reach(handle.sequence) == 63
-    assert_pages_are_alike(engine, handle.sequence)
+    assert engine._drafter._progress.computed(handle) == 63
+    assert_pages_are_alike(engine, handle)
     finish(engine)
-    assert engine.stats.drafted_tokens == engine.stats.accepted_tokens > 0
+    assert engine.stats.draft_tokens == engine.stats.accepted_tokens > 0
 
 
-def test_pages_that_the_draft_model_has_not_filled_are_filled_before_it_guesses(
+def test_missing_pages_are_computed_before_the_draft_model_proposes(
     pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = EngineSettings(4, speculation=3, prefill_tokens=16)
     engine = Engine(*pico, settings, draft=pico[0])
     with monkeypatch.context() as paused:
-        paused.setattr(engine._drafter.acceptance, "is_poor", lambda _: True)
+        paused.setattr(engine._drafter.acceptance, "is_paused", lambda _: True)
         first = engine.add(Request(prompts[0], 60, ignore_end=True))
         finish(engine)
-    assert engine.stats.drafted_tokens == 0
-    text = list(first.sequence.tokens)
+    assert engine.stats.draft_tokens == 0
+    text = list(first.tokens)
     handles = [
         engine.add(Request([*text, *more], 20, ignore_end=True)) for more in ([5], prompts[1])
     ]
     for _ in range(7):
         engine.step()
         for handle in handles:
-            if handle.sequence.pages:
-                assert_pages_are_alike(engine, handle.sequence)
-    assert all(engine._drafter._coverage.reach(h.sequence) > len(text) for h in handles)
+            if handle.pages:
+                assert_pages_are_alike(engine, handle)
+    assert all(engine._drafter._progress.computed(h) > len(text) for h in handles)
     finish(engine)
     assert all(handle.usage.cached_tokens >= len(text) // 4 * 4 - 4 for handle in handles)
-    assert engine.stats.drafted_tokens == engine.stats.accepted_tokens > 0
+    assert engine.stats.draft_tokens == engine.stats.accepted_tokens > 0
 
 
-def test_poor_guesses_are_given_up_for_a_while(pico: Model, prompts: list[list[int]]) -> None:
+def test_rejected_drafts_pause_speculation(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico, EngineSettings(speculation=4), draft=noise(pico))
     engine.add(Request(prompts[0], 100, ignore_end=True))
     finish(engine)
-    assert 0 < engine.stats.drafted_tokens < 100
+    assert 0 < engine.stats.draft_tokens < 100
 
 
-def test_guesses_keep_to_the_grammar(pico: Model, prompts: list[list[int]]) -> None:
+def test_drafts_keep_to_the_grammar(pico: Model, prompts: list[list[int]]) -> None:
     grammar = Grammar.regex("(norm|rope){4}x{6}")
     request = Request(prompts[0], 60, SamplingParams(temperature=1.0, seed=2), grammar=grammar)
     alone = Engine(*pico)
@@ -149,7 +150,7 @@ def test_guesses_keep_to_the_grammar(pico: Model, prompts: list[list[int]]) -> N
     assert answer(handle) == answer(wanted)
 
 
-def test_ids_that_only_one_model_has_end_the_guesses_of_one_text(
+def test_ids_unknown_to_the_draft_model_end_the_drafts_of_one_request(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     padded = noise(pico, vocab_size=pico[0].config.vocab_size + 8)
@@ -158,7 +159,7 @@ def test_ids_that_only_one_model_has_end_the_guesses_of_one_text(
     handles = [engine.add(Request(each, 9, ignore_end=True)) for each in (prompt, prompts[0])]
     for _ in range(3):
         engine.step()
-    reached = [engine._drafter._coverage.reach(handle.sequence) for handle in handles]
+    reached = [engine._drafter._progress.computed(handle) for handle in handles]
     assert reached[0] == 0 < reached[1]
     finish(engine)
 
@@ -178,14 +179,15 @@ def test_both_models_share_the_memory(pico: Model) -> None:
     assert both.nbytes == both.num_pages * both.page_bytes <= 1 << 22
 
 
-def test_coverage_ends_at_the_first_gap() -> None:
-    coverage = Coverage(num_pages=4, page_size=4)
-    sequence = Tokens(Request([1] * 12), 0, [1] * 12, computed=10, pages=[2, 0, 3])
-    assert coverage.reach(sequence) == 0
-    coverage.extend(sequence, 0, 10)
-    assert coverage.reach(sequence) == 10
-    coverage.copy(0, 1)
-    coverage.cut(sequence, 6, 9)
-    assert coverage.reach(sequence) == 6
-    sequence.pages[1] = 1
-    assert coverage.reach(sequence) == 8
+def test_draft_progress_ends_at_the_first_gap() -> None:
+    progress = DraftProgress(num_pages=4, page_size=4)
+    request = state_without_model(Request([1] * 12))
+    request.computed, request.pages = 10, [2, 0, 3]
+    assert progress.computed(request) == 0
+    progress.extend(request, 0, 10)
+    assert progress.computed(request) == 10
+    progress.copy(0, 1)
+    progress.cut(request, 6, 9)
+    assert progress.computed(request) == 6
+    request.pages[1] = 1
+    assert progress.computed(request) == 8

@@ -1,16 +1,19 @@
-"""The engine gives each request what `generate` gives it alone, whatever else happens."""
+"""Each request gets the tokens that `generate` gives it alone."""
 
 import mlx.core as mx
 import pytest
-from tinyllm_engine import Engine, EngineFullError, EngineSettings, Handle, Request, RequestError
+from tinyllm_engine import (
+    Engine,
+    EngineFullError,
+    EngineSettings,
+    Request,
+    RequestError,
+    RequestState,
+)
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
-from tinyllm_layers import Ranks
+from tinyllm_layers import Batch
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
-from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.weights import load_part
-from tinyllm_qwen.parallel.share import Share
-from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 Model = tuple[Qwen, Tokenizer]
 
@@ -20,12 +23,12 @@ def finish(engine: Engine) -> None:
         engine.step()
 
 
-def answer(handle: Handle) -> list[int]:
-    return handle.sequence.tokens[len(handle.request.prompt) :]
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_a_request_gets_what_it_gets_alone(
+def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
 ) -> None:
     tally = run_schedule(*pico, prompts, generated, seed)
@@ -33,7 +36,7 @@ def test_whatever_happens_a_request_gets_what_it_gets_alone(
     assert tally.tokens > 0
 
 
-def test_a_token_that_differs_and_a_page_that_is_lost_are_seen(
+def test_run_schedule_reports_wrong_tokens_and_lost_pages(
     pico: Model, prompts: list[list[int]], generated: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(Oracle):
@@ -42,12 +45,12 @@ def test_a_token_that_differs_and_a_page_that_is_lost_are_seen(
 
     with pytest.raises(AssertionError, match=r"seed 0, Request.*: expected \[0"):
         run_schedule(*pico, prompts, Wrong(*pico), 0)
-    monkeypatch.setattr(BlockManager, "release", lambda *_: None)
+    monkeypatch.setattr(BlockManager, "free", lambda *_: None)
     with pytest.raises(AssertionError, match="seed 5: expected nothing left behind"):
         run_schedule(*pico, prompts, generated, 5, requests=1)
 
 
-def test_preemptions_do_happen_in_a_small_memory_and_lose_nothing(
+def test_preemptions_in_a_small_memory_lose_nothing(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
     settings = EngineSettings(page_size=4, memory_bytes=pages_of(pico[0], 16, 4))
@@ -59,7 +62,7 @@ def test_preemptions_do_happen_in_a_small_memory_and_lose_nothing(
         assert answer(handle) == generated(handle.request.prompt, 24, DRAWN)
 
 
-def test_text_that_repeats_itself_is_guessed_and_stays_the_same(
+def test_prompt_lookup_saves_steps_and_changes_no_token(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     prompt = prompts[0] * 6
@@ -122,6 +125,27 @@ def test_outputs_are_text_logprobs_and_a_reason(pico: Model, prompts: list[list[
     assert outputs[-1].usage.completion_tokens == len(outputs)
 
 
+def test_run_keeps_the_outputs_of_other_requests(
+    pico: Model, prompts: list[list[int]], generated: Oracle
+) -> None:
+    engine = Engine(*pico)
+    first, second, third = (engine.add(Request(prompt, 9)) for prompt in prompts[:3])
+    outputs = {handle: [] for handle in (first, second, third)}
+    outputs[first] += engine.run(first)
+    for mine, others in zip(engine.run(second), engine.run(third), strict=False):
+        outputs[second].append(mine)
+        outputs[third].append(others)
+    for handle in (second, third):
+        outputs[handle] += engine.run(handle)
+    for handle, found in outputs.items():
+        wanted = generated(handle.request.prompt, 9, GREEDY)
+        tokens = [output.token for output in found]
+        assert tokens == wanted[: len(tokens)] == answer(handle)[: len(tokens)]
+        assert len(tokens) >= len(wanted) - (handle is second)
+        assert not handle.outputs
+    assert not engine.has_work
+
+
 def test_end_tokens_can_be_ignored(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico)
     handle = engine.add(Request(prompts[0], 150, ignore_end=True))
@@ -138,7 +162,9 @@ def test_the_context_ends_a_text(pico: Model, prompts: list[list[int]]) -> None:
     assert len(list(engine.run(handle))) == 3
 
 
-def test_what_can_never_be_served_is_refused_at_once(pico: Model, prompts: list[list[int]]) -> None:
+def test_requests_that_can_never_be_served_are_refused(
+    pico: Model, prompts: list[list[int]]
+) -> None:
     model = pico[0]
     engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4)))
     vocab, context = model.config.vocab_size, model.config.context_length
@@ -162,7 +188,7 @@ def test_what_can_never_be_served_is_refused_at_once(pico: Model, prompts: list[
         Request([1], 0)
 
 
-def test_a_full_queue_says_so(pico: Model, prompts: list[list[int]]) -> None:
+def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico, EngineSettings(max_running=1, max_waiting=2))
     handles = [engine.add(Request(prompts[0], 4)) for _ in range(2)]
     with pytest.raises(EngineFullError, match="2 requests are waiting") as caught:
@@ -172,11 +198,11 @@ def test_a_full_queue_says_so(pico: Model, prompts: list[list[int]]) -> None:
     assert all(handle.finish_reason for handle in handles)
 
 
-def test_the_direction_of_a_text_does_not_depend_on_its_chunks(
-    pico: Model, prompts: list[list[int]]
-) -> None:
+def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]]) -> None:
     model = pico[0]
-    state = model.norm(model.hidden(mx.array([prompts[6]]), model.make_cache())[0, -1])
+    batch = Batch.at(0, 1, len(prompts[6]), "prefill")
+    h = model.hidden(mx.array([prompts[6]]), batch, model.make_cache())
+    state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
     for prefill_tokens in (2, 7, 512):
         engine = Engine(*pico, EngineSettings(prefill_tokens=prefill_tokens))
@@ -201,56 +227,53 @@ def test_settings_out_of_range_are_refused(name: str, number: int, message: str)
         EngineSettings(**{name: number})
 
 
-def test_too_little_memory_for_a_page_is_said(pico: Model) -> None:
+def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
     with pytest.raises(ValueError, match="what one page of 32 tokens takes"):
         Engine(*pico, EngineSettings(memory_bytes=100))
 
 
-@pytest.mark.parametrize("within", [3, 0])
-def test_no_process_takes_more_pages_than_another_has_room_for(pico: Model, within: int) -> None:
-    class Shared(Qwen):
-        def pages_within(self, memory_bytes: int, page_size: int, *, kv_bits: int | None) -> int:
-            assert memory_bytes == pages_of(model, 5, 4)
-            return within
+class Shared(Qwen):
+    """A model as one of two ranks sees it; all of it is here. It notes the scores asked for."""
 
-    model, tokenizer = pico
-    shared = Shared.__new__(Shared)
-    vars(shared).update(vars(model))
-    settings = EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4))
-    if within:
-        assert Engine(shared, tokenizer, settings).stats.pages_total == within
-    else:
-        with pytest.raises(ValueError, match="what one page of 4 tokens takes in each process"):
-            Engine(shared, tokenizer, settings)
-
-
-class Asked(Qwen):
-    """A model that notes what it was asked for after each pass."""
+    num_ranks = 2
 
     def __init__(self, model: Qwen) -> None:
         vars(self).update(vars(model))
         self.noted: list[int | None] = []
 
-    def head(self, h: mx.array) -> mx.array:
+    def __call__(self, *args: object, **rest: object) -> mx.array:
         self.noted.append(None)
-        return super().head(h)
+        return super().__call__(*args, **rest)
 
-    def best(self, h: mx.array, k: int) -> BestTokens:
+    def best(self, tokens: mx.array, batch: Batch, caches: list, k: int, **rest: object) -> object:
         self.noted.append(k)
-        return super().best(h, k)
+        return super().best(tokens, batch, caches, k, **rest)
 
 
-def test_ranks_are_asked_for_few_tokens_where_few_settle_the_choice(
+@pytest.mark.parametrize("within", [3, 0])
+def test_the_rank_with_the_most_layers_limits_the_pages(pico: Model, within: int) -> None:
+    class Larger(Shared):
+        def page_bytes(self, page_size: int, *, kv_bits: int | None) -> int:
+            return memory // within if within else memory + 1
+
+    model, tokenizer = pico
+    memory = pages_of(model, 6, 4)
+    settings = EngineSettings(page_size=4, memory_bytes=memory)
+    if within:
+        assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within
+    else:
+        with pytest.raises(ValueError, match="what one page of 4 tokens takes"):
+            Engine(Larger(model), tokenizer, settings)
+
+
+def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
-    folder, ops = resolve("pico"), pico[0].ops
-    weights, partition = load_part(folder, pico[0].config, 0, 1, dtype=mx.float32)
-    share = Share(Ranks(mx.distributed.init()), partition)
-    model = Asked(Qwen(pico[0].config, weights, ops=ops, share=share))
+    model = Shared(pico[0])
     few = SamplingParams(temperature=0.9, top_k=5, top_p=0.9, seed=8)
     for kinds, most, all_of in (
         ([GREEDY], 1, {1}),
-        ([GREEDY, few], 5, {1, 5}),  # 1 where those have ended that want more
+        ([GREEDY, few], 5, {1, 5}),  # 1 after the requests that want 5 have ended
         ([few, DRAWN], None, {None, 5}),
     ):
         model.noted.clear()
@@ -264,3 +287,28 @@ def test_ranks_are_asked_for_few_tokens_where_few_settle_the_choice(
             assert answer(handle) == generated(handle.request.prompt, 9, handle.request.sampling)
         assert most in model.noted
         assert set(model.noted) <= all_of
+
+
+def test_best_tokens_of_ranks_give_the_same_logprobs(pico: Model, prompts: list[list[int]]) -> None:
+    requests = [
+        Request(prompts[0], 6, logprobs=True),
+        Request(prompts[1], 6, SamplingParams(top_logprobs=3)),
+        Request(prompts[2], 6),
+        Request(prompts[3], 6, SamplingParams(temperature=0.9, top_k=5, seed=1, top_logprobs=3)),
+    ]
+    found = []
+    for model in (pico[0], Shared(pico[0])):
+        engine = Engine(model, pico[1])
+        handles = [engine.add(request) for request in requests]
+        found.append([list(engine.run(handle)) for handle in handles])
+    assert None not in model.noted
+    for alone, shared in zip(*found, strict=True):
+        assert [output.token for output in alone] == [output.token for output in shared]
+        for one, other in zip(alone, shared, strict=True):
+            assert (one.logprob is None) == (other.logprob is None) == (alone is found[0][2])
+            if one.logprob is not None:
+                assert other.logprob == pytest.approx(one.logprob, abs=1e-4)
+            assert [top.token for top in one.top] == [top.token for top in other.top]
+            assert [top.logprob for top in one.top] == pytest.approx(
+                [top.logprob for top in other.top], abs=1e-4
+            )

@@ -1,4 +1,4 @@
-"""Requests with a grammar: whatever the weights and the seed, the text is of its language."""
+"""Requests with a grammar are answered in its language, for any weights and seed."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from jsonschema import validate
-from tinyllm_engine import Engine, EngineSettings, Grammar, Handle, Request, RequestError
+from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestError, RequestState
 from tinyllm_engine.grammar.compiler import GrammarCompiler
-from tinyllm_engine.grammar.reasoning_prefix import Preamble
+from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -39,7 +39,7 @@ GRAMMARS = [Grammar.json_schema(SCHEMA), Grammar.regex(DATE), Grammar.lark(SUMS)
 
 @pytest.fixture(scope="module")
 def noise(pico: Model) -> Model:
-    """A model that says anything: one block of random weights, all tokens about equally likely."""
+    """A model of one layer of random weights: all tokens are about equally likely."""
     config = replace(pico[0].config, num_hidden_layers=1)
     mx.random.seed(1)
     shapes = expected_shapes(config).items()
@@ -47,8 +47,8 @@ def noise(pico: Model) -> Model:
     return Qwen(config, weights, ops=pico[0].ops), pico[1]
 
 
-def answer(handle: Handle) -> list[int]:
-    return handle.sequence.tokens[len(handle.request.prompt) :]
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
 
 
 def finish(engine: Engine) -> None:
@@ -57,7 +57,7 @@ def finish(engine: Engine) -> None:
 
 
 def check(grammar: Grammar, said: str) -> None:
-    """With parsers that know nothing of llguidance."""
+    """Check a text with parsers other than llguidance."""
     if grammar.kind == "json_schema":
         validate(json.loads(said), SCHEMA)
     elif grammar.kind == "regex":
@@ -68,7 +68,7 @@ def check(grammar: Grammar, said: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_texts_are_of_their_languages_and_others_are_as_without_them(
+def test_constrained_requests_conform_and_leave_other_requests_alone(
     noise: Model, prompts: list[list[int]], seed: int
 ) -> None:
     drawn = SamplingParams(temperature=1.0, seed=seed)
@@ -87,7 +87,7 @@ def test_texts_are_of_their_languages_and_others_are_as_without_them(
     finish(engine)
     assert [answer(handle) for handle in others] == [answer(handle) for handle in wanted]
     for handle in constrained:
-        if handle.finish_reason == "length":  # greedy noise says one thing for ever
+        if handle.finish_reason == "length":  # greedy noise repeats itself for ever
             assert handle.request.sampling.is_greedy
             continue
         assert handle.finish_reason == "stop"
@@ -115,12 +115,12 @@ def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[
     handles = [engine.add(request) for request in requests]
     finish(engine)
     assert engine.stats.preemptions > 0
-    assert engine.stats.drafted_tokens > 0
+    assert engine.stats.draft_tokens > 0
     assert [answer(handle) for handle in handles] == [answer(handle) for handle in wanted]
 
 
 @pytest.mark.parametrize(("mark", "seed"), [("e", 1), ("e", 2), ("er", 3)])
-def test_a_grammar_after_a_mark_leaves_what_is_before_it_alone(
+def test_a_grammar_after_a_mark_leaves_the_text_before_it_alone(
     noise: Model, prompts: list[list[int]], mark: str, seed: int
 ) -> None:
     engine = Engine(*noise, EngineSettings(speculation=3))
@@ -168,14 +168,14 @@ def test_any_object_is_an_object(noise: Model, prompts: list[list[int]]) -> None
 
 
 def all_said(engine: Engine, prompt: list[int], grammar: Grammar) -> set[str]:
-    """What comes of a grammar with several seeds."""
+    """Return the answers for a grammar with several seeds."""
     drawn = [SamplingParams(temperature=1.0, seed=seed) for seed in range(12)]
     handles = [engine.add(Request(prompt, 200, each, grammar=grammar)) for each in drawn]
     finish(engine)
     return {engine.tokenizer.decode(answer(handle)) for handle in handles}
 
 
-def test_one_of_some_texts_is_said_to_the_letter(noise: Model, prompts: list[list[int]]) -> None:
+def test_a_choice_gives_one_of_its_texts_exactly(noise: Model, prompts: list[list[int]]) -> None:
     found = all_said(Engine(*noise), prompts[0], Grammar.choice(WORDS))
     assert len(found) > 1
     assert found <= set(WORDS)
@@ -203,7 +203,7 @@ def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[lis
         (Grammar.json_schema("[" * 100_000), "recursion"),
     ],
 )
-def test_a_grammar_that_is_none_is_refused_with_the_reason(
+def test_an_invalid_grammar_is_refused_with_the_reason(
     pico: Model, grammar: Grammar, reason: str
 ) -> None:
     engine = Engine(*pico)
@@ -212,7 +212,7 @@ def test_a_grammar_that_is_none_is_refused_with_the_reason(
     assert not engine.has_work
 
 
-def test_what_cannot_end_is_refused(pico: Model) -> None:
+def test_requests_that_cannot_end_are_refused(pico: Model) -> None:
     with pytest.raises(RequestError, match="ignore_end"):
         Request([1], grammar=Grammar.json_object(), ignore_end=True)
 
@@ -224,35 +224,33 @@ def test_what_cannot_end_is_refused(pico: Model) -> None:
         GrammarCompiler(Endless(), 10).compile(Grammar.json_object())
 
 
-def test_a_mark_is_found_wherever_tokens_cut_it() -> None:
+def test_a_mark_is_found_across_tokens() -> None:
     words = [b"a", b"aab", b"ab", b"b", b"abx", b"aabaab", b"", b"x"]
-    preamble = Preamble("aab", words)
-    assert [preamble.next(0, token) for token in range(8)] == [1, 3, 0, 0, 0, 3, 0, 0]
-    assert [preamble.next(1, token) for token in range(8)] == [2, 3, 3, 0, 3, 3, 1, 0]
-    assert preamble.next(2, 0) == 2  # of "aaa" the mark can still begin with the last two
-    assert preamble.allowed(0).tolist() == [True] * 5 + [False] + [True] * 2
-    assert preamble.allowed(1).tolist() == [True] * 4 + [False, False, True, True]
-    assert preamble.is_over(3)
-    assert Preamble("", words).is_over(0)
+    prefix = ReasoningPrefix("aab", words)
+    assert [prefix.next(0, token) for token in range(8)] == [1, 3, 0, 0, 0, 3, 0, 0]
+    assert [prefix.next(1, token) for token in range(8)] == [2, 3, 3, 0, 3, 3, 1, 0]
+    assert prefix.next(2, 0) == 2  # the last two of "aaa" may begin the mark
+    assert prefix.allowed(0).tolist() == [True] * 5 + [False] + [True] * 2
+    assert prefix.allowed(1).tolist() == [True] * 4 + [False, False, True, True]
+    assert prefix.is_over(3)
+    assert ReasoningPrefix("", words).is_over(0)
 
 
-def test_a_preamble_begins_with_its_opening_and_nothing_else() -> None:
+def test_a_reasoning_prefix_begins_with_its_opening() -> None:
     words = [b"<", b"<t>", b"<t>a", b"t", b"t>xaab", b"a", b"", b"<t>aabx"]
-    preamble = Preamble("aab", words, "<t>")
-    assert preamble.allowed(0).tolist() == [True, True, True] + [False] * 5
-    assert [preamble.next(0, token) for token in range(3)] == [1, 3, 4]
-    assert preamble.allowed(1).tolist() == [False] * 3 + [True, True] + [False] * 3
-    assert [preamble.next(1, token) for token in (3, 4)] == [2, 6]
-    assert preamble.allowed(3).tolist() == [True] * 7 + [False]
-    assert [preamble.next(3, token) for token in (0, 5)] == [3, 4]
-    assert preamble.is_over(6)
-    assert not preamble.is_over(3)
+    prefix = ReasoningPrefix("aab", words, "<t>")
+    assert prefix.allowed(0).tolist() == [True, True, True] + [False] * 5
+    assert [prefix.next(0, token) for token in range(3)] == [1, 3, 4]
+    assert prefix.allowed(1).tolist() == [False] * 3 + [True, True] + [False] * 3
+    assert [prefix.next(1, token) for token in (3, 4)] == [2, 6]
+    assert prefix.allowed(3).tolist() == [True] * 7 + [False]
+    assert [prefix.next(3, token) for token in (0, 5)] == [3, 4]
+    assert prefix.is_over(6)
+    assert not prefix.is_over(3)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_comes_before_a_grammar_may_have_to_begin_with_something(
-    noise: Model, prompts: list[list[int]], seed: int
-) -> None:
+def test_an_opening_is_enforced(noise: Model, prompts: list[list[int]], seed: int) -> None:
     engine = Engine(*noise, EngineSettings(speculation=3))
     bans = dict.fromkeys(engine.tokenizer.eos_token_ids, -100.0)
     drawn = SamplingParams(temperature=1.0, seed=seed, logit_bias=bans)

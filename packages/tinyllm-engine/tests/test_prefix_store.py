@@ -1,4 +1,4 @@
-"""Kept pages survive a restart, and a file that is not right stops nobody."""
+"""The prefix cache survives a restart, and a wrong file stops no engine."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_engine import AsyncEngine, Engine, EngineSettings, Handle, Request
-from tinyllm_engine.kv.fingerprint import fingerprint
+from tinyllm_engine import AsyncEngine, Engine, EngineSettings, Request, RequestState
 from tinyllm_engine.kv.page_pool import PagePool
+from tinyllm_engine.kv.prefix_store import model_fingerprint
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, load
 
 Model = tuple[Qwen, Tokenizer]
@@ -24,11 +24,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "prefixes"
 
 
-def answer(handle: Handle) -> list[int]:
-    return handle.sequence.tokens[len(handle.request.prompt) :]
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
 
 
-def ask(engine: Engine, prompts: list[list[int]]) -> list[Handle]:
+def ask(engine: Engine, prompts: list[list[int]]) -> list[RequestState]:
     handles = [engine.add(Request(prompt, 12)) for prompt in prompts]
     while engine.has_work:
         engine.step()
@@ -36,16 +36,16 @@ def ask(engine: Engine, prompts: list[list[int]]) -> list[Handle]:
 
 
 @pytest.mark.parametrize("bits", [None, 8])
-def test_the_next_engine_has_what_this_one_computed(
+def test_the_next_engine_loads_the_prefix_cache(
     pico: Model, prompts: list[list[int]], path: Path, bits: int | None
 ) -> None:
     settings = replace(SETTINGS, kv_bits=bits, prefix_path=path)
     first = Engine(*pico, settings)
     wanted = [answer(handle) for handle in ask(first, prompts)]
     saved = first.save_prefixes()
-    assert saved == first.stats.pages_kept > 10
+    assert saved == first.stats.pages_cached > 10
     second = Engine(*pico, settings)
-    assert second.stats.pages_kept == saved
+    assert second.stats.pages_cached == saved
     handles = ask(second, prompts)
     assert [answer(handle) for handle in handles] == wanted
     for handle in handles:
@@ -55,31 +55,34 @@ def test_the_next_engine_has_what_this_one_computed(
 
 
 @pytest.mark.parametrize("cap", [None, 7])
-def test_pages_come_back_exactly_and_in_the_order_in_which_they_were_used(
+def test_pages_and_their_order_of_eviction_are_restored_exactly(
     pico: Model, prompts: list[list[int]], path: Path, cap: int | None
 ) -> None:
     first = Engine(*pico, SETTINGS)
     ask(first, prompts)
-    under_way = first.add(Request(prompts[3], 30, ignore_end=True))
+    running = first.add(Request(prompts[3], 30, ignore_end=True))
     for _ in range(20):
         first.step()
-    assert under_way.finish_reason is None
+    assert running.finish_reason is None
     saved = first.save_prefixes(path)
-    assert saved > first.stats.pages_kept
+    assert saved > first.stats.pages_cached
     limit = None if cap is None else cap * PagePool(pico[0], SETTINGS).page_bytes
     second = Engine(*pico, replace(SETTINGS, prefix_path=path, prefix_cache_bytes=limit))
-    before, after = list(first._pages.named().items()), list(second._pages.named().items())
+    before, after = (
+        list(first._pages.registered().items()),
+        list(second._pages.registered().items()),
+    )
     before = before[-len(after) :]
     assert len(after) == (cap or saved)
     assert [key for key, _ in before] == [key for key, _ in after]
-    assert before[-1][1] == under_way.sequence.pages[0]  # held, and the first of its text
+    assert before[-1][1] == running.pages[0]  # held, and the first of its text
     pages = [mx.array([page for _, page in named]) for named in (before, after)]
     for old, new in zip(first._runner._caches, second._runner._caches, strict=True):
         for kept, restored in zip(old.arrays, new.arrays, strict=True):
             assert mx.array_equal(kept[pages[0]], restored[pages[1]])
 
 
-def test_no_more_is_kept_than_the_cap_allows_and_it_is_what_was_used_last(
+def test_the_limit_keeps_the_most_recently_used_pages(
     pico: Model, prompts: list[list[int]], path: Path
 ) -> None:
     first = Engine(*pico, SETTINGS)
@@ -89,16 +92,16 @@ def test_no_more_is_kept_than_the_cap_allows_and_it_is_what_was_used_last(
     page = PagePool(pico[0], SETTINGS).page_bytes
     capped = replace(SETTINGS, prefix_path=path, prefix_cache_bytes=5 * page + 1)
     second = Engine(*pico, capped)
-    assert second.stats.pages_kept == 5 < everything
+    assert second.stats.pages_cached == 5 < everything
     assert second.save_prefixes() == 5
     (handle,) = ask(second, [prompts[3]])
     assert handle.usage.cached_tokens >= min(len(prompts[3]) // 8, 5) * 8
     small = replace(SETTINGS, prefix_path=path, memory_bytes=3 * page)
-    assert Engine(*pico, small).stats.pages_kept == 3
+    assert Engine(*pico, small).stats.pages_cached == 3
     none = replace(SETTINGS, prefix_path=path, prefix_cache_bytes=0)
-    assert Engine(*pico, none).stats.pages_kept == 0
+    assert Engine(*pico, none).stats.pages_cached == 0
     off = replace(SETTINGS, prefix_path=path, prefix_cache=False)
-    assert Engine(*pico, off).stats.pages_kept == 0
+    assert Engine(*pico, off).stats.pages_cached == 0
 
 
 def test_pages_of_another_model_or_layout_are_ignored(
@@ -109,15 +112,18 @@ def test_pages_of_another_model_or_layout_are_ignored(
     first.save_prefixes(path)
     settings = replace(SETTINGS, prefix_path=path)
     other = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
-    mlp = other.blocks[2].mlp
-    mlp.w_down = replace(mlp.w_down, scales=mlp.w_down.scales * 1.01)
+    layers = list(other.layers)
+    w_down = layers[2].mlp.w_down
+    mlp = replace(layers[2].mlp, w_down=replace(w_down, scales=w_down.scales * 1.01))
+    layers[2] = replace(layers[2], mlp=mlp)
+    other.layers = tuple(layers)
     engines = [
         Engine(other, pico[1], settings),
         Engine(*pico, replace(settings, page_size=16)),
         Engine(*pico, replace(settings, kv_bits=8)),
     ]
     for engine in engines:
-        assert engine.stats.pages_kept == 0
+        assert engine.stats.pages_cached == 0
         ask(engine, prompts[:1])
     assert len(caplog.records) == len(engines)
     assert all("of another model" in record.message for record in caplog.records)
@@ -126,7 +132,7 @@ def test_pages_of_another_model_or_layout_are_ignored(
 @pytest.mark.parametrize(
     "damage", ["truncated", "empty", "text", "one bit", "folder", "other file"]
 )
-def test_a_file_that_is_damaged_is_said_and_ignored(
+def test_a_damaged_file_is_logged_and_ignored(
     pico: Model, prompts: list[list[int]], path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     first = Engine(*pico, SETTINGS)
@@ -144,14 +150,14 @@ def test_a_file_that_is_damaged_is_said_and_ignored(
         lengths = {"truncated": len(data) - 50, "empty": 0, "one bit": len(data)}
         path.write_bytes(data[: lengths[damage]] if damage in lengths else b"hello, world\n" * 9)
     engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
-    assert engine.stats.pages_kept == 0
+    assert engine.stats.pages_cached == 0
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert str(path) in record.message
     ask(engine, prompts[:1])
 
 
-def test_what_cannot_be_written_is_said_and_leaves_the_old_file(
+def test_a_failed_write_is_logged_and_leaves_the_old_file(
     pico: Model,
     prompts: list[list[int]],
     path: Path,
@@ -175,12 +181,12 @@ def test_what_cannot_be_written_is_said_and_leaves_the_old_file(
     assert engine.save_prefixes(path / "below a file") == 0
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == old
-    assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_kept == saved
+    assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == saved
     with pytest.raises(ValueError, match="prefix_path"):
         Engine(*pico).save_prefixes()
 
 
-def test_a_draft_model_catches_up_with_pages_of_a_file(
+def test_a_draft_model_computes_the_pages_of_a_file(
     pico: Model, prompts: list[list[int]], path: Path, generated: Generated
 ) -> None:
     first = Engine(*pico, SETTINGS)
@@ -193,14 +199,12 @@ def test_a_draft_model_catches_up_with_pages_of_a_file(
     assert engine.stats.accepted_tokens > 0
 
 
-def test_an_engine_that_is_closed_leaves_its_prefixes(
-    pico: Model, prompts: list[list[int]], path: Path
-) -> None:
+def test_closing_saves_the_prefix_cache(pico: Model, prompts: list[list[int]], path: Path) -> None:
     async def serve() -> int:
         settings = replace(SETTINGS, prefix_path=path)
         engine = AsyncEngine(lambda: Engine(*load("pico"), settings))
         await engine.start()
-        kept = engine.stats.pages_kept
+        kept = engine.stats.pages_cached
         async for _ in engine.stream(Request(prompts[6], 2)):
             pass
         await engine.close()
@@ -212,7 +216,7 @@ def test_an_engine_that_is_closed_leaves_its_prefixes(
 
 def test_models_differ_in_their_fingerprints(pico: Model) -> None:
     twin = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
-    assert fingerprint(twin) == fingerprint(pico[0])
-    assert fingerprint(load("pico", dtype=mx.bfloat16)[0]) != fingerprint(twin)
-    twin.norm.weight = twin.norm.weight + mx.array([1.0] + [0.0] * 255)
-    assert fingerprint(twin) != fingerprint(pico[0])
+    assert model_fingerprint(twin) == model_fingerprint(pico[0])
+    assert model_fingerprint(load("pico", dtype=mx.bfloat16)[0]) != model_fingerprint(twin)
+    twin.norm = replace(twin.norm, weight=twin.norm.weight + mx.array([1.0] + [0.0] * 255))
+    assert model_fingerprint(twin) != model_fingerprint(pico[0])

@@ -1,4 +1,4 @@
-"""Policy alone: sequences whose tokens are numbers, and nobody who computes anything."""
+"""Policy alone: requests whose tokens are numbers, without a model."""
 
 import random
 
@@ -7,69 +7,69 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.request import Request
+from tinyllm_engine.request import Request, RequestState
 from tinyllm_engine.schedule.scheduler import DECODED_AGAIN, PATIENCE, Scheduler
-from tinyllm_engine.schedule.step import Plan
-from tinyllm_engine.sequence import Sequence
+from tinyllm_engine.schedule.step import Step
+from tinyllm_engine.testing import state_without_model
 
 PAGE = 4
 
 
 class World:
-    """A scheduler, and memory in which each slot says whose token was written there last."""
+    """A scheduler, and memory in which each slot holds the text up to the token written last."""
 
     def __init__(self, pages: int, max_running: int = 4) -> None:
         self.pages = BlockManager(pages, PAGE)
         self.scheduler = Scheduler(self.pages, max_running)
-        self.slots: dict[int, tuple[int, ...]] = {}  # the text up to the token written there
+        self.slots: dict[int, tuple[int, ...]] = {}
         self.arrivals = 0
-        self.last = Plan()
+        self.last = Step()
 
-    def add(self, prompt: list[int], max_tokens: int, priority: int = 0) -> Sequence:
-        request = Request(prompt, max_tokens, priority=priority)
-        sequence = Sequence(request, self.arrivals, list(prompt))
+    def add(self, prompt: list[int], max_tokens: int, priority: int = 0) -> RequestState:
+        request = state_without_model(Request(prompt, max_tokens, priority=priority), self.arrivals)
         self.arrivals += 1
-        self.scheduler.add(sequence)
-        return sequence
+        self.scheduler.add(request)
+        return request
 
-    def step(self, budget: int) -> list[Sequence]:
-        """Compute a plan, looking closely; who has ended."""
-        plan = self.last = self.scheduler.plan(budget)
-        assert sum(chunk.length for chunk in plan.prefill) <= budget
-        for source, target in plan.copies:
+    def step(self, budget: int) -> list[RequestState]:
+        """Compute a step with checks; return the finished requests."""
+        step = self.last = self.scheduler.schedule(budget)
+        assert sum(len(chunk.tokens) for chunk in step.prefill) <= budget
+        for source, target in step.copies:
             for place in range(PAGE):
                 if source * PAGE + place in self.slots:
                     self.slots[target * PAGE + place] = self.slots[source * PAGE + place]
-        for chunk in [*plan.prefill, *plan.decode]:
+        for chunk in [*step.prefill, *step.decode]:
             assert chunk.start < chunk.stop
-        for chunk in plan.prefill:
-            assert chunk.stop <= chunk.sequence.prefill_end
-            self._write(chunk.sequence, chunk.start, chunk.stop)
-            self.scheduler.advance(chunk.sequence, chunk.stop)
+            assert chunk.tokens == chunk.request.tokens[chunk.start : chunk.stop]
+        for chunk in step.prefill:
+            assert chunk.stop <= chunk.request.prefill_end
+            self._write(chunk.request, chunk.start, chunk.stop)
+            self.scheduler.update(chunk.request, chunk.stop)
         ended = []
-        for chunk in plan.decode:
-            sequence = chunk.sequence
-            assert chunk.start == sequence.computed >= sequence.prefill_end
-            self._write(sequence, chunk.start, chunk.stop)
-            self._read(sequence, chunk.stop)
-            self.scheduler.advance(sequence, chunk.stop)
-            if chunk.chooses:
-                sequence.tokens.append(random.Random(str(sequence.tokens)).randrange(3))
-            if sequence.generated == sequence.request.max_tokens:
-                self.scheduler.remove(sequence)
-                ended.append(sequence)
+        for chunk in step.decode:
+            request = chunk.request
+            assert chunk.start == request.computed >= request.prefill_end
+            self._write(request, chunk.start, chunk.stop)
+            self._read(request, chunk.stop)
+            self.scheduler.update(request, chunk.stop)
+            if chunk.choices:
+                request.tokens.append(random.Random(str(request.tokens)).randrange(3))
+            if request.generated == request.request.max_tokens:
+                self.scheduler.remove(request)
+                ended.append(request)
         return ended
 
-    def _write(self, sequence: Sequence, start: int, stop: int) -> None:
+    def _write(self, request: RequestState, start: int, stop: int) -> None:
         for at in range(start, stop):
-            page = sequence.pages[at // PAGE]
-            assert not self.pages.is_shared(page), "a page that others read is written"
-            self.slots[page * PAGE + at % PAGE] = tuple(sequence.tokens[: at + 1])
+            page = request.pages[at // PAGE]
+            assert not self.pages.is_shared(page), "a shared page is written"
+            self.slots[page * PAGE + at % PAGE] = tuple(request.tokens[: at + 1])
 
-    def _read(self, sequence: Sequence, stop: int) -> None:
+    def _read(self, request: RequestState, stop: int) -> None:
         for at in range(stop):
-            slot = sequence.pages[at // PAGE] * PAGE + at % PAGE
-            assert self.slots[slot] == tuple(sequence.tokens[: at + 1]), "somebody else's token"
+            slot = request.pages[at // PAGE] * PAGE + at % PAGE
+            assert self.slots[slot] == tuple(request.tokens[: at + 1]), "a token of another request"
 
 
 class Schedules(RuleBasedStateMachine):
@@ -78,7 +78,7 @@ class Schedules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World(pages=9)
-        self.live: list[Sequence] = []
+        self.live: list[RequestState] = []
 
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
@@ -95,21 +95,29 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(budget=st.integers(2, 12))
     def step(self, budget: int) -> None:
-        for sequence in self.world.step(budget):
-            self.live.remove(sequence)
+        for request in self.world.step(budget):
+            self.live.remove(request)
 
     @invariant()
-    def pages_are_those_of_the_running(self) -> None:
-        held = {page for sequence in self.world.scheduler.running for page in sequence.pages}
+    def pages_are_held_by_running_requests(self) -> None:
+        held = {page for request in self.world.scheduler.running for page in request.pages}
         assert self.world.pages.available == self.world.pages.num_pages - len(held)
         assert all(not s.pages for s in self.live if s not in self.world.scheduler.running)
+
+    @rule()
+    def fail(self) -> None:
+        running = set(self.world.scheduler.running)
+        self.world.slots.clear()
+        assert set(self.world.scheduler.reset()) == running
+        assert not self.world.scheduler.running
+        assert self.world.pages.cached == 0
 
     def teardown(self) -> None:
         for _ in range(2000):
             if not self.live:
                 break
             self.step(6)
-        assert not self.live, "somebody's turn never comes"
+        assert not self.live, "a request never gets its turn"
         assert self.world.pages.available == self.world.pages.num_pages
 
 
@@ -117,9 +125,9 @@ Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40,
 TestSchedules = Schedules.TestCase
 
 
-def run(world: World, budget: int = 8, steps: int = 500) -> list[Sequence]:
-    """Everybody who ends, in the order in which they do."""
-    return [sequence for _ in range(steps) for sequence in world.step(budget)]
+def run(world: World, budget: int = 8, steps: int = 500) -> list[RequestState]:
+    """Return the finished requests in order."""
+    return [request for _ in range(steps) for request in world.step(budget)]
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one_and_the_long_one_goes_on() -> None:
@@ -152,16 +160,16 @@ def test_short_prompts_in_a_stream_do_not_starve_a_long_one() -> None:
     pytest.fail(f"{long.computed} of 100 tokens after {step} steps")
 
 
-def test_every_step_decodes_for_all_that_decode() -> None:
+def test_every_step_decodes_all_decoding_requests() -> None:
     world = World(pages=200)
     decoding = [world.add([i], 50) for i in range(3)]
     world.add([9] * 300, 1)
     for step in range(20):
         world.step(8)
-        assert [sequence.generated for sequence in decoding] == [step + 1] * 3
+        assert [request.generated for request in decoding] == [step + 1] * 3
 
 
-def test_a_level_of_priority_overtakes_so_many_and_no_more() -> None:
+def test_a_level_of_priority_overtakes_a_limited_number_of_requests() -> None:
     world = World(pages=500, max_running=1)
     first = world.add([1], 1)
     urgent = [world.add([2, i], 1, priority=-1) for i in range(PATIENCE + 5)]
@@ -170,7 +178,7 @@ def test_a_level_of_priority_overtakes_so_many_and_no_more() -> None:
     assert order[: PATIENCE - 1] == urgent[: PATIENCE - 1]
 
 
-def test_who_is_last_in_rank_gives_pages_back_and_gets_all_its_tokens_in_the_end() -> None:
+def test_the_last_in_rank_is_preempted_and_gets_all_its_tokens_in_the_end() -> None:
     world = World(pages=6)
     first, second = world.add([1] * 7, 12), world.add([2] * 7, 12)
     assert run(world) == [first, second]
@@ -181,23 +189,23 @@ def test_who_is_last_in_rank_gives_pages_back_and_gets_all_its_tokens_in_the_end
 def test_tokens_are_decoded_again_several_at_a_time_after_a_preemption() -> None:
     world = World(pages=60)
     world.scheduler.prefix_cache = False
-    sequence = world.add([1] * 3, 150)
+    request = world.add([1] * 3, 150)
     for _ in range(100):
         world.step(8)
-    world.scheduler._preempt(sequence)
-    tokens = list(sequence.tokens)
+    world.scheduler._preempt(request)
+    tokens = list(request.tokens)
     steps = 0
-    while sequence.tokens == tokens:
+    while request.tokens == tokens:
         world.step(8)
         steps += 1
     assert steps == -(-101 // DECODED_AGAIN)
 
 
-def test_a_prompt_that_another_is_computing_is_waited_for_and_shared() -> None:
+def test_a_prefix_that_is_being_computed_is_waited_for_and_shared() -> None:
     world = World(pages=60)
     twins = [world.add([1] * 33, 2) for _ in range(3)]
     run(world, budget=16)
-    assert [sequence.cached for sequence in twins] == [0, 32, 32]
+    assert [request.cached for request in twins] == [0, 32, 32]
 
 
 def test_a_hit_of_the_whole_prompt_copies_the_last_page() -> None:

@@ -148,6 +148,22 @@ def test_new_tokens_have_the_shape_and_dtype_of_stored_ones(
     assert state(cache) == unchanged
 
 
+@pytest.mark.parametrize("wrong", ["k axes", "v heads", "v tokens", "v dtype", "v axes"])
+@pytest.mark.parametrize("before", [0, 6])
+@pytest.mark.parametrize("kind", KV)
+def test_after_a_refused_update_a_cache_is_as_before(
+    unchecked: None, random_qkv: RandomQKV, kind: str, before: int, wrong: str
+) -> None:
+    cache, (_, k, v) = KV[kind](), random_qkv((1, 4, 2, 9, D))
+    if before:
+        cache.update(k[:, :, :before], v[:, :, :before])
+    unchanged = state(cache)
+    change, words = bad_arguments(3)[wrong]
+    with pytest.raises(ValueError, match=words):
+        cache.update(**({"k": k[:, :, 6:], "v": v[:, :, 6:]} | change))
+    assert state(cache) == unchanged
+
+
 @pytest.mark.parametrize("length", [1, 3])
 @pytest.mark.parametrize("before", [0, 6])
 @pytest.mark.parametrize("kind", CACHES)

@@ -277,6 +277,7 @@ def test_refuses_arguments_that_do_not_fit(
         (mx.zeros(8), Q, Q, None, r"q: expected axes \(..., tokens, D\), got \(8,\)"),
         (Q, KV, KV, None, r"k: expected shape \(2, 4, 5, 8\), got \(2, 2, 5, 8\)"),
         (Q, Q, Q[..., :2, :], None, r"v: expected shape \(2, 4, 3, 8\), got \(2, 4, 2, 8\)"),
+        (Q, Q.astype(mx.float16), Q, None, r"k: expected dtype .*float32, got .*float16"),
         (Q, Q, Q.astype(mx.float16), None, r"v: expected dtype .*float32, got .*float16"),
         (Q, Q, Q, mx.zeros((3, 4)), r"broadcasts to \(2, 4, 3, 3\), got \(3, 4\)"),
     ],

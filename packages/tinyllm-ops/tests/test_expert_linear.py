@@ -140,3 +140,8 @@ def test_refuses_shapes_that_do_not_fit(
 def test_refuses_experts_that_are_no_integers(ops: OpSet, unchecked: None) -> None:
     with pytest.raises(ValueError, match=r"experts: expected an integer dtype, got .*float32"):
         ops.expert_linear(mx.zeros((1, 4)), mx.zeros((2, 4, 4)), mx.zeros((1,)))
+
+
+def test_refuses_two_dtypes(ops: OpSet) -> None:
+    with pytest.raises(ValueError, match=r"w: expected dtype .*float32, got .*float16"):
+        ops.expert_linear(mx.zeros((1, 4)), mx.zeros((2, 4, 4), mx.float16), mx.zeros(1, mx.int32))

@@ -35,6 +35,7 @@ def test_each_op_refuses_numbers_that_are_not_floating(
     pages = PageTable.of([([0], 0, 1)], num_pages=1, page_size=2)
     calls = [
         lambda: ops.linear(x, w),
+        lambda: ops.expert_linear(x[0, 0], w[None], mx.zeros((2,), mx.int32)),
         lambda: ops.embedding(mx.array([0]), w),
         lambda: ops.softmax(x),
         lambda: ops.swiglu(x, x),

@@ -28,6 +28,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
 STEPS = 4
+DRIVEN = 3
 PAGE = 4
 NEXT = b"next\n"
 
@@ -46,29 +47,30 @@ def continued(model: LanguageModel) -> list[int]:
     return found
 
 
-def one_by_one(model: LanguageModel) -> tuple[list[int], list[int]]:
-    """The same tokens, of a prompt in chunks of one; and again from a cache that is trimmed."""
-    cache, found = model.make_cache(), []
-    for at, token in enumerate(PROMPT[:-1]):
-        model.hidden(mx.array([[token]]), Batch.at(at, 1, 1, "prefill"), cache)
-    token = PROMPT[-1]
-    for at in range(len(PROMPT) - 1, len(PROMPT) - 1 + STEPS):
+def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
+    """The first of these tokens, of a prompt in chunks, the last two of one token each.
+
+    The second list is the same, but the last token is computed twice: the cache is trimmed.
+    """
+    cache, found, last = model.make_cache(), [], len(PROMPT) - 1
+    for start, stop in ((0, last - 2), (last - 2, last - 1), (last - 1, last)):
+        batch = Batch.at(start, 1, stop - start, "prefill")
+        model.hidden(mx.array([PROMPT[start:stop]]), batch, cache)
+    token = PROMPT[last]
+    for at in range(last, last + DRIVEN):
         token = int(mx.argmax(model(mx.array([[token]]), cache, Batch.at(at, 1, 1), last=1)))
         found.append(token)
-    kept = len(PROMPT)
+    kept = last + DRIVEN - 1
     if not all(layer.can_trim(kept) for layer in cache):  # a ring has turned
         return found, found
     for layer in cache:
         layer.trim(kept)
-    again = found[:1]
-    for at in range(kept, kept - 1 + STEPS):
-        tokens = mx.array([again[-1:]])
-        again.append(int(first_of(model.best(tokens, Batch.at(at, 1, 1), cache, 2))))
-    return found, again
+    best = model.best(mx.array([[found[-2]]]), Batch.at(kept, 1, 1), cache, 2)
+    return found, [*found[:-1], int(first_of(best))]
 
 
 def paged(model: LanguageModel) -> list[int]:
-    """The same tokens from pages, beside a second sequence that copies the pages of the first."""
+    """These tokens from pages, beside a second sequence that copies the pages of the first."""
     pages, found = model.make_pages(9, PAGE), []
 
     def table(*chunks: tuple[list[int], int, int]) -> PageTable:
@@ -79,7 +81,7 @@ def paged(model: LanguageModel) -> list[int]:
     model.hidden(mx.array([PROMPT[:-1]]), batch, pages)
     model.copy_pages(pages, list(zip(own, other, strict=True)))
     token = PROMPT[-1]
-    for at in range(stop, stop + STEPS):
+    for at in range(stop, stop + DRIVEN):
         batch = Batch.paged(table((own, at, at + 1), (other, at, at + 1)), "decode")
         tokens = mx.array([[token], [token]])
         if at % 2:
@@ -127,8 +129,8 @@ def continued_after(
         work(model, takewhile(lambda line: line != NEXT, channels[0].received()))
         return results
     driver = Driver(model, channels)
-    found, again = one_by_one(driver)
-    results |= {"one by one": found, "again": again, "paged": paged(driver)}
+    found, again = in_chunks(driver)
+    results |= {"in chunks": found, "trimmed": again, "paged": paged(driver)}
     for channel in channels:
         channel.send(NEXT)
     return results

@@ -4,12 +4,22 @@ import json
 import queue
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import Batch, Communicator, DecoderLayer, KVCache, LayerCache, PagedCache
+from tinyllm_layers import (
+    Batch,
+    Communicator,
+    DecoderLayer,
+    KVCache,
+    LayerCache,
+    PagedCache,
+    RotatingCache,
+)
 from tinyllm_ops import MLX, PageTable
+from tinyllm_qwen.caches import make_caches
 from tinyllm_qwen.checkpoint.weights import load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.language_model import LanguageModel
@@ -17,6 +27,7 @@ from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel import control_channel as channel_module
 from tinyllm_qwen.parallel import member as member_module
 from tinyllm_qwen.parallel import worker as worker_module
+from tinyllm_qwen.parallel.bounded_cache import BoundedCache, bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.driver import Driver
@@ -176,6 +187,33 @@ def test_every_rank_knows_the_pages_of_the_rank_with_most_layers() -> None:
     assert found == [whole * 2 // 3] * 2
 
 
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_rank_0_goes_back_no_further_than_the_windows_of_other_ranks(kv_bits: int | None) -> None:
+    folder = GOLDEN.with_name("qwen2-sliding")
+    config = replace(QwenConfig.from_folder(folder), head_dim=32)
+    assert config.sliding_window is not None
+    size = config.sliding_window.size
+    whole = make_caches(config, range(2), kv_bits=kv_bits)
+    full = [cache for cache in whole if not isinstance(cache, RotatingCache)]
+    assert len(full) == 1
+    kinds = list(map(type, bounded(whole, config, kv_bits=kv_bits)))
+    assert kinds == list(map(type, whole))  # this rank has the window itself
+    (cache,) = bounded(full, config, kv_bits=kv_bits)
+    assert isinstance(cache, BoundedCache)
+    for _ in range(size):
+        cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
+    assert cache.can_trim(size - 1)
+    twin = cache.fork()
+    cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
+    assert not cache.can_trim(size)
+    assert cache.can_trim(size + 1)
+    with pytest.raises(ValueError, match="expected a prefix that all ranks can go back to"):
+        cache.trim(size)
+    twin.trim(size - 1)
+    assert (cache.offset, twin.offset) == (size + 1, size - 1)
+    assert sum(array.nbytes for array in cache.arrays) == cache.nbytes > 0
+
+
 def test_pages_are_made_in_memory_on_all_ranks(model: Qwen, worked: Worked) -> None:
     record = Recorder()
     pages = Driver(model, [record]).make_pages(3, 4)
@@ -290,7 +328,7 @@ def test_a_command_arrives_as_it_was_sent(forward: Forward) -> None:
         return
     assert theirs.pages is not None
     assert [list(row) for row in theirs.pages.block_tables] == [[1, 0], [2, 3]]
-    assert (theirs.pages.positions, list(theirs.pages.slot_mapping)) == ([2, 6], [6, 14])
+    assert (list(theirs.pages.positions), list(theirs.pages.slot_mapping)) == ([2, 6], [6, 14])
 
 
 def test_a_decode_step_is_a_short_line() -> None:

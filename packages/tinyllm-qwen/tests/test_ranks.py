@@ -87,7 +87,7 @@ def ended(folder: Path, size: int, program: Path, *arguments: str) -> list[tuple
             stack.callback(process.wait)
             stack.callback(process.kill)
             ranks.append(process)
-        ends = [process.communicate(timeout=120) for process in ranks]
+        ends = [process.communicate(timeout=300) for process in ranks]
         return [(rank.returncode, *end) for rank, end in zip(ranks, ends, strict=True)]
 
 
@@ -135,11 +135,12 @@ def expected(packed: list[Path]) -> dict[Path, list[int]]:
 
 
 def check_tokens(ranks: list[list[dict[str, Any]]], expected: list[list[int]]) -> None:
-    """Compare the tokens of all ranks, and those of the driver in chunks of one and from pages."""
+    """Compare the tokens of all ranks, and the first ones of the driver."""
     for printed in ranks:
         assert [line["tokens"] for line in printed] == expected
-    for name in ("one by one", "again", "paged"):
-        assert [line[name] for line in ranks[0]] == expected, name
+    for name in ("in chunks", "trimmed", "paged"):
+        driven = [line[name] for line in ranks[0]]
+        assert driven == [tokens[:3] for tokens in expected], name
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

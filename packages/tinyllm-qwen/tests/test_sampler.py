@@ -238,21 +238,21 @@ def test_equal_logits_are_all_drawn():
 
 @pytest.mark.parametrize("shape", [(V + 1,), (1, V), ()])
 def test_logits_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r"logits must have shape \(12,\), got"):
+    with pytest.raises(ValueError, match=r"logits: expected shape \(12,\), got"):
         inspect.unwrap(Sampler.__call__)(Sampler(SamplingParams(), V), mx.zeros(shape))
 
 
 @pytest.mark.parametrize("prompt", [mx.zeros((2,)), mx.zeros((1, 2), dtype=mx.int32)])
 def test_a_prompt_that_is_no_row_of_ids_is_refused(prompt):
-    with pytest.raises(ValueError, match="prompt must be one row of integer ids, got"):
+    with pytest.raises(ValueError, match="prompt: expected one row of integer ids, got"):
         inspect.unwrap(Sampler.start)(Sampler(SamplingParams(), V), prompt)
 
 
 def test_a_bias_outside_the_vocabulary_is_refused():
-    with pytest.raises(ValueError, match=r"token id must be in \[0, 12\), got 12"):
+    with pytest.raises(ValueError, match="logit_bias: expected token ids below 12, got 12"):
         Sampler(SamplingParams(logit_bias={12: 1.0}), V)
 
 
 def test_an_empty_vocabulary_is_refused():
-    with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="vocab_size: expected at least 1, got 0"):
         Sampler(SamplingParams(), 0)

@@ -33,14 +33,14 @@ FLOAT_FIELDS = [
 
 
 def message_of(**settings: float) -> str:
-    with pytest.raises(ValueError, match="must be") as refused:
+    with pytest.raises(ValueError, match="expected a number") as refused:
         SamplingParams(**settings)
     return str(refused.value)
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), OUT_OF_RANGE)
 def test_a_value_out_of_range_is_named_with_what_was_expected(name, value, expected):
-    assert message_of(**{name: value}) == f"{name} must be in {expected}, got {value}"
+    assert message_of(**{name: value}) == f"{name}: expected a number in {expected}, got {value}"
 
 
 @pytest.mark.parametrize("name", FLOAT_FIELDS)
@@ -50,7 +50,9 @@ def test_nan_is_refused(name):
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf])
 def test_a_bias_that_no_score_survives_is_refused(bias):
-    assert message_of(logit_bias={3: bias}).startswith("logit_bias[3] must be in [-inf, inf)")
+    assert message_of(logit_bias={3: bias}).startswith(
+        "logit_bias[3]: expected a number in [-inf, inf)"
+    )
 
 
 def test_a_negative_token_id_in_the_bias_is_refused():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from tinyllm_engine import Engine, EngineSettings, Handle, Request
+from tinyllm_engine import Engine, EngineSettings, Request, RequestState
 from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, load
 
@@ -89,7 +89,7 @@ class EngineBatches:
         engine = self.engine
         prompts = random_prompts(engine.model.config.vocab_size, requests, SHORT_PROMPT, seed)
         handles = [self._add(prompt, tokens + 2) for prompt in prompts]
-        while any(handle.sequence.generated == 0 for handle in handles):
+        while any(handle.generated == 0 for handle in handles):
             engine.step()
         gaps, made = [], 0
         started = time.perf_counter()
@@ -107,12 +107,12 @@ class EngineBatches:
         (long,) = random_prompts(config.vocab_size, 1, prompt_tokens, seed)
         shorts = iter(random_prompts(config.vocab_size, 1000, SHORT_PROMPT, seed + 1))
         decoding = self._add(next(shorts), config.context_length)
-        while decoding.sequence.generated == 0:
+        while decoding.generated == 0:
             engine.step()
         started = latest = time.perf_counter()
         handle = self._add(long, 1)
         gaps: list[float] = []
-        came: dict[Handle, float] = {}
+        came: dict[RequestState, float] = {}
         first_tokens: list[float] = []
         while handle.finish_reason is None:
             if time.perf_counter() - started > every * (len(came) + 1):
@@ -128,7 +128,7 @@ class EngineBatches:
         self._finish()
         return Company(prompt_tokens, seconds, tuple(gaps), tuple(first_tokens))
 
-    def _add(self, prompt: Sequence[int], tokens: int) -> Handle:
+    def _add(self, prompt: Sequence[int], tokens: int) -> RequestState:
         room = self.engine.model.config.context_length - len(prompt)
         return self.engine.add(Request(prompt, min(tokens, room), ignore_end=True))
 

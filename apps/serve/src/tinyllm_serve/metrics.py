@@ -14,15 +14,16 @@ _GAUGES = {
     "waiting": "Requests that wait for pages.",
     "pages_total": "Pages of keys and values.",
     "pages_used": "Pages that requests hold.",
-    "pages_kept": "Pages kept for prompts that begin alike.",
+    "pages_cached": "Pages that only the prefix cache holds.",
 }
 _COUNTERS = {
     "prompt_tokens": "Tokens of prompts.",
     "cached_tokens": "Tokens of prompts that the prefix cache had.",
     "generated_tokens": "Tokens generated.",
     "preemptions": "Requests that had to give their pages back for a while.",
-    "drafted_tokens": "Tokens guessed by speculation.",
-    "accepted_tokens": "Guesses that were right.",
+    "draft_tokens": "Draft tokens verified.",
+    "accepted_tokens": "Draft tokens accepted.",
+    "failed_steps": "Steps that failed and were computed again.",
 }
 
 

@@ -8,12 +8,17 @@ for output in engine.run(handle):
 
 from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.engine import Engine, EngineFullError
+from tinyllm_engine.engine import Engine
 from tinyllm_engine.grammar.grammar import Grammar
-from tinyllm_engine.handle import Handle
-from tinyllm_engine.output import FinishReason, Output, TokenLogprob, Usage
-from tinyllm_engine.request import PromptTooLongError, Request, RequestError
-from tinyllm_engine.stats import EngineStats
+from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, TokenLogprob, Usage
+from tinyllm_engine.request import (
+    EngineFullError,
+    PromptTooLongError,
+    Request,
+    RequestError,
+    RequestFailedError,
+    RequestState,
+)
 
 __all__ = [
     "AsyncEngine",
@@ -22,13 +27,14 @@ __all__ = [
     "EngineFullError",
     "EngineSettings",
     "EngineStats",
-    "FinishReason",
     "Grammar",
-    "Handle",
     "Output",
     "PromptTooLongError",
     "Request",
     "RequestError",
+    "RequestFailedError",
+    "RequestFinishReason",
+    "RequestState",
     "TokenLogprob",
     "Usage",
 ]

@@ -13,19 +13,21 @@ from typing import TypeVar
 
 from tinyllm_qwen import QwenConfig, Tokenizer
 
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
-from tinyllm_engine.handle import Handle
 from tinyllm_engine.malloc_trim import release_free_memory
-from tinyllm_engine.output import Output
-from tinyllm_engine.request import Request
-from tinyllm_engine.stats import EngineStats
+from tinyllm_engine.output import EngineStats, Output
+from tinyllm_engine.request import Request, RequestFailedError, RequestState
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
-"""Silence after which memory goes back that the next step would have used again."""
+"""Time without requests after which buffers are freed that the next step would have reused."""
+
+MAX_FAILURES = 16
+"""Failed steps in succession after which the engine is closed: nothing it computes works."""
 
 
 class EngineClosedError(RuntimeError):
@@ -34,22 +36,22 @@ class EngineClosedError(RuntimeError):
 
 @dataclass(eq=False)
 class _Stream:
-    """The way of a request's tokens from the owner thread to the event loop."""
+    """The outputs of a request between the engine's thread and the event loop."""
 
-    outputs: asyncio.Queue[Output | EngineClosedError] = field(default_factory=asyncio.Queue)
-    handle: Handle | None = None
+    outputs: asyncio.Queue[Output | RuntimeError] = field(default_factory=asyncio.Queue)
+    handle: RequestState | None = None
 
 
-_Errand = Callable[[Engine], None]
-"""Something to be done between two steps."""
+_Call = Callable[[Engine], None]
+"""A function to be called between two steps."""
 
 
 class AsyncEngine:
     """An `Engine` whose tokens are awaited.
 
-    One thread loads the model, computes every step and owns all of it, since MLX's streams belong
-    to threads. Between two steps it does what was asked of it meanwhile. The event loop is never
-    kept waiting.
+    One thread loads the model, computes every step and owns the engine, because MLX's streams
+    belong to threads. Between two steps it runs the calls that were queued meanwhile. The event
+    loop never waits for a step.
     """
 
     def __init__(
@@ -59,19 +61,19 @@ class AsyncEngine:
 
         Args:
             make: makes the engine, in the thread that will own it.
-            failing: called there when a step has failed, before anybody is told: whoever knows
-                better why that is can call `fail` first.
+            failing: called in that thread when the engine has failed, before its requests fail. It
+                can call `fail` first with a better reason.
         """
         self._make = make
         self._failing = failing
-        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
-        self._streams: dict[Handle, _Stream] = {}  # the owner thread's
-        self._askers: set[Callable[[BaseException], None]] = set()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._streams: dict[RequestState, _Stream] = {}  # used by the engine's thread only
+        self._pending: set[Callable[[BaseException], None]] = set()
         self._closed: str | None = None
         self._ended = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._under_way = 0
+        self._in_progress = 0
         self._embedding = asyncio.Lock()
         self._engine: Engine | None = None
         self._thread: Thread | None = None
@@ -89,105 +91,111 @@ class AsyncEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, which any thread may use."""
-        return self._made.tokenizer
+        return self._started.tokenizer
 
     @property
     def config(self) -> QwenConfig:
         """The model's architecture."""
-        return self._made.model.config
+        return self._started.model.config
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The engine's limits and choices."""
+        return self._started.settings
 
     @property
     def stats(self) -> EngineStats:
-        """How the engine stands: counts, read between or during steps."""
-        return self._made.stats
+        """The state of the engine, and its counts; they are read between or during steps."""
+        return self._started.stats
 
     @property
     def closed(self) -> str | None:
-        """Why it takes no requests, after a failure too; None while it does, or is loading."""
+        """The reason why the engine takes no requests; None while it does, or is loading."""
         return self._closed
 
     async def ended(self) -> None:
-        """Wait until it computes no more: after `close`, after `fail`, or because a step failed."""
+        """Wait until no step will follow: after `close`, `fail`, or a failure of the engine."""
         await self._ended.wait()
 
     async def stream(self, request: Request) -> AsyncGenerator[Output, None]:
-        """Give a request's tokens as they come.
+        """Yield the outputs of a request as they come.
 
-        Closing the generator, or cancelling the task that waits for it, takes the request back:
-        its pages are free before the next step.
+        Closing the generator, or cancelling the task that waits for it, cancels the request: its
+        pages are free before the next step.
 
         Raises:
-            RequestError: if it can never be served.
-            EngineFullError: if too many wait.
+            RequestError: if the request can never be served.
+            RequestFailedError: if the steps that computed the request failed.
+            EngineFullError: if the queue is full.
             EngineClosedError: if the engine is closed, or fails in the middle.
         """
         self._refuse_if_closed()
         stream = _Stream()
-        self._under_way += 1
+        self._in_progress += 1
         self._idle.clear()
         try:
-            await self._ask(lambda engine: self._begin(engine, request, stream))
+            await self._call(lambda engine: self._begin(engine, request, stream))
             reason = None
             while reason is None:
                 output = await stream.outputs.get()
-                if isinstance(output, EngineClosedError):
+                if isinstance(output, RuntimeError):
                     raise output
                 reason = output.finish_reason
                 yield output
         finally:
-            # Errands are done in their order: by then the request was taken, if it ever is.
-            self._errands.put(lambda engine: self._leave(engine, stream))
-            self._under_way -= 1
-            if not self._under_way:
+            # Calls are run in order: by then the request has been added, if it ever is.
+            self._calls.put(lambda engine: self._leave(engine, stream))
+            self._in_progress -= 1
+            if not self._in_progress:
                 self._idle.set()
 
     async def embed(self, tokens: Sequence[int]) -> list[float]:
-        """The text's direction in the model's space: see `Embedding`.
+        """Return the embedding of a text: see `EmbeddingRequest`.
 
-        It is computed as a long prompt is, a chunk between two steps, and one text after the other:
-        those who are being answered wait no longer for many than for one, and memory holds the keys
-        and values of one.
+        It is computed like a long prompt, one chunk between two steps, and one text after the
+        other: running requests are delayed no more by many texts than by one, and memory holds the
+        keys and values of one.
 
         Raises:
             RequestError: if the text is empty or too long.
             EngineClosedError: if the engine is closed.
         """
         self._refuse_if_closed()
-        embedding = await self._ask(lambda engine: engine.embedding(tokens))
+        embedding = await self._call(lambda engine: engine.embedding(tokens))
         async with self._embedding:
-            direction = None
-            while direction is None:
-                direction = await self._ask(lambda _: embedding.advance())
-        return direction
+            vector = None
+            while vector is None:
+                vector = await self._call(lambda _: embedding.advance())
+        return vector
 
     async def drain(self) -> None:
-        """Refuse new requests, and wait until those under way have ended."""
+        """Refuse new requests, and wait until the requests in progress have ended."""
         self._closed = self._closed or "the server is shutting down"
         await self._idle.wait()
 
     async def close(self) -> None:
-        """End at once: requests under way fail, and the thread with the model ends.
+        """End at once: requests in progress fail, and the thread with the model ends.
 
         If the settings have a `prefix_path`, the prefix cache is saved there first.
         """
         self._closed = self._closed or "the server is shutting down"
-        self._errands.put(None)
+        self._calls.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
     def fail(self, reason: str) -> None:
-        """End at once although a step may never end; to be called from any thread, once started.
+        """End at once although a step may never end; any thread may call it after `start`.
 
-        Requests under way fail, and the thread with the model is left to itself: a step that needs
+        Requests in progress fail, and the thread with the model is abandoned: a step that needs
         another process waits for ever when that process is gone.
 
         Args:
-            reason: what they are told, and all who come later.
+            reason: the message of the error that all requests get from now on.
         """
-        self._loop.call_soon_threadsafe(self._give_up, reason)
+        self._loop.call_soon_threadsafe(self._end, reason)
 
     @property
-    def _made(self) -> Engine:
+    def _started(self) -> Engine:
         if self._engine is None:
             raise EngineClosedError("the engine was not started")
         return self._engine
@@ -196,28 +204,28 @@ class AsyncEngine:
         if self._closed is not None or self._engine is None:
             raise EngineClosedError(self._closed or "the engine was not started")
 
-    async def _ask(self, errand: Callable[[Engine], T]) -> T:
-        """Have something done between two steps, and wait for what comes of it."""
+    async def _call(self, function: Callable[[Engine], T]) -> T:
+        """Call a function in the engine's thread, between two steps; return its result."""
         answer: asyncio.Future[T] = self._loop.create_future()
 
         def run(engine: Engine) -> None:
             try:
-                result = errand(engine)
-            except Exception as error:  # whatever it is, it is the asker's
+                result = function(engine)
+            except Exception as error:  # of any kind: the caller gets it
                 self._loop.call_soon_threadsafe(_fail, answer, error)
             else:
                 self._loop.call_soon_threadsafe(_resolve, answer, result)
 
         give_up = partial(_fail, answer)
-        self._askers.add(give_up)
-        self._errands.put(run)
+        self._pending.add(give_up)
+        self._calls.put(run)
         try:
             return await answer
         finally:
-            self._askers.discard(give_up)
+            self._pending.discard(give_up)
 
     def _own(self, ready: asyncio.Future[None]) -> None:
-        """The owner thread: load, then errands and steps in turn."""
+        """Load the model, then run calls and steps in turn: the engine's thread."""
         try:
             self._engine = self._make()
         except BaseException as error:
@@ -226,40 +234,50 @@ class AsyncEngine:
         self._loop.call_soon_threadsafe(_resolve, ready, None)
         reason = None
         try:
-            while self._do_errands(self._engine):
+            while self._run_calls(self._engine):
                 self._deliver(self._engine.step())
+                if self._engine.failures >= MAX_FAILURES:
+                    raise RuntimeError(f"{MAX_FAILURES} steps have failed in succession")
             if self._engine.settings.prefix_path is not None:
                 self._engine.save_prefixes()
         except Exception as error:
-            _log.exception("a step has failed")
+            _log.exception("the engine has failed")
             if self._failing is not None:
                 self._failing()
             reason = f"the engine has failed: {error}"
-        self._loop.call_soon_threadsafe(self._give_up, reason)
+        self._loop.call_soon_threadsafe(self._end, reason)
 
-    def _do_errands(self, engine: Engine) -> bool:
-        """Do all that was asked, and wait for more while there is nothing to compute.
+    def _run_calls(self, engine: Engine) -> bool:
+        """Run all queued calls, and wait for more while no request is in progress.
 
         Returns:
-            Whether to go on.
+            False if the engine is to end.
         """
-        patience: float | None = IDLE_SECONDS
+        timeout: float | None = IDLE_SECONDS
         while True:
             try:
-                errand = self._errands.get(block=not engine.has_work, timeout=patience)
+                call = self._calls.get(block=not engine.has_work, timeout=timeout)
             except Empty:
                 if engine.has_work:
                     return True
                 release_free_memory()  # the pages stay; the next step takes a little longer
-                patience = None
+                timeout = None
                 continue
-            if errand is None:
+            if call is None:
                 return False
-            errand(engine)
+            call(engine)
 
-    def _deliver(self, step: list[tuple[Handle, Output]]) -> None:
-        """Hand the tokens of a step to the event loop, at one go."""
-        pairs = [(self._streams[handle], output) for handle, output in step]
+    def _deliver(self, outputs: list[tuple[RequestState, Output]]) -> None:
+        """Pass the outputs of a step to the event loop, all in one call."""
+        pairs: list[tuple[_Stream, Output | RuntimeError]] = [
+            (self._streams[handle], output) for handle, output in outputs
+        ]
+        if not outputs:  # only then can a request have failed
+            pairs = [
+                (stream, RequestFailedError(f"the request failed: {handle.error}: send it again"))
+                for handle, stream in self._streams.items()
+                if handle.error is not None
+            ]
         self._loop.call_soon_threadsafe(_put, pairs)
 
     def _begin(self, engine: Engine, request: Request, stream: _Stream) -> None:
@@ -271,23 +289,23 @@ class AsyncEngine:
             engine.cancel(stream.handle)
             del self._streams[stream.handle]
 
-    def _give_up(self, reason: str | None) -> None:
-        """In the event loop, when no step comes any more: nobody waits any longer.
+    def _end(self, reason: str | None) -> None:
+        """Fail everything that waits, in the event loop, when no step will follow.
 
-        The first failure is what is told, and a failure before an end that was asked for.
+        The first failure's reason is kept, and a failure before a requested end.
         """
         if self._ended.is_set():
             return
         self._ended.set()
         self._closed = reason or self._closed or "the engine has ended"
         error = EngineClosedError(self._closed)
-        for stream in list(self._streams.values()):  # the owner thread may still be there
+        for stream in list(self._streams.values()):  # the engine's thread may still be there
             stream.outputs.put_nowait(error)
-        for give_up in self._askers:
+        for give_up in self._pending:
             give_up(error)
 
 
-def _put(pairs: list[tuple[_Stream, Output]]) -> None:
+def _put(pairs: list[tuple[_Stream, Output | RuntimeError]]) -> None:
     for stream, output in pairs:
         stream.outputs.put_nowait(output)
 

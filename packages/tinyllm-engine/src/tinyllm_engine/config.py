@@ -1,4 +1,4 @@
-"""How an engine is set up."""
+"""Settings of an engine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class EngineSettings:
 
     Attributes:
         page_size: tokens a page of keys and values.
-        memory_bytes: for all pages; None takes what `max_running` contexts need, but at most 4 GiB
-            (or one context, if that is more), and half of the memory that is free.
-        max_running: requests that are computed at a time.
-        max_waiting: requests that may wait for that; one more is refused.
-        prefill_tokens: tokens of prompts that a step computes at most.
-        step_seconds: how long the prompts' share of a step should take: it is cut down until it
-            does. Who decodes waits no longer than this between two tokens, and who comes new no
-            longer until the first one is looked at.
-        kv_bits: keep keys and values in so many bits, 8 or 4; None keeps the model's dtype.
-        prefix_cache: keep the pages of finished requests for those that begin alike.
-        prefix_cache_bytes: how much of the memory they may take while nobody uses them; None
-            lets them take all.
-        prefix_path: a file from which an engine takes the kept pages of an earlier one, and to
-            which `Engine.save_prefixes` writes them; None keeps none.
-        speculation: tokens guessed at most ahead of each token, by a draft model or from what
-            the text has said before; 0 guesses nothing.
+        memory_bytes: memory for all pages; None takes what `max_running` contexts need, but at most
+            4 GiB (or one context, if that is more), and half of the free memory.
+        max_running: the most requests that are computed at a time.
+        max_waiting: the most requests in the queue; one more is refused.
+        prefill_tokens: the most prompt tokens that a step computes.
+        step_seconds: the time that the prefill of a step should take; its tokens are reduced until
+            it does. A request that decodes waits no longer than this between two tokens, and a new
+            request no longer before its first chunk.
+        kv_bits: quantize keys and values to 8 or 4 bits; None keeps the model's dtype.
+        prefix_cache: keep the pages of finished requests for requests with the same prefix.
+        prefix_cache_bytes: the most memory for pages that only the prefix cache holds; None
+            allows all of it.
+        prefix_path: a file from which the engine loads the prefix cache of an earlier one, and to
+            which `Engine.save_prefixes` writes it; None uses no file.
+        speculation: the most draft tokens a step for each request, from a draft model or from the
+            text itself; 0 turns speculation off.
 
     Raises:
         ValueError: if a number is out of its range.

@@ -1,4 +1,4 @@
-"""A text on its way to its direction."""
+"""The embedding of a text."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Sequence
 from typing import cast
 
 import mlx.core as mx
-from tinyllm_qwen import Qwen
+from tinyllm_layers import Batch
+from tinyllm_qwen.language_model import LanguageModel
 
-from tinyllm_engine.schedule.prefill_budget import Pace
+from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 
 
-class Embedding:
-    """The direction in which a model stands after a text, computed a chunk at a time.
+class EmbeddingRequest:
+    """An embedding request in progress, computed one chunk at a time.
 
-    That is the last token's state after the last norm, of length 1: the pooling of Qwen3-Embedding
-    (Zhang et al. 2025).
+    The embedding is the last token's state after the last norm, scaled to length 1: the pooling of
+    Qwen3-Embedding (Zhang et al. 2025).
     """
 
-    def __init__(self, model: Qwen, tokens: Sequence[int], pace: Pace) -> None:
+    def __init__(self, model: LanguageModel, tokens: Sequence[int], budget: PrefillBudget) -> None:
         """Begin before the first token.
 
         Args:
-            model: what reads the text.
+            model: the model.
             tokens: the text, not empty and within the model's context.
-            pace: says how long a chunk is, and learns from it.
+            budget: gives the length of a chunk, and measures it.
         """
         self._model = model
-        self._pace = pace
+        self._budget = budget
         self._cache = model.make_cache()
         self._tokens = list(tokens)
         self._computed = 0
@@ -37,16 +38,14 @@ class Embedding:
         """Compute the next chunk.
 
         Returns:
-            The direction, once there are no more.
+            The embedding after the last chunk, None before.
         """
         started = time.perf_counter()
-        length, left = self._pace.tokens, len(self._tokens) - self._computed
-        # One token alone would be computed as decoded ones are, which round differently.
-        stop = self._computed + (left if left == length + 1 else length)
-        chunk = self._tokens[self._computed : stop]
-        h = self._model.hidden(mx.array(chunk, dtype=mx.int32)[None], self._cache)
+        chunk = self._tokens[self._computed : self._computed + self._budget.tokens]
+        batch = Batch.at(self._computed, 1, len(chunk), "prefill")
+        h = self._model.hidden(mx.array([chunk], dtype=mx.int32), batch, self._cache)
         mx.eval(h, *(array for layer in self._cache for array in layer.arrays))
-        self._pace.observe(len(chunk), time.perf_counter() - started)
+        self._budget.observe(len(chunk), time.perf_counter() - started)
         self._computed += len(chunk)
         if self._computed < len(self._tokens):
             return None

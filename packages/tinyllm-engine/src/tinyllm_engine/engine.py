@@ -1,62 +1,53 @@
-"""Many requests, one model."""
+"""One model, many requests: schedule, run, sample, update."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_qwen import Qwen, Tokenizer
-from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen import Sampler, Tokenizer
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
-from tinyllm_engine.chooser import Chooser
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.embedding import Embedding
+from tinyllm_engine.embedding import EmbeddingRequest
 from tinyllm_engine.grammar.compiler import GrammarCompiler
-from tinyllm_engine.handle import Handle
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.kv.fingerprint import fingerprint
 from tinyllm_engine.kv.page_pool import PagePool
-from tinyllm_engine.kv.prefix_store import PrefixStore
-from tinyllm_engine.output import FinishReason, Output
-from tinyllm_engine.request import PromptTooLongError, Request, RequestError
-from tinyllm_engine.runner import Runner
-from tinyllm_engine.schedule.prefill_budget import Pace
+from tinyllm_engine.kv.prefix_store import PrefixStore, model_fingerprint
+from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
+from tinyllm_engine.request import (
+    EngineFullError,
+    PromptTooLongError,
+    Request,
+    RequestError,
+    RequestFailedError,
+    RequestState,
+)
+from tinyllm_engine.runner import Runner, Scores
+from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
-from tinyllm_engine.schedule.step import Chunk, Plan
-from tinyllm_engine.sequence import Sequence as Tokens
-from tinyllm_engine.speculative.coverage import Coverage
+from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.draft_model import DraftModel
+from tinyllm_engine.speculative.draft_progress import DraftProgress
 from tinyllm_engine.speculative.drafter import Drafter
 from tinyllm_engine.speculative.prompt_lookup import PromptLookup
-from tinyllm_engine.stats import EngineStats
 
 RETRY_AFTER = 1.0
-"""Seconds until it may be worth asking an engine again that had no room."""
+"""Seconds after which a full engine may have room again."""
 
-
-class EngineFullError(RuntimeError):
-    """Too many requests wait.
-
-    Attributes:
-        retry_after: seconds after which there may be room.
-    """
-
-    def __init__(self, waiting: int, retry_after: float) -> None:
-        """Say how many wait."""
-        super().__init__(f"{waiting} requests are waiting: try again in {retry_after:.0f} s")
-        self.retry_after = retry_after
+_log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Continues many prompts at once, a step at a time (continuous batching, Yu et al. 2022).
+    """Continues many prompts at once, one step at a time (continuous batching, Yu et al. 2022).
 
-    Requests join and leave at any step. To be used from one thread, the one that loaded the model:
-    MLX's streams belong to threads. `AsyncEngine` gives it one of its own.
+    Requests join and leave at any step. All calls must come from one thread, the one that loaded
+    the model, because MLX's streams belong to threads. `AsyncEngine` runs an engine in a thread.
 
     engine = Engine(*load("pico"))
     handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
@@ -67,15 +58,16 @@ class Engine:
         model: the model.
         tokenizer: its tokenizer.
         settings: limits and choices.
+        failures: steps that failed since the last one that did not.
     """
 
     def __init__(
         self,
-        model: Qwen,
+        model: LanguageModel,
         tokenizer: Tokenizer,
         settings: EngineSettings = EngineSettings(),
         *,
-        draft: Qwen | None = None,
+        draft: LanguageModel | None = None,
     ) -> None:
         """Take the memory for keys and values.
 
@@ -83,64 +75,68 @@ class Engine:
             model: the model.
             tokenizer: its tokenizer.
             settings: limits and choices.
-            draft: a smaller model of the same tokenizer, which guesses `settings.speculation`
-                tokens ahead; without it they are guessed from what the text has said before.
+            draft: a smaller model of the same tokenizer, which proposes `settings.speculation`
+                draft tokens; without it they come from the text itself (prompt lookup).
 
         Raises:
-            ValueError: if it is too little, or a setting or the draft model does not suit the
-                model.
+            ValueError: if the memory is too little, or a setting or the draft model does not suit
+                the model.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
-        pool = PagePool(model, settings, draft)
-        kept = settings.prefix_cache_bytes
-        max_kept = None if kept is None else kept // pool.page_bytes
-        self._pages = BlockManager(pool.num_pages, settings.page_size, max_kept)
+        self._pool = PagePool(model, settings, draft)
+        limit = settings.prefix_cache_bytes
+        max_cached = None if limit is None else limit // self._pool.page_bytes
+        self._pages = BlockManager(self._pool.num_pages, settings.page_size, max_cached)
         self._scheduler = Scheduler(
             self._pages, settings.max_running, prefix_cache=settings.prefix_cache
         )
-        self._runner = Runner(model, pool.caches)
-        self._pace = Pace(settings.step_seconds, settings.prefill_tokens)
-        self._drafter: Drafter = PromptLookup() if draft is None else self._draft_model(draft, pool)
+        self._runner = Runner(model, self._pool.caches)
+        self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
+        self._drafter = self._make_drafter(draft)
         self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
-        self._caches = pool.caches
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
-        self._handles: dict[Tokens, Handle] = {}
-        self._arrivals = 0
+        self.failures = 0
+        self._arrivals = self._failed_steps = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether a step has anything to do."""
-        return bool(self._handles)
+        """True while a request waits or runs."""
+        return self._scheduler.has_requests
 
     @property
     def stats(self) -> EngineStats:
-        """How it stands."""
+        """The state of the engine, and its counts."""
         pages = self._pages
+        acceptance = None if self._drafter is None else self._drafter.acceptance
         return EngineStats(
             running=len(self._scheduler.running),
             waiting=self._scheduler.waiting,
             pages_total=pages.num_pages,
             pages_used=pages.num_pages - pages.available,
-            pages_kept=pages.kept,
+            pages_cached=pages.cached,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=self._scheduler.preemptions,
-            drafted_tokens=self._drafter.acceptance.drafted,
-            accepted_tokens=self._drafter.acceptance.accepted,
+            draft_tokens=0 if acceptance is None else acceptance.drafted,
+            accepted_tokens=0 if acceptance is None else acceptance.accepted,
+            failed_steps=self._failed_steps,
         )
 
-    def add(self, request: Request) -> Handle:
-        """Take a request; its tokens come from the steps after this.
+    def add(self, request: Request) -> RequestState:
+        """Put a request into the queue; its tokens come from later steps.
+
+        Returns:
+            The handle of the request.
 
         Raises:
-            RequestError: if it can never be served by this engine; `PromptTooLongError` if that is
-                for its length.
-            EngineFullError: if as many requests wait as may.
+            RequestError: if this engine can never serve the request; `PromptTooLongError` if the
+                reason is its length.
+            EngineFullError: if the queue is full.
         """
         prompt, config = list(request.prompt), self.model.config
         self._check(prompt)
@@ -155,87 +151,199 @@ class Engine:
                 "memory"
             )
         try:
-            ops, grammar = self.model.ops, request.grammar
-            constraint = None if grammar is None else self._grammars.compile(grammar)
-            chooser = Chooser(request.sampling, config.vocab_size, prompt, ops, constraint)
-            text = OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end)
+            grammar = request.grammar
+            sampler = Sampler(request.sampling, config.vocab_size, self.model.ops)
+            sampler.start(mx.array(prompt, dtype=mx.int32))
+            state = RequestState(
+                request,
+                self._arrivals,
+                max_tokens,
+                sampler,
+                OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end),
+                None if grammar is None else self._grammars.compile(grammar),
+            )
         except ValueError as error:
             raise RequestError(str(error)) from error
-        handle = Handle(Tokens(request, self._arrivals, prompt), chooser, text, max_tokens)
         self._arrivals += 1
         self._prompt_tokens += len(prompt)
-        self._handles[handle.sequence] = handle
-        self._scheduler.add(handle.sequence)
-        return handle
+        self._scheduler.add(state)
+        return state
 
-    def cancel(self, handle: Handle) -> None:
-        """Take a request back; its pages are free at once. One that has ended stays as it is."""
+    def cancel(self, handle: RequestState) -> None:
+        """End a request, and free its pages at once. A finished request stays as it is."""
         if handle.finish_reason is None:
-            self._end(handle, "cancelled")
+            self._finish(handle, "cancelled")
 
-    def step(self) -> list[tuple[Handle, Output]]:
-        """Compute a chunk of prompts and a token, or a few, of each request that has got so far.
+    def step(self) -> list[tuple[RequestState, Output]]:
+        """Compute a chunk of prompts, and at least one token of each request past its prompt.
+
+        If the computation fails, the pages are lost: the requests that were running are queued
+        again with the tokens that they have. A request that fails twice without a token in between
+        ends with the finish reason "error" and no further output.
 
         Returns:
-            The tokens chosen and whose they are; several of a request in their order.
+            The tokens chosen, with the request of each; several of a request in their order.
         """
-        limits = self._limits()
-        self._drafter.guess(limits)
-        for sequence in limits:
-            del sequence.draft[self._handles[sequence].chooser.admits(sequence.draft) :]
-        plan = self._scheduler.plan(self._pace.tokens)
-        started = time.perf_counter()
-        self._drafter.follow(plan)
-        self._runner.copy(plan.copies)
-        self._prefill(plan, started)
-        return self._decode(plan.decode) if plan.decode else []
+        try:
+            step = self._schedule()
+            scores = self._run(step)
+            sampled = self._sample(step, scores)
+        except Exception as error:
+            if not (self._can_recover and self._scheduler.running):
+                raise
+            _log.exception("a step failed")
+            message, scores = str(error) or type(error).__name__, None  # the graph holds old pages
+        else:
+            return self._update(step, sampled)
+        self._recover(message)  # not before the traceback, which holds old pages too, is gone
+        return []
 
-    def run(self, handle: Handle) -> Iterator[Output]:
-        """Take steps until a request has ended, and give its tokens.
+    def run(self, handle: RequestState) -> Iterator[Output]:
+        """Take steps until a request has ended, and yield its outputs.
 
-        What others get meanwhile is lost to the caller: for several requests at once use `step`.
+        Outputs of other requests that come meanwhile are queued in `RequestState.outputs` until
+        their own `run` yields them.
+
+        Raises:
+            RequestFailedError: if the request ends with the finish reason "error".
         """
-        while handle.finish_reason is None:
-            yield from (output for owner, output in self.step() if owner is handle)
+        while True:
+            while handle.outputs:
+                yield handle.outputs.popleft()
+            if handle.finish_reason is not None:
+                break
+            for owner, output in self.step():
+                owner.outputs.append(output)
+        if handle.error is not None:
+            raise RequestFailedError(handle.error)
 
     def save_prefixes(self, path: Path | None = None) -> int:
-        """Write the pages of the prefix cache to a file, for the next engine of this model.
+        """Write the prefix cache to a file, for the next engine of this model.
 
         Args:
             path: the file; None takes `settings.prefix_path`.
 
         Returns:
-            How many pages were written; 0 if that failed, which the log explains.
+            The number of pages written; 0 if that failed: see the log.
 
         Raises:
             ValueError: if there is no path.
         """
         path = self.settings.prefix_path if path is None else path
         if path is None:
-            raise ValueError("path: expected one here or in EngineSettings.prefix_path, got None")
+            raise ValueError(
+                "path: expected one here or in EngineSettings.prefix_path, got None: give one"
+            )
         return self._prefixes.save(path)
 
-    def embedding(self, tokens: Sequence[int]) -> Embedding:
-        """Begin with the direction of a text, in chunks that take as long as those of prompts.
+    def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
+        """Begin to compute an embedding, in chunks that take as long as those of prompts.
 
         Raises:
             RequestError: if the text is empty or too long.
         """
         self._check(tokens)
-        return Embedding(self.model, tokens, self._pace)
+        return EmbeddingRequest(self.model, tokens, self._budget)
 
     def embed(self, tokens: Sequence[int]) -> list[float]:
-        """The direction, of length 1, in which the model stands after a text: see `Embedding`.
+        """Return the embedding of a text, a vector of length 1: see `EmbeddingRequest`.
 
-        Nothing else is computed meanwhile; `AsyncEngine.embed` takes steps in between.
+        No step is taken meanwhile; `AsyncEngine.embed` takes steps between the chunks.
 
         Raises:
             RequestError: if the text is empty or too long.
         """
         embedding = self.embedding(tokens)
-        while (direction := embedding.advance()) is None:
+        while (vector := embedding.advance()) is None:
             pass
-        return direction
+        return vector
+
+    def _schedule(self) -> Step:
+        """Choose the tokens of the next step, draft tokens included."""
+        if self._drafter is not None:
+            limits = self._draft_limits()
+            self._drafter.propose(limits)
+            for request in limits:
+                if request.constraint is not None:
+                    del request.draft[request.constraint.num_allowed(request.draft) :]
+        return self._scheduler.schedule(self._budget.tokens)
+
+    def _run(self, step: Step) -> Scores | None:
+        """Compute the tokens of a step; return the scores of the tokens that may follow."""
+        started = time.perf_counter()
+        if self._drafter is not None:
+            self._drafter.follow(step)
+        self._runner.copy(step.copies)
+        if step.prefill:
+            self._runner.prefill(step.prefill)
+            tokens = sum(len(chunk.tokens) for chunk in step.prefill)
+            self._budget.observe(tokens, time.perf_counter() - started)
+        return self._runner.decode(step.decode)
+
+    def _sample(self, step: Step, scores: Scores | None) -> list[list[SampledToken]]:
+        """Choose the next tokens of each request that decodes."""
+        return self._runner.sample(step.decode, scores)
+
+    def _update(
+        self, step: Step, sampled: list[list[SampledToken]]
+    ) -> list[tuple[RequestState, Output]]:
+        """Advance all requests of a step; return the tokens accepted."""
+        self.failures = 0
+        for chunk in step.prefill:
+            self._scheduler.update(chunk.request, chunk.stop)
+        outputs: list[tuple[RequestState, Output]] = []
+        following = iter(sampled)
+        for chunk in step.decode:
+            request = chunk.request
+            if not chunk.choices:
+                self._scheduler.update(request, chunk.stop)
+                continue
+            drafted = len(request.draft)
+            accepted = request.accept(next(following))
+            if self._drafter is not None:
+                self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
+            self._generated_tokens += len(accepted)
+            self._scheduler.update(request, len(request.tokens) - 1)
+            if request.finish_reason is not None:
+                self._finish(request, request.finish_reason)
+            outputs += [(request, output) for output in accepted]
+        return outputs
+
+    def _recover(self, message: str) -> None:
+        """Start again with new pages after a failed step."""
+        self.failures += 1
+        self._failed_steps += 1
+        running = self._scheduler.reset()
+        if self._drafter is not None:
+            self._drafter.reset()
+        for request in running:
+            request.failures += 1
+            if request.failures > 1:
+                request.error = message
+                self._finish(request, "error")
+        self._pool.renew()
+
+    def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
+        request.finish_reason = reason
+        self._cached_tokens += request.usage.cached_tokens
+        self._scheduler.remove(request)
+        if self._drafter is not None:
+            self._drafter.forget(request)
+
+    @property
+    def _can_recover(self) -> bool:
+        """True if this process has the whole model: ranks may have stopped at different points."""
+        return self.model.num_ranks == 1
+
+    @cached_property
+    def _prefixes(self) -> PrefixStore:
+        """The file of the prefix cache; made when needed, because it reads all weights.
+
+        A draft model's pages are not in it: the draft model computes what it is missing.
+        """
+        settings = self.settings
+        identity = f"{model_fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
+        return PrefixStore(self._pages, self._pool.caches, identity)
 
     def _check(self, prompt: Sequence[int]) -> None:
         config = self.model.config
@@ -252,120 +360,35 @@ class Engine:
                 f"{config.context_length}, got {len(prompt)}: shorten it"
             )
 
-    @cached_property
-    def _prefixes(self) -> PrefixStore:
-        """What saves and loads pages; made when it is needed, since it looks at all weights.
-
-        A draft model's pages are not among them: it catches up with what it has not computed.
-        """
-        settings = self.settings
-        identity = f"{fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
-        return PrefixStore(self._pages, self._caches, identity)
-
-    def _draft_model(self, draft: Qwen, pool: PagePool) -> DraftModel:
-        """A draft model on the pages of the pool."""
-        if not self.settings.speculation:
-            raise ValueError("speculation: expected at least 1 with a draft model, got 0")
-        vocab_size = self.tokenizer.vocab_size
+    def _make_drafter(self, draft: LanguageModel | None) -> Drafter | None:
+        """Return the drafter that the settings ask for; None without speculation."""
+        speculation, vocab_size = self.settings.speculation, self.tokenizer.vocab_size
+        if draft is None:
+            return PromptLookup() if speculation else None
+        if not speculation:
+            raise ValueError(
+                "speculation: expected at least 1 with a draft model, got 0: set it, or drop the "
+                "draft model"
+            )
         if draft.config.vocab_size < vocab_size:
             raise ValueError(
                 f"draft: expected a model of the same tokenizer, with at least {vocab_size} "
-                f"tokens, got one of {draft.config.vocab_size}"
+                f"tokens, got one of {draft.config.vocab_size}: choose another draft model"
             )
         return DraftModel(
             draft,
-            pool.draft_caches,
-            Coverage(pool.num_pages, self.settings.page_size),
-            self._scheduler.room,
+            self._pool.draft_caches,
+            DraftProgress(self._pool.num_pages, self.settings.page_size),
+            self._scheduler.reserve,
             vocab_size=vocab_size,
             prefill_tokens=self.settings.prefill_tokens,
         )
 
-    def _limits(self) -> dict[Tokens, int]:
-        """Who is about to choose, and how many tokens may be guessed for it: at least one."""
+    def _draft_limits(self) -> dict[RequestState, int]:
+        """Return the requests that are about to choose, and the most draft tokens of each."""
         limits = {
-            sequence: min(self.settings.speculation, self._handles[sequence].left - 1)
-            for sequence in self._scheduler.running
-            if not sequence.is_prefilling and sequence.computed == len(sequence.tokens) - 1
+            request: min(self.settings.speculation, request.remaining - 1)
+            for request in self._scheduler.running
+            if not request.is_prefilling and request.computed == len(request.tokens) - 1
         }
-        return {sequence: limit for sequence, limit in limits.items() if limit > 0}
-
-    def _prefill(self, plan: Plan, started: float) -> None:
-        if not plan.prefill:
-            return
-        self._runner.prefill(plan.prefill)
-        tokens = sum(chunk.length for chunk in plan.prefill)
-        self._pace.observe(tokens, time.perf_counter() - started)
-        for chunk in plan.prefill:
-            self._scheduler.advance(chunk.sequence, chunk.stop)
-
-    def _decode(self, chunks: list[Chunk]) -> list[tuple[Handle, Output]]:
-        choosing = [chunk for chunk in chunks if chunk.chooses]
-        samples = self._choices(chunks, choosing)
-        mx.eval(
-            [
-                array
-                for chunk, chosen in zip(choosing, samples, strict=True)
-                for sample in chosen
-                for array in self._handles[chunk.sequence].wanted(sample)
-            ]
-        )
-        for chunk in chunks:
-            if not chunk.chooses:
-                self._scheduler.advance(chunk.sequence, chunk.stop)
-        return [
-            (handle, output)
-            for chunk, chosen in zip(choosing, samples, strict=True)
-            for handle in [self._handles[chunk.sequence]]
-            for output in self._take(chunk, handle, chosen)
-        ]
-
-    def _choices(self, chunks: list[Chunk], choosing: list[Chunk]) -> list[list[Sample]]:
-        """Tokens for each chunk that chooses: after its last token and after each of its drafts."""
-        stops = list(accumulate(1 + chunk.drafts for chunk in choosing))
-        rows = [
-            slice(stop - 1 - chunk.drafts, stop)
-            for chunk, stop in zip(choosing, stops, strict=True)
-        ]
-        choosers = [self._handles[chunk.sequence].chooser for chunk in choosing]
-        reaches = [chooser.reach for chooser in choosers if chooser.reach is not None]
-        # Several processes that share the vocabulary tell each other few tokens sooner than all.
-        if self.model.share is not None and choosing and len(reaches) == len(choosing):
-            best = self._runner.decode_best(chunks, max(reaches))
-            return [
-                chooser.choose_among(best.at(own))
-                for chooser, own in zip(choosers, rows, strict=True)
-            ]
-        logits = self._runner.decode(chunks)
-        if any(chooser.is_constrained for chooser in choosers):
-            mx.async_eval(logits)  # the device begins while the host looks at grammars
-        return [
-            chooser.choose(logits[own], chunk.sequence.draft[: chunk.drafts])
-            for chooser, own, chunk in zip(choosers, rows, choosing, strict=True)
-        ]
-
-    def _take(self, chunk: Chunk, handle: Handle, chosen: list[Sample]) -> list[Output]:
-        """The tokens that hold: up to the first that is not the draft which the next assumed."""
-        sequence = chunk.sequence
-        drafts = sequence.draft[: chunk.drafts]
-        outputs: list[Output] = []
-        for sample, draft in zip(chosen, [*drafts, None], strict=True):
-            token = int(sample.token)
-            outputs.append(handle.take(token, sample))
-            if handle.finish_reason is not None or token != draft:
-                break
-        self._generated_tokens += len(outputs)
-        self._drafter.judge(sequence, len(drafts), len(outputs) - 1)
-        handle.chooser.keep([output.token for output in outputs])
-        self._scheduler.advance(sequence, len(sequence.tokens) - 1)
-        sequence.draft.clear()
-        if handle.finish_reason is not None:
-            self._end(handle, handle.finish_reason)
-        return outputs
-
-    def _end(self, handle: Handle, reason: FinishReason) -> None:
-        handle.finish_reason = reason
-        self._cached_tokens += handle.usage.cached_tokens
-        self._scheduler.remove(handle.sequence)
-        self._drafter.forget(handle.sequence)
-        del self._handles[handle.sequence]
+        return {request: limit for request, limit in limits.items() if limit > 0}

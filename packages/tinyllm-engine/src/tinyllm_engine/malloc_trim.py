@@ -1,4 +1,4 @@
-"""Memory that nobody uses any more, back to the system."""
+"""Return of unused memory to the system."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import mlx.core as mx
 
 
 def release_free_memory() -> None:
-    """Give back what MLX keeps for the next arrays, and what C's heap has free.
+    """Return the buffers that MLX keeps for the next arrays, and the free memory of C's heap.
 
-    glibc returns only what lies at the end of a heap; the pieces between what is in use stay with
-    the process until `malloc_trim` (malloc(3)) is asked. Other C libraries have no such call.
+    glibc by itself returns only the end of a heap; free pieces between used ones stay with the
+    process until `malloc_trim` (malloc(3)) is called. Other C libraries have no such call.
     """
     mx.clear_cache()
     if platform.libc_ver()[0] == "glibc":

@@ -1,13 +1,18 @@
-"""What is asked of the engine."""
+"""A request, and its state while the engine computes it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinyllm_qwen import SamplingParams
+from tinyllm_qwen import Sampler, SamplingParams
+from tinyllm_qwen.text.output import OutputProcessor
 
+from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.kv.block_manager import block_hashes
+from tinyllm_engine.output import Output, RequestFinishReason, SampledToken, Usage
 
 
 class RequestError(ValueError):
@@ -18,24 +23,41 @@ class PromptTooLongError(RequestError):
     """A prompt that leaves no room for an answer in the model's context."""
 
 
+class EngineFullError(RuntimeError):
+    """The queue is full.
+
+    Attributes:
+        retry_after: seconds after which there may be room.
+    """
+
+    def __init__(self, waiting: int, retry_after: float) -> None:
+        """Report the length of the queue."""
+        super().__init__(f"{waiting} requests are waiting: try again in {retry_after:.0f} s")
+        self.retry_after = retry_after
+
+
+class RequestFailedError(RuntimeError):
+    """A request that ended because the steps that computed it failed."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """A prompt, and how it is to be continued.
+    """A prompt, and the settings of its continuation.
 
     Attributes:
         prompt: token ids.
-        max_tokens: how many tokens at most; fewer where the model's context ends.
-        sampling: how tokens are chosen; greedy unless told.
+        max_tokens: the most tokens to generate; fewer where the model's context ends.
+        sampling: the settings by which tokens are chosen; greedy by default.
         stop: strings before which the text ends.
         priority: lower comes sooner. It moves a request ahead in the queue and does not let it
             starve others: see `Scheduler`.
-        grammar: what the text must conform to, or None.
+        grammar: the language of the answer, or None.
         logprobs: report the log-probability of each token chosen, also without `top_logprobs`.
         ignore_end: go on after end tokens, as benchmarks want.
 
     Raises:
-        RequestError: if the prompt is empty, `max_tokens` is below 1, or end tokens are to be
-            ignored with a grammar, whose texts they end.
+        RequestError: if the prompt is empty, `max_tokens` is below 1, or end tokens are ignored
+            with a grammar, whose texts they end.
     """
 
     prompt: Sequence[int]
@@ -48,10 +70,127 @@ class Request:
     ignore_end: bool = False
 
     def __post_init__(self) -> None:
-        """Check what needs no model."""
+        """Check everything that needs no model."""
         if not self.prompt:
             raise RequestError("prompt: expected at least one token, got none")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
         if self.grammar is not None and self.ignore_end:
             raise RequestError("ignore_end: expected False with a grammar, whose texts end")
+
+
+@dataclass(eq=False)
+class RequestState:
+    """A request in the engine; the handle by which its caller runs or cancels it.
+
+    All tokens of the prompt but the last are prefilled, many at a time. The last one, and each
+    token chosen after it, is decoded: it goes through the model to choose the next. After a
+    preemption the chosen tokens are decoded again, several at a time, with the same result.
+
+    Attributes:
+        request: the request.
+        arrival: the number of requests before it.
+        max_tokens: the most tokens to generate, within the model's context.
+        sampler: chooses tokens; it stands after the last one in `tokens`.
+        text: turns tokens into text.
+        constraint: the state of the grammar, or None.
+        tokens: prompt and generated tokens.
+        computed: the number of tokens whose keys and values are in the pages.
+        pages: the block table: `pages[i]` holds tokens i page_size to (i + 1) page_size.
+        cached: prompt tokens that were in the prefix cache at the first admission.
+        draft: draft tokens after `tokens`, verified in the next step.
+        outputs: outputs that no caller has received yet; see `Engine.run`.
+        finish_reason: None until the request has ended.
+        error: the message of the failure, if the finish reason is "error".
+        failures: failed steps since the latest token.
+    """
+
+    request: Request
+    arrival: int
+    max_tokens: int
+    sampler: Sampler
+    text: OutputProcessor
+    constraint: Constraint | None = None
+    tokens: list[int] = field(init=False)
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    cached: int | None = None
+    draft: list[int] = field(default_factory=list)
+    outputs: deque[Output] = field(default_factory=deque)
+    finish_reason: RequestFinishReason | None = None
+    error: str | None = None
+    failures: int = 0
+    _block_hashes: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with the prompt."""
+        self.tokens = list(self.request.prompt)
+
+    @property
+    def prefill_end(self) -> int:
+        """The position at which decoding begins."""
+        return len(self.request.prompt) - 1
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True while tokens of the prompt remain to be prefilled."""
+        return self.computed < self.prefill_end
+
+    @property
+    def generated(self) -> int:
+        """The number of tokens generated so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def remaining(self) -> int:
+        """The number of tokens that may still be generated."""
+        return self.max_tokens - self.generated
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(len(self.request.prompt), self.cached or 0, self.generated)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """True if the request asks for log-probabilities."""
+        return self.request.logprobs or self.request.sampling.top_logprobs > 0
+
+    def token_ids(self, start: int, stop: int) -> list[int]:
+        """Return the ids of positions `start` to `stop`; draft tokens follow the own tokens."""
+        own = len(self.tokens)
+        if stop <= own:
+            return self.tokens[start:stop]
+        return self.tokens[start:] + self.draft[max(0, start - own) : stop - own]
+
+    def block_hashes(self, page_size: int) -> list[bytes]:
+        """Return the block hashes of all full pages, computed or not."""
+        self._block_hashes = block_hashes(self.tokens, page_size, self._block_hashes)
+        return self._block_hashes
+
+    def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
+        """Append the sampled tokens up to the first that differs from the draft, or ends the text.
+
+        Args:
+            sampled: tokens chosen after the last own token and after each draft token, as if the
+                draft tokens before it were right.
+
+        Returns:
+            An output for each token appended; at least one.
+        """
+        outputs: list[Output] = []
+        for chosen, expected in zip(sampled, [*self.draft, None], strict=True):
+            token = chosen.token
+            self.tokens.append(token)
+            self.sampler.advance(token)
+            text, self.finish_reason = self.text.push(token, ended=self.remaining == 0)
+            outputs.append(
+                Output(text, token, self.finish_reason, self.usage, chosen.logprob, chosen.top)
+            )
+            if self.finish_reason is not None or token != expected:
+                break
+        if self.constraint is not None:
+            self.constraint.consume([output.token for output in outputs])
+        self.draft.clear()
+        self.failures = 0
+        return outputs

@@ -1,4 +1,4 @@
-"""Random schedules, and what each of their requests gets alone: for tests."""
+"""Random schedules for tests, compared with the tokens that each request gets alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
+from tinyllm_qwen import Sampler, SamplingParams, Tokenizer, generate
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.text.output import FinishReason, OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
-from tinyllm_engine.handle import Handle
 from tinyllm_engine.kv.page_pool import PagePool
-from tinyllm_engine.request import Request
+from tinyllm_engine.output import SampledToken
+from tinyllm_engine.request import Request, RequestState
+from tinyllm_engine.runner import Runner, Scores
+from tinyllm_engine.schedule.step import Chunk
 
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(temperature=1.0, top_p=0.95, seed=3)
@@ -31,16 +35,17 @@ _LONGEST_ANSWER = 24
 
 @dataclass(frozen=True)
 class Tally:
-    """What happened in a schedule, or in several.
+    """Counts of the events in one or several schedules.
 
     Attributes:
-        requests: that came.
-        cancelled: of them, those that were taken back.
-        tokens: chosen.
-        preemptions: how often a request lost its pages.
-        prefix_hits: requests that found some of their prompt computed.
-        drafted: tokens guessed.
-        accepted: guesses that were right.
+        requests: requests added.
+        cancelled: requests cancelled.
+        tokens: tokens generated.
+        preemptions: times that a request lost its pages.
+        prefix_hits: requests with a prefix in the prefix cache.
+        drafted: draft tokens verified.
+        accepted: draft tokens accepted.
+        failures: steps that were made to fail.
     """
 
     requests: int = 0
@@ -50,24 +55,25 @@ class Tally:
     prefix_hits: int = 0
     drafted: int = 0
     accepted: int = 0
+    failures: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        """Both together."""
+        """Return the sums."""
         names = [each.name for each in fields(self)]
         return Tally(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class Oracle:
-    """What `tinyllm_qwen.generate` makes of a prompt; each is asked for once."""
+    """The tokens that `tinyllm_qwen.generate` gives for a prompt; each is computed once."""
 
-    def __init__(self, model: Qwen, tokenizer: Tokenizer) -> None:
-        """Know nothing yet."""
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
+        """Compute nothing yet."""
         self._model = model
         self._tokenizer = tokenizer
         self._known: dict[tuple[tuple[int, ...], SamplingParams], list[int]] = {}
 
     def __call__(self, prompt: Sequence[int], count: int, sampling: SamplingParams) -> list[int]:
-        """The first tokens of the answer. They do not depend on how many there are to be."""
+        """Return the first `count` tokens of the answer, which do not depend on `count`."""
         key = (tuple(prompt), sampling)
         known = self._known.get(key, [])
         if len(known) < count and not (known and known[-1] in self._tokenizer.eos_token_ids):
@@ -79,8 +85,50 @@ class Oracle:
         return known[:count]
 
 
+class _UnreliableRunner(Runner):
+    """A runner whose passes fail at random, before or after they have written to the pages."""
+
+    def __init__(self, runner: Runner, draw: random.Random, share: float) -> None:
+        vars(self).update(vars(runner))
+        self._draw = draw
+        self._share = share
+
+    def prefill(self, chunks: Sequence[Chunk]) -> None:
+        super().prefill(chunks)
+        self._perhaps_fail(chunks)
+
+    def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
+        self._perhaps_fail(chunks)
+        return super().decode(chunks)
+
+    def sample(self, chunks: Sequence[Chunk], scores: Scores | None) -> list[list[SampledToken]]:
+        sampled = super().sample(chunks, scores)
+        self._perhaps_fail(chunks)
+        return sampled
+
+    def _perhaps_fail(self, chunks: Sequence[Chunk]) -> None:
+        if chunks and self._draw.random() < self._share:
+            raise RuntimeError("a failure made by the test")
+
+
+class _NoText(OutputProcessor):
+    """Text without characters, which tokens do not end."""
+
+    def __init__(self) -> None:
+        """Need no tokenizer."""
+
+    def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
+        return "", "length" if ended else None
+
+
+def state_without_model(request: Request, arrival: int = 0) -> RequestState:
+    """Return the state of a request for tests of policy, without a model and a tokenizer."""
+    sampler = Sampler(request.sampling, vocab_size=1)
+    return RequestState(request, arrival, request.max_tokens, sampler, _NoText())
+
+
 def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Short conversations; the last ones begin alike and are longer than several pages."""
+    """Return conversations; the last ones share a prefix and are longer than several pages."""
     short = [
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
         for question in _QUESTIONS
@@ -89,35 +137,39 @@ def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
     return [*short, long, [*long, *short[0]], [*long, *short[1]], long[:64], short[0][:1]]
 
 
-def pages_of(model: Qwen, pages: int, page_size: int, draft: Qwen | None = None) -> int:
-    """Bytes for so many pages."""
+def pages_of(
+    model: LanguageModel, pages: int, page_size: int, draft: LanguageModel | None = None
+) -> int:
+    """Return the bytes of a number of pages."""
     settings = EngineSettings(page_size, memory_bytes=1 << 24)
     return pages * PagePool(model, settings, draft).page_bytes
 
 
 def run_schedule(
-    model: Qwen,
+    model: LanguageModel,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
     oracle: Oracle,
     seed: int,
     *,
-    draft: Qwen | None = None,
+    draft: LanguageModel | None = None,
     requests: int = 14,
+    failures: float = 0.0,
 ) -> Tally:
-    """Let requests come, be preempted and be taken back at random, in an engine set up at random.
+    """Add, preempt and cancel requests at random, in an engine with random settings.
 
     Args:
         model: the model.
         tokenizer: its tokenizer.
-        prompts: to choose from.
-        oracle: what each of them gets alone.
-        seed: of everything that is random.
-        draft: a model that guesses.
-        requests: how many come.
+        prompts: the prompts to choose from.
+        oracle: gives the tokens that each request gets alone.
+        seed: the seed of all random choices.
+        draft: a draft model.
+        requests: the number of requests.
+        failures: the share of steps that fail.
 
     Raises:
-        AssertionError: if one of them gets another token than alone, or a page is not given back.
+        AssertionError: if a request gets another token than alone, or a page is not freed.
     """
     draw = random.Random(seed)
     page_size = draw.choice([3, 8, 16])
@@ -134,7 +186,9 @@ def run_schedule(
         speculation=draw.choice([0, 3] if draft is None else [1, 3, 5]),
     )
     engine = Engine(model, tokenizer, settings, draft=draft)
-    handles: list[Handle] = []
+    if failures:
+        engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
+    handles: list[RequestState] = []
     for _ in range(requests):
         sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
         count = draw.choice([1, 2, 9, _LONGEST_ANSWER])
@@ -159,17 +213,18 @@ def run_schedule(
         tokens=stats.generated_tokens,
         preemptions=stats.preemptions,
         prefix_hits=sum(handle.usage.cached_tokens > 0 for handle in handles),
-        drafted=stats.drafted_tokens,
+        drafted=stats.draft_tokens,
         accepted=stats.accepted_tokens,
+        failures=stats.failed_steps,
     )
 
 
-def _check(handle: Handle, oracle: Oracle, where: str) -> None:
-    """Compare a request's tokens with those that it gets alone, as far as it got."""
+def _check(handle: RequestState, oracle: Oracle, where: str) -> None:
+    """Compare a request's tokens with the tokens that it gets alone, as far as it got."""
     request = handle.request
-    actual = handle.sequence.tokens[len(request.prompt) :]
+    actual = handle.tokens[len(request.prompt) :]
     expected = oracle(request.prompt, handle.max_tokens, request.sampling)
-    if handle.finish_reason == "cancelled":
+    if handle.finish_reason in ("cancelled", "error"):
         expected = expected[: len(actual)]
     if actual != expected:
         raise AssertionError(f"{where}, {request}: expected {expected}, got {actual}")

@@ -7,7 +7,7 @@ import mlx.core as mx
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.schema import check_manifest
+from tinyllm_qwen.checkpoint.schema import check_schema
 from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -59,7 +59,7 @@ class Blueprint:
         """
         folder = resolve(model)
         config = QwenConfig.from_folder(folder)
-        formats = check_manifest(config, find_tensors(folder, config), str(folder))
+        formats = check_schema(config, find_tensors(folder, config), str(folder))
         return cls(model, config, DTYPES[dtype], formats)
 
     def read_bytes(self, rank: int, size: int, keys: int) -> int:

@@ -1,4 +1,4 @@
-"""What goes between ranks for a token."""
+"""The messages that ranks exchange for one token."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CONTENT = 1500 - HEADERS
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank sends while a token is decoded, and how much of it has to wait.
+    """The messages of one rank for one decoded token, and the share of them that has to wait.
 
     Attributes:
         messages: bytes of each message.
-        acknowledged: packets of other ranks that it says it has received, each in a packet of
-            its own, since the connection that they came on has nothing to say.
+        acknowledged: packets of other ranks that it acknowledges, each in a packet of its own,
+            since a connection carries data in one direction alone.
         hops: messages of which each waits for the one before it.
-        path_bytes: what these and the acknowledgements before them have on the wire.
+        path_bytes: bytes of these and of the acknowledgements before them, on the wire.
     """
 
     messages: tuple[int, ...]
@@ -55,13 +55,13 @@ def packets(message: int) -> int:
 
 
 def ring_traffic(config: QwenConfig, width: int, size: int, rank: int, keys: int) -> Traffic:
-    """What a rank sends for one token over MLX's ring, chosen greedily.
+    """The messages of a rank for one token over MLX's ring, chosen greedily.
 
     Args:
         config: the whole model.
         width: bytes of a number in the hidden state.
-        size: how many ranks share it.
-        rank: which one sends.
+        size: number of ranks.
+        rank: the rank that sends.
         keys: tokens before this one, a number in the command.
     """
     if size == 1:
@@ -84,7 +84,7 @@ def ring_traffic(config: QwenConfig, width: int, size: int, rank: int, keys: int
 
 
 def mesh_traffic(config: QwenConfig, width: int, size: int, rank: int, keys: int) -> Traffic:
-    """The same where each tells all others what it has, and adds up what they say.
+    """The same where each rank sends its part to all others and adds up theirs.
 
     Headers are counted as for TCP, which is more than RDMA has.
     """

@@ -1,4 +1,4 @@
-"""From grammars to constraints on tokens."""
+"""Compilation of grammars into constraints on tokens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tinyllm_qwen import Tokenizer
 
 from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.grammar.grammar import Grammar
-from tinyllm_engine.grammar.reasoning_prefix import Preamble
+from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 
 _WHITESPACE = r"( |\n {0,24})?"
-"""Between the parts of JSON: a space, or a new line and its indentation. JSON itself allows white
-space without end, and small models do not find out of it."""
+"""White space between the parts of JSON: a space, or a new line and its indentation. JSON itself
+allows any amount, and small models do not stop writing it."""
 
 _MARKS = 16
-"""Marks that are remembered; a server knows one or two."""
+"""Reasoning prefixes in the cache; a server uses one or two."""
 
 
 class GrammarCompiler:
@@ -28,7 +28,7 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Do nothing yet.
+        """Compile nothing yet.
 
         Args:
             tokenizer: gives tokens their bytes.
@@ -36,18 +36,20 @@ class GrammarCompiler:
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        # What a preamble works out about a mark serves all requests that have it.
-        self._preamble = lru_cache(maxsize=_MARKS)(self._make_preamble)
+        # All requests with the same marks share the masks of their reasoning prefix.
+        self._prefix = lru_cache(maxsize=_MARKS)(self._make_prefix)
 
     def compile(self, grammar: Grammar) -> Constraint:
-        """Get ready to follow one text.
+        """Compile a grammar for one request.
 
         Raises:
             ValueError: if the grammar is not valid, with llguidance's reason, or the tokenizer has
-                no token to end a text with.
+                no end token.
         """
         if not self._tokenizer.eos_token_ids:
-            raise ValueError(f"{grammar.name}: expected a tokenizer with an end token, it has none")
+            raise ValueError(
+                f"{grammar.name}: expected a tokenizer with an end token, got none: use another"
+            )
         try:
             matcher = LLMatcher(self._vocabulary, _rules(grammar), log_level=0)
         except (ValueError, RecursionError) as error:
@@ -58,15 +60,15 @@ class GrammarCompiler:
         matcher.compute_bitmask()
         if matcher.is_error():
             raise ValueError(f"{grammar.name}: no text conforms to this {grammar.kind}")
-        preamble = self._preamble(grammar.after or "", grammar.opening if grammar.after else "")
-        return Constraint(matcher, preamble, self._vocab_size)
+        prefix = self._prefix(grammar.after or "", grammar.opening if grammar.after else "")
+        return Constraint(matcher, prefix, self._vocab_size)
 
-    def _make_preamble(self, mark: str, opening: str) -> Preamble:
-        return Preamble(mark, self._words, opening)
+    def _make_prefix(self, mark: str, opening: str) -> ReasoningPrefix:
+        return ReasoningPrefix(mark, self._words, opening)
 
     @cached_property
     def _words(self) -> list[bytes]:
-        """The bytes of all tokens; of ids that are only padding, none."""
+        """The bytes of all tokens; empty for ids that only pad the vocabulary."""
         return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
 
     @cached_property
@@ -77,7 +79,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """The vocabulary, under the names by which llguidance asks for it."""
+    """The vocabulary, with the attribute names that llguidance expects."""
 
     def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
         self.eos_token_id = min(tokenizer.eos_token_ids)
@@ -91,10 +93,10 @@ class _Vocabulary:
 
 
 def _rules(grammar: Grammar) -> str:
-    """The grammar, in llguidance's own format."""
+    """Return the grammar in llguidance's own format."""
     match grammar.kind:
         case "json_schema":
-            # Parsed here: llguidance pastes a text as it comes into a larger one.
+            # Parsed here, because llguidance inserts a text unchecked into a larger one.
             return LLMatcher.grammar_from_json_schema(
                 json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
             )
@@ -113,7 +115,7 @@ def _rules(grammar: Grammar) -> str:
 
 
 def _part(grammar: Grammar) -> dict[str, object]:
-    """A grammar as one of several that refer to each other by name."""
+    """Return a grammar as one of several that refer to each other by name."""
     rules = _rules(grammar)
     if grammar.kind == "lark":
         return {"lark_grammar": rules}

@@ -1,4 +1,4 @@
-"""What a text must conform to."""
+"""Descriptions of the language of an answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Grammar:
-    """A language; a request with one is answered in it.
+    """The language in which a request is answered.
 
     Attributes:
-        kind: how `text` describes it; a union allows what any of `parts` does.
+        kind: the form of `text`; a union allows the texts of any of `parts`.
         text: a JSON schema, a regular expression, or a grammar in llguidance's dialect of Lark.
-        after: text that comes before it, unconstrained, such as "</think>"; None if it begins at
-            once.
-        opening: how that text begins, such as "<think>"; "" if anything may.
-        name: what errors call it, such as the field of a request that it came from.
-        parts: of a union; nothing comes before them.
+        after: the end of an unconstrained prefix, such as "</think>"; None if the grammar applies
+            from the start.
+        opening: the start of that prefix, such as "<think>"; "" if it may begin with any text.
+        name: the name in error messages, such as the request field that holds the grammar.
+        parts: the grammars of a union, without prefixes.
     """
 
     kind: Literal["json_schema", "regex", "lark", "union"]
@@ -31,37 +31,39 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, object] | str, after: str | None = None) -> Grammar:
-        """JSON that a schema describes."""
+        """Make a grammar of the JSON that a schema describes."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return cls("json_schema", text, after)
 
     @classmethod
     def json_object(cls, after: str | None = None) -> Grammar:
-        """Any JSON object."""
+        """Make a grammar of any JSON object."""
         return cls.json_schema({"type": "object"}, after)
 
     @classmethod
     def regex(cls, pattern: str, after: str | None = None) -> Grammar:
-        """Text that a regular expression matches as a whole."""
+        """Make a grammar of the texts that a regular expression matches as a whole."""
         return cls("regex", pattern, after)
 
     @classmethod
     def lark(cls, rules: str, after: str | None = None) -> Grammar:
-        """Text of a context-free grammar."""
+        """Make a grammar from rules of llguidance's Lark dialect."""
         return cls("lark", rules, after)
 
     @classmethod
     def choice(cls, texts: Sequence[str], after: str | None = None) -> Grammar:
-        """One of several texts, none of them empty."""
+        """Make a grammar of several texts, none of them empty."""
         return cls.lark(f"start: {' | '.join(map(json.dumps, texts))}", after)
 
     @classmethod
     def union(cls, *parts: Grammar, after: str | None = None) -> Grammar:
-        """Text of any of several grammars.
+        """Make a grammar of the texts of any of several grammars.
 
         Raises:
-            ValueError: if there is none, or one of them comes after something, or has parts itself.
+            ValueError: if there are no parts, or one of them has a prefix, or parts itself.
         """
         if not parts or any(part.parts or part.after for part in parts):
-            raise ValueError("parts: expected one or more, each alone and with nothing before it")
+            raise ValueError(
+                "parts: expected one or more grammars without `after` and `parts`, got others"
+            )
         return cls("union", "", after, parts=parts)

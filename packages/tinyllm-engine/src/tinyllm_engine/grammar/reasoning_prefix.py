@@ -1,4 +1,4 @@
-"""What is said before a grammar holds."""
+"""The text before a grammar applies."""
 
 from __future__ import annotations
 
@@ -8,62 +8,63 @@ import mlx.core as mx
 from jaxtyping import Bool
 
 
-class Preamble:
-    """Text up to and including a mark, such as "</think>", in which nearly everything is allowed.
+class ReasoningPrefix:
+    """Text up to and including an end mark, such as "</think>", in which most tokens are allowed.
 
-    The exceptions: if it has an opening, such as "<think>", it begins with that, so that no text
-    passes for a preamble and gets around the grammar. And no token ends the mark and goes on behind
-    it, for what is behind belongs to the grammar.
+    There are two exceptions. If the prefix has an opening, such as "<think>", it begins with that,
+    so that no text passes for a prefix and gets around the grammar. And no token ends the mark and
+    goes on behind it, because the text behind the mark belongs to the grammar.
 
-    A place in the text is a number: within the opening, how many bytes of it there are; behind it
-    that, and how many bytes of the mark the text ends with, all of them once the mark has been met.
+    The state is a number: within the opening, the number of its bytes so far; behind it, the length
+    of the opening plus the number of bytes of the mark that the text ends with, all of them once
+    the mark has been found.
     """
 
     def __init__(self, mark: str, words: Sequence[bytes], opening: str = "") -> None:
-        """Look for a mark.
+        """Begin before the first token.
 
         Args:
-            mark: the text that ends the preamble; with none, the grammar holds from the start.
+            mark: the text that ends the prefix; if empty, the grammar applies from the start.
             words: the bytes of each token.
-            opening: the text that begins it; with none, anything does.
+            opening: the text that begins the prefix; if empty, any text does.
         """
         self._mark = mark.encode()
         self._opening = opening.encode()
         self._words = words
         self._allowed: dict[int, Bool[mx.array, "V"]] = {}
 
-    def is_over(self, place: int) -> bool:
-        """Whether the mark has been met."""
-        return place == len(self._opening) + len(self._mark)
+    def is_over(self, state: int) -> bool:
+        """Return True if the mark has been found."""
+        return state == len(self._opening) + len(self._mark)
 
-    def next(self, place: int, token: int) -> int:
-        """The place after a token."""
+    def next(self, state: int, token: int) -> int:
+        """Return the state after a token."""
         word, opening = self._words[token], len(self._opening)
-        if place + len(word) < opening:
-            return place + len(word)
-        text = self._searched(place, word)
+        if state + len(word) < opening:
+            return state + len(word)
+        text = self._searched(state, word)
         if self._mark in text:
             return opening + len(self._mark)
         longest = min(len(text), len(self._mark) - 1)
-        met = next(n for n in range(longest, -1, -1) if text.endswith(self._mark[:n]))
-        return opening + met
+        matched = next(n for n in range(longest, -1, -1) if text.endswith(self._mark[:n]))
+        return opening + matched
 
-    def allows(self, place: int, token: int) -> bool:
-        """Whether a token goes on with the opening, and leaves what is behind the mark alone."""
-        word, missing = self._words[token], self._opening[place:]
+    def allows(self, state: int, token: int) -> bool:
+        """Return True if a token continues the opening, and does not go on behind the mark."""
+        word, missing = self._words[token], self._opening[state:]
         if missing and not (word and (missing.startswith(word) or word.startswith(missing))):
             return False
-        _, found, behind = self._searched(place, word).partition(self._mark)
+        _, found, behind = self._searched(state, word).partition(self._mark)
         return not (found and behind)
 
-    def allowed(self, place: int) -> Bool[mx.array, "V"]:
-        """All tokens that may come at a place; each place is looked at once."""
-        if place not in self._allowed:
+    def allowed(self, state: int) -> Bool[mx.array, "V"]:
+        """Return the mask of all tokens that `allows`; each state is computed once."""
+        if state not in self._allowed:
             tokens = range(len(self._words))
-            self._allowed[place] = mx.array([self.allows(place, token) for token in tokens])
-        return self._allowed[place]
+            self._allowed[state] = mx.array([self.allows(state, token) for token in tokens])
+        return self._allowed[state]
 
-    def _searched(self, place: int, word: bytes) -> bytes:
-        """Where the mark may be: what was met of it, and what a token adds behind the opening."""
+    def _searched(self, state: int, word: bytes) -> bytes:
+        """Return the bytes that may hold the mark: its matched part, and the token's own bytes."""
         opening = len(self._opening)
-        return self._mark[: max(place - opening, 0)] + word[max(opening - place, 0) :]
+        return self._mark[: max(state - opening, 0)] + word[max(opening - state, 0) :]

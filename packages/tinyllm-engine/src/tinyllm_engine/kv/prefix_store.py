@@ -1,4 +1,4 @@
-"""Full pages in a file, so that what was computed once survives a restart."""
+"""The prefix cache in a file, so that it survives a restart."""
 
 from __future__ import annotations
 
@@ -11,57 +11,62 @@ from typing import cast
 
 import mlx.core as mx
 from tinyllm_layers import PagedCache
+from tinyllm_ops import QuantizedTensor
+from tinyllm_qwen.language_model import LanguageModel
 
-from tinyllm_engine.kv.block_hash import KEY_BYTES
-from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.kv.fingerprint import buffer
+from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 
-_FORMAT = "1"
-"""To be raised whenever the file, the keys of pages or the layout of pages changes."""
+_FORMAT = "2"
+"""The version of file, block hashes and page layout, raised with each change."""
 
-_KEYS = "keys"
+_HASHES = "hashes"
+
+_SAMPLE = 512
+"""Numbers of each weight in a fingerprint: a fine-tuned model differs nearly everywhere."""
 
 _log = logging.getLogger(__name__)
 
 
 class PrefixStore:
-    """Saves the pages that can be found by their keys, and keeps them again after a restart.
+    """Saves the registered pages to a file, and loads them into the prefix cache after a restart.
 
-    The file is a safetensors file (github.com/huggingface/safetensors): a row of bytes for the key
-    of each page, and the pages of each array of each layer, the longest unused first. Nothing that
-    is wrong with it stops an engine: the log says what, and the cache starts empty.
+    The file is a safetensors file (github.com/huggingface/safetensors): a row of bytes for the
+    hash of each page, and the pages of each array of each layer, least recently used first. A file
+    that is wrong stops no engine: the log says what is wrong, and the prefix cache starts empty.
     """
 
     def __init__(self, pages: BlockManager, caches: Sequence[PagedCache], identity: str) -> None:
-        """Stand between an engine's pages and a file.
+        """Refer to the pages of an engine.
 
         Args:
-            pages: whose page is which.
-            caches: the pages, one cache a layer.
-            identity: of everything that decides what is in a page. Files of another are ignored.
+            pages: their allocation.
+            caches: their contents, one cache a layer.
+            identity: everything that decides the contents of a page. Files of another identity are
+                ignored.
         """
         self._pages = pages
         self._caches = caches
         self._identity = f"{_FORMAT} {identity}"
 
     def save(self, path: Path) -> int:
-        """Write all pages that have a name, at most as many as may be kept.
+        """Write all registered pages, at most `max_cached` of them.
 
-        They are gathered in memory first, which takes as much again as they do. A file that is
-        there already is replaced in one step.
+        They are gathered in memory first, which takes as much again as they do. A file that exists
+        is replaced in one step.
 
         Returns:
-            How many pages the file holds; 0 if it could not be written, which the log explains.
+            The number of pages in the file; 0 if it could not be written: see the log.
         """
-        named = list(self._pages.named().items())
-        named = named[max(0, len(named) - self._pages.max_kept) :]
-        if not named:
+        found = list(self._pages.registered().items())
+        found = found[max(0, len(found) - self._pages.max_cached) :]
+        if not found:
             return 0
-        index = mx.array([page for _, page in named], dtype=mx.int32)
-        keys = mx.array([list(key) for key, _ in named], dtype=mx.uint8)
-        tensors = {name: array[index] for name, array in self._arrays().items()} | {_KEYS: keys}
+        index = mx.array([page for _, page in found], dtype=mx.int32)
+        hashes = mx.array([list(block_hash) for block_hash, _ in found], dtype=mx.uint8)
+        tensors = {name: array[index] for name, array in self._arrays().items()}
+        tensors[_HASHES] = hashes
         metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
-        # MLX adds the suffix where it is missing, and tells of no failure to write.
+        # MLX adds the suffix where it is missing, and reports no failure to write.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,14 +80,14 @@ class PrefixStore:
             if partial.exists():
                 partial.unlink()
             return 0
-        _log.info("%s: %d pages of prefixes were saved", path, len(named))
-        return len(named)
+        _log.info("%s: %d pages of prefixes were saved", path, len(found))
+        return len(found)
 
     def load(self, path: Path) -> int:
-        """Keep the pages of a file, the latest used if there is no room for all.
+        """Load the pages of a file, the most recently used ones if there is no room for all.
 
         Returns:
-            How many are kept; 0 where there is no file, or none that can be used.
+            The number of pages loaded; 0 without a file, or if it cannot be used: see the log.
         """
         if not path.exists():
             return 0
@@ -91,37 +96,37 @@ class PrefixStore:
         except (OSError, RuntimeError, ValueError) as error:
             _log.warning("%s: no prefixes were loaded: %s", path, error)
             return 0
-        count = min(len(tensors[_KEYS]), self._pages.max_kept, self._pages.num_pages)
+        count = min(len(tensors[_HASHES]), self._pages.max_cached, self._pages.num_pages)
         if not count:
             return 0
-        pages = self._pages.take(count)
-        keys = cast("list[list[int]]", tensors[_KEYS][-count:].tolist())
-        for page, key in zip(pages, keys, strict=True):
-            self._pages.name(page, bytes(key))
+        pages = self._pages.allocate(count)
+        hashes = cast("list[list[int]]", tensors[_HASHES][-count:].tolist())
+        for page, block_hash in zip(pages, hashes, strict=True):
+            self._pages.register(page, bytes(block_hash))
         index = mx.array(pages, dtype=mx.int32)
         for name, array in self._arrays().items():
             array[index] = tensors[name][-count:]
         mx.eval(list(self._arrays().values()))
-        self._pages.release(pages[::-1])  # the first, longest unused, are to be given away first
+        self._pages.free(pages[::-1])  # the first ones, least recently used, are evicted first
         _log.info("%s: %d pages of prefixes were loaded", path, count)
         return count
 
     def _read(self, path: Path) -> dict[str, mx.array]:
-        """The tensors of a file, if they are what was written and fit."""
+        """Return the tensors of a file, if it is intact and of this identity."""
         loaded = mx.load(str(path), format="safetensors", return_metadata=True)
         tensors, metadata = cast("tuple[dict[str, mx.array], dict[str, str]]", loaded)
         if metadata.get("identity") != self._identity:
             raise ValueError("it is of another model, or of other settings of pages")
-        arrays, count = self._arrays(), len(tensors.get(_KEYS, ()))
+        arrays, count = self._arrays(), len(tensors.get(_HASHES, ()))
         expected = {name: ((count, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
-        expected[_KEYS] = ((count, KEY_BYTES), mx.uint8)
+        expected[_HASHES] = ((count, HASH_BYTES), mx.uint8)
         actual = {name: (tuple(array.shape), array.dtype) for name, array in tensors.items()}
         if actual != expected or metadata.get("checksum") != _checksum(tensors):
             raise ValueError("it is damaged")
         return tensors
 
     def _arrays(self) -> dict[str, mx.array]:
-        """All pages, by the names that they have in a file."""
+        """Return the arrays of all pages, by their names in a file."""
         return {
             f"layers.{layer}.{part}": array
             for layer, cache in enumerate(self._caches)
@@ -130,8 +135,29 @@ class PrefixStore:
 
 
 def _checksum(tensors: Mapping[str, mx.array]) -> str:
-    """A hash of all bytes: a wrong key would be read as silently as a right one."""
+    """Return a hash of all bytes: a page under a wrong hash would be read like a right one."""
     digest = blake2b(digest_size=16)
     for name in sorted(tensors):
-        digest.update(buffer(tensors[name]))
+        digest.update(_buffer(tensors[name]))
     return digest.hexdigest()
+
+
+def model_fingerprint(model: LanguageModel) -> str:
+    """Return a hash of a model's config and of a sample of each of its weights.
+
+    Models with the same fingerprint compute the same keys and values for a text.
+    """
+    digest = blake2b(repr((model.config, model.dtype)).encode(), digest_size=16)
+    for weight in model.weights():
+        if isinstance(weight, QuantizedTensor):
+            digest.update(repr((weight.bits, weight.group_size, weight.mode)).encode())
+        for array in weight.arrays if isinstance(weight, QuantizedTensor) else (weight,):
+            digest.update(repr((array.shape, array.dtype)).encode())
+            numbers = array.flatten()
+            digest.update(_buffer(numbers[:: max(1, numbers.size // _SAMPLE)]))
+    return digest.hexdigest()
+
+
+def _buffer(array: mx.array) -> memoryview:
+    """Return the memory of an array; MLX's type stubs do not declare the buffer protocol."""
+    return memoryview(cast("bytes", mx.contiguous(array).view(mx.uint8)))

@@ -1,4 +1,4 @@
-"""How many tokens of prompts fit into a step."""
+"""The number of prompt tokens that fit into a step."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ _FEWEST = 32
 """Below it the weights are read for almost nothing."""
 
 _WEIGHT = 0.3
-"""What the latest step counts in the average."""
+"""The weight of the latest step in the average."""
 
 
-class Pace:
-    """Learns how fast prompts are prefilled, and says how many tokens take a given time.
+class PrefillBudget:
+    """Measures how fast prompts are prefilled, and gives the tokens that take a given time.
 
     Attributes:
-        seconds: how long the prompts' share of a step should take.
-        most: tokens in any case at most.
+        seconds: the time that the prefill of a step should take.
+        max_tokens: the most tokens in any case.
+        tokens: the tokens for the next step.
     """
 
-    def __init__(self, seconds: float, most: int) -> None:
-        """Know nothing yet."""
+    def __init__(self, seconds: float, max_tokens: int) -> None:
+        """Begin with an estimate, before the first measurement."""
         self.seconds = seconds
-        self.most = most
+        self.max_tokens = max_tokens
         self._rate: float | None = None  # tokens a second
-
-    @property
-    def tokens(self) -> int:
-        """Tokens for the next step."""
-        wanted = 4 * _FEWEST if self._rate is None else int(self._rate * self.seconds)
-        return min(max(wanted, _FEWEST), self.most)
+        self.tokens = min(4 * _FEWEST, max_tokens)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Learn from a step."""
+        """Take the measurement of a step into account."""
         rate = tokens / max(seconds, 1e-9)
         self._rate = rate if self._rate is None else self._rate + _WEIGHT * (rate - self._rate)
+        self.tokens = min(max(int(self._rate * self.seconds), _FEWEST), self.max_tokens)

@@ -1,209 +1,243 @@
-"""What is computed next, and for whom. No tensors."""
+"""The choice of tokens that a step computes. No tensors."""
 
 from __future__ import annotations
 
 from bisect import insort
 
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.schedule.step import Chunk, Plan
-from tinyllm_engine.sequence import Sequence
+from tinyllm_engine.request import RequestState
+from tinyllm_engine.schedule.step import Chunk, Step
 
 PATIENCE = 64
-"""Later requests that may overtake one because each is one level of priority ahead of it."""
+"""Later requests that may overtake a request for each level of priority that they are ahead."""
 
 DECODED_AGAIN = 64
-"""Tokens that a sequence decodes again at most in a step, after it lost its pages."""
+"""The most tokens that a request decodes again in a step, after a preemption."""
 
 
 class Scheduler:
-    """Admits sequences when there is memory for them, and cuts the work of a step to size.
+    """Admits requests when there is memory for them, and limits the work of a step.
 
-    Every step decodes a token of each sequence that has got so far, and prefills a limited number
-    of tokens of prompts: a long prompt never stalls those that decode. Half of that number goes to
-    the oldest prompt, the rest to the shortest ones: a short prompt does not wait for a long one,
-    and no stream of short ones starves a long one.
+    Every step decodes a token of each request that is past its prompt, and prefills a limited
+    number of prompt tokens: a long prompt never stalls requests that decode. Half of that number
+    goes to the oldest prompt, the rest to the shortest ones: a short prompt does not wait for a
+    long one, and no stream of short prompts starves a long one.
 
-    Sequences are ranked by arrival; a level of priority counts as `PATIENCE` arrivals. Who is first
-    in rank is admitted first, and when pages run out the last in rank gives its own back and waits
-    again, with all tokens that it has got. Since a rank never changes, everybody's turn comes.
+    Requests are ranked by arrival; a level of priority counts as `PATIENCE` arrivals. The first in
+    rank is admitted first. When pages run out, the last in rank frees its pages and waits again,
+    with all tokens that it has got (preemption). Since a rank never changes, every request's turn
+    comes.
 
     Attributes:
-        pages: whose page is which.
-        max_running: sequences that hold pages at a time.
-        prefix_cache: whether sequences share the pages of what they begin with.
-        preemptions: how often pages were taken back.
+        pages: the allocation of pages.
+        max_running: the most requests that hold pages.
+        prefix_cache: True if requests share the pages of equal prefixes.
+        preemptions: the number of preemptions so far.
     """
 
     def __init__(self, pages: BlockManager, max_running: int, *, prefix_cache: bool = True) -> None:
-        """Start with nothing to do."""
+        """Start without requests."""
         self.pages = pages
         self.max_running = max_running
         self.prefix_cache = prefix_cache
         self.preemptions = 0
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
+        self._waiting: list[RequestState] = []
+        self._running: list[RequestState] = []
+
+    @property
+    def has_requests(self) -> bool:
+        """True while a request waits or runs."""
+        return bool(self._waiting or self._running)
 
     @property
     def waiting(self) -> int:
-        """Sequences without pages."""
+        """The number of requests without pages."""
         return len(self._waiting)
 
     @property
-    def running(self) -> tuple[Sequence, ...]:
-        """Sequences with pages, the first in rank first."""
+    def running(self) -> tuple[RequestState, ...]:
+        """The requests with pages, the first in rank first."""
         return tuple(self._running)
 
-    def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait for its turn."""
-        insort(self._waiting, sequence, key=_rank)
+    def add(self, request: RequestState) -> None:
+        """Put a request into the queue."""
+        insort(self._waiting, request, key=_rank)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, finished or not; its pages are given back."""
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
-        elif sequence in self._running:
-            self._running.remove(sequence)
-            self._release(sequence)
+    def remove(self, request: RequestState) -> None:
+        """Remove a request, finished or not, and free its pages."""
+        if request in self._running:
+            self._running.remove(request)
+            self._free(request)
+        elif request in self._waiting:
+            self._waiting.remove(request)
 
-    def plan(self, prefill_tokens: int) -> Plan:
-        """Decide on a step that prefills at most so many tokens."""
-        copies = self._admit()
+    def schedule(self, prefill_tokens: int) -> Step:
+        """Choose the tokens of a step that prefills at most `prefill_tokens`."""
+        copies = self._admit() if self._waiting else []
         decode = self._decode()
         prefill = self._prefill(prefill_tokens)
-        # Who ends a prompt in this step chooses a token in this step: it has the pages already.
-        ended = (chunk.sequence for chunk in prefill if chunk.stop == chunk.sequence.prefill_end)
-        decode += [_decoded(sequence, sequence.prefill_end) for sequence in ended]
-        return Plan(prefill, decode, copies)
+        # A request whose prompt ends in this step chooses a token in this step: it has the pages.
+        ended = (chunk.request for chunk in prefill if chunk.stop == chunk.request.prefill_end)
+        decode += [_decode_chunk(request, request.prefill_end) for request in ended]
+        return Step(prefill, decode, copies)
 
-    def advance(self, sequence: Sequence, computed: int) -> None:
-        """Take note that the first `computed` tokens of a sequence are in its pages."""
+    def update(self, request: RequestState, computed: int) -> None:
+        """Record that the first `computed` tokens are in the pages; register the full pages."""
         page_size = self.pages.page_size
         if self.prefix_cache:
-            full = range(sequence.computed // page_size, computed // page_size)
-            keys = sequence.keys(page_size) if full else []
+            full = range(request.computed // page_size, computed // page_size)
+            hashes = request.block_hashes(page_size) if full else []
             for index in full:
-                self.pages.name(sequence.pages[index], keys[index])
-        sequence.computed = computed
+                self.pages.register(request.pages[index], hashes[index])
+        request.computed = computed
 
-    def room(self, sequence: Sequence, length: int) -> bool:
-        """Get a sequence the pages for so many tokens, if there are enough."""
-        needed = max(0, self.pages.pages_for(length) - len(sequence.pages))
+    def reserve(self, request: RequestState, length: int) -> bool:
+        """Allocate the pages for the first `length` tokens; return False if there are too few."""
+        if length <= len(request.pages) * self.pages.page_size:
+            return True
+        needed = self.pages.pages_for(length) - len(request.pages)
         if needed > self.pages.available:
             return False
-        sequence.pages += self.pages.take(needed)
+        request.pages += self.pages.allocate(needed)
         return True
 
+    def reset(self) -> list[RequestState]:
+        """Put all running requests back into the queue, and forget the contents of all pages.
+
+        Returns:
+            The requests that were running.
+        """
+        running, self._running = self._running, []
+        self.pages.reset()
+        for request in running:
+            _forget_pages(request)
+            insort(self._waiting, request, key=_rank)
+        return running
+
     def _admit(self) -> list[tuple[int, int]]:
-        """Give pages to those who wait, in rank; the pages that must be copied for it."""
+        """Give pages to waiting requests, in rank; return the pages to copy for it."""
         copies: list[tuple[int, int]] = []
-        coming = self._coming() if self._waiting else set()
-        for sequence in tuple(self._waiting):
+        coming = self._coming()
+        for request in tuple(self._waiting):
             if len(self._running) >= self.max_running:
                 break
-            keys = sequence.keys(self.pages.page_size) if self.prefix_cache else []
-            found = self.pages.find(keys)
-            if len(found) < len(keys) and keys[len(found)] in coming:
-                continue  # somebody is computing what comes next: wait for it and share it
-            if not self._give(sequence, found, copies):
+            hashes = request.block_hashes(self.pages.page_size) if self.prefix_cache else []
+            found = self.pages.find(hashes)
+            if len(found) < len(hashes) and hashes[len(found)] in coming:
+                continue  # a running request is computing the next page: wait for it and share it
+            if not self._allocate(request, found, copies):
                 break
-            self._waiting.remove(sequence)
-            insort(self._running, sequence, key=_rank)
-            coming.update(keys[len(found) :])
+            self._waiting.remove(request)
+            insort(self._running, request, key=_rank)
+            coming.update(hashes[len(found) :])
         return copies
 
     def _coming(self) -> set[bytes]:
-        """The keys of the pages of prompts that are being prefilled."""
+        """Return the block hashes of the pages that are being prefilled."""
         if not self.prefix_cache:
             return set()
         size = self.pages.page_size
-        prefilling = (sequence for sequence in self._running if sequence.is_prefilling)
-        return {key for s in prefilling for key in s.keys(size)[s.computed // size :]}
+        prefilling = (request for request in self._running if request.is_prefilling)
+        return {
+            block_hash
+            for request in prefilling
+            for block_hash in request.block_hashes(size)[request.computed // size :]
+        }
 
-    def _give(self, sequence: Sequence, found: list[int], copies: list[tuple[int, int]]) -> bool:
-        """Let a sequence share the pages found, and take the others; false if there are too few."""
-        pages, length = self.pages, len(sequence.tokens)
-        pages.hold(found)
+    def _allocate(
+        self, request: RequestState, found: list[int], copies: list[tuple[int, int]]
+    ) -> bool:
+        """Share the pages found, and allocate the others; return False if there are too few."""
+        pages, length = self.pages, len(request.tokens)
+        pages.acquire(found)
         # The last token goes through the model in any case, to choose the next. Where its page is
-        # known too, it is written into a copy: others read the original.
+        # known too, it is written into a copy, because other requests read the original.
         copied = found.pop() if len(found) * pages.page_size == length else None
         needed = pages.pages_for(length) - len(found)
         reserve = len(self._running)  # each of them may need one more soon
         if needed + reserve > pages.available:
-            pages.release(found if copied is None else [*found, copied])
+            pages.free(found if copied is None else [*found, copied])
             return False
-        taken = pages.take(needed)
-        sequence.computed = len(found) * pages.page_size
+        allocated = pages.allocate(needed)
+        request.computed = len(found) * pages.page_size
         if copied is not None:
-            copies.append((copied, taken[0]))
-            pages.release([copied])
-            sequence.computed = length - 1
-        sequence.pages = found + taken
-        if sequence.cached is None:
-            sequence.cached = sequence.computed
+            copies.append((copied, allocated[0]))
+            pages.free([copied])
+            request.computed = length - 1
+        request.pages = found + allocated
+        if request.cached is None:
+            request.cached = request.computed
         return True
 
     def _decode(self) -> list[Chunk]:
-        """A chunk for each sequence that decodes, once it has the pages for it."""
+        """Return a chunk for each request that decodes, with the pages for it allocated."""
         chunks: list[Chunk] = []
-        for sequence in tuple(self._running):
-            if sequence not in self._running or sequence.is_prefilling:
+        for request in tuple(self._running):
+            if not request.pages or request.is_prefilling:  # without pages: preempted just now
                 continue
-            chunk = _decoded(sequence, sequence.computed)
-            if not self.room(sequence, chunk.stop):
-                sequence.draft.clear()
-                chunk = _decoded(sequence, sequence.computed)
-                while not self.room(sequence, chunk.stop):
+            chunk = _decode_chunk(request, request.computed)
+            if not self.reserve(request, chunk.stop):
+                request.draft.clear()
+                chunk = _decode_chunk(request, request.computed)
+                while not self.reserve(request, chunk.stop):
                     self._preempt(self._running[-1])
-                    if not sequence.pages:
+                    if not request.pages:
                         break
-            if sequence.pages:
+            if request.pages:
                 chunks.append(chunk)
         return chunks
 
     def _prefill(self, budget: int) -> list[Chunk]:
-        """Share out the tokens that may be prefilled."""
-        prefilling = [sequence for sequence in self._running if sequence.is_prefilling]
+        """Divide the prefill budget among the prompts."""
+        prefilling = [request for request in self._running if request.is_prefilling]
         if not prefilling:
             return []
         oldest, *others = prefilling
         others.sort(key=_left)
-        shares = {oldest: min(_left(oldest), budget - budget // 2 if others else budget)}
-        budget -= shares[oldest]
-        for sequence in others:
-            shares[sequence] = min(_left(sequence), budget)
-            budget -= shares[sequence]
-        shares[oldest] += min(_left(oldest) - shares[oldest], budget)
+        lengths = {oldest: min(_left(oldest), budget - budget // 2 if others else budget)}
+        budget -= lengths[oldest]
+        for request in others:
+            lengths[request] = min(_left(request), budget)
+            budget -= lengths[request]
+        lengths[oldest] += min(_left(oldest) - lengths[oldest], budget)
         return [
-            Chunk(sequence, sequence.computed, sequence.computed + share)
-            for sequence, share in shares.items()
-            if share
+            Chunk(request, start, start + length, request.token_ids(start, start + length))
+            for request, length in lengths.items()
+            for start in [request.computed]
+            if length
         ]
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take the pages of a sequence back, and let it wait for its turn again."""
+    def _preempt(self, request: RequestState) -> None:
+        """Free the pages of a request, and put it back into the queue."""
         self.preemptions += 1
-        self._running.remove(sequence)
-        self._release(sequence)
-        insort(self._waiting, sequence, key=_rank)
+        self._running.remove(request)
+        self._free(request)
+        insort(self._waiting, request, key=_rank)
 
-    def _release(self, sequence: Sequence) -> None:
-        self.pages.release(sequence.pages)
-        sequence.pages = []
-        sequence.computed = 0
-        sequence.draft.clear()
+    def _free(self, request: RequestState) -> None:
+        self.pages.free(request.pages)
+        _forget_pages(request)
 
 
-def _rank(sequence: Sequence) -> int:
+def _forget_pages(request: RequestState) -> None:
+    request.pages = []
+    request.computed = 0
+    request.draft.clear()
+
+
+def _rank(request: RequestState) -> int:
     """The order of turns."""
-    return sequence.arrival + PATIENCE * sequence.request.priority
+    return request.arrival + PATIENCE * request.request.priority
 
 
-def _left(sequence: Sequence) -> int:
-    """Tokens still to be prefilled."""
-    return sequence.prefill_end - sequence.computed
+def _left(request: RequestState) -> int:
+    """The number of tokens still to be prefilled."""
+    return request.prefill_end - request.computed
 
 
-def _decoded(sequence: Sequence, start: int) -> Chunk:
-    """What a sequence decodes next, from a token on."""
-    end = len(sequence.tokens) + len(sequence.draft)
-    return Chunk(sequence, start, min(end, start + max(DECODED_AGAIN, 1 + len(sequence.draft))))
+def _decode_chunk(request: RequestState, start: int) -> Chunk:
+    """Return the tokens that a request decodes next, from position `start` on."""
+    own, draft = len(request.tokens), len(request.draft)
+    stop = min(own + draft, start + max(DECODED_AGAIN, 1 + draft))
+    choices = max(0, stop - own + 1)
+    return Chunk(request, start, stop, request.token_ids(start, stop), choices)

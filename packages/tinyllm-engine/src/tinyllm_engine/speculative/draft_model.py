@@ -1,140 +1,148 @@
-"""Guesses from a second, smaller model."""
+"""Draft tokens from a second, smaller model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import mlx.core as mx
 from tinyllm_layers import PagedCache
-from tinyllm_qwen import Qwen
+from tinyllm_qwen.language_model import LanguageModel
 
+from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
-from tinyllm_engine.schedule.step import Chunk, Plan
-from tinyllm_engine.sequence import Sequence as Tokens
-from tinyllm_engine.speculative.acceptance import Acceptance
-from tinyllm_engine.speculative.coverage import Coverage
+from tinyllm_engine.schedule.step import Chunk, Step
+from tinyllm_engine.speculative.draft_progress import DraftProgress
+from tinyllm_engine.speculative.drafter import Acceptance
 
 _FEW = 8
-"""Tokens that are caught up with beside the first guess; more are prefilled before it."""
+"""Missing tokens that are computed with the first draft token; more are prefilled before it."""
 
 
 class DraftModel:
-    """A small model continues each text greedily, and the large one looks at all of it at once.
+    """A small model that continues each text greedily; the large one verifies all of it at once.
 
     Speculative decoding (Leviathan et al. 2023). The small model's keys and values are in pages of
-    their own with the large one's numbers, so that block tables and the prefix cache serve both.
-    It computes prompts along with the large model. What it has not computed, because it did not
-    guess for a while or because pages were read from a file, it catches up with before it guesses.
+    its own with the large model's numbers, so that block tables and the prefix cache serve both.
+    It prefills prompts along with the large model. Tokens that it has not computed, because it was
+    paused or because pages were read from a file, are computed before it proposes.
 
     Attributes:
-        acceptance: how guesses went.
+        acceptance: the record of accepted tokens.
     """
 
     def __init__(
         self,
-        model: Qwen,
+        model: LanguageModel,
         caches: Sequence[PagedCache],
-        coverage: Coverage,
-        room: Callable[[Tokens, int], bool],
+        progress: DraftProgress,
+        reserve: Callable[[RequestState, int], bool],
         *,
         vocab_size: int,
         prefill_tokens: int,
     ) -> None:
-        """Hold the parts.
+        """Refer to the parts of the engine.
 
         Args:
             model: the small model.
             caches: its pages, one cache a layer.
-            coverage: what is in them: nothing yet.
-            room: gets a sequence the pages for so many tokens, if there are enough.
-            vocab_size: of the tokenizer; ids above it are never guessed.
-            prefill_tokens: tokens that are caught up with at most before a guess.
+            progress: the tokens computed in each page: none yet.
+            reserve: allocates the pages for the first tokens of a request, if there are enough.
+            vocab_size: of the tokenizer; ids above it are never proposed.
+            prefill_tokens: the most missing tokens that are computed in a step.
         """
         self.acceptance = Acceptance()
         self._runner = Runner(model, caches)
-        self._coverage = coverage
-        self._room = room
+        self._progress = progress
+        self._reserve = reserve
         self._rows = model.config.vocab_size
         self._vocab_size = vocab_size
         self._prefill_tokens = prefill_tokens
-        # Where the tokens end that were computed for the latest guess. Those that were wrong are
-        # computed anew for the next one, or cut by a plan that goes on without.
-        self._written: dict[Tokens, int] = {}
+        # The end of the tokens that were computed for the latest drafts. Rejected ones are computed
+        # again for the next draft, or cut by a step that goes on without.
+        self._written: dict[RequestState, int] = {}
 
-    def guess(self, limits: Mapping[Tokens, int]) -> None:
-        """Continue all texts together, a token of each in a pass."""
+    def propose(self, limits: Mapping[RequestState, int]) -> None:
+        """Continue all texts together, one token of each in a pass."""
         self._written.clear()
         wanted = [
-            sequence
-            for sequence, limit in limits.items()
-            if not self.acceptance.is_poor(sequence)
-            and self._room(sequence, len(sequence.tokens) + limit)
+            request
+            for request, limit in limits.items()
+            if not self.acceptance.is_paused(request)
+            and self._reserve(request, len(request.tokens) + limit)
         ]
         ready = self._caught_up(wanted)
-        for ahead in range(max((limits[sequence] for sequence in ready), default=0)):
+        for ahead in range(max((limits[request] for request in ready), default=0)):
             chunks = [
-                Chunk(sequence, self._start(sequence, ahead), len(sequence.tokens) + ahead)
-                for sequence in ready
-                if ahead < limits[sequence]
+                _chunk(request, self._start(request, ahead), len(request.tokens) + ahead)
+                for request in ready
+                if ahead < limits[request]
             ]
-            logits = self._runner.decode(chunks)[:, : self._vocab_size]
-            guesses = [int(token) for token in mx.argmax(logits, axis=-1)]
-            for chunk, guess in zip(chunks, guesses, strict=True):
-                chunk.sequence.draft.append(guess)
-                self._coverage.extend(chunk.sequence, chunk.start, chunk.stop)
-                self._written[chunk.sequence] = chunk.stop
+            logits = self._runner.decode(chunks)
+            assert isinstance(logits, mx.array)
+            tokens = mx.argmax(logits[:, : self._vocab_size], axis=-1).tolist()
+            for chunk, token in zip(chunks, cast("list[int]", tokens), strict=True):
+                chunk.request.draft.append(token)
+                self._progress.extend(chunk.request, chunk.start, chunk.stop)
+                self._written[chunk.request] = chunk.stop
 
-    def follow(self, plan: Plan) -> None:
-        """Compute the prompts of a plan as well, and copy its pages."""
-        for source, target in plan.copies:
-            self._coverage.copy(source, target)
-        self._runner.copy(plan.copies)
+    def follow(self, step: Step) -> None:
+        """Prefill the prompts of a step as well, and copy its pages."""
+        for source, target in step.copies:
+            self._progress.copy(source, target)
+        self._runner.copy(step.copies)
         prefill = [
             chunk
-            for chunk in plan.prefill
-            if self._coverage.reach(chunk.sequence) == chunk.start and self._can_compute(chunk)
+            for chunk in step.prefill
+            if self._progress.computed(chunk.request) == chunk.start and self._can_compute(chunk)
         ]
-        for chunk in [*plan.prefill, *plan.decode]:
-            start = max(chunk.start, self._written.get(chunk.sequence, 0))
-            self._coverage.cut(chunk.sequence, start, chunk.stop)
+        for chunk in [*step.prefill, *step.decode]:
+            start = max(chunk.start, self._written.get(chunk.request, 0))
+            self._progress.cut(chunk.request, start, chunk.stop)
         self._prefill(prefill)
 
-    def judge(self, sequence: Tokens, drafted: int, accepted: int) -> None:
-        """Learn how many tokens of a draft were right."""
-        self.acceptance.judge(sequence, drafted, accepted)
+    def forget(self, request: RequestState) -> None:
+        """Drop the state kept for a request."""
+        self.acceptance.forget(request)
 
-    def forget(self, sequence: Tokens) -> None:
-        """Drop what is remembered of a sequence."""
-        self.acceptance.forget(sequence)
+    def reset(self) -> None:
+        """Forget the contents of all pages."""
+        self._written.clear()
+        self._progress.reset()
 
-    def _start(self, sequence: Tokens, ahead: int) -> int:
-        """The first token of a pass: the last guess, or before any all that is not computed."""
-        return sequence.computed + ahead if ahead else self._coverage.reach(sequence)
+    def _start(self, request: RequestState, ahead: int) -> int:
+        """Return the first position of a pass: the last draft token, or all that is missing."""
+        return request.computed + ahead if ahead else self._progress.computed(request)
 
-    def _caught_up(self, sequences: Sequence[Tokens]) -> list[Tokens]:
-        """Compute what is missing, and give those of which hardly anything is."""
+    def _caught_up(self, requests: Sequence[RequestState]) -> list[RequestState]:
+        """Compute missing tokens; return the requests of which at most a few are missing."""
         budget, chunks = self._prefill_tokens, []
-        for sequence in sequences:
-            start, stop = self._coverage.reach(sequence), sequence.computed
-            chunk = Chunk(sequence, start, min(stop, start + budget))
-            if stop - start > _FEW and chunk.length and self._can_compute(chunk):
+        for request in requests:
+            start, stop = self._progress.computed(request), request.computed
+            chunk = _chunk(request, start, min(stop, start + budget))
+            if stop - start > _FEW and chunk.tokens and self._can_compute(chunk):
                 chunks.append(chunk)
-                budget -= chunk.length
+                budget -= len(chunk.tokens)
         self._prefill(chunks)
         return [
-            sequence
-            for sequence in sequences
-            for start in [self._coverage.reach(sequence)]
-            if sequence.computed - start <= _FEW
-            and self._can_compute(Chunk(sequence, start, len(sequence.tokens)))
+            request
+            for request in requests
+            for start in [self._progress.computed(request)]
+            if request.computed - start <= _FEW
+            and self._can_compute(_chunk(request, start, len(request.tokens)))
         ]
 
     def _prefill(self, chunks: Sequence[Chunk]) -> None:
         if chunks:
             self._runner.prefill(chunks)
         for chunk in chunks:
-            self._coverage.extend(chunk.sequence, chunk.start, chunk.stop)
+            self._progress.extend(chunk.request, chunk.start, chunk.stop)
 
     def _can_compute(self, chunk: Chunk) -> bool:
-        """Whether the small model has its ids: rows that pad a vocabulary differ in number."""
+        """Return True if the small model has the ids: padded vocabularies differ in size."""
         return max(chunk.tokens) < self._rows
+
+
+def _chunk(request: RequestState, start: int, stop: int) -> Chunk:
+    """Return a chunk after which one token is chosen."""
+    return Chunk(request, start, stop, request.token_ids(start, stop), 1)

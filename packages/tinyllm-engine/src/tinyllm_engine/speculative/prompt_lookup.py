@@ -1,67 +1,65 @@
-"""Guesses from what the text has said before: speculation without a second model."""
+"""Draft tokens from the text itself: speculation without a second model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tinyllm_engine.schedule.step import Plan
-from tinyllm_engine.sequence import Sequence
-from tinyllm_engine.speculative.acceptance import Acceptance
+from tinyllm_engine.request import RequestState
+from tinyllm_engine.schedule.step import Step
+from tinyllm_engine.speculative.drafter import Acceptance
 
 _GRAM = 3
-"""Tokens that must have stood before a guess. Two match too much, four too little."""
+"""The length of a match. Two tokens match too much, four too little."""
 
 
 @dataclass
-class _Memory:
-    """Where each run of tokens was seen last."""
+class _Index:
+    """The position after the latest occurrence of each n-gram, up to position `seen`."""
 
     after: dict[tuple[int, ...], int] = field(default_factory=dict)
     seen: int = 0
 
 
 class PromptLookup:
-    """When the last tokens stood in the text before, what followed them may follow again.
+    """Proposes the tokens that followed an earlier occurrence of the last tokens.
 
-    Prompt lookup decoding (Saxena 2023): code that is edited, text that is quoted or summed up.
-    Each guess is computed beside the last token and kept only if it is what would have been chosen;
-    a sequence whose guesses are poor goes on without for a while.
+    Prompt lookup decoding (Saxena 2023): it suits code that is edited, and text that is quoted or
+    summed up. A request whose draft tokens are rarely accepted decodes without them for a while.
 
     Attributes:
-        acceptance: how guesses went.
+        acceptance: the record of accepted tokens.
     """
 
     def __init__(self) -> None:
-        """Start without memories."""
+        """Start without requests."""
         self.acceptance = Acceptance()
-        self._memories: dict[Sequence, _Memory] = {}
+        self._indices: dict[RequestState, _Index] = {}
 
-    def guess(self, limits: Mapping[Sequence, int]) -> None:
-        """Give each sequence a draft, if something like what it says now was said before."""
-        for sequence, limit in limits.items():
-            sequence.draft[:] = self._continuation(sequence, limit)
+    def propose(self, limits: Mapping[RequestState, int]) -> None:
+        """Set the draft tokens of requests whose last tokens occurred before."""
+        for request, limit in limits.items():
+            request.draft[:] = self._continuation(request, limit)
 
-    def follow(self, plan: Plan) -> None:
-        """Do nothing: what is computed says nothing that the tokens do not say."""
+    def follow(self, step: Step) -> None:
+        """Do nothing: the tokens are all that this drafter needs."""
 
-    def judge(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """Learn how many tokens of a draft were right."""
-        self.acceptance.judge(sequence, drafted, accepted)
+    def forget(self, request: RequestState) -> None:
+        """Drop the state kept for a request."""
+        self._indices.pop(request, None)
+        self.acceptance.forget(request)
 
-    def forget(self, sequence: Sequence) -> None:
-        """Drop what is remembered of a sequence."""
-        self._memories.pop(sequence, None)
-        self.acceptance.forget(sequence)
+    def reset(self) -> None:
+        """Do nothing: no page is of this drafter."""
 
-    def _continuation(self, sequence: Sequence, limit: int) -> list[int]:
-        """What followed when the last tokens stood there before."""
-        tokens = sequence.tokens
-        memory = self._memories.setdefault(sequence, _Memory())
-        for end in range(max(memory.seen, _GRAM), len(tokens)):
-            memory.after[tuple(tokens[end - _GRAM : end])] = end
-        memory.seen = len(tokens)
-        start = memory.after.get(tuple(tokens[-_GRAM:]))
-        if start is None or self.acceptance.is_poor(sequence):
+    def _continuation(self, request: RequestState, limit: int) -> list[int]:
+        """Return the tokens that followed an earlier occurrence of the last ones."""
+        tokens = request.tokens
+        index = self._indices.setdefault(request, _Index())
+        for end in range(max(index.seen, _GRAM), len(tokens)):
+            index.after[tuple(tokens[end - _GRAM : end])] = end
+        index.seen = len(tokens)
+        start = index.after.get(tuple(tokens[-_GRAM:]))
+        if start is None or self.acceptance.is_paused(request):
             return []
         return tokens[start : start + limit]

@@ -29,7 +29,7 @@ def paged_attention(
     """softmax(q k^T * scale) v for R sequences, whose queries are concatenated in q.
 
     Of n queries of a sequence, query i sees the keys 0 to length - n + i of its `length` keys.
-    Key j is at offset j % page_size of page block_tables[r][j // page_size] (Kwon et al. 2023).
+    Key j is at offset `j % page_size` of page `block_tables[r][j // page_size]` (Kwon et al. 2023).
 
     The reference computes one sequence after the other, over a copy of its keys and values.
 

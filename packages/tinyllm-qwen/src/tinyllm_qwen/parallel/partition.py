@@ -65,13 +65,13 @@ class Partition:
         """Divide a model.
 
         Args:
-            config: the whole of it.
-            formats: how its matrices are packed, by module path.
-            rank: whose part is wanted.
-            size: how many share the model.
+            config: the architecture of the whole model.
+            formats: the formats of packed matrices, by module path.
+            rank: the number of the process.
+            size: the number of processes.
 
         Raises:
-            ValueError: if there are not enough units of something for every rank to have one.
+            ValueError: if there are fewer units of heads, columns, experts or tokens than ranks.
         """
         heads, kv_heads = _heads(config, _group(formats, "o_proj"), rank, size)
         experts = config.experts
@@ -96,17 +96,17 @@ class Partition:
     def stage(
         cls, config: QwenConfig, rank: int, size: int, layers: Sequence[int] = ()
     ) -> "Partition":
-        """Divide the stack of blocks (pipeline parallelism); tokens are divided as by `of`.
+        """Divide the decoder layers (pipeline parallelism), and the vocabulary as `of` does.
 
         Args:
             config: the whole model.
-            rank: whose part is wanted.
-            size: how many share the model.
-            layers: how many blocks each rank has; none says: as evenly as can be.
+            rank: the number of the process.
+            size: the number of processes.
+            layers: layers of each rank; empty to divide them evenly.
 
         Raises:
-            ValueError: if `layers` does not give every rank one, and all of them to somebody, or
-                there are fewer blocks than ranks.
+            ValueError: if `layers` are not one number from 1 on for each rank that add up to all
+                layers, or there are fewer layers than ranks.
         """
         total = config.num_hidden_layers
         if layers:
@@ -149,7 +149,7 @@ class Partition:
             config: the whole model.
 
         Returns:
-            None for what this rank has no use for.
+            None if this rank has no part of the tensor.
         """
         whole = tuple(range(size) for size in shape)
         if self.by_layers and name.startswith("layers."):
@@ -182,7 +182,7 @@ class Partition:
         return _scaled(self.kv_heads, config.head_dim) if module in _KEYS else None
 
     def _input(self, module: str, config: QwenConfig) -> tuple[range, int] | None:
-        """The columns of a matrix that is cut by its input, of how many; or None."""
+        """The columns of a matrix that is cut by its input and their total number, or None."""
         if module == "o_proj":
             head_dim = config.head_dim
             return _scaled(self.heads, head_dim), config.num_attention_heads * head_dim
@@ -190,7 +190,7 @@ class Partition:
 
 
 def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range, range]:
-    """Query heads, and the key/value heads that they look at."""
+    """Query heads, and the key/value heads that they attend to."""
     kv_heads = config.num_key_value_heads
     per_kv = config.num_attention_heads // kv_heads  # H/Hkv
     unit = group // math.gcd(group, per_kv * config.head_dim)
@@ -207,7 +207,7 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
 
 
 def _share(what: str, total: int, unit: int, rank: int, size: int) -> range:
-    """Part `rank` of `size` of a number of things that are divided in units."""
+    """Part `rank` of `size` of a range that is divided in units."""
     units, rest = divmod(total, unit)
     if units < size or rest:
         raise ValueError(_too_few(what, total, unit, size))
@@ -225,12 +225,12 @@ def _rows(total: int, rank: int, size: int) -> range:
 
 
 def _scaled(part: range, factor: int) -> range:
-    """The numbers that heads consist of."""
+    """The rows or columns of a range of heads."""
     return range(part.start * factor, part.stop * factor)
 
 
 def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
-    """How many columns cannot be parted in matrices of that name; 1 where none is packed."""
+    """Columns of the quantized groups of matrices of a name; 1 where none is packed."""
     groups: Iterable[int] = (
         packed.group_size
         for path, packed in formats.items()

@@ -1,16 +1,16 @@
-"""How several processes divide a model."""
+"""The division of a model among processes, as a user asks for it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What of a model's blocks each rank has.
+    """The part of a model's decoder layers that each rank has.
 
     Attributes:
-        by_layers: each has some blocks, and hands on what leaves the last of them; otherwise each
-            has some heads and columns of all blocks.
-        layers: how many blocks each has, by rank; none says: as evenly as can be.
+        by_layers: True if each rank has whole layers (pipeline parallelism), False if it has heads
+            and columns of all layers (tensor parallelism).
+        layers: layers of each rank; empty to divide them evenly.
     """
 
     by_layers: bool = False
@@ -18,10 +18,10 @@ class Split:
 
     @classmethod
     def parse(cls, text: str) -> "Split":
-        """Read what a user has said: heads, layers, or numbers of layers such as 20,8.
+        """Parse `heads`, `layers`, or numbers of layers such as `20,8`.
 
         Raises:
-            ValueError: if it is none of these.
+            ValueError: if the text is none of these.
         """
         if text in ("heads", "layers"):
             return cls(by_layers=text == "layers")
@@ -34,10 +34,10 @@ class Split:
         return cls(by_layers=True, layers=tuple(map(int, numbers)))
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Return the text that `parse` reads."""
         kind = "layers" if self.by_layers else "heads"
         return ",".join(map(str, self.layers)) or kind
 
 
 HEADS = Split()
-"""What is done unless something else is asked for."""
+"""The default."""

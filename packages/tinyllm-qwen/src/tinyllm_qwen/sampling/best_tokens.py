@@ -26,7 +26,10 @@ class BestTokens:
     def among(
         cls, scores: Float[mx.array, "*batch V"], k: int, first: int, ops: OpSet
     ) -> "BestTokens":
-        """The k best of the tokens from `first` on; the first of those that tie for the best."""
+        """Find the k best tokens of the part of the vocabulary that begins with id `first`.
+
+        Among tokens that tie for the best place the first one is taken.
+        """
         if k == 1:  # of equal scores `argmax` takes the first, `top_k` any
             found = ops.argmax(scores)[..., None]
             best = mx.take_along_axis(scores, found, axis=-1)
@@ -36,17 +39,17 @@ class BestTokens:
         log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
         return cls(found + first, best, log_total)
 
-    def at(self, *place: int | slice) -> "BestTokens":
-        """The best tokens of one position, or of several."""
+    def at(self, *place: int | slice | mx.array) -> "BestTokens":
+        """Return the best tokens of one position, or of several."""
         return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
 
     def packed(self) -> Float32[mx.array, "*batch packed"]:
-        """All of it as one array, for one message instead of three; the ids by their bits."""
+        """Return all fields as one array, for one message instead of three; ids by their bits."""
         tokens = self.tokens.view(mx.float32)
         return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
 
     def gathered(self, communicator: Communicator) -> "BestTokens":
-        """The best tokens of all processes, which each have some of the vocabulary."""
+        """Gather the best tokens of all processes, each of which has a part of the vocabulary."""
         if communicator.size == 1:
             return self
         packed = communicator.all_gather(self.packed())

@@ -1,4 +1,4 @@
-"""How the next token is chosen: the request's own settings, checked once."""
+"""The settings by which a request's tokens are chosen, checked once."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """What a request asks of the sampler; the defaults are greedy decoding, unaltered.
+    """Settings of the sampler; the defaults are greedy decoding, unaltered.
 
     Attributes:
         temperature: Scores are divided by it; 0 (anything under 1e-5) takes the best token.
@@ -58,17 +58,23 @@ class SamplingParams:
         if self.seed is not None:
             _require("seed", self.seed, "in [0, 2^64)", 0 <= self.seed < 2**64)
         for token, bias in self.logit_bias.items():
-            _require("logit_bias: token id", token, "in [0, vocabulary size)", token >= 0)
+            _require("logit_bias", token, "in [0, vocabulary size)", token >= 0)
             _require(f"logit_bias[{token}]", bias, "in [-inf, inf)", bias < math.inf)
         # A copy: the caller's own mapping may change, these parameters may not.
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the best token is taken and nothing is drawn."""
+        """True if the best token is taken and nothing is drawn."""
         return self.temperature < _GREEDY_BELOW
+
+    @property
+    def has_penalties(self) -> bool:
+        """True if a token's score depends on the tokens before it."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1, 0, 0)
 
 
 def _require(name: str, value: float | int, expected: str, holds: bool) -> None:
     if not holds:
-        raise ValueError(f"{name} must be {expected}, got {value}")
+        raise ValueError(f"{name}: expected a number {expected}, got {value}")

@@ -1,11 +1,13 @@
-"""From the logits of one position to the next token."""
+"""From logits to the next token: of one sequence, and of many at once."""
 
 import copy
 import math
 import secrets
+from collections import defaultdict
+from collections.abc import Sequence
 
 import mlx.core as mx
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer, UInt32
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.sampling.best_tokens import BestTokens
@@ -15,7 +17,7 @@ from tinyllm_qwen.sampling.penalties import Penalties
 from tinyllm_qwen.sampling.sample import Sample
 
 _RULED_OUT = -1e30
-"""The least score of a token that is allowed: nothing beside others, and more than -inf."""
+"""The lowest score of an allowed token: far below all others, and above -inf."""
 
 
 class Sampler:
@@ -30,34 +32,41 @@ class Sampler:
     Nothing here waits for the device. `Sample.token` can go into the next step's graph before it
     has been computed, and the penalties and random keys follow it there.
 
-    Random numbers come from a key of the sampler's own, split at every step, never from MLX's
+    Random numbers come from a key of the sampler's own, split at every token, never from MLX's
     global generator: a seed gives the same tokens whatever else runs in the process.
+
+    Attributes:
+        params: The settings of the request.
+        ops: The functions that search the logits.
+        adjusts: True if a bias or a penalty changes the scores.
+        steps: The steps that rows must share to be computed together; None for greedy ones.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
         """Make a sampler that has seen no tokens.
 
         Args:
-            params: What the request asked for.
+            params: The settings of the request.
             vocab_size: V, the length of the logits.
-            ops: what looks through the logits, as a rule the model's own.
+            ops: The functions that search the logits, as a rule the model's own.
 
         Raises:
             ValueError: V is 0, or `logit_bias` names a token outside the vocabulary.
         """
         if vocab_size < 1:
-            raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
+            raise ValueError(f"vocab_size: expected at least 1, got {vocab_size}")
         for token in params.logit_bias:
             if token >= vocab_size:
-                raise ValueError(f"logit_bias: token id must be in [0, {vocab_size}), got {token}")
-        self._params = params
-        self._is_greedy = params.is_greedy
-        self._ops = ops
-        self._vocabulary = mx.arange(vocab_size, dtype=mx.int32)
+                raise ValueError(f"logit_bias: expected token ids below {vocab_size}, got {token}")
+        self.params = params
+        self.ops = ops
+        self.adjusts = params.has_penalties or bool(params.logit_bias)
+        self.steps = None if params.is_greedy else (params.top_k, params.top_p < 1)
+        self._vocab_size = vocab_size
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
         self._biases = mx.array(list(params.logit_bias.values()), dtype=mx.float32)
-        self._penalties = Penalties(params, vocab_size)
-        self._key = self._first_key()
+        self._penalties = Penalties(params, vocab_size) if params.has_penalties else None
+        self._keys = self._first_keys()
 
     def start(self, prompt: Integer[mx.array, "L"]) -> None:
         """Begin a sequence: forget the last one's tokens and draw again from the seed.
@@ -70,98 +79,187 @@ class Sampler:
         """
         if prompt.ndim != 1 or not mx.issubdtype(prompt.dtype, mx.integer):
             raise ValueError(
-                f"prompt must be one row of integer ids, got {prompt.dtype} of {prompt.shape}"
+                f"prompt: expected one row of integer ids, got {prompt.dtype} of {prompt.shape}"
             )
-        self._penalties.start(prompt)
-        self._key = self._first_key()
+        if self._penalties is not None:
+            self._penalties.start(prompt)
+        self._keys = self._first_keys()
 
     def __call__(
         self, logits: Float[mx.array, "V"], allowed: Bool[mx.array, "V"] | None = None
     ) -> Sample:
-        """Choose the token after the position that gave these logits.
+        """Choose the token after the position that gave these logits, and advance by it.
 
         Args:
             logits: The model's scores, of any floating dtype.
-            allowed: The tokens to choose from, if not all. One of them is chosen in any case, even
-                if `logit_bias` bans every one.
+            allowed: The tokens to choose from; None allows all. One of them is chosen even if
+                `logit_bias` bans every one.
 
         Raises:
             ValueError: `logits` is not one row of the vocabulary's length.
         """
-        expected = self._vocabulary.shape
-        if logits.shape != expected:
-            raise ValueError(f"logits must have shape {expected}, got {logits.shape}")
-        scores = self._add_bias(logits)
-        if self._penalties.active:
-            scores = self._penalties(scores)
-        if allowed is not None:
-            scores = mx.maximum(scores.astype(mx.float32), _RULED_OUT)
-            scores = mx.where(allowed, scores, -math.inf)
-        token = self._choose(scores)
-        if self._penalties.active:
-            self._penalties.record(token)
-        return Sample.of(token, logits, self._params.top_logprobs, self._ops)
-
-    @property
-    def num_candidates(self) -> int | None:
-        """The number of best tokens that settle the choice and its report.
-
-        None if every score counts: without top-k a draw and its filters look at all of them, and a
-        bias or a penalty can bring any token to the top.
-        """
-        params = self._params
-        if self._biases.size or self._penalties.active:
-            return None
-        if not params.is_greedy and not 0 < params.top_k < self._vocabulary.size:
-            return None
-        choices = 1 if params.is_greedy else params.top_k
-        return min(max(choices, params.top_logprobs), self._vocabulary.size)
+        if logits.shape != (self._vocab_size,):
+            raise ValueError(f"logits: expected shape {(self._vocab_size,)}, got {logits.shape}")
+        token = choose([self], Candidates(None, logits[None]), [allowed])[0]
+        self.advance(token)
+        return with_logprobs(token, logits, self.params.top_logprobs, self.ops)
 
     def from_candidates(self, best: BestTokens) -> Sample:
-        """Choose among the best tokens, of which at least `num_candidates` are known.
+        """Choose from the best tokens, at least `num_candidates` of them, and advance.
 
         The token is the one that all scores would have given, but for scores that tie for the last
         place: see `Candidates.top_k`.
         """
-        candidates = Candidates(best.tokens, best.scores)
-        if self._params.is_greedy:
-            token = best.tokens[self._ops.argmax(best.scores)]
+        token = choose([self], Candidates(best.tokens[None], best.scores[None]))[0]
+        self.advance(token)
+        return with_logprobs(token, best, self.params.top_logprobs, self.ops)
+
+    @property
+    def num_candidates(self) -> int | None:
+        """The number of best tokens that decide the choice and the log-probabilities reported.
+
+        None if every score counts: without top-k a draw and its filters look at all of them, and a
+        bias or a penalty can bring any token to the top.
+        """
+        params = self.params
+        if self.adjusts:
+            return None
+        if self.steps is not None and not 0 < params.top_k < self._vocab_size:
+            return None
+        choices = 1 if self.steps is None else params.top_k
+        return min(max(choices, params.top_logprobs), self._vocab_size)
+
+    @property
+    def key(self) -> UInt32[mx.array, "2"]:
+        """The random key of the next token."""
+        return self._keys[1]
+
+    def adjusted(
+        self, logits: Float[mx.array, "V"], allowed: Bool[mx.array, "V"] | None
+    ) -> Float[mx.array, "V"]:
+        """Return the scores with bias and penalties; -inf for tokens that are not allowed."""
+        scores = logits.astype(mx.float32)
+        if self._biases.size:
+            scores = scores.at[self._biased_tokens].add(self._biases)
+        if self._penalties is not None:
+            scores = self._penalties(scores)
+        if allowed is not None:
+            scores = mx.where(allowed, mx.maximum(scores, _RULED_OUT), -math.inf)
+        return scores
+
+    def advance(self, token: Int[mx.array, ""] | int) -> None:
+        """Go on to the position after `token`: count it, and take the next random key."""
+        if self._penalties is not None:
+            self._penalties.record(mx.array(token))
+        if self.steps is not None:
+            self._keys = mx.random.split(self._keys[0])
+
+    def ahead(self, draft: Sequence[int]) -> list["Sampler"]:
+        """This sampler, and one for the position after each draft token.
+
+        A token chosen by one of them is the token that this sampler chooses there if it has chosen
+        the draft tokens before.
+        """
+        states = [self]
+        for token in draft:
+            twin = copy.copy(states[-1])
+            twin._penalties = copy.copy(twin._penalties)  # its arrays are replaced, never written
+            twin.advance(token)
+            states.append(twin)
+        return states
+
+    def _first_keys(self) -> UInt32[mx.array, "2 2"]:
+        """The key from which the next ones are split, and the key of the next token."""
+        seed = self.params.seed
+        return mx.random.split(mx.random.key(secrets.randbits(64) if seed is None else seed))
+
+
+def choose(
+    samplers: Sequence[Sampler],
+    candidates: Candidates,
+    allowed: Sequence[Bool[mx.array, "V"] | None] | None = None,
+) -> Int[mx.array, "R"]:
+    """Choose a token for each of R rows; no sampler advances.
+
+    Rows with the same steps are computed together: one `argmax` for all greedy rows, one `top_k`
+    for all rows of the same k. Each row gets the token that its sampler chooses alone.
+
+    Args:
+        samplers: One for each row.
+        candidates: The logits `R V`, or the best tokens of each row `R N`, at least
+            `num_candidates` of its sampler.
+        allowed: The tokens to choose from, for each row; None allows all. For logits only.
+    """
+    masks = [None] * len(samplers) if allowed is None else allowed
+    adjusted = {
+        row: sampler.adjusted(candidates.scores[row], mask)
+        for row, (sampler, mask) in enumerate(zip(samplers, masks, strict=True))
+        if mask is not None or sampler.adjusts
+    }
+    groups: dict[tuple[object, bool], list[int]] = defaultdict(list)
+    for row, sampler in enumerate(samplers):
+        groups[sampler.steps, row in adjusted].append(row)
+    chosen = []
+    for (_, is_adjusted), rows in groups.items():
+        group = [samplers[row] for row in rows]
+        if is_adjusted:
+            chosen.append(_choose_alike(group, None, mx.stack([adjusted[row] for row in rows])))
         else:
-            token = self._draw(candidates)
-        chosen = mx.where(best.tokens == token, best.scores, -math.inf).max()
-        logprob, top = chosen - best.log_total, self._params.top_logprobs
-        if top == 0:
-            return Sample(token, logprob)
-        rivals = candidates.top_k(top, self._ops)
-        return Sample(token, logprob, rivals.tokens, rivals.scores - best.log_total)
+            tokens = candidates.tokens
+            own = None if tokens is None else take_rows(tokens, rows)
+            chosen.append(_choose_alike(group, own, take_rows(candidates.scores, rows)))
+    if len(chosen) == 1:
+        return chosen[0]
+    order = [row for rows in groups.values() for row in rows]
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return mx.concatenate(chosen)[mx.array(back)]
 
-    def fork(self) -> "Sampler":
-        """A second sampler that stands where this one does, and goes its own way from here."""
-        twin = copy.copy(self)
-        twin._penalties = copy.copy(self._penalties)  # its arrays are replaced, never written
-        return twin
 
-    def _add_bias(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
-        if self._biases.size == 0:
-            return scores
-        return scores.astype(mx.float32).at[self._biased_tokens].add(self._biases)
+def with_logprobs(
+    token: Int[mx.array, "*batch"],
+    scores: Float[mx.array, "*batch V"] | BestTokens,
+    top: int,
+    ops: OpSet = REFERENCE,
+) -> Sample:
+    """Report `token` and the `top` likeliest beside it; all V where `top` exceeds them."""
+    if isinstance(scores, BestTokens):
+        is_chosen = scores.tokens == token[..., None]
+        chosen = mx.where(is_chosen, scores.scores, -math.inf).max(axis=-1)
+        if not top:
+            return Sample(token, chosen - scores.log_total)
+        best = Candidates(scores.tokens, scores.scores).top_k(top, ops)
+        log_total = scores.log_total[..., None]
+        return Sample(token, chosen - log_total[..., 0], best.tokens, best.scores - log_total)
+    if not top:
+        return Sample(token, ops.log_probability(scores, token[..., None])[..., 0])
+    _, found = ops.top_k(scores, min(top, scores.shape[-1]))
+    ids = mx.concatenate([token[..., None], found], axis=-1)
+    logprobs = ops.log_probability(scores, ids)
+    return Sample(token, logprobs[..., 0], found, logprobs[..., 1:])
 
-    def _choose(self, scores: Float[mx.array, "V"]) -> Int[mx.array, ""]:
-        if self._is_greedy:
-            return self._ops.argmax(scores)
-        return self._draw(Candidates(self._vocabulary, scores))
 
-    def _draw(self, candidates: Candidates) -> Int[mx.array, ""]:
-        params = self._params
-        # Top-k may come before the temperature, which leaves the ranking as it is, and before
-        # min-p, which keeps a beginning of it: what changes is the number of tokens that those
-        # have to look at.
-        if params.top_k > 0:
-            candidates = candidates.top_k(params.top_k, self._ops)
-        candidates = candidates.tempered(params.temperature)
-        self._key, step_key = mx.random.split(self._key)
-        return candidates.min_p(params.min_p).top_p(params.top_p).draw(step_key)
+def take_rows(x: mx.array, rows: Sequence[int]) -> mx.array:
+    """Rows of x in ascending order; x itself if they are all of them."""
+    return x if len(rows) == len(x) else x[mx.array(list(rows))]
 
-    def _first_key(self) -> mx.array:
-        seed = self._params.seed
-        return mx.random.key(secrets.randbits(64) if seed is None else seed)
+
+def _choose_alike(
+    samplers: Sequence[Sampler],
+    tokens: Int[mx.array, "R N"] | None,
+    scores: Float[mx.array, "R N"],
+) -> Int[mx.array, "R"]:
+    """Choose a token for each row, of samplers with the same `steps`."""
+    params = [sampler.params for sampler in samplers]
+    first, ops = params[0], samplers[0].ops
+    if samplers[0].steps is None:
+        best = ops.argmax(scores)
+        return best if tokens is None else mx.take_along_axis(tokens, best[:, None], axis=-1)[:, 0]
+    # Top-k may come before the temperature, which leaves the ranking as it is, and before min-p,
+    # which keeps a prefix of it: it leaves fewer tokens for those steps.
+    candidates = Candidates(tokens, scores)
+    if first.top_k > 0:
+        candidates = candidates.top_k(first.top_k, ops)
+    candidates = candidates.tempered([each.temperature for each in params])
+    candidates = candidates.min_p([each.min_p for each in params])
+    candidates = candidates.top_p([each.top_p for each in params])
+    return candidates.draw(mx.stack([sampler.key for sampler in samplers]))

@@ -1,28 +1,26 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_engine.kv.block_hash import page_keys
+from tinyllm_engine.kv.block_manager import block_hashes
 
 tokens = st.lists(st.integers(0, 200_000), max_size=30)
 
 
 @given(tokens, tokens, st.integers(1, 5))
-def test_two_texts_share_the_keys_of_the_pages_that_they_begin_with_alike(
+def test_two_texts_share_the_hashes_of_their_common_prefix(
     a: list[int], b: list[int], page_size: int
 ) -> None:
     same = 0
     while same < min(len(a), len(b)) and a[same] == b[same]:
         same += 1
-    pairs = zip(page_keys(a, page_size), page_keys(b, page_size), strict=False)
+    pairs = zip(block_hashes(a, page_size), block_hashes(b, page_size), strict=False)
     assert [x == y for x, y in pairs] == [
         (page + 1) * page_size <= same for page in range(min(len(a), len(b)) // page_size)
     ]
 
 
 @given(tokens, st.integers(1, 5), st.data())
-def test_keys_known_before_are_gone_on_from(
-    text: list[int], page_size: int, data: st.DataObject
-) -> None:
-    keys = page_keys(text, page_size)
+def test_known_hashes_are_extended(text: list[int], page_size: int, data: st.DataObject) -> None:
+    keys = block_hashes(text, page_size)
     assert len(keys) == len(text) // page_size
     known = keys[: data.draw(st.integers(0, len(keys)))]
-    assert page_keys(text, page_size, known) == keys
+    assert block_hashes(text, page_size, known) == keys

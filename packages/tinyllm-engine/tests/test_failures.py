@@ -1,0 +1,227 @@
+"""A step that fails costs no token and no page."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tinyllm_engine import (
+    AsyncEngine,
+    Engine,
+    EngineClosedError,
+    EngineSettings,
+    Grammar,
+    Request,
+    RequestFailedError,
+    RequestState,
+    async_engine,
+)
+from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, run_schedule
+from tinyllm_layers import Batch
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
+
+Model = tuple[Qwen, Tokenizer]
+
+
+class Failing(Qwen):
+    """A model whose passes fail where `fails` says so, after they have written to the pages."""
+
+    def __init__(self, model: Qwen) -> None:
+        vars(self).update(vars(model))
+        self.passes = 0
+        self.fails = lambda number: False
+
+    def hidden(self, tokens: mx.array, batch: Batch, caches: list) -> mx.array:
+        h = super().hidden(tokens, batch, caches)
+        self.passes += 1
+        if self.fails(self.passes):
+            mx.eval(h, [array for cache in caches for array in cache.arrays])
+            for cache in caches:  # the pages are lost
+                for array in cache.arrays:
+                    array[:] = mx.full(array.shape, float("nan"), dtype=array.dtype)
+            raise RuntimeError("the memory is on fire")
+        return h
+
+
+def answer(handle: RequestState) -> list[int]:
+    return handle.tokens[len(handle.request.prompt) :]
+
+
+def finish(engine: Engine) -> None:
+    while engine.has_work:
+        engine.step()
+
+
+def assert_nothing_is_left(engine: Engine) -> None:
+    stats = engine.stats
+    assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 8, 15])
+@pytest.mark.parametrize("speculation", [0, 3])
+def test_a_failed_pass_changes_no_token(
+    pico: Model, prompts: list[list[int]], generated: Oracle, failing: int, speculation: int
+) -> None:
+    model, draft = Failing(pico[0]), pico[0] if speculation else None
+    settings = EngineSettings(8, prefill_tokens=64, speculation=speculation, max_running=6)
+    engine = Engine(model, pico[1], settings, draft=draft)
+    finished = engine.add(Request(prompts[6], 2))
+    finish(engine)
+    assert engine.stats.pages_cached > 0
+    model.passes, model.fails = 0, lambda number: number == failing
+    handles = [
+        engine.add(Request(prompt, 14, sampling))
+        for prompt, sampling in zip(prompts, [GREEDY, DRAWN, PENALIZED] * 4, strict=False)
+    ]
+    grammar = Grammar.regex("(norm|rope){3}")
+    constrained = engine.add(Request(prompts[0], 20, DRAWN, grammar=grammar))
+    finish(engine)
+    assert engine.stats.failed_steps == 1
+    for handle in (finished, *handles):
+        assert answer(handle) == generated(
+            handle.request.prompt, handle.max_tokens, handle.request.sampling
+        )
+    alone = Engine(*pico)
+    wanted = alone.add(constrained.request)
+    finish(alone)
+    assert answer(constrained) == answer(wanted)
+    assert_nothing_is_left(engine)
+
+
+def test_requests_that_fail_again_end_with_an_error(
+    pico: Model, prompts: list[list[int]], generated: Oracle
+) -> None:
+    model = Failing(pico[0])
+    engine = Engine(model, pico[1], EngineSettings(max_running=3))
+    handles = [engine.add(Request(prompt, 9)) for prompt in prompts[:5]]
+    engine.step()
+    model.fails = lambda number: True
+    finish(engine)
+    assert {handle.finish_reason for handle in handles} == {"error"}
+    assert "on fire" in handles[0].error
+    assert len(answer(handles[0])) == 1  # the token before the failures is kept
+    with pytest.raises(RequestFailedError, match="on fire"):
+        list(engine.run(handles[0]))
+    assert_nothing_is_left(engine)
+    model.fails = lambda number: False
+    handle = engine.add(Request(prompts[0], 9))
+    assert [output.token for output in engine.run(handle)] == generated(prompts[0], 9, GREEDY)
+
+
+def test_a_token_between_two_failures_forgives_the_first(
+    pico: Model, prompts: list[list[int]], generated: Oracle
+) -> None:
+    model = Failing(pico[0])
+    engine = Engine(model, pico[1])
+    handles = [engine.add(Request(prompt, 12)) for prompt in prompts[:3]]
+    model.fails = lambda number: number % 7 == 0
+    finish(engine)
+    assert engine.stats.failed_steps > 1
+    for handle in handles:
+        assert answer(handle) == generated(handle.request.prompt, 12, GREEDY)
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "sample"])
+def test_each_part_of_a_step_may_fail(
+    pico: Model,
+    prompts: list[list[int]],
+    generated: Oracle,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(*pico)
+    original, failures = getattr(engine._runner, name), [MemoryError()]
+
+    def fail_once(*args: object) -> object:
+        result = original(*args)
+        if failures:
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(engine._runner, name, fail_once)
+    handles = [engine.add(Request(prompt, 5, DRAWN)) for prompt in prompts[:3]]
+    finish(engine)
+    assert engine.stats.failed_steps == 1
+    for handle in handles:
+        assert answer(handle) == generated(handle.request.prompt, 5, DRAWN)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_schedules_with_failures_lose_nothing(
+    pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
+) -> None:
+    tally = run_schedule(*pico, prompts, generated, seed, failures=0.1)
+    assert tally.failures > 0
+
+
+def test_ranks_do_not_go_on_after_a_failed_step(
+    pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Failing(pico[0])
+    engine = Engine(model, pico[1])
+    engine.add(Request(prompts[0], 9))
+    model.fails = lambda number: True
+    monkeypatch.setattr(Engine, "_can_recover", False)
+    with pytest.raises(RuntimeError, match="on fire"):
+        engine.step()
+
+
+async def collect(engine: AsyncEngine, request: Request) -> list[int]:
+    return [output.token async for output in engine.stream(request)]
+
+
+def test_streams_raise_the_error_of_their_request_and_the_engine_goes_on(
+    pico: Model, prompts: list[list[int]], generated: Oracle
+) -> None:
+    models: list[Failing] = []
+
+    def make() -> Engine:
+        models.append(Failing(pico[0]))
+        return Engine(models[0], pico[1])
+
+    async def main() -> None:
+        engine = AsyncEngine(make)
+        await engine.start()
+        models[0].fails = lambda number: number in (2, 4)  # each time the first decode pass
+        for prompt in prompts[:2]:
+            tokens = asyncio.create_task(collect(engine, Request(prompt, 5)))
+            if prompt is prompts[0]:
+                with pytest.raises(RequestFailedError, match="on fire"):
+                    await tokens
+            else:
+                assert await tokens == generated(prompt, 5, GREEDY)
+        assert engine.closed is None
+        models[0].fails = lambda number: True
+        for _ in range(async_engine.MAX_FAILURES // 2 - 1):
+            with pytest.raises(RequestFailedError):
+                await collect(engine, Request(prompts[0], 5))
+        with pytest.raises((EngineClosedError, RequestFailedError)):
+            await collect(engine, Request(prompts[0], 5))
+        await engine.ended()
+        assert "in succession" in (engine.closed or "")
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_a_decode_step_enters_few_files(pico: Model, prompts: list[list[int]]) -> None:
+    """Of the engine itself; drafters and grammars only where they are used."""
+    engine = Engine(*pico, EngineSettings(page_size=32))
+    for prompt in prompts[:2]:
+        engine.add(Request(prompt, 9, SamplingParams(), ignore_end=True))
+    for _ in range(3):
+        engine.step()
+    entered: set[str] = set()
+
+    def note(frame: object, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and "tinyllm_engine" in path.parts:
+            entered.add(path.name)
+
+    sys.setprofile(note)
+    try:
+        engine.step()
+    finally:
+        sys.setprofile(None)
+    assert entered <= {"engine.py", "scheduler.py", "block_manager.py", "runner.py", "request.py"}

@@ -1,0 +1,116 @@
+"""Prints the files and functions that one token passes through, for docs/map.md.
+
+    uv run python tools/walk.py               # files, functions in them, and counts
+    uv run python tools/walk.py --markdown    # the two lists of docs/map.md
+
+Two calls are traced, on pico with the reference ops: the step of `generate` that decodes one token
+in the middle of a text, and a step of the engine that decodes two requests. Functions of MLX and of
+the standard library are not counted, nor are comprehensions and the import of a module.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+from tinyllm_ops import REFERENCE
+from tinyllm_qwen import Tokenizer, generate, load
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "map.md"
+TOKEN, STEP = "Files of one decoded token", "Files of an engine step"
+_PACKAGE = re.compile(r"/(?:packages|apps)/[\w-]+/src/(tinyllm_\w+/.+\.py)$")
+_UNNAMED = re.compile(r"<(?:listcomp|genexpr|setcomp|dictcomp|module)>$")
+_WARM_UP = 8  # steps, in which lazy properties are made
+
+Walk = Mapping[str, set[str]]
+"""Qualified names of functions, by the file that defines them, such as tinyllm_layers/mlp.py."""
+
+
+def trace(call: Callable[[], object]) -> Walk:
+    """Record the functions of our packages that a call enters."""
+    found: dict[str, set[str]] = {}
+
+    def enter(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        match = _PACKAGE.search(code.co_filename) if event == "call" else None
+        if match is not None and not _UNNAMED.search(code.co_qualname):
+            found.setdefault(match[1], set()).add(code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(enter)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def prompt(tokenizer: Tokenizer, question: str) -> list[int]:
+    """The tokens of a conversation that begins with a question."""
+    return tokenizer.apply_chat_template([{"role": "user", "content": question}])
+
+
+def token_walk() -> Walk:
+    """Trace the step of `generate` that decodes one token."""
+    model, tokenizer = load("pico", ops=REFERENCE)
+    pieces = generate(model, tokenizer, prompt(tokenizer, "what does rmsnorm do?"))
+    for _ in range(_WARM_UP):
+        next(pieces)
+    walk = trace(lambda: next(pieces))
+    pieces.close()
+    return walk
+
+
+def step_walk() -> Walk:
+    """Trace a step of the engine that decodes two requests."""
+    from tinyllm_engine import Engine, EngineSettings, Request  # not needed for a single token
+
+    model, tokenizer = load("pico", ops=REFERENCE)
+    engine = Engine(model, tokenizer, EngineSettings(max_running=2))
+    questions = ("what does rmsnorm do?", "what is a kv cache?")
+    for question in questions:
+        engine.add(Request(prompt(tokenizer, question), 100))
+    for _ in range(_WARM_UP):
+        made = engine.step()
+    walk = trace(lambda: made.extend(engine.step()))
+    if len(made) != 2 * len(questions):
+        raise RuntimeError(f"step: expected a token of each request, got {len(made)} in two steps")
+    return walk
+
+
+def listed(heading: str, page: Path = PAGE) -> list[str]:
+    """List the files of a section of docs/map.md, whose items begin with a file in backticks.
+
+    Raises:
+        ValueError: if the page has no such section.
+    """
+    sections = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for section in sections:
+        if section.startswith(f"{heading}\n"):
+            return re.findall(r"^- `([\w/]+\.py)`", section, re.MULTILINE)
+    raise ValueError(f"{page}: expected a section `## {heading}`, found none")
+
+
+def print_walk(heading: str, walk: Walk, *, markdown: bool) -> None:
+    """Print the files in order, with their functions or as the list of docs/map.md."""
+    print(f"\n## {heading}\n" if markdown else f"\n{heading}:")
+    for file in sorted(walk):
+        print(f"- `{file}`" if markdown else f"{file}: {', '.join(sorted(walk[file]))}")
+    if not markdown:
+        print(f"{len(walk)} files, {sum(map(len, walk.values()))} functions")
+
+
+def main() -> None:
+    """Print both walks."""
+    parser = argparse.ArgumentParser(description=__doc__, add_help=True)
+    parser.add_argument("--markdown", action="store_true", help="print the lists of docs/map.md")
+    markdown = parser.parse_args().markdown
+    print_walk(TOKEN, token_walk(), markdown=markdown)
+    print_walk(STEP, step_walk(), markdown=markdown)
+
+
+if __name__ == "__main__":
+    main()
