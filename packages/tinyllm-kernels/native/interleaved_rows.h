@@ -1,6 +1,6 @@
 // Rows side by side, which is how products in integers want them: of W rows first the first words
 // of codes, then the second ones, and so on; scales and biases likewise. The weights of a model
-// that is loaded lie so for good (`CpuOpSet.prepare`), where memory is then read from one end to the
+// that is loaded lie so for good (`prepare` of the backend), where memory is then read from one end to the
 // other. Others are interleaved on the way to such a product, and those for good are put one after
 // the other on the way to any other: to one of another instruction set as well, whose vectors have
 // another W.
