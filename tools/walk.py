@@ -66,7 +66,7 @@ def token_walk() -> Walk:
 
 def step_walk() -> Walk:
     """Trace a step of the engine that decodes two requests."""
-    from tinyllm_engine import Engine, EngineSettings, Request  # not needed for a single token
+    from tinyllm_engine import Engine, EngineSettings, Request  # no import of the walk of one token
 
     model, tokenizer = load("pico", ops=REFERENCE)
     engine = Engine(model, tokenizer, EngineSettings(max_running=2))
@@ -82,7 +82,7 @@ def step_walk() -> Walk:
 
 
 def listed(heading: str, page: Path = PAGE) -> list[str]:
-    """The files that a section of docs/map.md lists: items such as `- \\`tinyllm_ops/mlx.py\\``.
+    """The files that a section of docs/map.md lists, one item each.
 
     Raises:
         ValueError: if the page has no such section.
