@@ -94,7 +94,9 @@ def bench(
     ] = None,
     op: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this operation, no model; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="Only this operation or layer, no model; may be repeated."
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="ops|model", help="Leave the other half out.")
