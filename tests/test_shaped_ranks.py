@@ -21,9 +21,17 @@ pytestmark = pytest.mark.skipif(
 
 
 def namespaces_of(process: int) -> list[str]:
-    """Those that are there and that a run has made; it names them after itself."""
+    """List the namespaces of a run, which names them after itself."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     return [line for line in listed.stdout.splitlines() if line.startswith(f"ranks{process}-")]
+
+
+def children_of(process: int) -> list[str]:
+    """List the children of a process."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True, check=False
+    )
+    return listed.stdout.split()
 
 
 def test_a_slow_network_is_predicted_and_taken_down() -> None:
@@ -48,11 +56,12 @@ def test_an_interrupted_run_leaves_nothing_behind() -> None:
         [*COMMAND, "--case", "2:1000:1000000"], stdout=subprocess.PIPE, text=True
     ) as run:
         limit = time.monotonic() + 30
-        while len(namespaces_of(run.pid)) < 2 and time.monotonic() < limit:
+        ranks: list[str] = []
+        while len(ranks) < 2 and time.monotonic() < limit:
             time.sleep(0.1)
-        time.sleep(1)  # ranks have begun
-        children = ["ps", "-o", "pid=", "--ppid", str(run.pid)]
-        ranks = subprocess.run(children, capture_output=True, text=True, check=True).stdout.split()
+            # The processes that set up the namespaces have ended by then.
+            ranks = children_of(run.pid) if len(namespaces_of(run.pid)) == 2 else []
+        time.sleep(1)  # the ranks have begun
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=30)
     assert run.returncode == 130
