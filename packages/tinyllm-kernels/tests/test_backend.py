@@ -119,7 +119,7 @@ def test_a_number_of_threads_that_is_none_is_refused(
 
 
 def python(code: str, **environ: str) -> str:
-    """What a fresh process prints, whose pool of threads is its own."""
+    """Return the output of a fresh process, which has a pool of threads of its own."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env=os.environ | environ,

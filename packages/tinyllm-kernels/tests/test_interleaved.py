@@ -111,7 +111,7 @@ def test_rows_change_places_where_they_lie_unless_somebody_holds_them(ops: Backe
     for part, was in zip(plain.arrays, before, strict=True):
         assert mx.array_equal(part, was)
     weights: dict[str, Weight] = {"w": plain}
-    del plain, before, part, was  # nobody holds a part but `weights`
+    del plain, before, part, was  # only `weights` holds the parts
     mx.reset_peak_memory()
     active = mx.get_active_memory()
     ops.prepare(weights)

@@ -1,4 +1,4 @@
-"""A packed weight whose rows lie in memory as native products want them."""
+"""A packed weight with rows interleaved in the order in which native products read them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tinyllm_ops import QuantizedTensor
 
 
 class InterleavedTensor(QuantizedTensor):
-    """A `QuantizedTensor` whose rows lie side by side: of a few first their first words, and so on.
+    """A `QuantizedTensor` with interleaved rows: the first words of a few rows, the second, ...
 
-    To everything but the extension, which made it (`interleave`), it is the tensor that it was:
-    `packed`, `scales` and `biases` have MLX's layout, for which they are copied whenever somebody
-    computes with them.
+    To everything but the extension, which made it (`interleave`), it is the tensor that it was
+    made of: `packed`, `scales` and `biases` have MLX's layout. Each access to one of them makes a
+    copy.
 
     Attributes:
         interleaved: codes, scales and biases as they lie in memory, in the shapes of the parts.
-        rows: how many lie side by side.
+        rows: number of rows that are interleaved.
     """
 
     interleaved: tuple[mx.array, ...]
@@ -31,7 +31,7 @@ class InterleavedTensor(QuantizedTensor):
 
         Args:
             parts: codes, scales and biases as they lie in memory.
-            rows: how many lie side by side, a divisor of N.
+            rows: number of rows that are interleaved, a divisor of N.
             group_size: as of the tensor.
             bits: as of the tensor.
             mode: as of the tensor.
