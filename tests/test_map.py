@@ -63,18 +63,6 @@ def test_a_section_that_is_missing_is_an_error(tmp_path: Path) -> None:
         WALK.listed(WALK.STEP, page)
 
 
-def test_the_lists_can_be_written(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    start = f"# Page\n\n## {WALK.TOKEN}\n\nText.\n"
-    rest = f"## {WALK.STEP}\n\n- `tinyllm_ops/b.py`\n"
-    page.write_text(f"{start}\n- `tinyllm_ops/a.py`\n\n{rest}")
-    WALK.write(WALK.TOKEN, {"tinyllm_ops/d.py": {"f"}, "tinyllm_ops/c.py": {"f"}}, page)
-    items = "- `tinyllm_ops/c.py`\n- `tinyllm_ops/d.py`\n"
-    assert page.read_text() == f"{start}\n{items}\n{rest}"
-    WALK.write(WALK.STEP, {}, page)
-    assert WALK.listed(WALK.STEP, page) == []
-
-
 def test_a_trace_ends_with_its_call() -> None:
     def fails() -> None:
         raise KeyError("x")

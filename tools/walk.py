@@ -1,14 +1,12 @@
 """Prints the files and functions that one token passes through, for docs/map.md.
 
-    uv run python tools/walk.py            # files, functions in them, and counts
-    uv run python tools/walk.py --write    # also the two lists of docs/map.md
+    uv run python tools/walk.py
 
 Two calls are traced, on pico with the reference ops: the step of `generate` that decodes one token
 in the middle of a text, and a step of the engine that decodes two requests. Functions of MLX and of
 the standard library are not counted, nor are comprehensions and the import of a module.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -94,32 +92,13 @@ def listed(heading: str, page: Path = PAGE) -> list[str]:
     raise ValueError(f"{page}: expected a section `## {heading}`, found none")
 
 
-def write(heading: str, walk: Walk, page: Path = PAGE) -> None:
-    """Replace the list of a section of docs/map.md, which ends the section."""
-    before = listed(heading, page)
-    text = page.read_text(encoding="utf-8")
-    start = text.index(f"## {heading}\n")
-    end = text.find("\n## ", start) + 1 or len(text)
-    section = text[start:end]
-    for file in before:
-        section = section.replace(f"- `{file}`\n", "")
-    items = "".join(f"- `{file}`\n" for file in sorted(walk))
-    text = f"{text[:start]}{section.rstrip()}\n\n{items}\n{text[end:]}"
-    page.write_text(f"{text.rstrip()}\n", encoding="utf-8")
-
-
 def main() -> None:
     """Print both walks."""
-    parser = argparse.ArgumentParser(description="Trace one token and one step of the engine.")
-    parser.add_argument("--write", action="store_true", help="write the lists of docs/map.md")
-    wanted = parser.parse_args().write
     for heading, walk in ((TOKEN, token_walk()), (STEP, step_walk())):
         print(f"\n{heading}:")
         for file in sorted(walk):
             print(f"{file}: {', '.join(sorted(walk[file]))}")
         print(f"{len(walk)} files, {sum(map(len, walk.values()))} functions")
-        if wanted:
-            write(heading, walk)
 
 
 if __name__ == "__main__":
