@@ -1,14 +1,12 @@
 """Prints the files and functions that one token passes through, for docs/map.md.
 
-    uv run python tools/walk.py               # files, functions in them, and counts
-    uv run python tools/walk.py --markdown    # the two lists of docs/map.md
+    uv run python tools/walk.py
 
 Two calls are traced, on pico with the reference ops: the step of `generate` that decodes one token
 in the middle of a text, and a step of the engine that decodes two requests. Functions of MLX and of
 the standard library are not counted, nor are comprehensions and the import of a module.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -94,22 +92,13 @@ def listed(heading: str, page: Path = PAGE) -> list[str]:
     raise ValueError(f"{page}: expected a section `## {heading}`, found none")
 
 
-def print_walk(heading: str, walk: Walk, *, markdown: bool) -> None:
-    """Print the files in order, with their functions or as the list of docs/map.md."""
-    print(f"\n## {heading}\n" if markdown else f"\n{heading}:")
-    for file in sorted(walk):
-        print(f"- `{file}`" if markdown else f"{file}: {', '.join(sorted(walk[file]))}")
-    if not markdown:
-        print(f"{len(walk)} files, {sum(map(len, walk.values()))} functions")
-
-
 def main() -> None:
     """Print both walks."""
-    parser = argparse.ArgumentParser(description=__doc__, add_help=True)
-    parser.add_argument("--markdown", action="store_true", help="print the lists of docs/map.md")
-    markdown = parser.parse_args().markdown
-    print_walk(TOKEN, token_walk(), markdown=markdown)
-    print_walk(STEP, step_walk(), markdown=markdown)
+    for heading, walk in ((TOKEN, token_walk()), (STEP, step_walk())):
+        print(f"\n{heading}:")
+        for file in sorted(walk):
+            print(f"{file}: {', '.join(sorted(walk[file]))}")
+        print(f"{len(walk)} files, {sum(map(len, walk.values()))} functions")
 
 
 if __name__ == "__main__":
