@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 import mlx.core as mx
-from tinyllm_layers import DenseCache, KVCache, PagedCache, QuantizedCache, RotatingCache
+from tinyllm_layers import (
+    Batch,
+    DenseCache,
+    KVCache,
+    LayerCache,
+    PagedCache,
+    QuantizedCache,
+    RotatingCache,
+)
 
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.parallel.partition import Partition
@@ -77,6 +85,23 @@ def make_pages(
     ]
 
 
+def page_bytes(
+    config: QwenConfig,
+    parts: Sequence[Partition],
+    dtype: mx.Dtype,
+    page_size: int,
+    *,
+    kv_bits: int | None = None,
+) -> int:
+    """Bytes of one page in all layers, in the part of the model that has the most of them."""
+    return max(
+        sum(
+            layer.nbytes for layer in make_pages(config, part, dtype, 1, page_size, kv_bits=kv_bits)
+        )
+        for part in parts
+    )
+
+
 def common_offset(caches: Sequence[KVCache]) -> int:
     """Return the number of tokens that the caches of all layers hold.
 
@@ -90,6 +115,19 @@ def common_offset(caches: Sequence[KVCache]) -> int:
             "interrupted call left it so, begin with a new one"
         )
     return offsets.pop()
+
+
+def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
+    """The batch of new tokens that follow those in the caches of one sequence.
+
+    Raises:
+        ValueError: if the caches hold different numbers of tokens, or are pages: the positions of
+            their tokens are in a `PageTable`.
+    """
+    own = [cache for cache in caches if isinstance(cache, KVCache)]
+    if len(own) < len(caches):
+        raise ValueError("batch: expected one for pages, `Batch.paged(table, phase)`, got None")
+    return Batch.at(common_offset(own) if own else 0, rows, length)
 
 
 def _group_size(head_dim: int) -> int:

@@ -7,11 +7,11 @@ from jaxtyping import Float, Integer
 from tinyllm_layers import Batch, KVCache, LayerCache, PagedCache, make_stack, weights_of
 from tinyllm_ops import REFERENCE, OpSet, Weight
 
-from tinyllm_qwen.caches import common_offset, make_caches, make_pages
+from tinyllm_qwen.caches import following, make_caches, make_pages, page_bytes
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.layers_from_weights import decoder_layer, embedding, norm
 from tinyllm_qwen.parallel.groups import ParallelGroups
-from tinyllm_qwen.sampling.best_tokens import BestTokens
+from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 
 class Qwen:
@@ -75,8 +75,8 @@ class Qwen:
             caches: one a layer, from `make_cache`; they take in the new tokens. Unless given, the
                 tokens are a text of their own.
             batch: where the tokens stand; unless given, after those in the caches.
-            last: how many of the last positions to score; all L unless given.
-            rows: which of the B rows to score; all unless given.
+            last: the number of last positions to score; all L unless given.
+            rows: the rows to score; all B unless given.
 
         Raises:
             ValueError: if there is not one cache a layer, or `last` is not in 1..L.
@@ -112,16 +112,16 @@ class Qwen:
         Processes that share the vocabulary exchange their k best tokens instead of all scores.
 
         Args:
-            tokens: as in `__call__`, as `batch`, `caches` and `rows`.
-            batch: where the tokens stand.
-            caches: one a layer.
-            k: how many are wanted; there may be more.
-            rows: which of the B rows to score; all unless given.
+            tokens: as `batch`, `caches` and `rows`, see `__call__`.
+            batch: see `__call__`.
+            caches: see `__call__`.
+            k: the number of tokens wanted; there may be more.
+            rows: see `__call__`.
 
         Raises:
             ValueError: if k is not in 1..V.
         """
-        check_best(k, self.config)
+        check_num_best(k, self.config.vocab_size)
         scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
         ranks, first = self.groups.ranks, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
@@ -150,15 +150,8 @@ class Qwen:
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Bytes of one page in all layers, in the process that has the most of them."""
-        return max(
-            sum(
-                layer.nbytes
-                for layer in make_pages(
-                    self.config, part, self.dtype, 1, page_size, kv_bits=kv_bits
-                )
-            )
-            for part in self.groups.partitions
-        )
+        parts = self.groups.partitions
+        return page_bytes(self.config, parts, self.dtype, page_size, kv_bits=kv_bits)
 
     @property
     def num_layers(self) -> int:
@@ -192,29 +185,10 @@ class Qwen:
         return self.ops.linear(h, self.lm_head)
 
 
-def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
-    """The batch of new tokens that follow those in the caches of one sequence.
-
-    Raises:
-        ValueError: if the caches hold different numbers of tokens, or are pages: the positions of
-            their tokens are in a `PageTable`.
-    """
-    own = [cache for cache in caches if isinstance(cache, KVCache)]
-    if len(own) < len(caches):
-        raise ValueError("batch: expected one for pages, `Batch.paged(table, phase)`, got None")
-    return Batch.at(common_offset(own) if own else 0, rows, length)
-
-
 def check_last(last: int | None, tokens: Integer[mx.array, "B L"]) -> None:
     """Raise ValueError unless `last` is a number of positions of the tokens, or None."""
     if last is not None and not 1 <= last <= tokens.shape[1]:
         raise ValueError(f"last: expected 1 to {tokens.shape[1]} positions, got {last}")
-
-
-def check_best(k: int, config: QwenConfig) -> None:
-    """Raise ValueError unless k is a number of tokens of the vocabulary."""
-    if not 1 <= k <= config.vocab_size:
-        raise ValueError(f"k: expected 1 to {config.vocab_size}, got {k}")
 
 
 def _selected(

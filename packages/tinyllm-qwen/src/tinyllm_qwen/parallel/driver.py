@@ -10,14 +10,14 @@ from jaxtyping import Float, Integer
 from tinyllm_layers import Batch, KVCache, LayerCache, PagedCache, RMSNorm
 from tinyllm_ops import OpSet, Weight
 
-from tinyllm_qwen.caches import common_offset
+from tinyllm_qwen.caches import common_offset, following
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.model import Qwen, check_best, check_last, following
+from tinyllm_qwen.model import Qwen, check_last
 from tinyllm_qwen.parallel.bounded_cache import bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.execute import Result, execute
-from tinyllm_qwen.sampling.best_tokens import BestTokens
+from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 
 class Driver:
@@ -74,7 +74,7 @@ class Driver:
         rows: Sequence[int] | None = None,
     ) -> BestTokens:
         """Find the k best next tokens on all ranks; see `Qwen.best`."""
-        check_best(k, self.config)
+        check_num_best(k, self.config.vocab_size)
         forward = self._forward(tokens, batch, caches)
         best = self._run(replace(forward, output="best", k=k, rows=rows), caches)
         assert isinstance(best, BestTokens)

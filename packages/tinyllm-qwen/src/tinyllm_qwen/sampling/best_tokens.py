@@ -63,3 +63,9 @@ class BestTokens:
             side_by_side(packed[..., :k]),
             mx.logsumexp(packed[..., -1], axis=0),
         )
+
+
+def check_num_best(k: int, vocab_size: int) -> None:
+    """Raise ValueError unless k is a number of tokens of the vocabulary."""
+    if not 1 <= k <= vocab_size:
+        raise ValueError(f"k: expected 1 to {vocab_size}, got {k}")
