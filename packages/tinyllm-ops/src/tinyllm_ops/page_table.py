@@ -150,7 +150,7 @@ class PageTable:
 
     @property
     def count(self) -> int:
-        """Tokens of the pass, T."""
+        """The number of tokens of the pass, T."""
         return len(self.slot_mapping)
 
     @cached_property
@@ -190,7 +190,7 @@ class PageTable:
         )
 
     def _blocks(self, length: int) -> int:
-        """The number of pages that `length` tokens fill, the last one perhaps in part."""
+        """Return the number of pages that `length` tokens fill, the last one perhaps in part."""
         return -(-length // self.page_size)
 
 

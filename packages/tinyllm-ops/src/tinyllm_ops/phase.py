@@ -1,4 +1,4 @@
-"""The two phases of generation. Kernels may add in another order in each of them."""
+"""The two phases of generation. Kernels may sum in a different order in each phase."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Yarn:
         beta_fast: turns above which a pair keeps its frequency.
         beta_slow: turns below which a pair is slowed down by the whole factor.
         attention_factor: the magnitude; None for the paper's 0.1 ln(factor) + 1.
-        truncate: round the ends of the ramp outwards to whole pairs, as the paper's code does.
+        truncate: True to round the ends of the ramp outwards to whole pairs, as the paper's code
+            does.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -80,7 +81,7 @@ class Yarn:
 
 @functools.cache
 def rotary_frequencies(dim: int, base: float, scaling: Yarn | None) -> tuple[float, ...]:
-    """Radians per token of each of the D/2 pairs: base^(-i / (D/2)), slowed down by YaRN if given.
+    """Return the radians per token of each of the D/2 pairs: base^(-i / (D/2)), slowed by YaRN.
 
     Raises:
         ValueError: if `scaling` is given with a base of 1 or less, for which YaRN has no ramp.

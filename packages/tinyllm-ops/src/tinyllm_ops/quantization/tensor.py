@@ -109,7 +109,7 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
     """Refuse formats that MLX does not define.
 
     Raises:
-        ValueError: naming the argument, what is possible and what was given.
+        ValueError: with the name of the argument, its possible values and the given one.
     """
     if mode in FLOAT_MODES:
         if (bits, group_size) != FLOAT_MODES[mode]:
@@ -128,7 +128,7 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
 
 
 def _require_types(**arguments: tuple[object, type | UnionType]) -> None:
-    """Raise ValueError for arguments of other types, as another argument order gives them."""
+    """Raise ValueError for arguments of the wrong type, such as swapped arguments."""
     for name, (value, expected) in arguments.items():
         if not isinstance(value, expected):
             wanted = expected.__name__ if isinstance(expected, type) else "array or None"

@@ -12,7 +12,7 @@ from tinyllm_ops.reference.rowwise import softmax
 
 
 def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "{L} {S}"]:
-    """Additive mask of L queries over S keys: 0 where a key is visible, -inf elsewhere.
+    """Return the additive mask of L queries over S keys: 0 if a key is visible, -inf if not.
 
     Query i sees key j when j <= i + (S - L): the last query sees every key, and the diagonal ends
     at the bottom right, so that a chunk of queries sits at the end of the keys it follows.

@@ -121,7 +121,7 @@ def _gathered(x: Weight, pages: mx.array, length: int) -> Weight:
 
 
 def _visible(queries: int, length: int, window: int | None) -> mx.array | str:
-    """The causal mask of a sequence, cut off where the window ends."""
+    """Return the causal mask of a sequence, limited to the window."""
     if window is None:
         return "causal"
     behind = mx.arange(queries)[:, None] + (length - queries) - mx.arange(length)

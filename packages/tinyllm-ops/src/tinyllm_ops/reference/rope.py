@@ -31,7 +31,8 @@ def rope(
         positions: a slice for all rows, one slice for each row, or an integer array of shape `L` or
             `B L`. `slice(5, 10)` puts token 0 at position 5.
         base: wavelengths go from 2 pi to 2 pi base.
-        traditional: pair neighbors (0, 1), (2, 3), ...; otherwise, as in Qwen, i with i + D/2.
+        traditional: True to pair neighbors (0, 1), (2, 3), ...; False, as in Qwen, to pair i with
+            i + D/2.
         scaling: settings of YaRN, which slows down the slow pairs for texts longer than the
             training's.
 

@@ -82,7 +82,7 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
 
 
 def yarn(dim: int, base: float, scaling: Yarn) -> tuple[Array, float]:
-    """Frequencies of the D/2 pairs and the magnitude, equation by equation (Peng et al. 2023).
+    """Return the frequencies of the D/2 pairs and the magnitude (Peng et al. 2023).
 
     Solves r = context / wavelength for the pairs where r is beta_fast and beta_slow, and
     interpolates linearly between them.
@@ -117,8 +117,8 @@ def rope(
         x: `B L H D`.
         positions: the position of each token, of a shape that broadcasts to `B L`.
         base: see `tinyllm_ops.rope`.
-        traditional: pair neighbors; otherwise i and i + D/2.
-        scaling: use the frequencies and the magnitude of `yarn`.
+        traditional: True to pair neighbors, False to pair i and i + D/2.
+        scaling: settings of `yarn`, or None.
     """
     pairs = (x.shape[-1] // 2, 2) if traditional else (2, x.shape[-1] // 2)
     split = x.reshape(*x.shape[:-1], *pairs)
@@ -179,7 +179,7 @@ def paged_attention(
     scale: float | None = None,
     window: int | None = None,
 ) -> Array:
-    """Attention of one token at a time, which looks up the keys that it sees one by one."""
+    """Compute attention one token at a time, looking up its visible keys one by one."""
     out = np.zeros_like(q)
     page = k.shape[2]
     for r, length in enumerate(seq_lens):
@@ -232,7 +232,7 @@ def dequantize(
     bits: int,
     mode: str,
 ) -> Array:
-    """Affine: scale code + bias. Float modes: scale minifloat(code).
+    """Return scale code + bias in affine mode, scale minifloat(code) in the float modes.
 
     The scale of mxfp4 and mxfp8 is 2^(byte - 127), the scale of nvfp4 is E4M3.
     """
