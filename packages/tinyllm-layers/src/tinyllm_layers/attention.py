@@ -18,7 +18,7 @@ from tinyllm_layers.rope import RoPE
 
 @dataclass(frozen=True, eq=False)
 class Biases:
-    """Added after each projection. Qwen2 has the first three, Qwen3 none."""
+    """The biases of the four projections. Qwen2 has the first three, Qwen3 none."""
 
     q: Float[mx.array, "q_width"] | None = None
     k: Float[mx.array, "kv_width"] | None = None
@@ -35,18 +35,18 @@ class GroupedQueryAttention:
 
     Attributes:
         hidden_size: E.
-        num_heads: H, or the query heads that this process has.
-        num_kv_heads: Hkv.
+        num_heads: H, the number of query heads in this process.
+        num_kv_heads: Hkv, the number of key/value heads in this process.
         head_dim: D; H D need not be E.
         wq: `(H*D) E`.
         wk: `(Hkv*D) E`.
         wv: `(Hkv*D) E`.
         wo: `E (H*D)`.
         rope: the rotation.
-        biases: of the four projections.
+        biases: the biases of the four projections.
         q_norm: weight of the norm of each query head, `D`, or None.
         k_norm: weight of the norm of each key head, `D`, or None.
-        norm_eps: of these norms.
+        norm_eps: the eps of these norms.
         communicator: the processes that share the layer by heads.
         ops: the implementation of the maths.
 
@@ -109,10 +109,10 @@ class GroupedQueryAttention:
 
         Args:
             x: the new tokens, normalized.
-            batch: where they stand; unless given, after the tokens in the cache.
-            cache: keys and values of earlier tokens; it takes in the new ones. None for a text
-                without earlier tokens.
-            residual: added to the result.
+            batch: the layout of the pass; by default, the tokens follow the tokens in the cache.
+            cache: keys and values of earlier tokens, to which the new tokens are appended. None
+                for a sequence without earlier tokens.
+            residual: an array that is added to the result.
         """
         cache = DenseCache() if cache is None else cache
         if batch is None:
@@ -121,7 +121,7 @@ class GroupedQueryAttention:
         q, k, v = self.project(x, batch)
         out = cache.attend(q, k, v, batch, self.scale, self.ops)
         joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
-        # Added by one process, or the all-reduce would add them once for each.
+        # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
         bias, own = (self.biases.o, residual) if self.communicator.rank == 0 else (None, None)
         y = self.ops.linear(joined, self.wo, bias, own, phase=batch.phase)
         return self.communicator.all_reduce(y)
@@ -131,7 +131,7 @@ class GroupedQueryAttention:
     ) -> tuple[
         Float[mx.array, "B H L D"], Float[mx.array, "B Hkv L D"], Float[mx.array, "B Hkv L D"]
     ]:
-        """Queries, keys and values of the new tokens, normalized and rotated."""
+        """Compute the queries, keys and values of the new tokens, normalized and rotated."""
         rope = self.rope
         rope.check(batch.positions, x.shape[1])
 

@@ -1,4 +1,4 @@
-"""The tokens of one forward pass: their phase, and where they stand."""
+"""The tokens of one forward pass: their phase and their positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Batch:
             pass of one phase, alone or beside others.
         rows: B.
         length: tokens a row, L.
-        positions: of the tokens in their texts, for RoPE.
+        positions: the positions of the tokens in their sequences, for RoPE.
         pages: the sequences and their pages; None where each row has a cache of its own.
     """
 
@@ -44,7 +44,7 @@ class Batch:
             phase: unless given, one token a row is a decode step, more are a prompt.
 
         Raises:
-            ValueError: if an offset is negative, or there is not one for each row.
+            ValueError: if an offset is negative, or there are not as many offsets as rows.
         """
         offsets = [offset] if isinstance(offset, int) else list(offset)
         if min(offsets, default=0) < 0:

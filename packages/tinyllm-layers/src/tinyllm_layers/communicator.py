@@ -7,7 +7,7 @@ from jaxtyping import Float, Shaped
 
 
 class Communicator:
-    """The processes that share a layer, of which this one has number `rank` among `size`.
+    """The processes that share a layer. This process has number `rank` of `size`.
 
     This class is the identity, for a model in one process. Layers call it unconditionally.
     """
@@ -36,13 +36,13 @@ class Communicator:
         """Receive the input of this process's first layer from the process before it.
 
         Args:
-            h: the embedded tokens: the input of the first layer of all, and the shape and dtype of
-                the input of any other.
+            h: the embedded tokens. They are the input on the first process, and give the shape
+                and dtype of the input on any other.
         """
         return h
 
     def send(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Send the output of this process's last layer on, and return that of the last process."""
+        """Send on the output of this process's last layer; return the last process's output."""
         return h
 
 
@@ -88,9 +88,10 @@ class RankCommunicator(Communicator):
         return mx.distributed.recv_like(h, self.rank - 1, group=self._group)
 
     def send(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Send the output of this process's last layer on, and return that of the last process.
+        """Send on the output of this process's last layer; return the last process's output.
 
-        It is computed at once: the next process waits for it, even if nothing here needs it.
+        The output is computed at once, because the next process waits for it even if this
+        process does not need it.
         """
         if self.rank < self.size - 1:
             sent = mx.distributed.send(h, self.rank + 1, group=self._group)

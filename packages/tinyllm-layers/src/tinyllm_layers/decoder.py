@@ -23,9 +23,9 @@ class DecoderLayer:
     """h = x + attention(norm1(x)); out = h + mlp(norm2(h)): the pre-norm residual layer.
 
     Attributes:
-        input_norm: before attention.
+        input_norm: the norm before attention.
         attention: the first half.
-        post_attention_norm: before the MLP.
+        post_attention_norm: the norm before the MLP.
         mlp: the second half.
     """
 
@@ -55,10 +55,10 @@ class Stack(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LayerStack:
-    """The loop over decoder layers. Every other stack gives the numbers of this one.
+    """The loop over decoder layers. Every other stack gives the same numbers.
 
     Attributes:
-        layers: in the order of computation.
+        layers: the layers, in the order of computation.
     """
 
     layers: Sequence[DecoderLayer]
@@ -70,11 +70,11 @@ class LayerStack:
 
         Args:
             x: the embedded tokens.
-            batch: where they stand.
-            caches: one a layer; they take in the new tokens.
+            batch: the layout of the pass.
+            caches: one cache a layer, to which the new tokens are appended.
 
         Raises:
-            ValueError: if there is not one cache a layer, or a token stands beyond the context.
+            ValueError: if there is not one cache a layer, or a token lies beyond the context.
         """
         check_caches(self.layers, caches)
         for layer, cache in zip(self.layers, caches, strict=True):
@@ -99,9 +99,9 @@ class Backend(OpSet):
     Attributes:
         stack: makes a faster stack of the layers, or None for `LayerStack`. It stands for all ops
             that it computes: replace one of them, and `LayerStack` runs.
-        prepare: changes weights, by name, before layers are made of them. Each is replaced before
-            the next is looked at, so that loading needs no second copy of the checkpoint. Prepared
-            weights have the same numbers and can be read by every OpSet.
+        prepare: changes weights, by name, before layers are made of them. It replaces one weight
+            before it reads the next, so that loading needs no second copy of the checkpoint.
+            Prepared weights have the same numbers and can be read by every OpSet.
     """
 
     stack: Fusion[Callable[[Sequence[DecoderLayer]], Stack]] | None = None

@@ -22,7 +22,7 @@ class Embedding:
         vocab_size: V.
         embedding_dim: E.
         weight: the rows held, `V E` or `len(held) E`.
-        held: the tokens whose rows are here; None for all.
+        held: the tokens whose rows this process holds; None for all.
         communicator: the processes that share the table.
         ops: the implementation of the maths.
 
@@ -52,5 +52,5 @@ class Embedding:
         return self.communicator.all_reduce(mx.where(own[..., None], rows, 0).astype(rows.dtype))
 
     def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch held"]:
-        """Score each token held by the product of its vector with h: the head of a tied model."""
+        """Score each held token by the product of its vector with h: the head of a tied model."""
         return self.ops.linear(h, self.weight)

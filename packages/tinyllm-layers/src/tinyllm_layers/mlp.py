@@ -18,7 +18,7 @@ class MLP:
 
     Attributes:
         dim: E.
-        hidden_dim: F, or the columns of F that this process has.
+        hidden_dim: F, the number of hidden columns in this process.
         w_gate: `F E`.
         w_up: `F E`.
         w_down: `E F`.
@@ -51,11 +51,11 @@ class MLP:
         residual: Float[mx.array, "*batch E"] | None = None,
         phase: Phase | None = None,
     ) -> Float[mx.array, "*batch E"]:
-        """Widen, gate, narrow.
+        """Apply the MLP to each token.
 
         Args:
             x: the input, normalized.
-            residual: added to the result.
+            residual: an array that is added to the result.
             phase: as in `tinyllm_ops.linear`.
         """
         ops = self.ops

@@ -21,15 +21,15 @@ class MoE:
 
     Attributes:
         dim: E.
-        hidden_dim: F of one expert.
+        hidden_dim: F, the hidden width of one expert.
         num_experts: X.
         num_experts_per_tok: K.
-        w_router: of all experts, `X E`.
-        w_gate: of the experts held, `X F E`.
+        w_router: the router, with a row for each of all experts, `X E`.
+        w_gate: the gate projections of the held experts, `X F E`.
         w_up: like w_gate.
         w_down: `X E F`.
-        norm_topk_prob: divide the weights of the chosen experts by their sum.
-        held: the experts that are here; None for all.
+        norm_topk_prob: True to divide the weights of the chosen experts by their sum.
+        held: the experts that this process holds; None for all.
         communicator: the processes that share the layer.
         ops: the implementation of the maths.
 
@@ -75,7 +75,7 @@ class MoE:
 
         Args:
             x: the input, normalized.
-            residual: added to the result.
+            residual: an array that is added to the result.
             phase: as in `tinyllm_ops.linear`.
         """
         routing_weights, experts = self.route(x, phase=phase)
@@ -113,7 +113,7 @@ class MoE:
     def _experts(
         self, rows: Float[mx.array, "N E"], chosen: Integer[mx.array, "NK"], phase: Phase
     ) -> Float[mx.array, "NK E"]:
-        """The output of the expert of each choice; zeros for experts that are not held."""
+        """Compute the output of the expert of each choice; zeros for experts that are not held."""
         k = self.num_experts_per_tok
         if self.held is None:
             order = mx.argsort(chosen)  # rows of one expert side by side: read its matrices once
@@ -127,7 +127,7 @@ class MoE:
             order = mx.argsort(number)
             inputs = mx.where(own[order, None], rows[order // k], 0)
             return self._mlp(inputs, number[order], phase)[mx.argsort(order)]
-        # A prompt has too many rows to compute those of other processes: wait for the router.
+        # A prompt has too many rows to compute the rows of other processes: wait for the router.
         order = mx.argsort(number)
         first, stop = int((number < 0).sum()), int((number < len(self.held)).sum())
         here = order[first:stop]
@@ -137,7 +137,7 @@ class MoE:
     def _mlp(
         self, x: Float[mx.array, "R E"], experts: Integer[mx.array, "R"], phase: Phase
     ) -> Float[mx.array, "R E"]:
-        """A SwiGLU MLP with the matrices of each row's expert; `experts` ascend."""
+        """Apply a SwiGLU MLP with the matrices of each row's expert; `experts` must ascend."""
         ops = self.ops
         gate = ops.expert_linear(x, self.w_gate, experts, phase=phase)
         up = ops.expert_linear(x, self.w_up, experts, phase=phase)

@@ -18,9 +18,9 @@ class RoPE:
     Attributes:
         dims: D, even.
         seq_len: the longest text, in tokens.
-        base: wavelengths go from 2 pi to 2 pi base.
-        traditional: pair features (0, 1), (2, 3), ... instead of i with i + D/2.
-        scaling: YaRN, for texts longer than those of the training.
+        base: the base of the frequencies; wavelengths go from 2 pi to 2 pi base.
+        traditional: True to pair features (0, 1), (2, 3), ... instead of i with i + D/2.
+        scaling: the settings of YaRN, for texts longer than in training; None for no scaling.
         ops: the implementation of the maths.
 
     Raises:
@@ -53,12 +53,12 @@ class RoPE:
             x: the heads, tokens before heads.
             offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice a row,
                 an integer array `L` or `B L`, or None for 0 to L - 1. Arrays are not compared with
-                `seq_len`: to read them would force the graph to be computed.
+                `seq_len`, because reading them would force the graph to be computed.
             offsets: instead of `offset`, the position of the first token of each row.
 
         Raises:
-            ValueError: if a slice does not cover L positions or ends beyond `seq_len`, if there is
-                not one of `offsets` a row, or if both arguments are given.
+            ValueError: if a slice does not cover L positions or ends beyond `seq_len`, if `offsets`
+                does not hold one offset a row, or if both arguments are given.
         """
         if x.shape[-1] != self.dims:
             raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")

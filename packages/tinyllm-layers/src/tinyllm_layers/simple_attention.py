@@ -56,10 +56,10 @@ class SimpleMultiHeadAttention:
         """Attend from L queries to S keys.
 
         Args:
-            query: the L tokens that ask.
-            key: the S tokens that they attend to.
-            value: gives the result, usually the same tokens as key.
-            mask: "causal", an array added to the scores, or a boolean one, True where visible.
+            query: the L tokens that attend.
+            key: the S tokens that are attended to.
+            value: the S tokens that are averaged, usually the same tokens as `key`.
+            mask: "causal", an array added to the scores, or a boolean array, True where visible.
         """
         out = self.ops.attention(
             self._heads(query, self.wq),

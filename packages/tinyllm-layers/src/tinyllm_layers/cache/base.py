@@ -43,8 +43,8 @@ class LayerCache(ABC):
 
         Args:
             q: queries of the new tokens, rotated.
-            k: their keys, rotated.
-            v: their values.
+            k: keys of the new tokens, rotated.
+            v: values of the new tokens.
             batch: the layout of the pass.
             scale: the factor of the scores.
             ops: the implementation of the maths.
@@ -57,31 +57,30 @@ class LayerCache(ABC):
 class KVCache(LayerCache):
     """The keys and values of one layer, for one sequence or for rows that stay in step.
 
-    New tokens follow those that are there, and some layouts can go back to a prefix.
+    New tokens follow the stored tokens. Some layouts can go back to a prefix.
     """
 
     @property
     @abstractmethod
     def offset(self) -> int:
-        """Tokens seen so far: the position of the next one."""
+        """The number of tokens seen so far, which is the position of the next token."""
 
     @abstractmethod
     def update(
         self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
     ) -> tuple[Weight, Weight]:
-        """Append keys and values of L tokens, and return all that is stored.
+        """Append keys and values of L tokens, and return all stored keys and values.
 
         Args:
             k: keys.
             v: values.
 
         Returns:
-            Keys and values as the layout has them: `B Hkv S D`, dense or quantized. A rotating
+            Keys and values in the form of the layout: `B Hkv S D`, dense or quantized. A rotating
             cache returns its slots, in no order of time once it has turned.
 
         Raises:
-            ValueError: if shapes or dtypes differ from those of earlier tokens; the cache is then
-                as before.
+            ValueError: if shapes or dtypes differ from earlier tokens; the cache is then as before.
         """
 
     @abstractmethod

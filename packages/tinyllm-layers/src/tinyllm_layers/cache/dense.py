@@ -1,4 +1,4 @@
-"""Keys and values as they come, in arrays that grow along their tokens."""
+"""A dense cache: keys and values in the model's dtype, in arrays that grow by tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DenseCache(KVCache):
 
     @property
     def offset(self) -> int:
-        """Tokens seen so far."""
+        """The number of tokens seen so far."""
         return self._keys.length
 
     @property
@@ -38,7 +38,7 @@ class DenseCache(KVCache):
         k: Float[mx.array, "B Hkv L D"],
         v: Float[mx.array, "B Hkv L D"],
     ) -> tuple[Float[mx.array, "B Hkv S D"], Float[mx.array, "B Hkv S D"]]:
-        """Append keys and values, and return those of all tokens."""
+        """Append keys and values, and return the keys and values of all tokens."""
         check_appended(k, v, self._keys.shape, self._keys.dtype)
         self._keys.append(k)
         self._values.append(v)
@@ -74,10 +74,10 @@ class DenseCache(KVCache):
 
         Args:
             new: the shape `B Hkv L D` of the new keys.
-            dtype: of the new keys.
+            dtype: the dtype of the new keys.
 
         Raises:
-            ValueError: if shape or dtype differ from those of earlier tokens.
+            ValueError: if shape or dtype differ from earlier tokens.
         """
         return self._keys.reserve(new, dtype), self._values.reserve(new, dtype)
 
@@ -151,7 +151,7 @@ class TokenBuffer:
         """Add tokens at the end.
 
         Raises:
-            ValueError: if they differ in shape or dtype from earlier ones.
+            ValueError: if they differ in shape or dtype from earlier tokens.
         """
         self.commit(self.extended(x), x.shape[-2])
 
@@ -161,7 +161,7 @@ class TokenBuffer:
         """Return the successor of the array, in which tokens are added, for `commit`.
 
         Raises:
-            ValueError: if they differ in shape or dtype from earlier ones.
+            ValueError: if they differ in shape or dtype from earlier tokens.
         """
         room = another_name(self.reserve(x.shape, x.dtype))
         room[..., self.length : self.length + x.shape[-2], :] = x
@@ -175,7 +175,7 @@ class TokenBuffer:
         Nothing changes until `commit`.
 
         Raises:
-            ValueError: if shape or dtype differ from those of the present tokens.
+            ValueError: if shape or dtype differ from the present tokens.
         """
         end = self.length + new[-2]
         return with_room(self._room, new, dtype, -(-end // STEP) * STEP)
@@ -189,7 +189,7 @@ class TokenBuffer:
         """Forget all but the first `length` tokens; their room stays.
 
         Raises:
-            ValueError: if there are fewer.
+            ValueError: if there are fewer than `length` tokens.
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"length: expected 0 to {self.length}, got {length}")
@@ -204,7 +204,7 @@ class TokenBuffer:
 
 
 def another_name(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
-    """Return an array object of its own for the same numbers: a slice update leaves x alone."""
+    """Return a second array object for the same data, so that a slice update leaves x alone."""
     return x[...]
 
 
@@ -214,7 +214,7 @@ def with_room(
     dtype: mx.Dtype,
     capacity: int,
 ) -> Shaped[mx.array, "*lead capacity width"]:
-    """Grow `room` so that it holds `capacity` tokens like `new` ones, unless it does already.
+    """Return `room`, grown if it does not hold `capacity` tokens of the shape `new`.
 
     Raises:
         ValueError: if new tokens have another shape or dtype: a slice update would broadcast and

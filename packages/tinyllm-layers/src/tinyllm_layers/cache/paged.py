@@ -16,7 +16,7 @@ from tinyllm_layers.cache.dense import another_name
 
 
 class PagedCache(LayerCache):
-    """The pages of one layer (Kwon et al. 2023). A `PageTable` says whose they are.
+    """The pages of one layer (Kwon et al. 2023). A `PageTable` assigns them to sequences.
 
     Attributes:
         keys: `P Hkv page D`, dense or quantized.
@@ -44,9 +44,9 @@ class PagedCache(LayerCache):
 
         Args:
             shape: `P Hkv page D` of the keys, and of the values.
-            dtype: of dense numbers, and of the scales of quantized ones.
+            dtype: the dtype of dense numbers, or of the scales of quantized numbers.
             bits: width of quantized numbers; None keeps them dense.
-            group_size: numbers of D that have a scale in common, where they are quantized.
+            group_size: the number of neighbors along D that share a scale, if quantized.
             window: the most recent tokens that a token sees; None for all.
         """
 
@@ -72,12 +72,12 @@ class PagedCache(LayerCache):
 
     @property
     def num_pages(self) -> int:
-        """P."""
+        """The number of pages, P."""
         return self.keys.shape[0]
 
     @property
     def page_size(self) -> int:
-        """Tokens a page."""
+        """The number of tokens in a page."""
         return self.keys.shape[2]
 
     def attend(
@@ -112,13 +112,13 @@ class PagedCache(LayerCache):
         return PagedCache(_named_anew(self.keys), _named_anew(self.values), self.window)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages, all at once: a page that is also a target is read before.
+        """Copy whole pages at once: every source is read before any target is written.
 
         Args:
-            pairs: source and target of each copy.
+            pairs: the source and the target of each copy.
 
         Raises:
-            ValueError: if there is no such page.
+            ValueError: if a page does not exist.
         """
         numbers = [page for pair in pairs for page in pair]
         if not numbers:
@@ -144,14 +144,14 @@ def _named_anew(pages: Weight) -> Weight:
 
 
 def _in_format(rows: mx.array, stored: Weight, ops: OpSet) -> Weight:
-    """Quantize rows as the pages are."""
+    """Return rows in the format of the pages, quantized if the pages are."""
     if isinstance(stored, mx.array):
         return rows
     return ops.quantize(rows, stored.group_size, stored.bits, stored.mode)
 
 
 def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
-    """Pages of which those at `targets` are `rows`."""
+    """Return pages in which the pages at `targets` are replaced by `rows`."""
 
     def replaced(part: mx.array, new: mx.array) -> mx.array:
         part = another_name(part)
@@ -159,7 +159,7 @@ def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
         return part
 
     if isinstance(pages, mx.array):
-        assert isinstance(rows, mx.array)  # chosen from such pages
+        assert isinstance(rows, mx.array)  # in the format of the pages
         return replaced(pages, rows)
     assert isinstance(rows, QuantizedTensor)
     pairs = zip(pages.arrays, rows.arrays, strict=True)

@@ -1,4 +1,4 @@
-"""Keys and values in a few bits."""
+"""A quantized cache: keys and values in a few bits per number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class QuantizedCache(KVCache):
 
     @property
     def offset(self) -> int:
-        """Tokens seen so far."""
+        """The number of tokens seen so far."""
         return self._keys[0].length
 
     @property
@@ -48,7 +48,7 @@ class QuantizedCache(KVCache):
         v: Float[mx.array, "B Hkv L D"],
         ops: OpSet = REFERENCE,
     ) -> tuple[QuantizedTensor, QuantizedTensor]:
-        """Quantize by `ops` and append keys and values, and return those of all tokens."""
+        """Quantize and append keys and values, and return the keys and values of all tokens."""
         check_appended(k, v, self._shape, self._keys[1].dtype)
         rooms = self._extended(k, v, ops)
         self._commit(rooms, k.shape[2])
@@ -66,7 +66,7 @@ class QuantizedCache(KVCache):
     ) -> Float[mx.array, "B H L D"]:
         """Quantize and append k and v, and attend causally to all tokens.
 
-        The new tokens are seen through their codes as well, so that the size of a prefill chunk
+        Queries read the codes of the new tokens as well, so that the size of a prefill chunk
         does not change the result.
         """
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._keys[1].dtype)
@@ -100,7 +100,7 @@ class QuantizedCache(KVCache):
         return None if packed is None else (*packed[:-1], packed[-1] * 32 // self.bits)
 
     def _extended(self, k: mx.array, v: mx.array, ops: OpSet) -> list[list[mx.array]]:
-        """The successors of the arrays of keys and of values, in which k and v are added."""
+        """Return the successors of the arrays of keys and of values, in which k and v are added."""
         return [
             [
                 buffer.extended(part)
@@ -118,6 +118,6 @@ class QuantizedCache(KVCache):
                 buffer.commit(part, count)
 
     def _tensor(self, parts: list[mx.array], length: int) -> QuantizedTensor:
-        """The first `length` tokens of packed codes, scales and biases."""
+        """Return the first `length` tokens of packed codes, scales and biases as one tensor."""
         packed, scales, biases = (part[..., :length, :] for part in parts)
         return QuantizedTensor(packed, scales, biases, self.group_size, self.bits)

@@ -1,4 +1,4 @@
-"""Keys and values of the first and the last tokens."""
+"""A rotating cache: keys and values of the first and the last tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tinyllm_layers.cache.dense import STEP, another_name, with_room
 class RotatingCache(KVCache):
     """At most `max_size` tokens: the first `keep`, and a ring of the most recent ones.
 
-    A token sees itself, the `keep` first tokens, and those among the last `max_size - keep`: a
-    sliding window with attention sinks (Xiao et al. 2023, without moving the positions). What a
-    token sees does not depend on the chunk that it came in.
+    A token attends to the `keep` first tokens and to the last `max_size - keep` tokens, itself
+    included: a sliding window with attention sinks (Xiao et al. 2023, without moving the
+    positions). The set of visible tokens does not depend on the size of the chunks.
 
     Attributes:
-        max_size: tokens that stay.
-        keep: how many of them are the first ones.
+        max_size: the number of tokens that are kept.
+        keep: the number of first tokens among them.
 
     Raises:
         ValueError: if `keep` leaves no room for the ring.
@@ -41,7 +41,7 @@ class RotatingCache(KVCache):
 
     @property
     def offset(self) -> int:
-        """Tokens seen so far, forgotten ones included."""
+        """The number of tokens seen so far, forgotten tokens included."""
         return self._offset
 
     @property
@@ -56,7 +56,7 @@ class RotatingCache(KVCache):
     ) -> tuple[Float[mx.array, "B Hkv slots D"], Float[mx.array, "B Hkv slots D"]]:
         """Append keys and values, and return the slots in use; `slot_positions` orders them.
 
-        Of a chunk that is longer than the ring, only the tokens that stay are stored.
+        If a chunk is longer than the ring, only the tokens that outlive the chunk are stored.
         """
         check_appended(k, v, self._shape, self._dtype)
         self._commit(*self._stored(k, v), k.shape[2])
@@ -125,11 +125,11 @@ class RotatingCache(KVCache):
 
     @property
     def _ring(self) -> int:
-        """Slots that rotate."""
+        """The number of slots that rotate."""
         return self.max_size - self.keep
 
     def _slot(self, position: int) -> int:
-        """The slot of the token at a position."""
+        """Return the slot of the token at a position."""
         if position < self.keep:
             return position
         return self.keep + (position - self.keep) % self._ring
@@ -145,14 +145,14 @@ class RotatingCache(KVCache):
         return None if self._keys is None else self._keys.dtype
 
     def _held(self) -> tuple[mx.array, mx.array]:
-        """The slots in use."""
+        """Return the keys and values of the slots in use."""
         assert self._keys is not None  # something was stored
         assert self._values is not None
         held = min(self._offset, self.max_size)
         return self._keys[..., :held, :], self._values[..., :held, :]
 
     def _stored(self, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
-        """The successors of the arrays, in which new tokens that outlive their chunk have slots."""
+        """Return the successors of the arrays, with the tokens that outlive their chunk."""
         start, end = self._offset, self._offset + k.shape[2]
         capacity = min(self.max_size, -(-end // STEP) * STEP)
         keys = another_name(with_room(self._keys, k.shape, k.dtype, capacity))

@@ -66,11 +66,11 @@ def random_attention(
         num_kv_heads: Hkv.
         head_dim: D.
         biased: the projections with a bias, such as "qkv".
-        normed: give queries and keys a norm.
-        dtype: of all numbers.
-        pack: applied to the weights of the projections; see `packed`.
-        seed: of all numbers.
-        rope: base 1e6 and 1,000 positions unless given.
+        normed: True to give queries and keys a norm.
+        dtype: the dtype of all numbers.
+        pack: the function applied to the weights of the projections; see `packed`.
+        seed: the seed of all numbers.
+        rope: the rotation; base 1e6 and 1,000 positions unless given.
         communicator: the processes that share the layer.
         ops: the implementation of the maths.
     """
@@ -140,13 +140,13 @@ def random_moe(
 
     Args:
         dim: E.
-        hidden_dim: F of one expert.
+        hidden_dim: F, the hidden width of one expert.
         num_experts: X.
         num_experts_per_tok: K.
-        norm_topk_prob: divide the weights of the chosen experts by their sum.
-        dtype: of all numbers.
-        pack: applied to the experts' weights; see `packed`.
-        seed: of all numbers.
+        norm_topk_prob: True to divide the weights of the chosen experts by their sum.
+        dtype: the dtype of all numbers.
+        pack: the function applied to the experts' weights; see `packed`.
+        seed: the seed of all numbers.
         communicator: the processes that share the layer.
         ops: the implementation of the maths.
     """
@@ -198,10 +198,10 @@ def random_decoder_layer(
         hidden_dim: F.
         num_experts: X of a MoE.
         num_experts_per_tok: K of a MoE.
-        dtype: of all numbers.
-        pack: applied to the weights of projections; see `packed`.
-        seed: of all numbers: layers of a stack have seeds of their own.
-        rope: base 1e6 and 1,000 positions unless given.
+        dtype: the dtype of all numbers.
+        pack: the function applied to the weights of projections; see `packed`.
+        seed: the seed of all numbers; each layer of a stack has its own seed.
+        rope: the rotation; base 1e6 and 1,000 positions unless given.
         ops: the implementation of the maths.
     """
     attention = random_attention(
@@ -248,12 +248,12 @@ def random_pages(
     """Make the pages of a layer, full of random keys and values, so that each wrong read shows.
 
     Args:
-        layer: its Hkv and D.
+        layer: a layer with the Hkv and D of the pages.
         num_pages: P.
-        page_size: tokens a page.
-        dtype: of the numbers, or of the scales of quantized ones.
-        pack: applied to keys and to values; see `packed`.
-        seed: of all numbers.
+        page_size: the number of tokens in a page.
+        dtype: the dtype of the numbers, or of the scales of quantized numbers.
+        pack: the function applied to keys and to values; see `packed`.
+        seed: the seed of all numbers.
         window: the most recent tokens that a token sees; None for all.
     """
     attention = layer.attention if isinstance(layer, DecoderLayer) else layer
@@ -263,7 +263,7 @@ def random_pages(
 
 
 def _matrix(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
-    """Weights under which numbers keep their size."""
+    """Return weights under which activations keep their magnitude."""
     return normal(shape, dtype, seed=seed, magnitude=shape[-1] ** -0.5)
 
 

@@ -32,12 +32,12 @@ def norm(x: Array, layer: RMSNorm) -> Array:
 def attention_inputs(
     x: Array, layer: GroupedQueryAttention, positions: Ids
 ) -> tuple[Array, Array, Array]:
-    """Queries `B H L D`, keys and values `B Hkv L D` of tokens x `B L E`, normalized before.
+    """Return queries `B H L D`, keys and values `B Hkv L D` of normalized tokens x `B L E`.
 
     Args:
         x: the tokens.
         layer: the weights.
-        positions: of a shape that broadcasts to `B L`.
+        positions: the positions, of a shape that broadcasts to `B L`.
     """
 
     def heads(w: Weight, bias: mx.array | None, norm: mx.array | None) -> Array:
@@ -56,12 +56,12 @@ def attention_inputs(
 
 
 def attention_output(heads: Array, layer: GroupedQueryAttention) -> Array:
-    """The projection of the heads `B L H D` to `B L E`."""
+    """Project the heads `B L H D` to `B L E`."""
     return _projected(heads.reshape(*heads.shape[:2], -1), layer.wo, layer.biases.o)
 
 
 def attention(x: Array, layer: GroupedQueryAttention, mask: Array | str = "causal") -> Array:
-    """The attention of whole texts `B L E`, from their first tokens on."""
+    """Compute the attention of whole texts `B L E`, from their first tokens on."""
     q, k, v = attention_inputs(x, layer, np.arange(x.shape[1]))
     return attention_output(ops.attention(q, k, v, None, mask).swapaxes(1, 2), layer)
 
@@ -74,7 +74,7 @@ def paged_attention(
     values: Array,
     window: int | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The attention of a pass over pages, and the pages after it.
+    """Compute the attention of a pass over pages, and the pages after it.
 
     Args:
         x: the tokens, `1 T E` or `T 1 E`.
@@ -101,7 +101,7 @@ def attend_pages(
     values: Array,
     window: int | None = None,
 ) -> Array:
-    """The output `B L E` of queries `B H L D` over pages in which the new keys are already."""
+    """Return the output `B L E` of queries `B H L D` over pages that hold the new keys."""
     rows = q.swapaxes(1, 2)  # B L H D
     width = max(map(len, pages.block_tables), default=0)
     tables = [[*table, *[0] * (width - len(table))] for table in pages.block_tables]
@@ -118,7 +118,7 @@ def attend_pages(
 
 
 def written(stored: Array, heads: Array, pages: PageTable) -> Array:
-    """Pages in which the heads `B Hkv L D` of all tokens are at their slots."""
+    """Return pages in which the heads `B Hkv L D` of all tokens are in their slots."""
     stored = stored.copy()
     rows = heads.swapaxes(1, 2).reshape(-1, stored.shape[1], stored.shape[3])
     for row, slot in zip(rows, pages.slot_mapping, strict=True):
@@ -134,7 +134,7 @@ def mlp(x: Array, layer: MLP) -> Array:
 
 
 def moe(x: Array, layer: MoE) -> Array:
-    """Token by token, expert by expert."""
+    """Sum the outputs of the chosen experts, token by token and expert by expert."""
     weights = ops.softmax(ops.linear(x, exact(layer.w_router)))
     gate, up, down = (exact(w) for w in (layer.w_gate, layer.w_up, layer.w_down))
     y = np.zeros_like(x)
@@ -148,18 +148,18 @@ def moe(x: Array, layer: MoE) -> Array:
 
 
 def feed_forward(x: Array, layer: MLP | MoE) -> Array:
-    """The second half of a decoder layer, without its norm and its residual."""
+    """Compute the second half of a decoder layer, without its norm and its residual."""
     return mlp(x, layer) if isinstance(layer, MLP) else moe(x, layer)
 
 
 def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
-    """The output of a layer for whole texts `B L E`, in any chunks and over dense caches."""
+    """Return the output of a layer for whole texts `B L E`, as from dense caches."""
     h = x + attention(norm(x, layer.input_norm), layer.attention, mask)
     return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
 
 
 def decoder_layers(x: Array, layers: Sequence[DecoderLayer], mask: Array | str = "causal") -> Array:
-    """The output of a stack of layers."""
+    """Return the output of a stack of layers."""
     for layer in layers:
         x = decoder_layer(x, layer, mask)
     return x
@@ -173,7 +173,7 @@ def paged_decoder_layer(
     values: Array,
     window: int | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The output of a layer for a pass over pages, and the pages after it: `paged_attention`."""
+    """Return the output of a layer for a pass over pages, and the pages after it."""
     normal = norm(x, layer.input_norm)
     y, keys, values = paged_attention(normal, layer.attention, pages, keys, values, window)
     h = x + y

@@ -1,4 +1,4 @@
-"""Passes over a text in chunks, as a prompt and its decode steps come."""
+"""Passes over a text in chunks, like a prompt and its decode steps."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def run_chunks(
     Args:
         stack: any stack, such as `LayerStack(layers)`.
         x: the text; it follows the tokens in the caches.
-        caches: one a layer.
-        lengths: tokens of each chunk, L in all; one chunk unless given.
-        phase: of all passes; unless given, one token is a decode step.
+        caches: one cache a layer.
+        lengths: the number of tokens of each chunk, L in all; one chunk unless given.
+        phase: the phase of all passes; unless given, one token is a decode step.
     """
     lengths = [x.shape[1]] if lengths is None else lengths
     before, rows = caches[0].offset, x.shape[0]
@@ -49,13 +49,13 @@ def paged_batches(
 ) -> list[Batch]:
     """Make the batches of several texts of one length, cut into the same chunks.
 
-    Chunks of one token are decode steps, others prefill.
+    Chunks of one token are decode steps; longer chunks are prefilled.
 
     Args:
-        pages: of each text.
-        lengths: tokens of each chunk.
+        pages: the pages of each text.
+        lengths: the number of tokens of each chunk.
         num_pages: P.
-        page_size: tokens a page.
+        page_size: the number of tokens in a page.
     """
     return [
         Batch.paged(
