@@ -3,7 +3,7 @@
 ops = opset("cpu")
 y = ops.linear(x, w)
 
-`available()` lists the backends of this machine, and the reasons for the absence of others.
+`available()` lists all backends, each with its device or the reason for its absence.
 """
 
 from tinyllm_kernels.arithmetic import Arithmetic

@@ -25,7 +25,7 @@ class Arithmetic:
 
     Attributes:
         ops: the implementation of the model's maths.
-        dtype: of the weights that are not packed; None keeps the checkpoint's own.
+        dtype: the dtype of unpacked weights; None keeps the checkpoint's own.
         device: the device on which MLX computes, "cpu" or "gpu".
         note: the reason why an automatic choice is not the fastest one; empty when it is.
     """
@@ -65,7 +65,7 @@ class Arithmetic:
 
 
 def _automatic() -> tuple[OpSet, str]:
-    """Return the first backend that suits the device and is present, and a note about others."""
+    """Return the first present backend that suits the device, and a note about absent ones."""
     absent: list[str] = []
     for entry in BACKENDS:
         if not entry.suits():

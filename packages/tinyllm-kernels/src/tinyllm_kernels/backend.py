@@ -1,4 +1,4 @@
-"""The table of backends, and access to the ones that this machine has."""
+"""The table of backends, and access to the backends of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BackendStatus:
     """The availability of one backend.
 
     Attributes:
-        name: as `opset` takes it.
+        name: the name that `opset` takes.
         present: True if the backend can be used here.
         detail: the device that the backend runs on, or the reason for its absence.
     """
@@ -36,7 +36,7 @@ class BackendEntry:
     """One row of the table of backends.
 
     Attributes:
-        name: as `opset` takes it.
+        name: the name that `opset` takes.
         suits: returns True if the backend is made for the device on which MLX computes.
         describe: returns the device in words; raises BackendError with the reason for an absence.
         load: returns the OpSet; raises BackendError as `describe` does.

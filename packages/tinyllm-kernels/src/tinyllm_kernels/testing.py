@@ -42,14 +42,14 @@ class LayerShape:
 
     Attributes:
         family: see `tinyllm_layers.testing.Family`.
-        form: of quantized weights; None for dense ones.
+        form: the format of quantized weights; None for dense weights.
         width: E.
         heads: H.
         kv_heads: Hkv.
         head_dim: D.
-        hidden: F, of one expert where there are experts.
+        hidden: F of the MLP, or of one expert.
         experts: X.
-        chosen: experts a token, K.
+        chosen: K, the number of experts a token.
         norm_topk_prob: as in `MoE`.
         traditional: as in `RoPE`.
         scaling: as in `RoPE`.
@@ -125,8 +125,8 @@ def make_caches(kind: str, count: int, shape: LayerShape, dtype: mx.Dtype) -> li
     Args:
         kind: "dense", "rotating", "quantized-BITS", "paged", "paged-BITS" or "window-TOKENS".
         count: number of layers.
-        shape: of the layers.
-        dtype: of keys and values.
+        shape: the shape of the layers.
+        dtype: the dtype of keys and values.
     """
     name, _, number = kind.partition("-")
     pages = (NUM_PAGES, shape.kv_heads, PAGE_SIZE, shape.head_dim)

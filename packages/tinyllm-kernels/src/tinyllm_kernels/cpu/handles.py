@@ -40,8 +40,8 @@ class LayerHandle:
         attention: norm, projections and rotation of the first half.
         feed_forward: norm and weights of the second half; None where the layer has to compute it,
             because this process holds only some of the experts.
-        output: the projection behind attention, for halves whose attention is that of a cache.
-        dtype: of norms, biases and dense weights, and so of the input.
+        output: the projection after attention, for halves whose attention the cache computes.
+        dtype: the dtype of norms, biases and dense weights, and so of the input.
         whole: True if no other process shares the layer, and both halves are native.
     """
 
@@ -57,8 +57,8 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     """Make the handle of a layer. Its weights are evaluated.
 
     Returns:
-        None for a layer that the extension does not compute: one of other classes, with other ops,
-        or with weights of several dtypes.
+        None for a layer that the extension does not compute: a layer of other classes, with other
+        ops, or with weights of several dtypes.
     """
     if not _is_native(layer):
         return None
@@ -103,7 +103,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 
 
 def _feed_forward(layer: DecoderLayer) -> native.FeedForward | None:
-    """Make the handle of an MLP or of a mixture of experts that are all here."""
+    """Make the handle of an MLP or of a mixture of experts; None if some experts are elsewhere."""
     mlp, norm = layer.mlp, layer.post_attention_norm
     gate, up, down = (native_weight(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     residual = mlp.communicator.rank == 0

@@ -32,9 +32,9 @@ class InterleavedTensor(QuantizedTensor):
         Args:
             parts: codes, scales and biases as they lie in memory.
             rows: number of rows that are interleaved, a divisor of N.
-            group_size: as of the tensor.
-            bits: as of the tensor.
-            mode: as of the tensor.
+            group_size: the group size of the tensor.
+            bits: the width of a code.
+            mode: the mode of the tensor.
         """
         form = {"group_size": group_size, "bits": bits, "mode": mode}
         self.__dict__.update(form, interleaved=tuple(parts), rows=rows)  # the class is frozen
@@ -46,12 +46,12 @@ class InterleavedTensor(QuantizedTensor):
 
     @property
     def scales(self) -> Shaped[mx.array, "*lead groups"]:
-        """Shape `*lead N I/group_size`."""
+        """The scale of each group, shape `*lead N I/group_size`."""
         return self._part(1)
 
     @property
     def biases(self) -> Shaped[mx.array, "*lead groups"]:
-        """As scales."""
+        """The bias of each group, in the shape of `scales`."""
         return self._part(2)
 
     @property

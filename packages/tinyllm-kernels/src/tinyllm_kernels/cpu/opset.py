@@ -1,6 +1,6 @@
 """The backend for CPUs: native ops, a native stack of layers, and weights laid out for both.
 
-`softmax` and `quantize` are those of MLX.
+`softmax` and `quantize` are MLX's own.
 """
 
 from __future__ import annotations

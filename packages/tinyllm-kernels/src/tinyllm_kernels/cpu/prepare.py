@@ -13,11 +13,11 @@ from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 
 
 def prepare(weights: MutableMapping[str, Weight]) -> None:
-    """Interleave rows of weights where kernels want that, and move all weights to huge pages.
+    """Interleave rows of weights for kernels that need it, and move all weights to huge pages.
 
     Rows are interleaved in place if nothing but `weights` holds their arrays, so that peak memory
-    stays that of the checkpoint. Huge pages come last: one holds what lies in its 2 MB, often parts
-    of two weights.
+    stays that of the checkpoint. Huge pages come last, because a huge page of 2 MB often holds
+    parts of two weights.
 
     Args:
         weights: weights by name, changed in place.

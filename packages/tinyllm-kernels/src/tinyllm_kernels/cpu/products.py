@@ -42,7 +42,7 @@ def expert_linear(
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids]; only the rows asked for are dequantized."""
+    """w[ids]; only the requested rows are dequantized."""
     check_embedding(ids, w)
     if ids.size == 0:
         return MLX.embedding(ids, w)

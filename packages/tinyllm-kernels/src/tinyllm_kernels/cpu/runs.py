@@ -59,8 +59,7 @@ def run_halves(
 ) -> Float[mx.array, "B L E"]:
     """Compute the halves of a layer around the attention of its cache.
 
-    Where processes share the layer, the first one adds bias and residual, and each half is
-    all-reduced.
+    If processes share the layer, rank 0 adds bias and residual, and each half is all-reduced.
     """
     layer, phase = handle.layer, batch.phase
     attention, mlp = layer.attention, layer.mlp
@@ -144,5 +143,5 @@ def _paged_group(
 
 
 def _feed_forwards(handles: Sequence[LayerHandle]) -> list[native.FeedForward]:
-    """Return the second halves, which whole layers have."""
+    """Return the native second halves of whole layers."""
     return [handle.feed_forward for handle in handles if handle.feed_forward is not None]

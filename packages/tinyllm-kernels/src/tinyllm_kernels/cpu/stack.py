@@ -31,8 +31,8 @@ class Path:
         kind: "dense" and "paged" are whole layers in the extension, several in one primitive.
             "halves" are native halves around the attention of the cache. "layer" is the layer's
             own `__call__`.
-        offset: tokens in the dense caches of a run.
-        window: of the paged caches of a run.
+        offset: the number of tokens in the dense caches of a run.
+        window: the window of the paged caches of a run.
     """
 
     kind: Literal["dense", "paged", "halves", "layer"]
@@ -46,11 +46,11 @@ HALVES, LAYER = Path("halves"), Path("layer")
 class NativeStack:
     """The stack of decoder layers for CPUs, with the numbers of `LayerStack` over the same ops.
 
-    For dense models they are the same bits; a mixture of experts agrees within rounding. Weights
-    are read from the layers once, when the stack is made.
+    For dense models the bits are equal; a mixture of experts agrees within rounding. Weights are
+    read from the layers once, when the stack is made.
 
     Attributes:
-        layers: in the order of computation.
+        layers: the layers, in the order of computation.
     """
 
     def __init__(self, layers: Sequence[DecoderLayer]) -> None:
@@ -68,12 +68,12 @@ class NativeStack:
 
         Args:
             x: the embedded tokens.
-            batch: where they stand.
-            caches: one a layer; they take in the new tokens.
+            batch: the layout of the pass.
+            caches: one cache a layer, to which the new tokens are appended.
 
         Raises:
             ValueError: if there is not one cache a layer, x has another shape than the batch, or a
-                token stands beyond the context.
+                token lies beyond the context.
         """
         check_caches(self.layers, caches)
         require_shape("x", x, (batch.rows, batch.length, x.shape[-1]))

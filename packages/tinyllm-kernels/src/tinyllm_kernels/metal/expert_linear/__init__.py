@@ -10,7 +10,7 @@ They are the two kernels of `linear`, and the phase chooses one of them:
   A short chunk has one run for each row, which wastes most of the tile's arithmetic.
 
 A call without a phase counts a matrix `N I` of up to 64 rows as decode steps. Dense weights and
-those in floating-point formats go to MLX.
+weights in floating-point formats go to MLX.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ same bits alone and in a batch, and in chunks of any length. A call without a ph
 `N I` of up to eight rows as decode steps. No GPU has been measured to find the best limit.
 
 Both kernels read affine weights of 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128. Dense
-weights and those in floating-point formats (mxfp4, mxfp8, nvfp4) go to MLX, which has kernels for
-them. MLX chooses its kernels by the number of rows.
+weights and weights in floating-point formats (mxfp4, mxfp8, nvfp4) go to MLX, which has kernels
+for them. MLX chooses its kernels by the number of rows.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ sizes), with a block table between a key's number and its address:
 
 The phase chooses between them, because the two round differently. In the phase "prefill" a chunk of
 one token is a tile, as it is inside a longer chunk. In the phase "decode" every token is a decode
-step. Without a phase, sequences with one query decode and the others are tiles. A call with both
-kinds runs both paths and selects between their outputs. How a sequence is split depends on that
+step. Without a phase, sequences with one query decode and longer ones are tiles. A call with both
+kinds runs both paths and selects between their outputs. The split of a sequence depends on that
 sequence alone, so that it has the same bits in any batch.
 
 The parts take R H parts (D + 2) float32: 17 MB for 64 sequences of 4,096 keys with 32 heads of 128.
