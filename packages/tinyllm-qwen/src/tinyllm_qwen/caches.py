@@ -1,4 +1,4 @@
-"""Caches and pages that suit a model."""
+"""Make the caches and pages of a model."""
 
 from collections.abc import Sequence
 
@@ -22,17 +22,18 @@ def make_caches(
 ) -> list[KVCache]:
     """Make empty caches for one sequence, or for rows that stay in step.
 
-    A layer with a sliding window keeps the tokens in the window, in the dtype of the model,
-    whatever the other layers do.
+    A layer with a sliding window keeps the tokens in the window, or `max_size` of them, in the
+    dtype of the model.
 
     Args:
         config: the architecture.
-        layers: the numbers of the layers.
-        kv_bits: quantize keys and values to so many bits, usually 8 or 4.
-        max_size: keep only the first and the latest tokens, so many in all.
+        layers: the indices of the layers.
+        kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
+        max_size: the number of tokens to keep, the first and the latest; None for all.
 
     Raises:
-        ValueError: if both are given, or the head dim does not divide into groups.
+        ValueError: if `kv_bits` and `max_size` are given, or the head dim does not divide into
+            groups.
     """
     if kv_bits is not None and max_size is not None:
         raise ValueError("kv_bits, max_size: expected at most one, got both")
@@ -64,10 +65,10 @@ def make_pages(
     Args:
         config: the architecture of the whole model.
         part: the layers and key/value heads.
-        dtype: of keys and values, or of their scales.
-        count: pages.
-        page_size: tokens a page.
-        kv_bits: quantize keys and values to so many bits, usually 8 or 4.
+        dtype: the dtype of keys and values, or of their scales.
+        count: the number of pages.
+        page_size: the number of tokens in a page.
+        kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
 
     Raises:
         ValueError: if the head dim does not divide into groups.
@@ -93,7 +94,7 @@ def page_bytes(
     *,
     kv_bits: int | None = None,
 ) -> int:
-    """Bytes of one page in all layers, in the part of the model that has the most of them."""
+    """Return the bytes of one page in all layers, in the part of the model with most bytes."""
     return max(
         sum(
             layer.nbytes for layer in make_pages(config, part, dtype, 1, page_size, kv_bits=kv_bits)
@@ -106,7 +107,7 @@ def common_offset(caches: Sequence[KVCache]) -> int:
     """Return the number of tokens that the caches of all layers hold.
 
     Raises:
-        ValueError: if they hold different numbers: an interrupted pass left them so.
+        ValueError: if they hold different numbers, as after an interrupted pass.
     """
     offsets = {cache.offset for cache in caches}
     if len(offsets) != 1:
@@ -118,7 +119,7 @@ def common_offset(caches: Sequence[KVCache]) -> int:
 
 
 def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
-    """The batch of new tokens that follow those in the caches of one sequence.
+    """Return the batch of new tokens that follow the tokens in the caches of one sequence.
 
     Raises:
         ValueError: if the caches hold different numbers of tokens, or are pages: the positions of
@@ -131,7 +132,7 @@ def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
 
 
 def _group_size(head_dim: int) -> int:
-    """The widest group of quantized keys that divides the head dim."""
+    """Return the widest group of quantized keys that divides the head dim."""
     for group_size in (64, 32):
         if head_dim % group_size == 0:
             return group_size

@@ -2,7 +2,7 @@
 
 
 class CheckpointError(ValueError):
-    """A model's files cannot be used; the message names the file and what to do next."""
+    """A model's files cannot be used. The message names the file and a remedy."""
 
 
 class HubError(RuntimeError):
@@ -10,8 +10,8 @@ class HubError(RuntimeError):
 
 
 class TemplateError(ValueError):
-    """A chat template cannot render these messages; in its own words, where it has any."""
+    """A chat template cannot render these messages. The error has its own words, if it has any."""
 
 
 class ConversionError(RuntimeError):
-    """A checkpoint cannot be converted, or not written; the message says what to do next."""
+    """A checkpoint cannot be converted or written. The message has a remedy."""

@@ -1,4 +1,4 @@
-"""From a prompt to a stream of text."""
+"""Generate a stream of text from a prompt."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -31,27 +31,27 @@ def generate(
 ) -> Generator[Piece, None, None]:
     """Continue a prompt, one token at a time.
 
-    The next token's graph is built while the current one computes, and computes while the caller
-    looks at the current one. Closing the iterator early is fine: the cache is then as if the last
-    token given had been the last one asked for. A piece keeps the logits of its step, V numbers,
-    for as long as it is kept itself.
+    The graph of the next token is built while the current token is computed. It is computed while
+    the caller reads the current token. The iterator may be closed early: the cache is then as if
+    the last token yielded had been the last requested. A piece holds the logits of its step, V
+    numbers, as long as it exists.
 
     Args:
         model: the model.
-        tokenizer: its tokenizer, whose end tokens end the text.
+        tokenizer: the model's tokenizer. Its end tokens end the text.
         prompt: text, taken as it is (see `Tokenizer.apply_chat_template`), or token ids.
         max_tokens: the most tokens to generate; fewer where the model's context ends.
         sampling: the sampling parameters; greedy unless given.
-        stop: strings that end the text; it stops before them.
+        stop: strings that end the text. They are not part of it.
         cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
-            they hold the prompt and all tokens given but the last; a rotating cache that has
-            turned cannot go back, and may hold the last one too.
-        prefill_chunk: tokens of the prompt that are computed at once.
-        on_prefill: called after each chunk with the tokens computed so far and in all, which are
-            the prompt's but those in the cache and the last, which decoding begins with.
+            they hold the prompt and all tokens yielded but the last. A rotating cache that has
+            turned cannot go back, and may hold the last token too.
+        prefill_chunk: the number of prompt tokens that are computed at once.
+        on_prefill: a callback after each chunk, with the tokens computed so far and in all. Prompt
+            tokens in the cache do not count, nor the last one, with which decoding begins.
 
     Yields:
-        One piece a token; the last one says why it is the last.
+        One piece a token. The last piece has the finish reason.
 
     Raises:
         ValueError: if the prompt is empty, fills the model's context, or is covered by the cache,
@@ -92,7 +92,7 @@ def generate(
                 shown, reason = text.push(token, ended=following is None)
                 if following is not None and reason is None:
                     # Not before the wait: a step that is still running holds the caches' arrays,
-                    # and MLX would copy them for this one instead of writing in place.
+                    # and MLX would copy them for the next step instead of writing in place.
                     mx.async_eval(following.token)
                 stats = Stats(len(tokens), cached, given, first_at - started, now - first_at)
                 yield Piece(shown, token, reason, stats, sample)
@@ -106,14 +106,14 @@ def generate(
 
 
 def _cached(cache: Sequence[KVCache], model: LanguageModel) -> int:
-    """The number of tokens that the caches of all layers hold."""
+    """Return the number of tokens that the caches of all layers hold."""
     if len(cache) != model.num_layers:
         raise ValueError(f"cache: expected {model.num_layers}, one a layer, got {len(cache)}")
     return common_offset(cache)
 
 
 def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
-    """Refuse a prompt that leaves nothing to compute, or that the embedding has no rows for."""
+    """Refuse a prompt that leaves nothing to compute, or has ids outside of the vocabulary."""
     if not tokens:
         raise ValueError("prompt: expected at least one token, got none")
     if not 0 <= min(tokens) <= max(tokens) < vocab_size:
@@ -133,9 +133,9 @@ def _prefill(
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
 ) -> None:
-    """Fill the cache with all tokens but the last, with which decoding begins.
+    """Fill the cache with all tokens but the last one, with which decoding begins.
 
-    Nothing is scored here, so the head costs nothing.
+    The head is not computed, because no token is scored.
     """
     for start in range(0, len(tokens), chunk):
         piece = mx.array([tokens[start : start + chunk]], dtype=mx.int32)
@@ -158,7 +158,7 @@ def _step(
 
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:
-    """Take back the token that was computed ahead; a ring that has turned keeps it."""
+    """Trim the token that was computed ahead. A ring that has turned keeps it."""
     # An interrupt in the middle of a forward pass leaves the layers at different lengths.
     length = min(length, *(layer.offset for layer in cache))
     if all(layer.can_trim(length) for layer in cache):

@@ -38,21 +38,21 @@ class LanguageModel(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """Layers of this process, each with a cache."""
+        """The number of layers in this process, each with a cache."""
         ...
 
     @property
     def num_ranks(self) -> int:
-        """Processes that share the model."""
+        """The number of processes that share the model."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights of this process."""
+        """The size of the weights of this process in bytes."""
         ...
 
     def weights(self) -> list[Weight]:
-        """The weights of this process."""
+        """List the weights of this process."""
         ...
 
     def __call__(
@@ -102,5 +102,5 @@ class LanguageModel(Protocol):
         ...
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
-        """Bytes of one page in all layers; see `Qwen.page_bytes`."""
+        """Return the bytes of one page in all layers; see `Qwen.page_bytes`."""
         ...

@@ -1,4 +1,4 @@
-"""Layers of a model, made of its weights by their names in a checkpoint."""
+"""Make the layers of a model from its weights, by their names in a checkpoint."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ Weights = Mapping[str, Weight]
 def embedding(
     config: QwenConfig, weights: Weights, groups: ParallelGroups, ops: OpSet
 ) -> Embedding:
-    """The table of token vectors, or the rows of it that are here."""
+    """Make the embedding, or the part of it that this process has."""
     return Embedding(
         config.vocab_size,
         config.hidden_size,
@@ -38,7 +38,7 @@ def embedding(
 def decoder_layer(
     config: QwenConfig, weights: Weights, index: int, groups: ParallelGroups, ops: OpSet
 ) -> DecoderLayer:
-    """Layer `index` of the whole model, or the part of it that is here."""
+    """Make layer `index` of the whole model, or the part of it that this process has."""
     name, width = f"layers.{index}", config.hidden_size
     return DecoderLayer(
         input_norm=norm(weights, f"{name}.input_layernorm", width, config, ops),
@@ -51,7 +51,7 @@ def decoder_layer(
 
 
 def norm(weights: Weights, name: str, dim: int, config: QwenConfig, ops: OpSet) -> RMSNorm:
-    """The norm of a name."""
+    """Make the norm of a name."""
     return RMSNorm(dim, _vector(weights, f"{name}.weight"), config.rms_norm_eps, ops=ops)
 
 
@@ -80,7 +80,7 @@ def _attention(
             q=vector("q_proj.bias", config.attention_bias),
             k=vector("k_proj.bias", config.attention_bias),
             v=vector("v_proj.bias", config.attention_bias),
-            # The ranks of a tensor-parallel group add up their outputs: one of them has the bias.
+            # The ranks of a tensor-parallel group sum their outputs, so only rank 0 has the bias.
             o=vector("o_proj.bias", config.output_bias and groups.tensor.rank == 0),
         ),
         q_norm=vector("q_norm.weight", config.qk_norm),
@@ -107,7 +107,7 @@ def _moe(
     config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
 ) -> MoE:
     experts = config.experts
-    assert experts is not None  # the caller has looked
+    assert experts is not None  # the caller has checked
     return MoE(
         config.hidden_size,
         experts.intermediate_size,
@@ -123,7 +123,7 @@ def _moe(
 
 
 def _vector(weights: Weights, name: str) -> mx.array:
-    """A weight that is never quantized."""
+    """Return a weight that is never quantized."""
     weight = weights[name]
     if isinstance(weight, QuantizedTensor):
         raise ValueError(f"{name}: expected a dense vector, got a quantized tensor")

@@ -28,25 +28,27 @@ def load(
 ) -> tuple[Qwen, Tokenizer]:
     """Load a model and its tokenizer.
 
-    The config and the tokenizer are checked first: an error in them costs no reading of weights.
+    The config and the tokenizer are checked first, so that an error in them appears before the
+    weights are read.
 
     Args:
         path_or_repo: the folder of a checkpoint, "pico" for the built-in model, or the name of a
             repository on the Hugging Face Hub, such as "Qwen/Qwen3-0.6B".
         ops: the implementation of the model's maths, or a `Backend`, which brings a faster stack of
             layers and prepares the weights for it.
-        dtype: of the floating weights; None keeps the checkpoint's own.
-        revision: branch, tag or commit of a repository.
-        progress: called with the bytes of weights read so far and in all.
+        dtype: the dtype of the floating weights; None keeps the checkpoint's own.
+        revision: the branch, tag or commit of a repository.
+        progress: a callback with the bytes of weights read so far and in all.
         group: processes that share the model, from `mx.distributed.init`. Each loads its own part
-            and computes with the others: see `RankCommunicator`.
-        split: by heads, so that each has a part of every layer, or by layers.
+            and computes with the other processes: see `RankCommunicator`.
+        split: the division of the model: by heads, a part of every layer for each process, or by
+            layers.
 
     Raises:
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
         ValueError: if `dtype` is not float32, float16 or bfloat16, or the group is too large for
-            the model, or the split is not of so many ranks and layers.
+            the model, or the split has other numbers of ranks or layers.
     """
     folder = resolve(path_or_repo, revision)
     config = QwenConfig.from_folder(folder)

@@ -20,10 +20,10 @@ class Qwen:
     Attributes:
         config: the architecture.
         ops: the implementation of its maths.
-        groups: the processes that share the model, and the part of it that is here.
+        groups: the processes that share the model, and the part of it in this process.
         embed_tokens: the embedding.
         layers: the decoder layers.
-        stack: computes them, in the way of `ops`.
+        stack: the stack of the decoder layers, made for `ops`.
         norm: the last norm.
         lm_head: the head, or None if it is the embedding.
     """
@@ -36,12 +36,12 @@ class Qwen:
         ops: OpSet = REFERENCE,
         groups: ParallelGroups | None = None,
     ) -> None:
-        """Make the layers of their weights.
+        """Make the layers from their weights.
 
         Args:
             config: the architecture of the whole model.
-            weights: tensors by the names that Hugging Face gives them, without "model."; experts
-                by the names of MLX, stacked. A `Backend` may prepare them first.
+            weights: tensors by their Hugging Face names without "model.". Experts are stacked and
+                have MLX's names. A `Backend` may prepare the weights first.
             ops: the implementation of the maths, or a `Backend`.
             groups: the processes that share the model, and their parts of it.
 
@@ -72,9 +72,9 @@ class Qwen:
 
         Args:
             tokens: ids of L new tokens of each row.
-            caches: one a layer, from `make_cache`; they take in the new tokens. Unless given, the
-                tokens are a text of their own.
-            batch: where the tokens stand; unless given, after those in the caches.
+            caches: one cache a layer, from `make_cache`, to which the new tokens are appended.
+                Without caches, the tokens are a whole text.
+            batch: the layout of the pass; by default, the tokens follow the tokens in the caches.
             last: the number of last positions to score; all L unless given.
             rows: the rows to score; all B unless given.
 
@@ -112,7 +112,7 @@ class Qwen:
         Processes that share the vocabulary exchange their k best tokens instead of all scores.
 
         Args:
-            tokens: as `batch`, `caches` and `rows`, see `__call__`.
+            tokens: see `__call__`.
             batch: see `__call__`.
             caches: see `__call__`.
             k: the number of tokens wanted; there may be more.
@@ -125,7 +125,7 @@ class Qwen:
         scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
         ranks, first = self.groups.ranks, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
-        if missing:  # of the last rank, which exchanges as many tokens as the others
+        if missing:  # on the last rank: all ranks exchange k tokens
             scores = mx.pad(scores, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return BestTokens.of(scores, min(k, scores.shape[-1]), first, self.ops).gathered(ranks)
 
@@ -149,18 +149,18 @@ class Qwen:
             cache.copy(pairs)
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
-        """Bytes of one page in all layers, in the process that has the most of them."""
+        """Return the bytes of one page in all layers, in the process with most bytes."""
         parts = self.groups.partitions
         return page_bytes(self.config, parts, self.dtype, page_size, kv_bits=kv_bits)
 
     @property
     def num_layers(self) -> int:
-        """Layers that are here, each with a cache."""
+        """The number of layers in this process, each with a cache."""
         return len(self.layers)
 
     @property
     def num_ranks(self) -> int:
-        """Processes that share the model."""
+        """The number of processes that share the model."""
         return self.groups.ranks.size
 
     @property
@@ -170,15 +170,15 @@ class Qwen:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights that are here, packed ones as they are packed."""
+        """The size of the weights in this process in bytes, in packed form."""
         return sum(weight.nbytes for weight in self.weights())
 
     def weights(self) -> list[Weight]:
-        """Every weight that is here, in the order of computation."""
+        """List the weights in this process, in the order of computation."""
         return weights_of([self.embed_tokens, self.layers, self.norm, self.lm_head])
 
     def _scores(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L here"]:
-        """Score the tokens whose rows of the head are here."""
+        """Score the part of the vocabulary that this process has."""
         h = self.norm(h)
         if self.lm_head is None:
             return self.embed_tokens.as_linear(h)
@@ -194,7 +194,7 @@ def check_last(last: int | None, tokens: Integer[mx.array, "B L"]) -> None:
 def _selected(
     h: Float[mx.array, "B L E"], last: int | None, rows: Sequence[int] | None
 ) -> Float[mx.array, "rows n E"]:
-    """The last positions of some rows."""
+    """Return the last positions of some rows."""
     h = h if last is None or last == h.shape[1] else h[:, -last:]
     if rows is None or len(rows) == h.shape[0]:
         return h

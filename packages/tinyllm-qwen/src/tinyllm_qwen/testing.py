@@ -1,4 +1,4 @@
-"""Checkpoints for tests: tiny ones, that say what a script has them say, or letters at random."""
+"""Tiny checkpoints for tests, which generate a scripted text or random letters."""
 
 import json
 import string
@@ -15,11 +15,11 @@ _HEAD_DIM = 32
 
 
 class Vocabulary:
-    """One token a byte, the control tokens, and further texts.
+    """A vocabulary of one token a byte, the control tokens, and further texts.
 
     Attributes:
-        tokenizer: turns text into tokens.
-        size: rows of an embedding for it.
+        tokenizer: the tokenizer of the vocabulary.
+        size: the number of rows of an embedding for it.
     """
 
     def __init__(self, *texts: str) -> None:
@@ -36,22 +36,22 @@ class Vocabulary:
         self.size = -(-self.tokenizer.get_vocab_size() // 32) * 32
 
     def id(self, text: str) -> int:
-        """The token that is a text."""
+        """Return the id of the token with a text."""
         return int(self.tokenizer.encode(text).ids[0])
 
 
 def scripted_checkpoint(
     folder: Path, following: Mapping[str, str], template: str, *, context: int = 1024
 ) -> Path:
-    """Write a Qwen3 that says after each token what the script says.
+    """Write a Qwen3 that generates the scripted successor of each token.
 
-    Its one block adds nothing, so that a token's own embedding, one hot, chooses the next.
+    Its only layer adds nothing, so that the one-hot embedding of a token chooses the next token.
 
     Args:
-        folder: to be made.
+        folder: the folder to make.
         following: the successor of each token; both become tokens.
         template: the chat template.
-        context: tokens of the context.
+        context: the length of the context in tokens.
     """
     words = Vocabulary(*following, *following.values())
     size = words.size
@@ -69,9 +69,10 @@ def scripted_checkpoint(
 
 
 def random_checkpoint(folder: Path, template: str, *, context: int = 1024) -> Path:
-    """Write a Qwen3 of random weights that says letters without end.
+    """Write a Qwen3 of random weights that generates letters without end.
 
-    Letters alone, so that its text is the same tokens again: no merges, no spaces.
+    It generates letters alone, so that its text encodes to the same tokens again: there are no
+    merges and no spaces.
     """
     words = Vocabulary()
     tensors = _tensors(64, heads=2, mlp=64, blocks=2)
@@ -106,7 +107,7 @@ def _config(
 
 
 def _tensors(width: int, *, heads: int, mlp: int, blocks: int) -> dict[str, mx.array]:
-    """The blocks and the last norm: ones where there is a norm, random numbers elsewhere."""
+    """Return the layers and the last norm: ones for norms, random numbers for the rest."""
     shapes: dict[str, tuple[int, ...]] = {
         "input_layernorm": (width,),
         "post_attention_layernorm": (width,),

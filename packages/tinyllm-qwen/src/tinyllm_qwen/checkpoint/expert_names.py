@@ -1,8 +1,8 @@
-"""The names that experts' tensors go by, brought to those of MLX.
+"""Conversion of the names of experts' tensors to MLX's names.
 
-Qwen publishes `mlp.experts.7.gate_proj.weight`, one tensor an expert; transformers 5 can store
-`mlp.experts.gate_up_proj` and `mlp.experts.down_proj`, all experts in one; MLX stores
-`mlp.switch_mlp.gate_proj.weight`, all experts in one, gate and up apart.
+Qwen publishes one tensor an expert, `mlp.experts.7.gate_proj.weight`. transformers 5 can store all
+experts in one tensor, `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`. MLX also stores all
+experts in one tensor, but gate and up apart: `mlp.switch_mlp.gate_proj.weight`.
 """
 
 import re
@@ -15,9 +15,9 @@ _FUSED = re.compile(r"(?P<mlp>layers\.\d{1,4}\.mlp)\.experts\.(?P<which>gate_up|
 
 
 def expert_of(name: str) -> tuple[str, int | None]:
-    """Name the stacked tensor that one expert's tensor is part of, and the expert's number.
+    """Return the name of the stacked tensor that contains a tensor, and the expert's number.
 
-    Any other name is its own, with no number.
+    A name of no expert is returned as it is, with the number None.
     """
     match = _ONE.fullmatch(name)
     if match is None:
@@ -26,7 +26,7 @@ def expert_of(name: str) -> tuple[str, int | None]:
 
 
 def fused_of(name: str) -> list[str]:
-    """Name the stacked tensors that `name` holds: two for gate and up in one, otherwise one."""
+    """Return the stacked tensors that `name` holds: two if gate and up are fused, otherwise one."""
     match = _FUSED.fullmatch(name)
     if match is None:
         return [name]

@@ -12,20 +12,20 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
-    """Find the local folder of a checkpoint, downloading it where it is on the Hub alone.
+    """Return the local folder of a checkpoint. A checkpoint on the Hub is downloaded first.
 
-    An existing folder wins, then "pico", the built-in model, then owner/name on the Hub, through
-    `huggingface_hub` with its cache, its progress bars and its environment (HF_HOME, HF_ENDPOINT,
-    HF_TOKEN, HF_HUB_OFFLINE). So that the built-in model is found from everywhere, a folder named
-    "pico" must hold a config.json to win over it; "./pico" is the folder in any case.
+    An existing folder comes first, then the built-in model "pico", then owner/name on the Hub.
+    Downloads use `huggingface_hub` with its cache, its progress bars and its environment (HF_HOME,
+    HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE). A folder named "pico" takes precedence over the built-in
+    model only if it holds a config.json. "./pico" is the folder in any case.
 
     Args:
         path_or_repo: a path, "pico" or owner/name.
-        revision: branch, tag or commit of a repository; refused for a folder.
+        revision: the branch, tag or commit of a repository; an error for a folder.
 
     Raises:
-        CheckpointError: if it is none of these.
-        HubError: if a repository cannot be fetched; the message says why and what to do.
+        CheckpointError: if `path_or_repo` is none of these.
+        HubError: if a repository cannot be fetched; the message has the reason and a remedy.
     """
     folder = _existing(path_or_repo)
     if path_or_repo == BUILT_IN and (folder is None or not (folder / "config.json").is_file()):
@@ -38,7 +38,7 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
     if folder is not None:
         return _without_revision(folder, revision)
     if isinstance(path_or_repo, str) and _REPOSITORY.fullmatch(path_or_repo):
-        # Imported here: the Hub's client takes 0.4 s, which a local folder need not pay.
+        # Imported here, because the Hub's client takes 0.4 s and a local folder does not need it.
         from tinyllm_qwen.checkpoint.repository import fetch
 
         return fetch(path_or_repo, revision)
@@ -49,13 +49,13 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
 
 
 def _existing(path: str | Path) -> Path | None:
-    """The folder at `path`, or None where there is nothing; a file is refused."""
-    if path == "":  # to pathlib this is the current folder, to a user a variable left unset
+    """Return the folder at `path`, or None if nothing is there; refuse a file."""
+    if path == "":  # the current folder to pathlib, but an unset variable to a user
         return None
     try:
         folder = Path(path).expanduser()
         exists = folder.exists()
-    except (OSError, RuntimeError) as error:  # a name too long, a ~user who does not exist
+    except (OSError, RuntimeError) as error:  # the name is too long, or the ~user unknown
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
             f"{str(path)[:200]!r} cannot be a folder ({reason}): check the name of the model"
@@ -68,7 +68,7 @@ def _existing(path: str | Path) -> Path | None:
 
 
 def _without_revision(folder: Path, revision: str | None) -> Path:
-    """Refuse a revision that would otherwise be swallowed in silence."""
+    """Refuse a revision, which would have no effect on a folder."""
     if revision is not None:
         raise CheckpointError(
             f"revision: {revision!r} was asked of {folder}, but only repositories on the Hub have "

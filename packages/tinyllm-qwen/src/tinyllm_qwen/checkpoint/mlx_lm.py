@@ -1,4 +1,4 @@
-"""A model that mlx-lm loaded, as one of ours. mlx-lm itself is not imported."""
+"""Conversion of a model that mlx-lm loaded to a `Qwen`. mlx-lm itself is not imported."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
 
-# What each kind of layer may hold. By name, so that mlx-lm need not be imported; exactly, since a
-# class derived from one of these computes something else.
+# The arrays that each class of layer may hold. Classes are compared by name, so that mlx-lm need
+# not be imported, and exactly, because a derived class may compute something else.
 _NN, _EXPERTS = "mlx.nn.layers", "mlx_lm.models.switch_layers"
 _LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
     (f"{_NN}.linear", "Linear"): ("weight", "bias"),
@@ -29,21 +29,21 @@ _LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
-    """Take over a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model that `mlx_lm.load` returned.
+    """Convert a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model that `mlx_lm.load` returned.
 
-    Whatever format it was loaded from. The arrays are shared, not copied: the model costs no
-    memory beside mlx-lm's, and sees what is changed in place there.
+    Any weight format will do. The arrays are shared, not copied: the model takes no additional
+    memory, and in-place changes of mlx-lm's arrays change it too.
 
-    The config is what mlx-lm kept of it: `model.args`. mlx-lm reads no sliding windows, and no
-    YaRN in Qwen3-MoE's files, though its config has it; here the latter counts.
+    The config is mlx-lm's own, `model.args`. mlx-lm reads no sliding windows. It also ignores YaRN
+    in Qwen3-MoE's files, but keeps it in `model.args`, and this function uses it.
 
     Args:
-        model: as mlx-lm gave it.
+        model: the model as mlx-lm returned it.
         ops: the implementation of the model's maths.
 
     Raises:
-        CheckpointError: naming the unknown part: another family, an adapter, a kind of
-            layer, a weight.
+        CheckpointError: if a part is not known: another family, an adapter, a class of layer, a
+            weight. The message names the part.
     """
     args: object = getattr(model, "args", None)
     if not dataclasses.is_dataclass(args) or isinstance(args, type):
@@ -63,8 +63,8 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
 
 
 def _weights(path: str, module: Module) -> dict[str, Weight]:
-    """The weights of a module itself, by our names, without those of its submodules."""
-    # Names that begin with "_" are no parameters to MLX: tables of frequencies, for example.
+    """Return the weights of a module by our names, without the weights of its submodules."""
+    # MLX does not count names that begin with "_" as parameters, such as tables of frequencies.
     arrays = {
         name: value
         for name, value in module.items()
@@ -101,7 +101,7 @@ def _weights(path: str, module: Module) -> dict[str, Weight]:
 
 
 def _check(config: QwenConfig, weights: Mapping[str, Weight]) -> None:
-    """Raise unless the weights are those of the config, in one dtype."""
+    """Raise unless the weights fit the config and have one dtype."""
     expected = expected_shapes(config)
     for name in sorted(expected.keys() ^ weights.keys()):
         state = "is missing" if name in expected else "is not known here"
@@ -118,7 +118,7 @@ def _check(config: QwenConfig, weights: Mapping[str, Weight]) -> None:
 
 
 def _quantization(weights: Mapping[str, Weight]) -> Quantization | None:
-    """The formats of the matrices, as a config would tell them."""
+    """Return the formats of the matrices, as a config would describe them."""
     formats = {
         name.removesuffix(".weight"): PackedFormat(
             group_size=weight.group_size, bits=weight.bits, mode=weight.mode

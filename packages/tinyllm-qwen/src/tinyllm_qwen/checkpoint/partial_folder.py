@@ -1,4 +1,4 @@
-"""A folder that appears under its name when it is complete, or not at all."""
+"""A folder that gets its final name when it is complete, or never."""
 
 import errno
 import os
@@ -14,20 +14,21 @@ PREFIX = ".tinyllm-partial-"
 
 
 def check_target(target: Path) -> Path:
-    """Find the absolute path of a folder that may be made: there is nothing, or an empty folder.
+    """Return the absolute path of a folder that may be made: nothing or an empty folder is there.
 
     Raises:
-        ConversionError: if there is something.
+        ConversionError: if something is there.
     """
     try:
         link, place = target.expanduser().is_symlink(), target.expanduser().resolve()
         exists = place.exists()
         if not link and (not exists or (place.is_dir() and not any(place.iterdir()))):
-            # These cannot be replaced by a rename, or leave a shell in a folder without a name.
+            # A mount point cannot be replaced by a rename. Replacing the current folder would
+            # leave the shell in a deleted folder.
             if exists and (place.is_mount() or place == Path.cwd()):
                 raise ConversionError(f"{place} is in use: name a new folder inside it")
             return place
-    except (OSError, RuntimeError) as error:  # too long, no permission, a ~user who does not exist
+    except (OSError, RuntimeError) as error:  # too long, no permission, unknown ~user
         if isinstance(error, ConversionError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
@@ -36,23 +37,23 @@ def check_target(target: Path) -> Path:
 
 
 def free_bytes(target: Path) -> int:
-    """The room on the disk that a folder which need not exist yet would be on."""
+    """Return the free bytes of the disk of a folder, which need not exist yet."""
     present = next(path for path in (target, *target.parents) if path.exists())
     return shutil.disk_usage(present).free
 
 
 @contextmanager
 def partial_folder(target: Path) -> Iterator[Path]:
-    """A hidden folder beside `target` to write into.
+    """Yield a hidden folder beside `target` to write into.
 
-    When the block ends, all files are brought to the disk and the folder gets its name, in one
-    step. When it ends by an exception, Ctrl-C included, the folder is removed.
+    At the end of the block, all files are synced to disk and the folder is renamed in one step.
+    After an exception, Ctrl-C included, the folder is removed.
 
     Args:
-        target: as `check_target` gave it.
+        target: the result of `check_target`.
 
     Raises:
-        ConversionError: if the folder could not be written, or `target` came into being meanwhile.
+        ConversionError: if the folder could not be written, or `target` was made in the meantime.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,19 +77,19 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder."""
+    """Sync a file, or the names in a folder, to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot sync folders
+        if error.errno != errno.EINVAL:  # EINVAL: the file system cannot sync folders
             raise
     finally:
         os.close(number)
 
 
 def _explain(error: OSError, target: Path) -> str:
-    """Explain an error of the file system, and say how to go on."""
+    """Return the message for an error of the file system, with a remedy."""
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and target.exists():
         return f"{target} came into being meanwhile: name another folder"
     reason, advice = error.strerror or str(error), "name a folder that can be written"

@@ -1,7 +1,7 @@
-"""Regular files of a checkpoint's folder, which can be read without waiting.
+"""Regular files of a checkpoint's folder. Reading them never blocks.
 
-A link is followed wherever it leads: the Hub's cache is made of links. What may not leave the
-folder is a name that a file of the checkpoint gives.
+Links are followed to any place, because the Hub's cache consists of links. Names that a file of the
+checkpoint gives must stay inside the folder.
 """
 
 import stat
@@ -19,9 +19,9 @@ _KINDS = {
 
 
 def exists_or_broken_link(path: Path) -> bool:
-    """Return True if there is a file of that name, a broken link or an unreadable file included.
+    """Return True if `path` is in use, by a broken link or an unreadable file too.
 
-    An optional file that is there and broken is an error, not a file that is absent.
+    An optional file that is broken is an error. It must not count as absent.
     """
     try:
         return path.is_symlink() or path.exists()
@@ -30,11 +30,11 @@ def exists_or_broken_link(path: Path) -> bool:
 
 
 def plain_file_size(path: Path) -> int:
-    """The size in bytes of a plain file.
+    """Return the size of a regular file in bytes.
 
     Raises:
-        CheckpointError: if it is missing, cannot be looked at, or is a folder, a pipe, a socket
-            or a device, which reading might wait for without end.
+        CheckpointError: if the file is missing or inaccessible, or is a folder, a pipe, a socket
+            or a device, on which reading might block forever.
     """
     try:
         status = path.stat()
@@ -69,5 +69,5 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
-    """The error for a file that the system does not give."""
+    """Return the error for a file that the system refuses to read."""
     return CheckpointError(f"{path} cannot be read: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Checkpoints on the Hugging Face Hub, by `huggingface_hub`: slow to import, so import it late."""
+"""Download from the Hugging Face Hub. Import this late: `huggingface_hub` is slow to import."""
 
 import errno
 import shutil
@@ -9,38 +9,38 @@ from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_
 
 from tinyllm_qwen.errors import HubError
 
-# Weights, configs, templates, and the tokenizer in whichever form the repository has.
+# Weights, configs, templates, and the tokenizer in any of its forms.
 _FILES = ["*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model"]
 
 
 def fetch(repository: str, revision: str | None) -> Path:
-    """Bring a repository into the Hub's cache, or find it there.
+    """Download a repository to the Hub's cache, unless it is there, and return its folder.
 
     Args:
         repository: owner/name.
-        revision: branch, tag or commit; None for the default branch.
+        revision: the branch, tag or commit; None for the default branch.
 
     Raises:
-        HubError: saying why it cannot be had and what to do next.
+        HubError: if the repository cannot be fetched; the message has the reason and a remedy.
     """
     _check_space(repository, revision)
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=_FILES))
-    # The Hub's client lets its HTTP library's exceptions through, and has changed that library
-    # before: whatever goes wrong in there, the repository could not be fetched.
+    # The Hub's client lets exceptions of its HTTP library through, and has changed that library
+    # before. Any exception means that the repository could not be fetched.
     except Exception as error:
         raise HubError(_explain(error, repository, revision)) from error
 
 
 def _check_space(repository: str, revision: str | None) -> None:
-    """Raise before a download that the disk has no room for, where the Hub tells the sizes."""
+    """Raise if the disk has no room for the download, if the Hub reports the sizes."""
     if constants.HF_HUB_OFFLINE:
         return
     try:
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     except Exception:
-        # A precaution alone: the download meets the same trouble, falls back to the cache where
-        # that is possible, and reports it where it is not.
+        # This check is only a precaution. The download meets the same error: it falls back to
+        # the cache if it can, and reports the error if it cannot.
         return
     needed = sum(
         file.size or 0
@@ -61,9 +61,9 @@ def _check_space(repository: str, revision: str | None) -> None:
 
 
 def _explain(error: Exception, repository: str, revision: str | None) -> str:
-    """Explain an error of the Hub's client, and say how to go on."""
+    """Return the message for an error of the Hub's client, with a remedy."""
     page = f"{constants.ENDPOINT}/{repository}"
-    # From the particular to the general: a gated repository is one that was not found, too.
+    # From the particular to the general: GatedRepoError is a RepositoryNotFoundError too.
     match error:
         case errors.GatedRepoError():
             return f"{repository} is gated: accept its license on {page}, then run `hf auth login`"
@@ -87,7 +87,7 @@ def _explain(error: Exception, repository: str, revision: str | None) -> str:
 
 
 def _unreachable(error: Exception) -> tuple[str, str]:
-    """Why the Hub was not asked, when the cache has no answer either."""
+    """Return the reason why the Hub was not reached, and a remedy. The cache has no copy either."""
     missing = f"is not, or not whole, in the cache ({constants.HF_HUB_CACHE})"
     if constants.HF_HUB_OFFLINE:
         return f"{missing}, and HF_HUB_OFFLINE forbids to fetch it", "unset it, or name a folder"
@@ -99,5 +99,5 @@ def _unreachable(error: Exception) -> tuple[str, str]:
 
 
 def _first_line(error: BaseException) -> str:
-    """The part of an error that fits into another one."""
+    """Return the first line of an error, for use in another message."""
     return str(error).strip().partition("\n")[0]

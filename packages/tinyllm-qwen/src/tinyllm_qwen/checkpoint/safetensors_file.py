@@ -1,8 +1,8 @@
-"""The header of a safetensors file: names, dtypes, shapes and places, without the data.
+"""The header of a safetensors file: names, dtypes, shapes and offsets, without the data.
 
 Format: https://github.com/huggingface/safetensors#format. Eight bytes of little-endian header
-length, a JSON object, then the tensors' bytes without gap or overlap. MLX reads the tensors; it
-does so lazily, and what it would find wrong in the middle of a forward pass is found here.
+length, a JSON object, then the tensors' bytes without gap or overlap. MLX reads the tensors lazily.
+The checks here find errors at once that MLX would find in the middle of a forward pass.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_AXES = 8
 _PREFIX = struct.Struct("<Q")
 _METADATA = "__metadata__"
 
-# What both the format and MLX know, in bytes a number.
+# The dtypes that both the format and MLX support, in bytes a number.
 DTYPE_BYTES = {
     "BOOL": 1,
     "U8": 1,
@@ -44,10 +44,10 @@ class TensorEntry:
     """One tensor of a file.
 
     Attributes:
-        dtype: as the format spells it, such as "BF16".
-        shape: row-major; empty for a scalar.
-        start: offset of the first byte, counted from the end of the header.
-        nbytes: size of the data.
+        dtype: the dtype in the format's spelling, such as "BF16".
+        shape: the row-major shape; empty for a scalar.
+        start: the offset of the first byte from the end of the header.
+        nbytes: the size of the data in bytes.
     """
 
     dtype: str
@@ -57,7 +57,7 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> Mapping[str, TensorEntry]:
-    """Read and check what a file holds, in time and memory bounded by its header.
+    """Read and check the header of a file, in time and memory bounded by its length.
 
     Returns:
         The tensors by name, in the order of their data.
@@ -104,8 +104,8 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
 
 
 def _entry(path: Path, name: str, value: object) -> TensorEntry:
-    """Check one tensor of the header by itself."""
-    if not name.isprintable():  # errors, here and later, print it
+    """Check one entry of the header."""
+    if not name.isprintable():  # error messages print the name
         raise _invalid(path, f"{show(name)}: expected a name of printable characters")
     label = name[:80]
     if not isinstance(value, dict):
@@ -137,7 +137,7 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
 
 
 def _check_metadata(path: Path, value: object) -> None:
-    """The format allows texts by name, and MLX itself writes null where there are none."""
+    """Require strings by name, as the format does, or null, which MLX writes if there are none."""
     if value is None:
         return
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
@@ -145,7 +145,7 @@ def _check_metadata(path: Path, value: object) -> None:
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
-    """A list of integers that fit the format's 64 bits, or None for anything else."""
+    """Return a list of integers that fit the format's 64 bits, or None for anything else."""
     if not isinstance(value, list):
         return None
     sizes = tuple(item for item in value if type(item) is int and 0 <= item < 1 << 63)

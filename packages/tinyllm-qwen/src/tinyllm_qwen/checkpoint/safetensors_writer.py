@@ -1,7 +1,7 @@
-"""Writes a safetensors file whose tensors are known by shape before the first one is there.
+"""A writer of safetensors files that needs all shapes in advance, but one array at a time.
 
-Format: https://github.com/huggingface/safetensors#format. `mx.save_safetensors` wants all arrays
-of a file at once; this writer wants one at a time, and gives each up when it is written.
+Format: https://github.com/huggingface/safetensors#format. `mx.save_safetensors` needs all arrays of
+a file in memory at once. This writer drops each array when it is written.
 """
 
 import json
@@ -23,18 +23,19 @@ DTYPES = {
     mx.uint32: "U32",
     mx.uint8: "U8",
 }
-_ALIGNMENT = 8  # the data begin at a multiple of it
+_ALIGNMENT = 8  # the data begin at a multiple of this number
 
 
 class SafetensorsWriter:
-    """A file under way; leaving the context completes it."""
+    """A file in progress. Leaving the context completes it."""
 
     def __init__(self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         """Create the file and write its header.
 
         Args:
-            path: of a file that does not exist.
-            tensors: dtype, as the format spells it, and shape by name, in the order of writing.
+            path: the path of a file that does not exist yet.
+            tensors: the dtype, in the format's spelling, and the shape by name, in the order of
+                writing.
         """
         self._path = path
         self._waiting = dict(tensors)
@@ -49,20 +50,20 @@ class SafetensorsWriter:
         """Write the next tensor.
 
         Raises:
-            ValueError: if it is not the next one, or not of the dtype and shape that was said.
-            OSError: if the disk does not take it.
+            ValueError: if `name` is not the next tensor, or dtype or shape differ from the header.
+            OSError: if the tensor cannot be written.
         """
         expected = next(iter(self._waiting.items()), None)
         actual = (name, (DTYPES.get(array.dtype, str(array.dtype)), tuple(array.shape)))
         if actual != expected:
             raise ValueError(f"{self._path.name}: expected the tensor {expected}, got {actual}")
         if array.size:
-            # An array in row-major order lends its memory; MLX's type stubs do not tell of it.
+            # A row-contiguous array supports the buffer protocol, but MLX's type stubs omit it.
             self._file.write(cast("bytes", mx.contiguous(array).view(mx.uint8)))
         del self._waiting[name]
 
     def __enter__(self) -> "SafetensorsWriter":
-        """Begin."""
+        """Return the writer."""
         return self
 
     def __exit__(
@@ -71,15 +72,15 @@ class SafetensorsWriter:
         _error: BaseException | None,
         _where: TracebackType | None,
     ) -> None:
-        """Close the file; unless something went wrong already, all tensors must be in it."""
+        """Close the file. Raise if a tensor is missing, unless there is an exception already."""
         self._file.close()
         if kind is None and self._waiting:
             raise ValueError(f"{self._path.name}: {len(self._waiting)} tensors were not written")
 
 
 def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
-    """The beginning of a file: the header's length, and the header."""
-    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}  # transformers looks for it
+    """Return the first bytes of a file: the length of the header, and the header."""
+    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}  # transformers reads it
     end = 0
     for name, (dtype, shape) in tensors.items():
         start, end = end, end + math.prod(shape) * DTYPE_BYTES[dtype]

@@ -1,4 +1,4 @@
-"""The tensors that a config implies, compared with those that a checkpoint has."""
+"""The tensors that a config implies, compared with the tensors of a checkpoint."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,9 +16,9 @@ _LISTED = 10
 
 
 def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the model by its Hugging Face name less "model.", with its logical shape.
+    """Return the logical shape of every tensor, by its Hugging Face name less "model.".
 
-    The shape is that of the numbers: a quantized matrix has it too, however it is packed.
+    The logical shape is the shape of the numbers. It does not depend on the packing.
     """
     width, head_dim = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
@@ -48,7 +48,7 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _mlp_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    """The MLP of a layer, or its router and experts."""
+    """Return the shapes of the MLP of a layer, or of its router and experts."""
     width, experts = config.hidden_size, config.experts
     if experts is None or layer not in experts.layers:
         mlp = config.intermediate_size
@@ -69,10 +69,10 @@ def _mlp_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
 def packed_formats(
     config: QwenConfig, stored: Mapping[str, StoredTensor]
 ) -> dict[str, PackedFormat]:
-    """The matrices that are packed, by module path, with their format.
+    """Return the formats of the packed matrices, by module path.
 
-    The files decide which matrices are packed, as in MLX: those with scales. The config decides
-    how, and names the exceptions.
+    As in MLX, a matrix is packed if the files have scales for it. The config gives the default
+    format and the exceptions.
     """
     quantization = config.quantization
     if quantization is None:
@@ -93,7 +93,7 @@ def packed_formats(
 def check_schema(
     config: QwenConfig, stored: Mapping[str, StoredTensor], source: str
 ) -> dict[str, PackedFormat]:
-    """Compare a checkpoint's tensors, by name less "model.", with those that the config implies.
+    """Compare a checkpoint's tensors, by name less "model.", with the config.
 
     Args:
         config: the architecture.
@@ -101,10 +101,11 @@ def check_schema(
         source: the name of the checkpoint in an error.
 
     Returns:
-        The matrices that are packed, by module path, with their format.
+        The formats of the packed matrices, by module path.
 
     Raises:
-        CheckpointError: listing what is missing, unexpected, or of the wrong shape or dtype.
+        CheckpointError: if tensors are missing, unexpected, or of the wrong shape or dtype. The
+            message lists them.
     """
     formats = packed_formats(config, stored)
     expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
@@ -143,7 +144,7 @@ def check_schema(
 
 
 def _section(title: str, items: list[str]) -> list[str]:
-    """One line for one kind of defect: the number of tensors, and the first few names."""
+    """Return a line for one kind of defect: the number of tensors, and the first few names."""
     if not items:
         return []
     more = [f"    ... and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
@@ -151,7 +152,7 @@ def _section(title: str, items: list[str]) -> list[str]:
 
 
 def _advice(config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str]) -> str:
-    """The advice at the end of an error."""
+    """Return the advice at the end of an error."""
     if config.quantization is None and any(name.endswith(".scales") for name in unexpected):
         return "The files are quantized, but config.json has no quantization: use its own config."
     if set(missing) == {"lm_head.weight"}:

@@ -27,12 +27,13 @@ _OTHER_FORMATS = (
 def find_shards(folder: Path) -> list[Path]:
     """List the files that hold a checkpoint's tensors.
 
-    One file where there is one, as transformers prefers it; the shards that the index names
-    otherwise. Every shard exists and lies in the folder itself. Which tensors a shard has its own
-    header says; what the index says of that is not used.
+    If there is a single file, it is the result, as in transformers. Otherwise the result is the
+    shards that the index names. Every shard exists and lies in the folder itself. The tensors of a
+    shard follow from its header; the index is not used for that.
 
     Raises:
-        CheckpointError: if there is neither, or a shard is missing or named outside the folder.
+        CheckpointError: if there is neither a file nor an index, or a shard is missing or outside
+            of the folder.
     """
     if exists_or_broken_link(folder / SINGLE):
         return [folder / SINGLE]
@@ -68,7 +69,7 @@ def _stays_inside(name: str) -> bool:
 
 
 def _nothing_to_load(folder: Path) -> CheckpointError:
-    """The error for a folder without weights, with advice that fits what is there instead."""
+    """Return the error for a folder without weights, with advice that fits its other files."""
     stray = sorted(path.name for path in folder.glob("*.safetensors"))
     if stray:
         return CheckpointError(

@@ -1,6 +1,6 @@
-"""Reading parts of tensors: the bytes of a slice and no others.
+"""Read parts of tensors: the bytes of a slice, and no other bytes.
 
-MLX reads a tensor as a whole. A rank of several needs a part of most: rows, which lie side by side
+MLX reads whole tensors. A rank of several needs a part of most tensors: rows, which are contiguous
 in a file, or columns, of which each row has a run.
 """
 
@@ -28,13 +28,13 @@ def read_slices(
     dtype: mx.Dtype | None,
     progress: Progress | None = None,
 ) -> dict[str, mx.array]:
-    """Read a part of every tensor that `slices` names, floating ones as `dtype`.
+    """Read a part of every tensor that `slices` names; floating tensors are cast to `dtype`.
 
     Args:
         stored: the tensors of the files.
-        slices: a range for each axis of those that are wanted.
-        dtype: of every floating tensor; None keeps that of the file.
-        progress: called with the bytes read so far and in all; they are those of the slices.
+        slices: a range for each axis of each wanted tensor.
+        dtype: the dtype of every floating tensor; None keeps the file's dtype.
+        progress: a callback with the bytes of the slices read so far and in all.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -52,7 +52,7 @@ def read_slices(
                 if piece.shard not in files:
                     files[piece.shard] = stack.enter_context(_File(piece.shard))
                 room = files[piece.shard].read(piece, ranges, room)
-            # MLX takes any buffer; its stubs do not know.
+            # MLX takes any buffer, but its type stubs omit that.
             array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
             array = array.reshape([len(axis) for axis in part])
             arrays[name] = array.astype(dtype) if dtype and tensor.dtype in MLX_DTYPES else array
@@ -68,31 +68,31 @@ def _nbytes(tensor: StoredTensor, part: Slices) -> int:
 
 
 def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Slices]]:
-    """The pieces that a part has something of, with the ranges in each piece's own tensor."""
+    """Yield the pieces that overlap a part, with the ranges in each piece's own tensor."""
     if tensor.stacked:
         yield from ((tensor.pieces[index], part[1:]) for index in part[0])
         return
     (piece,) = tensor.pieces
     if piece.stop is None:
         yield piece, part
-    else:  # one of two matrices that a file has as one
+    else:  # one of two matrices that the file has fused
         experts, rows, columns = part
         yield piece, (experts, range(piece.start + rows.start, piece.start + rows.stop), columns)
 
 
 class _File:
-    """A file of tensors that is open."""
+    """An open safetensors file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries = read_header(path)
-        # The data are the end of a file, without gaps: the header was checked for that.
+        # The data are at the end of the file, without gaps: `read_header` checks that.
         size = sum(entry.nbytes for entry in self._entries.values())
         self._data = path.stat().st_size - size
 
     def __enter__(self) -> "_File":
         try:
-            # Without a buffer, which would read more than is asked for.
+            # Unbuffered, because a buffer would read more bytes than requested.
             self._file = self._path.open("rb", buffering=0)
         except OSError as error:
             raise unreadable(self._path, error) from error
@@ -102,7 +102,7 @@ class _File:
         self._file.close()
 
     def read(self, piece: TensorSlice, ranges: Slices, room: memoryview) -> memoryview:
-        """Fill the beginning of `room` with a part of a tensor; what is left of the room."""
+        """Fill the start of `room` with a part of a tensor; return the unused rest of `room`."""
         entry = self._entries[piece.key]
         try:
             for offset, count in _runs(entry, ranges):
@@ -114,7 +114,7 @@ class _File:
         return room
 
     def _fill(self, room: memoryview) -> None:
-        """Read on until the room is full: the system may give less at a time."""
+        """Read until `room` is full: one read may return fewer bytes than requested."""
         while room:
             count = self._file.readinto(room)
             if not count:
@@ -123,8 +123,8 @@ class _File:
 
 
 def _runs(entry: TensorEntry, ranges: Slices) -> Iterator[tuple[int, int]]:
-    """Offset and length, in bytes, of each run of a part that lies in one place."""
-    # Axes that are taken whole belong to the run of the one before them.
+    """Yield the offset and length in bytes of each contiguous run of a part."""
+    # Axes that are taken whole extend the runs of the axis before them.
     axis = len(ranges)
     while axis > 0 and len(ranges[axis - 1]) == entry.shape[axis - 1]:
         axis -= 1

@@ -25,12 +25,12 @@ class TensorSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A tensor of the model, as its files have it.
+    """A tensor of the model in the checkpoint's files.
 
     Attributes:
-        dtype: as safetensors spells it, such as "BF16".
-        shape: row-major, of the whole.
-        pieces: one; or one for each expert, to be stacked along a new first axis.
+        dtype: the dtype in the spelling of safetensors, such as "BF16".
+        shape: the row-major shape of the whole tensor.
+        pieces: one slice, or one for each expert, to be stacked along a new first axis.
         stacked: True if the slices are experts.
     """
 
@@ -41,16 +41,16 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the data."""
+        """The size of the data in bytes."""
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
 def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
-    """Find every tensor by its Hugging Face name less "model.", without those that nothing needs.
+    """Find every needed tensor, by its Hugging Face name less "model.".
 
-    Experts are found under the names of MLX, `mlp.switch_mlp.gate_proj.weight` and so on, with
-    the shape of all of them: whether a file has them stacked like that, one by one (as Qwen
-    publishes them), or with gate and up in one (transformers 5), is settled here.
+    Experts have the names of MLX, such as `mlp.switch_mlp.gate_proj.weight`, and the shape of the
+    stack of all experts. A file may have them stacked, one by one (as Qwen publishes them), or
+    with gate and up fused (transformers 5).
 
     Raises:
         CheckpointError: if a file is missing or damaged, or has a tensor twice.
@@ -88,13 +88,13 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
 
 
 def _is_surplus(name: str, config: QwenConfig) -> bool:
-    """Frequencies follow from rope_theta; a tied head is a second copy of the embedding."""
+    """Return True for rotary frequencies, which rope_theta gives, and for a tied head."""
     tied_head = config.tie_word_embeddings and name.startswith("lm_head.")
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
 def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[str, StoredTensor]]:
-    """The one tensor that an entry is; or the two of which gate and up of all experts consist."""
+    """Return the tensor of an entry, or two tensors if gate and up of all experts are fused."""
     names = fused_of(name)
     if len(names) == 1 or len(entry.shape) != 3 or entry.shape[1] % 2:
         whole = TensorSlice(shard=shard, key=key)
@@ -115,7 +115,7 @@ def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[s
 
 
 def _stack(folder: Path, name: str, members: dict[int, StoredTensor]) -> StoredTensor:
-    """All experts' tensors as one."""
+    """Stack the tensors of all experts."""
     first = next(iter(members.values()))
     missing = [index for index in range(max(members) + 1) if index not in members][:5]
     if missing:

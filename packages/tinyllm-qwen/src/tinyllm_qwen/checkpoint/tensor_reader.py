@@ -1,4 +1,4 @@
-"""Reading tensors: in batches, each cast and in memory before the next is touched."""
+"""Read tensors in batches. Each batch is cast and in memory before the next is read."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,27 +12,27 @@ from tinyllm_qwen.errors import CheckpointError
 Progress = Callable[[int, int], None]
 MLX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 
-# What is read between two evaluations: large enough that their cost vanishes, small enough that
-# originals and casts of one batch are little beside the model.
+# Bytes read between two evaluations: so many that the cost of an evaluation vanishes, and so few
+# that the originals and casts of one batch are small beside the model.
 _BATCH_BYTES = 8 << 20
 
 
 def read_tensors(
     stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
 ) -> dict[str, mx.array]:
-    """Read all tensors into memory, floating ones as `dtype`; see `iterate_tensors`."""
+    """Read all tensors into memory; floating tensors are cast to `dtype`. See `iterate_tensors`."""
     return dict(iterate_tensors(stored, dtype, progress))
 
 
 def iterate_tensors(
     stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
 ) -> Iterator[tuple[str, mx.array]]:
-    """Read tensor by tensor, in the order of `stored`; originals go as soon as they are used.
+    """Read tensor by tensor, in the order of `stored`. Originals are freed after their last use.
 
     Args:
         stored: the tensors of the files.
-        dtype: of every floating tensor; None keeps that of the file.
-        progress: called with the bytes read so far and in all.
+        dtype: the dtype of every floating tensor; None keeps the file's dtype.
+        progress: a callback with the bytes read so far and in all.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -61,16 +61,16 @@ def iterate_tensors(
 
 
 class _Files:
-    """The files that tensors are in, opened when the first piece is wanted, dropped at the last."""
+    """The files of tensors, opened for their first piece and dropped after their last piece."""
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
-        """Count what will be asked of each file."""
+        """Count the pieces of each file."""
         pieces = [piece for tensor in stored.values() for piece in tensor.pieces]
         self._wanted = Counter((piece.shard, piece.key) for piece in pieces)
         self._open: dict[Path, dict[str, mx.array]] = {}
 
     def take(self, tensor: StoredTensor) -> mx.array:
-        """A tensor, not yet evaluated."""
+        """Return a tensor, not yet evaluated."""
         pieces = [self._take(piece) for piece in tensor.pieces]
         return mx.stack(pieces) if tensor.stacked else pieces[0]
 
@@ -85,7 +85,7 @@ class _Files:
 
 
 def _open(shard: Path) -> dict[str, mx.array]:
-    """The arrays of a file; none is read before it is evaluated."""
+    """Return the arrays of a file. Their bytes are read when they are evaluated."""
     try:
         arrays = mx.load(str(shard), format="safetensors")
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors, checked, cast and in memory."""
+"""Load a checkpoint's tensors: check them, cast them and read them into memory."""
 
 from pathlib import Path
 
@@ -29,14 +29,14 @@ def load_weights(
     """Load every tensor that the config implies, by its Hugging Face name less "model.".
 
     Quantized matrices stay packed, as one `QuantizedTensor` under the name of their weight.
-    Beside the result, memory holds at most one batch of originals.
+    In addition to the result, memory holds at most one batch of originals.
 
     Args:
-        folder: a checkpoint: model.safetensors, or shards and their index.
-        config: its config.
-        dtype: of every floating tensor; None keeps that of the files (where they mix several,
-            the narrowest that holds them all exactly).
-        progress: called with the bytes read so far and in all.
+        folder: the checkpoint: model.safetensors, or shards and their index.
+        config: the config of the checkpoint.
+        dtype: the dtype of every floating tensor. None keeps the dtype of the files, or, if they
+            mix several, the narrowest one that holds all of them exactly.
+        progress: a callback with the bytes read so far and in all.
 
     Raises:
         CheckpointError: if a file is missing or damaged, or its tensors do not fit the config.
@@ -57,23 +57,23 @@ def load_part(
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
 ) -> tuple[Weights, list[Partition]]:
-    """Load what one of several ranks needs of every tensor, and read no more than that.
+    """Load the part of every tensor that one of several ranks needs, and read nothing else.
 
     Args:
-        folder: as for `load_weights`.
+        folder: the checkpoint, as for `load_weights`.
         config: the config of the whole model.
-        rank: of this process.
+        rank: the rank of this process.
         size: the number of ranks.
-        split: by heads or by layers.
-        dtype: as for `load_weights`.
-        progress: called with the bytes read so far and in all, which are those of the part.
+        split: the division of the model, by heads or by layers.
+        dtype: the dtype, as for `load_weights`.
+        progress: a callback with the bytes of the part read so far and in all.
 
     Returns:
         The weights, and the parts of all ranks.
 
     Raises:
         CheckpointError: as `load_weights`.
-        ValueError: if the model cannot be shared by so many, or as `load_weights`.
+        ValueError: if the model cannot be divided among `size` ranks, or as `load_weights`.
     """
     stored, formats = _find(folder, config, dtype)
     partitions = [
@@ -93,7 +93,7 @@ def load_part(
 def _find(
     folder: Path, config: QwenConfig, dtype: mx.Dtype | None
 ) -> tuple[dict[str, StoredTensor], dict[str, PackedFormat]]:
-    """Find the tensors and their formats, and check that they are those of the config."""
+    """Find the tensors and their formats, and check that they fit the config."""
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
@@ -101,13 +101,13 @@ def _find(
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:
-    """The one floating dtype of the files, or float32 where they mix: it holds the others."""
+    """Return the floating dtype of the files, or float32 if they mix several: it holds all."""
     dtypes = {tensor.dtype for tensor in stored.values() if tensor.dtype in FLOATING}
     return MLX_DTYPES[dtypes.pop()] if len(dtypes) == 1 else mx.float32
 
 
 def _pack(arrays: dict[str, mx.array], formats: dict[str, PackedFormat]) -> Weights:
-    """Join the parts of every packed matrix into one value."""
+    """Join the parts of each packed matrix to a `QuantizedTensor`."""
     weights: Weights = dict(arrays)
     for path, packed in formats.items():
         name, scales, biases = f"{path}.weight", f"{path}.scales", f"{path}.biases"

@@ -7,14 +7,14 @@ from tinyllm_qwen.config.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The replacement of the MLP in some layers of a Qwen3-MoE model.
+    """The mixture of experts that replaces the MLP in some layers of a Qwen3-MoE model.
 
     Attributes:
         num_experts: experts of a layer, X.
         num_experts_per_tok: experts that a token uses, K.
         intermediate_size: width F of each expert.
-        norm_topk_prob: divide the routing weights of the chosen experts by their sum.
-        layers: the layers that have experts; the others have an MLP.
+        norm_topk_prob: True to divide the routing weights of the chosen experts by their sum.
+        layers: the layers that have experts; the other layers have an MLP.
     """
 
     num_experts: int
@@ -28,7 +28,7 @@ class Experts:
         """Read the fields of a Qwen3-MoE config.
 
         Returns:
-            None where no layer has experts.
+            None if no layer has experts.
 
         Raises:
             CheckpointError: if a field is missing or out of range.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tinyllm_qwen.errors import CheckpointError
 
-MAX_ITEMS = 1 << 14  # of a list in a config, whose length nothing else bounds
+MAX_ITEMS = 1 << 14  # the most items of a list in a config
 
 
 class Fields:
@@ -15,16 +15,16 @@ class Fields:
     """
 
     def __init__(self, values: Mapping[str, object], source: str) -> None:
-        """Wrap a decoded object; errors call it by `source`, such as "config.json"."""
+        """Wrap a decoded object. `source`, such as "config.json", is its name in errors."""
         self._values = values
         self.source = source
 
     def raw(self, name: str) -> object:
-        """The value as JSON had it, None where it is absent."""
+        """Return the decoded value, or None if it is absent."""
         return self._values.get(name)
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """An integer in [low, high]; required where there is no default."""
+        """Return an integer in [low, high]; it is required if there is no default."""
         value = self.raw(name)
         if value is None and default is not None:
             return default
@@ -33,11 +33,11 @@ class Fields:
         return value
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        """A finite number in [low, high]; required where there is no default."""
+        """Return a finite number in [low, high]; it is required if there is no default."""
         value = self.raw(name)
         if value is None and default is not None:
             return default
-        # Compared before it is converted: float() of a huge integer overflows. NaN fails both.
+        # The comparison comes first, because float() of a huge integer overflows. NaN fails it.
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -47,7 +47,7 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self.raw(name)
         if value is None:
             return default
@@ -56,21 +56,21 @@ class Fields:
         return value
 
     def text(self, name: str) -> str | None:
-        """A string, None where it is absent."""
+        """Return a string, or None if it is absent."""
         value = self.raw(name)
         if value is not None and not isinstance(value, str):
             raise self.error(name, "a string")
         return value
 
     def table(self, name: str) -> dict[str, object] | None:
-        """A JSON object, None where it is absent."""
+        """Return a JSON object, or None if it is absent."""
         value = self.raw(name)
         if value is not None and not isinstance(value, dict):
             raise self.error(name, "an object")
         return value
 
     def integers(self, name: str, low: int, high: int) -> tuple[int, ...]:
-        """One integer or a list of them, each in [low, high]; empty where it is absent."""
+        """Return an integer or a list of integers, each in [low, high]; empty if it is absent."""
         value = self.raw(name)
         items = value if isinstance(value, list) else [] if value is None else [value]
         if len(items) > MAX_ITEMS:
@@ -81,19 +81,19 @@ class Fields:
         return tuple(items)
 
     def error(self, name: str, expected: str) -> CheckpointError:
-        """The error that says what `name` should have been and what it is."""
+        """Return the error with the expected and the actual value of a field."""
         value = self.raw(name)
         actual = "nothing" if value is None else show(value)
         return CheckpointError(f"{self.source}: {name}: expected {expected}, got {actual}")
 
 
 def label(name: str) -> str:
-    """A name out of a file, as an error message can print it: short, and without commands."""
+    """Return a name from a file for an error message: short, and without control characters."""
     return name[:80] if name.isprintable() else repr(name)[:80]
 
 
 def show(value: object) -> str:
-    """A value as an error message can afford to print it."""
+    """Return a value for an error message, shortened."""
     if isinstance(value, int) and abs(value) >= 10**20:
         return f"an integer of about {math.floor(value.bit_length() * math.log10(2))} digits"
     if isinstance(value, list | dict):

@@ -19,16 +19,16 @@ Number = TypeVar("Number", int, float)
 class GenerationConfig:
     """The fields of `generation_config.json` that tinyllm honors.
 
-    A field that the file does not give has the default below, which filters nothing. Lengths
-    (`max_new_tokens`, `max_length`) are the caller's business and are not read.
+    A field that is absent from the file has the default below, which filters nothing. Lengths
+    (`max_new_tokens`, `max_length`) are arguments of the caller and are not read.
 
     Attributes:
-        do_sample: False means that greedy decoding is advised, whatever `temperature` says.
-        temperature: the logits are divided by it.
+        do_sample: False if greedy decoding is the default, for any `temperature`.
+        temperature: the divisor of the logits.
         top_k: the number of likeliest tokens to choose from; 0 for all.
         top_p: the probability mass to choose from, in [0, 1].
         min_p: the least probability of a token that may be chosen, relative to the likeliest one.
-        repetition_penalty: above 1, tokens that occurred become less likely.
+        repetition_penalty: the penalty of tokens that occurred; above 1 they become less likely.
         eos_token_ids: tokens that end an answer.
     """
 
@@ -42,10 +42,10 @@ class GenerationConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "GenerationConfig":
-        """Read `generation_config.json` in `folder`; where there is no such file, the defaults.
+        """Read `generation_config.json` in `folder`; without the file, return the defaults.
 
         Raises:
-            CheckpointError: the file is broken, or a field has the wrong type or is out of range.
+            CheckpointError: if the file is broken, or a field has a wrong type or is out of range.
         """
         path = folder / "generation_config.json"
         if not exists_or_broken_link(path):
@@ -61,7 +61,7 @@ class GenerationConfig:
             top_k=fields.integer("top_k", 0, MAX_TOKEN_ID, default=0),
             top_p=number("top_p", math.ulp(0.0), 1.0, default=1.0),
             min_p=number("min_p", 0.0, 1.0, default=0.0),
-            # Logits are divided by it: the least float above 0 excludes 0 itself.
+            # Logits are divided by the penalty: the least float above 0 excludes 0 itself.
             repetition_penalty=number("repetition_penalty", math.ulp(0.0), 100.0, default=1.0),
             eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
         )
@@ -75,7 +75,7 @@ class GenerationConfig:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
     ) -> SamplingParams:
-        """Sampling parameters: the checkpoint's defaults, where the user gives None.
+        """Return the sampling parameters: the checkpoint's defaults replace None.
 
         Raises:
             ValueError: if a number is out of its range.

@@ -7,8 +7,8 @@ from pathlib import Path
 from tinyllm_qwen.checkpoint.regular_file import read_regular_file
 from tinyllm_qwen.errors import CheckpointError
 
-MAX_BYTES = 100_000_000  # a config has kilobytes, a large vocabulary ten megabytes
-# Each value takes about a hundred bytes when it is decoded, and as few as two in the file.
+MAX_BYTES = 100_000_000  # a config has kilobytes, a large vocabulary 10 MB
+# A decoded value takes about a hundred bytes of memory, and as few as two in the file.
 MAX_VALUES = 1_000_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -19,7 +19,7 @@ def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) ->
     Args:
         data: UTF-8 text.
         source: the name of the data in an error.
-        max_values: refuse more, roughly counted; memory is bounded by it.
+        max_values: the most values, roughly counted, to bound the memory.
 
     Raises:
         CheckpointError: if the data is anything else.
@@ -30,7 +30,7 @@ def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) ->
     try:
         value: object = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
         if _SURROGATE.search(data):
-            json.dumps(value, ensure_ascii=False).encode()  # fails on half a pair
+            json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
     except RecursionError:
         raise CheckpointError(f"{source}: the JSON is nested too deeply") from None
     except UnicodeEncodeError:
@@ -57,7 +57,7 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse an object that says two things under one name: readers differ in which one wins."""
+    """Refuse an object in which a name occurs twice: readers differ in the value that they take."""
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()

@@ -13,9 +13,10 @@ _SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedFormat:
-    """One way to pack a matrix: `bits` a number, and a scale every `group_size` of them.
+    """The format of a packed matrix: `bits` a number, and a scale for `group_size` numbers.
 
-    In mode "affine" a bias too; "mxfp4", "mxfp8" and "nvfp4" are floating-point numbers.
+    Mode "affine" has a bias for each group too. "mxfp4", "mxfp8" and "nvfp4" are floating-point
+    numbers.
     """
 
     group_size: int
@@ -27,7 +28,7 @@ class PackedFormat:
         """Read group_size, bits and mode.
 
         Raises:
-            CheckpointError: if one is missing, or the format is not one that MLX knows.
+            CheckpointError: if a setting is missing, or MLX does not support the format.
         """
         fields = Fields(settings, source)
         mode = fields.text("mode") or AFFINE
@@ -58,15 +59,15 @@ class Quantization:
 
     Attributes:
         default: the format of every matrix that has scales.
-        overrides: by module path without the leading "model.": another format, or None for a
-            matrix that was left alone.
+        overrides: the exceptions, by module path without the leading "model.": another format, or
+            None for a matrix that is not packed.
     """
 
     default: PackedFormat
     overrides: Mapping[str, PackedFormat | None] = field(default_factory=dict, hash=False)
 
     def format_of(self, path: str) -> PackedFormat | None:
-        """The format of the matrix at `path`, None where it is left alone."""
+        """Return the format of the matrix at `path`, or None if it is not packed."""
         return self.overrides.get(path, self.default)
 
     @classmethod
@@ -83,7 +84,7 @@ class Quantization:
             None for a checkpoint that is not quantized.
 
         Raises:
-            CheckpointError: if it was quantized by anything but MLX, or in a way not known here.
+            CheckpointError: if it was not quantized by MLX, or the format is not known here.
         """
         fields = Fields(config, source)
         name = "quantization" if fields.raw("quantization") is not None else "quantization_config"

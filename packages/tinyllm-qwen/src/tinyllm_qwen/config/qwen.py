@@ -15,11 +15,11 @@ from tinyllm_qwen.errors import CheckpointError
 
 SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE"}
 
-# Fields that change what a model computes, beside the values that mean "not in use". Any other
-# value is refused. A field that is in neither this table nor `QwenConfig` is ignored: those that
-# are published with Qwen (use_cache, initializer_range, attention_dropout, bos_token_id,
-# router_aux_loss_coef, transformers_version, ...) say nothing about inference, and a tensor that an
-# unknown field might bring along is refused by name when the weights are loaded.
+# Fields that would change the computation, with the values that mean "not in use". Any other value
+# is refused. A field that is in neither this table nor `QwenConfig` is ignored. Other fields of
+# published Qwen models (use_cache, initializer_range, attention_dropout, bos_token_id,
+# router_aux_loss_coef, transformers_version, ...) do not affect inference. If an unknown field adds
+# a tensor, the tensor is refused by name when the weights are loaded.
 _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),
     "dual_chunk_attention_config": (),
@@ -40,9 +40,9 @@ class QwenConfig:
 
     Attributes:
         model_type: "qwen2" (Qwen2.5 too), "qwen3" or "qwen3_moe".
-        vocab_size: rows of the embedding, V; the tokenizer may know fewer tokens.
+        vocab_size: rows of the embedding, V; the tokenizer may have fewer tokens.
         hidden_size: model width E.
-        num_hidden_layers: transformer blocks.
+        num_hidden_layers: the number of decoder layers.
         intermediate_size: MLP width F.
         num_attention_heads: query heads H.
         num_key_value_heads: key/value heads Hkv, a divisor of H.
@@ -52,12 +52,12 @@ class QwenConfig:
         rms_norm_eps: eps inside the root of every RMSNorm.
         rope_theta: base of the rotary frequencies.
         rope_scaling: YaRN, for longer contexts; None for no scaling.
-        tie_word_embeddings: use the embedding as the head.
-        attention_bias: the q, k and v projections have biases.
-        qk_norm: q and k are normalized per head before RoPE (Qwen3).
-        sliding_window: the layers with a limited view; None where all layers see everything.
-        experts: the mixture of experts of some layers, None where all have an MLP.
-        quantization: the formats of packed matrices; None where none is packed.
+        tie_word_embeddings: True if the embedding is also the head.
+        attention_bias: True if the q, k and v projections have biases.
+        qk_norm: True if q and k are normalized per head before RoPE (Qwen3).
+        sliding_window: the layers with a sliding window; None if there are none.
+        experts: the mixture of experts of some layers; None if all layers have an MLP.
+        quantization: the formats of packed matrices; None if no matrix is packed.
     """
 
     model_type: str
@@ -81,14 +81,14 @@ class QwenConfig:
 
     @property
     def output_bias(self) -> bool:
-        """True if the output projection of attention has a bias, as Qwen3's attention_bias says."""
+        """True if the output projection of attention has a bias: Qwen3 with attention_bias."""
         return self.attention_bias and self.model_type != "qwen2"
 
     @property
     def context_length(self) -> int:
-        """The longest text that the model can follow, in tokens.
+        """The longest context that the model supports, in tokens.
 
-        Qwen's way to a longer context is a `rope_scaling` beside the old max_position_embeddings.
+        Qwen extends the context by `rope_scaling` and leaves max_position_embeddings as it is.
         """
         if self.rope_scaling is None:
             return self.max_position_embeddings
@@ -109,16 +109,16 @@ class QwenConfig:
     def from_hf(cls, config: dict[str, object], source: str = "config.json") -> "QwenConfig":
         """Read the decoded `config.json` of a Hugging Face or MLX checkpoint.
 
-        Written by transformers 4 or 5 alike. The ranges are far beyond any published model:
-        they keep a damaged file from asking for a billion layers.
+        Files of transformers 4 and 5 are supported. The ranges are far beyond any published
+        model: they keep a damaged file from asking for a billion layers.
 
         Args:
             config: the decoded object.
-            source: its name in an error.
+            source: the name of the object in an error.
 
         Raises:
-            CheckpointError: naming the field, what was expected and what was found; or naming
-                the feature, where the config asks for one that is not implemented.
+            CheckpointError: if a field is missing or invalid, with the expected and the actual
+                value; or if the config asks for a feature that is not implemented.
         """
         fields = Fields(config, source)
         model_type = fields.text("model_type")
@@ -147,7 +147,7 @@ class QwenConfig:
             rope_theta=read_rope_theta(fields),
             rope_scaling=read_rope_scaling(fields, context),
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
-            # Qwen2 has these biases whatever the field says; transformers does not read it there.
+            # Qwen2 has these biases for any value of the field: transformers does not read it.
             attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
             qk_norm=model_type != "qwen2",
             sliding_window=SlidingWindow.from_hf(fields, layers),
@@ -157,7 +157,7 @@ class QwenConfig:
 
 
 def _refuse_unimplemented(fields: Fields) -> None:
-    """Raise for what would change the result and is not implemented."""
+    """Raise if the config asks for a feature that is not implemented."""
     for name, neutral in _NOT_IN_USE.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:
@@ -167,7 +167,7 @@ def _refuse_unimplemented(fields: Fields) -> None:
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
-    """`head_dim`, or E / H where the config leaves it out."""
+    """Return `head_dim`, or E / H if the config omits it."""
     if fields.raw("head_dim") is None and hidden_size % heads:
         raise CheckpointError(
             f"{fields.source}: head_dim is missing and hidden_size ({hidden_size}) is not a "

@@ -11,14 +11,14 @@ _LARGEST = 1e15  # far beyond any published base or factor
 
 
 def read_rope_theta(fields: Fields) -> float:
-    """`rope_theta` at the top level (transformers 4) or in `rope_parameters` (transformers 5).
+    """Read `rope_theta`, at the top level (transformers 4) or in `rope_parameters` (5).
 
     Raises:
         CheckpointError: if there is none, or the two differ.
     """
     nested = Fields(fields.table("rope_parameters") or {}, f"{fields.source}: rope_parameters")
     places = [place for place in (fields, nested) if place.raw("rope_theta") is not None]
-    # Without one, transformers assumes 10,000 and MLX 1,000,000: required, since both fit.
+    # The field is required, because transformers assumes 10,000 without it and MLX 1,000,000.
     values = {place.number("rope_theta", 1.0, _LARGEST) for place in places or [fields]}
     if len(values) > 1:
         raise CheckpointError(
@@ -29,7 +29,7 @@ def read_rope_theta(fields: Fields) -> float:
 
 
 def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | None:
-    """YaRN's settings from `rope_scaling` (transformers 4) or `rope_parameters` (5), if any.
+    """Read YaRN's settings from `rope_scaling` (transformers 4) or `rope_parameters` (5), if any.
 
     Raises:
         CheckpointError: if a setting is out of range, the two tables differ, or they ask for
@@ -51,7 +51,7 @@ def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | No
 
 
 def _scaling(table: Fields) -> Fields | None:
-    """The table itself if it asks for YaRN, None for the plain rotation."""
+    """Return the table if it asks for YaRN, or None for the plain rotation."""
     if table.raw("partial_rotary_factor") not in (None, 1):
         raise CheckpointError(f"{table.source}: partial rotation is not implemented yet")
     kind = table.raw("rope_type") if table.raw("rope_type") is not None else table.raw("type")
@@ -70,7 +70,7 @@ def _scaling(table: Fields) -> Fields | None:
 
 
 def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
-    """Read YaRN's own settings; those that are absent have the paper's values."""
+    """Read YaRN's own settings. Absent settings have the paper's values."""
     original = table.integer(
         "original_max_position_embeddings", 1, 1 << 31, default=max_position_embeddings
     )
@@ -93,9 +93,9 @@ def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
 
 
 def _attention_factor(table: Fields, factor: float) -> float | None:
-    """The given factor; or that of mscale and mscale_all_dim; or None for the paper's own.
+    """Return the given factor, the factor of mscale and mscale_all_dim, or None for the paper's.
 
-    Only both of them together count, and neither where it is 0, as in transformers.
+    As in transformers, mscale and mscale_all_dim count only if both are given and not 0.
     """
     if table.raw("attention_factor") is not None:
         return table.number("attention_factor", 1e-6, 1e6)

@@ -1,4 +1,4 @@
-"""Layers whose tokens see only the last ones before them."""
+"""Sliding-window attention: layers in which a token attends only to the latest tokens."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ _KINDS = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindow:
-    """The layers with a limited view, and its size.
+    """The layers with a sliding window, and its size.
 
     Attributes:
-        size: tokens that a token sees, itself included.
-        layers: the layers that look no farther; the others see everything.
+        size: the number of tokens that a token attends to, itself included.
+        layers: the layers with the window; tokens of other layers attend to all earlier tokens.
     """
 
     size: int
@@ -23,14 +23,14 @@ class SlidingWindow:
     def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "SlidingWindow | None":
         """Read `use_sliding_window`, `sliding_window`, `max_window_layers` and `layer_types`.
 
-        `layer_types` (transformers 5) says it layer by layer. Without it, Qwen2 and Qwen3 slide
-        from layer `max_window_layers` on, and Qwen3-MoE everywhere.
+        `layer_types` (transformers 5) lists the kind of each layer. Without it, the layers from
+        `max_window_layers` on have a window in Qwen2 and Qwen3, and all layers in Qwen3-MoE.
 
         Returns:
-            None where every layer sees everything.
+            None if no layer has a window.
 
         Raises:
-            CheckpointError: if a field is missing, of the wrong type, or at odds with another.
+            CheckpointError: if a field is missing, of the wrong type, or contradicts another field.
         """
         slides = fields.flag("use_sliding_window", default=False)
         kinds = _layer_types(fields, num_hidden_layers)
@@ -49,7 +49,7 @@ class SlidingWindow:
 
 
 def _layer_types(fields: Fields, num_hidden_layers: int) -> list[object] | None:
-    """The kind of each layer, if the config lists them."""
+    """Return the kind of each layer, or None if the config does not list them."""
     value = fields.raw("layer_types")
     if value is None:
         return None

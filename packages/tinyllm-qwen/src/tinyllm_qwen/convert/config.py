@@ -8,7 +8,7 @@ from tinyllm_ops.quantization.tensor import check_format
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
 
-SHARD_BYTES = 5_000_000_000  # about where mlx-lm cuts, and what file systems and the Hub like
+SHARD_BYTES = 5_000_000_000  # about mlx-lm's limit; suits file systems and the Hub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +16,14 @@ class ConversionConfig:
     """The format, dtype and file sizes that `convert` writes.
 
     Attributes:
-        packed: the format of the matrices; None leaves them as they are.
-        dtype: of everything that is not packed, and of affine scales; None keeps the files' own.
-        skip: patterns of matrices to leave alone, by module path as MLX names it, such as
-            "lm_head" or "model.layers.0.*" (`fnmatch`).
-        shard_bytes: the largest file, unless one tensor is larger.
+        packed: the format of the matrices; None for no quantization.
+        dtype: the dtype of unpacked tensors and of affine scales; None keeps the files' own.
+        skip: patterns (`fnmatch`) of matrices that stay unpacked, by MLX's module path, such as
+            "lm_head" or "model.layers.0.*".
+        shard_bytes: the largest size of a file, unless one tensor is larger.
 
     Raises:
-        ValueError: if a value is not allowed, with those that are.
+        ValueError: if a value is not allowed; the message lists the allowed values.
     """
 
     packed: PackedFormat | None = None
@@ -32,7 +32,7 @@ class ConversionConfig:
     shard_bytes: int = SHARD_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written, or would have no effect."""
+        """Refuse settings that cannot be written or would have no effect."""
         if self.packed is not None:
             check_format(self.packed.group_size, self.packed.bits, self.packed.mode)
         elif self.skip:

@@ -1,4 +1,4 @@
-"""From a checkpoint as Hugging Face has it to one for MLX, tensor by tensor."""
+"""Convert a Hugging Face checkpoint to an MLX checkpoint, tensor by tensor."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import ConversionError
 
-_BESIDE = 1 << 20  # bytes of config, index and headers, generously
+_BESIDE = 1 << 20  # upper bound of the bytes of config, index and headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class Conversion:
 
     Attributes:
         folder: the new checkpoint.
-        source_bytes: of the tensors before.
-        nbytes: of the tensors now.
+        source_bytes: the bytes of the tensors before the conversion.
+        nbytes: the bytes of the tensors after it.
         bits_per_weight: all bytes, scales and norms included, over all numbers of the model.
         unquantized: matrices that are not packed, by module path.
-        copied: names of the files that came along.
+        copied: names of the files that were copied.
     """
 
     folder: Path
@@ -55,25 +55,25 @@ def convert(
     revision: str | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
-    """Write a checkpoint that MLX, mlx-lm and this package read.
+    """Write a checkpoint that MLX, mlx-lm and this package can read.
 
-    Names, codes and config are those that `mlx_lm.convert` writes. Memory holds the largest
-    tensor (of experts: all that are stacked in one) about twice, whatever the size of the model.
-    The target comes into being complete or not at all.
+    Names, codes and config are the same as from `mlx_lm.convert`. Memory holds about twice the
+    largest tensor (a stack of all experts of a layer counts as one), for any size of the model.
+    The target appears when it is complete, or never.
 
     Args:
         path_or_repo: a folder or a repository, as for `load`, that is not quantized.
         target: a folder that does not exist yet, or is empty.
         recipe: the settings; None writes the same numbers under MLX's names.
-        revision: branch, tag or commit of a repository.
-        progress: called with the bytes of the source that are done and all of them.
+        revision: the branch, tag or commit of a repository.
+        progress: a callback with the bytes of the source converted so far and in all.
 
     Raises:
         ConversionError: if the target exists, the checkpoint is quantized already, or memory or
-            disk are too small.
+            disk space do not suffice.
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
-        ValueError: if the recipe does not fit the model.
+        ValueError: if the settings do not fit the model.
     """
     recipe = recipe or ConversionConfig()
     place = check_target(target)
@@ -114,7 +114,7 @@ def _write_tensors(
     recipe: ConversionConfig,
     progress: Progress | None,
 ) -> None:
-    """Read, pack and write every tensor, then the index of the files."""
+    """Read, pack and write every tensor, then write the index of the files."""
     done, total = 0, sum(tensor.nbytes for tensor in stored.values())
     source = iterate_tensors({t.source: stored[t.source] for t in plan.tensors}, recipe.dtype)
     weight_map: dict[str, str] = {}
@@ -129,12 +129,12 @@ def _write_tensors(
                 arrays = [array] if tensor.packed is None else pack_rows(array, tensor.packed)
                 for name in tensor.parts:
                     writer.write(name, arrays.pop(0))
-                del array, arrays  # before the next one is read
-                mx.clear_cache()  # tensors of many sizes would fill it
+                del array, arrays  # free them before the next tensor is read
+                mx.clear_cache()  # tensors of many sizes would fill the cache
                 done += stored[tensor.source].nbytes
                 if progress is not None:
                     progress(done, total)
-    # For one file too: mlx-lm asks it which files to download.
+    # A single file gets an index too, because mlx-lm reads there which files to download.
     sizes = {"total_size": plan.nbytes, "total_parameters": plan.parameters}
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
 
@@ -142,7 +142,7 @@ def _write_tensors(
 def _describe(
     description: dict[str, object], plan: ConversionPlan, recipe: ConversionConfig
 ) -> dict[str, object]:
-    """The config of the result."""
+    """Return the config of the result."""
     new = {key: value for key, value in description.items() if key != "_name_or_path"}
     if recipe.dtype is not None:
         fields = [name for name in ("dtype", "torch_dtype") if name in new] or ["torch_dtype"]
@@ -157,7 +157,7 @@ def _write_json(path: Path, value: dict[str, object]) -> None:
 
 
 def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> None:
-    """Raise if the largest tensor, as it is read and as it is written, is too much."""
+    """Raise if memory cannot hold the largest tensor before and after its conversion."""
     needed = max(2 * stored[tensor.source].nbytes + tensor.nbytes for tensor in plan.tensors)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:

@@ -1,10 +1,10 @@
-"""The files of a checkpoint that are the same after a conversion."""
+"""The files of a checkpoint that a conversion copies."""
 
 from pathlib import Path
 
 from tinyllm_qwen.errors import CheckpointError
 
-# By name: no pickle and no code comes along, whatever else a folder holds.
+# Files are copied by name, so that no pickle and no code is copied from the folder.
 _NAMES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -23,19 +23,19 @@ _NAMES = (
 
 
 def files_to_copy(folder: Path) -> list[Path]:
-    """The tokenizer, the chat template, the advice for generation and the license."""
+    """List the tokenizer, the chat template, the defaults for generation and the license."""
     return [folder / name for name in _NAMES if (folder / name).is_file()]
 
 
 def copy(file: Path, folder: Path) -> None:
-    """Copy what a file says, not its permissions, into a folder.
+    """Copy the contents of a file into a folder, without its permissions.
 
     Raises:
-        CheckpointError: if it cannot be read.
+        CheckpointError: if the file cannot be read.
         OSError: if the copy cannot be written.
     """
     try:
-        data = file.read_bytes()  # a tokenizer has ten megabytes
+        data = file.read_bytes()  # a tokenizer has 10 MB
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     (folder / file.name).write_bytes(data)

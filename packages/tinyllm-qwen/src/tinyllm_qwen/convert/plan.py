@@ -15,20 +15,20 @@ from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
 
-# A wrong choice of experts costs more than these few numbers: mlx-lm packs routers like this
-# whatever the format of the rest.
+# A wrong choice of experts costs more than the few bytes of a router. mlx-lm packs routers in this
+# format too, for any format of the other matrices.
 ROUTER_FORMAT = PackedFormat(group_size=64, bits=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTensor:
-    """A tensor of the model on its way to a file.
+    """A tensor of the model that will be written to a file.
 
     Attributes:
-        source: its name where it is read, without "model.".
-        dtype: of the numbers that are not codes, as safetensors spells it.
-        shape: of the numbers that it stands for.
-        packed: its format; None if it is not packed.
+        source: the name in the source checkpoint, without "model.".
+        dtype: the dtype of unpacked numbers and scales, in the spelling of safetensors.
+        shape: the shape of the numbers, before packing.
+        packed: the format of a packed tensor; None if it is not packed.
     """
 
     source: str
@@ -38,12 +38,12 @@ class PlannedTensor:
 
     @property
     def path(self) -> str:
-        """The module that it belongs to, by MLX's name."""
+        """The path of the tensor's module, in MLX's naming."""
         return mlx_name(self.source).removesuffix(".weight")
 
     @property
     def parts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The tensors of the file that it becomes, by name: dtype and shape of each."""
+        """The dtype and shape of each tensor in the file, by name."""
         name = mlx_name(self.source)
         if self.packed is None:
             return {name: (self.dtype, self.shape)}
@@ -58,29 +58,29 @@ class PlannedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts."""
+        """The size of all parts in bytes."""
         return sum(math.prod(shape) * DTYPE_BYTES[dtype] for dtype, shape in self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan:
-    """All tensors, in the order in which a token meets them, file by file."""
+    """All tensors file by file, in the order of computation."""
 
     shards: tuple[tuple[PlannedTensor, ...], ...]
 
     @property
     def tensors(self) -> tuple[PlannedTensor, ...]:
-        """All of them."""
+        """The tensors of all files."""
         return tuple(tensor for shard in self.shards for tensor in shard)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data, without headers."""
+        """The size of the data in bytes, without headers."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     @property
     def parameters(self) -> int:
-        """Numbers that the tensors stand for."""
+        """The number of parameters."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
@@ -89,7 +89,7 @@ class ConversionPlan:
         return tuple(t.path for t in self.tensors if t.packed is None and len(t.shape) > 1)
 
     def quantization(self, default: PackedFormat) -> dict[str, object]:
-        """The formats as config.json has them: the usual one, and the modules that differ."""
+        """Return the formats for config.json: the default, and the modules that differ."""
         routers = {
             tensor.path: {"group_size": ROUTER_FORMAT.group_size, "bits": ROUTER_FORMAT.bits}
             for tensor in self.tensors
@@ -100,25 +100,25 @@ class ConversionPlan:
 
 
 def mlx_name(source: str) -> str:
-    """The name of a tensor in an MLX checkpoint: the head is no part of "model"."""
+    """Return the name of a tensor in an MLX checkpoint: all but the head begin with "model."."""
     return source if source.startswith("lm_head.") else f"model.{source}"
 
 
 def make_plan(
     config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: ConversionConfig
 ) -> ConversionPlan:
-    """Decide for every tensor what becomes of it.
+    """Decide the format and the file of every tensor.
 
-    Packed are all matrices, the embedding, the head and the experts too, whose rows are whole
-    groups and that no pattern skips.
+    All matrices are packed, embedding, head and experts included, if their rows divide into groups
+    and no pattern skips them.
 
     Args:
-        config: of the checkpoint.
-        stored: its tensors, by name; `check_schema` has passed them.
-        recipe: the settings.
+        config: the config of the checkpoint.
+        stored: the tensors by name, checked by `check_schema`.
+        recipe: the settings of the conversion.
 
     Raises:
-        ValueError: if a pattern of the recipe matches no matrix, or nothing could be packed.
+        ValueError: if a pattern matches no matrix, or no matrix can be packed.
     """
     names = {dtype: name for name, dtype in MLX_DTYPES.items()}
     tensors = [
@@ -143,7 +143,7 @@ def make_plan(
 
 
 def _format(name: str, shape: tuple[int, ...], recipe: ConversionConfig) -> PackedFormat | None:
-    """The format of a tensor, as mlx-lm decides it; None if it is not packed."""
+    """Return the format of a tensor, by mlx-lm's rules; None if it is not packed."""
     path = mlx_name(name).removesuffix(".weight")
     if recipe.packed is None or len(shape) < 2 or _skipped(path, recipe):
         return None
@@ -157,7 +157,7 @@ def _skipped(path: str, recipe: ConversionConfig) -> bool:
 
 
 def _check_effect(tensors: list[PlannedTensor], recipe: ConversionConfig) -> None:
-    """Raise where a recipe asks for something that changes nothing."""
+    """Raise if a setting has no effect."""
     matrices = [tensor.path for tensor in tensors if len(tensor.shape) > 1]
     for pattern in recipe.skip:
         if not any(fnmatchcase(path, pattern) for path in matrices):

@@ -1,19 +1,19 @@
-"""Packing a large matrix some rows at a time."""
+"""Pack a large matrix some rows at a time."""
 
 import mlx.core as mx
 from tinyllm_ops import MLX, QuantizedTensor
 
 from tinyllm_qwen.config.quantization import PackedFormat
 
-# MLX computes the float modes on a CPU with 40 times the memory of what it packs.
+# On a CPU, MLX packs the float modes with 40 times the memory of the matrix.
 _NUMBERS = 1 << 20
 
 
 def pack_rows(weight: mx.array, packed: PackedFormat) -> list[mx.array]:
-    """Pack a matrix, or a stack of them, slice by slice: each row is packed by itself anyway.
+    """Pack a matrix or a stack of matrices slice by slice. Rows are packed independently.
 
     Returns:
-        Codes, scales, and in affine mode biases, as `mx.quantize` gives for the whole.
+        Codes, scales, and in affine mode biases, equal to `mx.quantize` of the whole.
     """
     columns = weight.shape[-1]
     matrix = weight.reshape(-1, columns)

@@ -1,4 +1,4 @@
-"""A cache of rank 0 that can go back no further than the caches of the other ranks."""
+"""A cache of rank 0 that can be trimmed only as far as the caches of all other ranks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tinyllm_qwen.config.qwen import QwenConfig
 
 
 class BoundedCache(KVCache):
-    """A cache that can trim as a `RotatingCache` of `size` tokens can, which another rank has.
+    """A cache that can be trimmed only as far as another rank's `RotatingCache` of `size` tokens.
 
     Attributes:
         cache: the keys and values.
-        size: tokens that the smallest ring of the other ranks keeps.
+        size: the number of tokens in the smallest ring of the other ranks.
     """
 
     def __init__(self, cache: KVCache, size: int) -> None:
@@ -33,13 +33,13 @@ class BoundedCache(KVCache):
 
     @property
     def offset(self) -> int:
-        """Tokens seen so far."""
+        """The number of tokens seen so far."""
         return self.cache.offset
 
     def update(
         self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
     ) -> tuple[Weight, Weight]:
-        """Append keys and values of L tokens, and return all that is stored."""
+        """Append keys and values of L tokens, and return all stored keys and values."""
         return self.cache.update(k, v)
 
     def attend(
@@ -79,13 +79,13 @@ def bounded(
     kv_bits: int | None = None,
     max_size: int | None = None,
 ) -> list[KVCache]:
-    """Bound the first cache if the layers of other ranks have smaller rings than those here.
+    """Bound the first cache if other ranks have smaller rings than this rank.
 
     Args:
-        caches: of the layers of this rank.
+        caches: the caches of this rank's layers.
         config: the architecture of the whole model.
-        kv_bits: of the caches, as `max_size`.
-        max_size: tokens that they keep.
+        kv_bits: the bits of quantized caches, as in `make_caches`.
+        max_size: the number of tokens that the caches keep, as in `make_caches`.
     """
     layers = range(config.num_hidden_layers)
     everywhere = _smallest(make_caches(config, layers, kv_bits=kv_bits, max_size=max_size))
@@ -96,6 +96,6 @@ def bounded(
 
 
 def _smallest(caches: Sequence[KVCache]) -> int | None:
-    """Tokens that the smallest ring keeps; None if there is none."""
+    """Return the number of tokens in the smallest ring; None if there is no ring."""
     sizes = (cache.max_size for cache in caches if isinstance(cache, RotatingCache))
     return min(sizes, default=None)

@@ -22,10 +22,10 @@ class CacheSpec:
     """The arguments of `Qwen.make_pages`, or of `Qwen.make_cache` if `num_pages` is None.
 
     Attributes:
-        kv_bits: width of quantized keys and values; None keeps them dense.
-        max_size: tokens that caches of one sequence keep; None for all.
-        num_pages: pages, None for caches of one sequence.
-        page_size: tokens a page.
+        kv_bits: the bits of quantized keys and values; None keeps them dense.
+        max_size: the number of tokens that caches of one sequence keep; None for all.
+        num_pages: the number of pages; None for caches of one sequence.
+        page_size: the number of tokens in a page.
     """
 
     kv_bits: int | None = None
@@ -45,17 +45,18 @@ class Forward:
     """One forward pass, or a change of the caches if there are no tokens.
 
     Attributes:
-        cache: the number of the caches. A rank that sees a number for the first time makes them.
+        cache: the number of the caches. A rank that sees a new number makes caches for it.
         spec: the kind of the caches.
         dropped: numbers of caches to free.
-        length: tokens that caches of one sequence keep before the pass; None for pages.
+        length: the length to which caches of one sequence are trimmed before the pass; None for
+            pages.
         copies: source and target of each page to copy before the pass.
-        tokens: ids `B L`; without any the caches are made and evaluated, and nothing is computed.
-        batch: where the tokens stand.
+        tokens: ids `B L`. Without tokens, the caches are made and evaluated, and no pass runs.
+        batch: the layout of the pass.
         output: the result wanted.
         last: for logits, the number of last positions to score; None for all.
         rows: for logits and best tokens, the rows to score; None for all.
-        k: for best tokens, how many.
+        k: for best tokens, the number of tokens.
     """
 
     cache: int
@@ -75,7 +76,7 @@ def encode(forward: Forward) -> bytes:
     """Write a command as one line. Fields that have their default value are left out.
 
     Raises:
-        ValueError: if the positions of the batch are an array and not those of a page table.
+        ValueError: if the positions of the batch are an array and there is no page table.
     """
     # Not `asdict`, which copies every number of a block table: ten times the time of JSON.
     content = {
@@ -108,7 +109,7 @@ def decode(line: bytes) -> Forward:
 
 
 def _encoded_batch(batch: Batch) -> dict[str, object]:
-    """The fields of a batch that the tokens and the caches do not imply."""
+    """Return the fields of a batch that the tokens and the caches do not imply."""
     if batch.pages is not None:
         return {"phase": batch.phase} | {name: getattr(batch.pages, name) for name in _TABLE}
     positions = batch.positions
@@ -136,7 +137,7 @@ def _forward(
     slot_mapping: Sequence[int] = (),
     **rest: object,
 ) -> Forward:
-    """Make a command of the fields of a line."""
+    """Make a command from the fields of a line."""
     caches = CacheSpec(**(spec or {}))  # type: ignore[arg-type]
     batch = None
     if tokens and caches.num_pages is None:

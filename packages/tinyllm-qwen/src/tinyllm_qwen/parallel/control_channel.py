@@ -23,7 +23,7 @@ class ControlChannel:
 
     A process that has died closes its connection, which is detected at once. A process that hangs,
     or whose machine is unplugged, stops sending: that is detected after `HEARTBEAT_TIMEOUT`
-    seconds. The same holds for a rank 0 that ends in good order while this process is in the middle
+    seconds. A rank 0 that ends in good order counts as lost too, if this process is in the middle
     of a computation that needs it.
 
     Attributes:
@@ -34,9 +34,10 @@ class ControlChannel:
         """Start to listen and to send heartbeats.
 
         Args:
-            connection: to the other process. The channel owns it from now on.
+            connection: the connection to the other process. The channel owns it from now on.
             rank: the number of the other process.
-            on_loss: called from a thread when the other process is lost, but not after `close`.
+            on_loss: a callback for the loss of the other process, called from a thread. It is not
+                called after `close`.
         """
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(HEARTBEAT_TIMEOUT)
@@ -72,12 +73,12 @@ class ControlChannel:
         return self._ended.is_set()
 
     def ignore_loss(self) -> None:
-        """Do not report the loss of the other process any more: this one is about to end."""
+        """Stop reporting the loss of the other process, because this process is about to end."""
         self._closed.set()
 
     def close(self) -> None:
         """Close the connection. Rank 0 announces it, so that the other ranks may end too."""
-        self.ignore_loss()  # first: the other process may end as soon as it is told
+        self.ignore_loss()  # first: the other process may end at once
         if self.rank:
             self.send(_END)
         with contextlib.suppress(OSError):  # the other process may have closed it already

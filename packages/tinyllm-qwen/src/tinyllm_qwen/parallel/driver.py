@@ -1,4 +1,4 @@
-"""The model of rank 0: each of its passes is computed by all ranks."""
+"""The model of rank 0. All ranks compute each of its passes."""
 
 import weakref
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 class Driver:
     """A `LanguageModel` that broadcasts each pass as a `Forward` command and then executes it.
 
-    A pass is computed at once, and not when its result is read: see `execute`.
+    A pass is computed at once, not lazily when its result is read: see `execute`.
     """
 
     def __init__(self, model: Qwen, channels: Sequence[ControlChannel]) -> None:
@@ -31,7 +31,7 @@ class Driver:
 
         Args:
             model: the part of the model that rank 0 has.
-            channels: to all other ranks.
+            channels: the channels to all other ranks.
         """
         self._model = model
         self._channels = channels
@@ -104,11 +104,11 @@ class Driver:
         self._run(Forward(number, spec, copies=pairs), pages)
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
-        """Bytes of one page in the process that has the most of them; see `Qwen.page_bytes`."""
+        """Return the bytes of one page in the process with most bytes; see `Qwen.page_bytes`."""
         return self._model.page_bytes(page_size, kv_bits=kv_bits)
 
     def weights(self) -> list[Weight]:
-        """The weights of rank 0."""
+        """List the weights of rank 0."""
         return self._model.weights()
 
     @property
@@ -133,17 +133,17 @@ class Driver:
 
     @property
     def num_layers(self) -> int:
-        """Layers of rank 0, each with a cache."""
+        """The number of layers in rank 0, each with a cache."""
         return self._model.num_layers
 
     @property
     def num_ranks(self) -> int:
-        """Processes that share the model."""
+        """The number of processes that share the model."""
         return self._model.num_ranks
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights of rank 0."""
+        """The size of the weights of rank 0 in bytes."""
         return self._model.nbytes
 
     def _number(self, cache: LayerCache, spec: CacheSpec) -> int:
@@ -169,10 +169,11 @@ class Driver:
         return known
 
     def _forward(self, tokens: mx.array, batch: Batch, caches: Sequence[LayerCache]) -> Forward:
-        """Describe a pass, after a check of all that could fail once the workers have begun.
+        """Describe a pass. Check everything that could fail after the workers have begun.
 
         Raises:
-            ValueError: if the caches are others, or the batch suits neither them nor the tokens.
+            ValueError: if the driver has not made the caches, or the batch does not suit the caches
+                or the tokens.
         """
         number, spec = self._cache_of(caches)
         if (batch.rows, batch.length) != tokens.shape:

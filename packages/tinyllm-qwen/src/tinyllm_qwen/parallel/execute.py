@@ -30,7 +30,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         The output that the command asks for; None if it has no tokens.
 
     Raises:
-        ValueError: if a cache cannot go back so far, or the batch does not suit the caches.
+        ValueError: if a cache cannot be trimmed that far, or the batch does not suit the caches.
     """
     for number in forward.dropped:
         caches.pop(number, None)  # caches that were never used have no counterpart here
@@ -43,7 +43,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         pages = [cache for cache in own if isinstance(cache, PagedCache)]
         model.copy_pages(pages, forward.copies)
     if forward.batch is None:
-        # Evaluated now, so that too many pages for the memory fail before the first request.
+        # Evaluated now, so that a lack of memory for the pages shows before the first request.
         mx.eval(_arrays(own))
         return None
     tokens = mx.array([list(row) for row in forward.tokens], dtype=mx.int32)
@@ -59,14 +59,14 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
 
 
 def arrays_of(result: Result) -> list[mx.array]:
-    """The arrays of a result."""
+    """List the arrays of a result."""
     if isinstance(result, BestTokens):
         return [result.tokens, result.scores, result.log_total]
     return [] if result is None else [result]
 
 
 def _trim(caches: Sequence[LayerCache], length: int) -> None:
-    """Forget the tokens that the driver has taken back."""
+    """Trim the tokens that the driver has trimmed."""
     for cache in caches:
         if isinstance(cache, KVCache) and cache.offset != length:
             cache.trim(length)

@@ -1,4 +1,4 @@
-"""The groups of processes that share a model, and the part of it that each has."""
+"""The groups of processes that share a model, and the part of each process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from tinyllm_qwen.parallel.partition import Partition
 
 @dataclass(frozen=True, eq=False)
 class ParallelGroups:
-    """The communicator of each kind of parallelism; the identity for those that are not used.
+    """The communicator of each kind of parallelism; the identity for unused kinds.
 
     Attributes:
         partitions: the part of the model that each rank has, by rank.
         ranks: all processes that share the model. They share its vocabulary.
         tensor: the processes that share each layer by heads, columns or experts.
-        pipeline: the processes that have some layers each.
+        pipeline: the processes that divide the layers among them.
     """
 
     partitions: Sequence[Partition]
@@ -27,12 +27,12 @@ class ParallelGroups:
 
     @classmethod
     def single(cls, config: QwenConfig) -> "ParallelGroups":
-        """The whole model in this process."""
+        """Make the groups of a whole model in this process."""
         return cls([Partition.whole(config)])
 
     @classmethod
     def of(cls, ranks: Communicator, partitions: Sequence[Partition]) -> "ParallelGroups":
-        """Several processes: by layers if the partitions say so, otherwise within each layer."""
+        """Make the groups of several processes that share the model as the partitions say."""
         if partitions[ranks.rank].by_layers:
             return cls(partitions, ranks, pipeline=ranks)
         return cls(partitions, ranks, tensor=ranks)

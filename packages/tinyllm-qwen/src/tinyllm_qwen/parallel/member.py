@@ -1,4 +1,4 @@
-"""This process as one of several that share a model."""
+"""The membership of this process in a group that shares a model."""
 
 import faulthandler
 import os
@@ -33,7 +33,7 @@ _RING_PATIENCE = 15
 LOSS_TIMEOUT = 2.0
 """Timeout, in seconds, for the control channels to report a lost rank after a failed all-reduce."""
 
-# Set by mlx.launch (and by a user, by hand), Open MPI, MPICH.
+# Set by mlx.launch (or by hand), by Open MPI and by MPICH.
 _RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
@@ -46,10 +46,10 @@ def launched_split(text: str) -> Split:
     """Parse the split of a model among the processes that a launcher has started.
 
     Args:
-        text: as a user types it; see `Split.parse`.
+        text: the text that a user types; see `Split.parse`.
 
     Raises:
-        ValueError: if it is not understood, or this process is not one of several.
+        ValueError: if the text is not valid, or this process is not one of several.
     """
     split = Split.parse(text)
     if split != HEADS and not is_launched():
@@ -62,12 +62,12 @@ def launched_split(text: str) -> Split:
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a group, with its control channels; a context that closes them.
+    """One rank of a group, with its control channels. Leaving the context closes them.
 
     Attributes:
         group: all ranks.
-        ranks: the same group, as layers use it.
-        channels: on rank 0 to all other ranks, on every other rank to rank 0.
+        ranks: the communicator of the group.
+        channels: the channels: on rank 0 to all other ranks, on every other rank to rank 0.
         split: the division of the model among the ranks.
     """
 
@@ -78,12 +78,12 @@ class Member:
 
     @classmethod
     def join(cls, on_loss: LossCallback, split: Split = HEADS) -> "Member | None":
-        """Find the other ranks.
+        """Join the other ranks.
 
-        If they do not come within `JOIN_TIMEOUT` seconds, this process ends with exit code 1.
+        If they do not join within `JOIN_TIMEOUT` seconds, this process ends with exit code 1.
 
         Args:
-            on_loss: called when a rank is lost; see `ControlChannel`.
+            on_loss: a callback for the loss of a rank; see `ControlChannel`.
             split: the division of the models that the ranks load.
 
         Returns:
@@ -95,7 +95,7 @@ class Member:
         hosts = os.environ.get("MLX_HOSTFILE")
         if hosts and Path(hosts).is_file() and not Path(hosts).read_text().strip():
             return None  # mlx.launch gives an empty hostfile to the only process that it starts
-        # MLX waits without releasing the GIL, so no other thread of Python could watch the time.
+        # MLX waits without releasing the GIL, so that no Python thread could enforce the timeout.
         with Path(os.devnull).open("w") as nowhere:
             faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=nowhere)
             try:
@@ -109,7 +109,7 @@ class Member:
 
     @property
     def is_driver(self) -> bool:
-        """True on rank 0, which drives the others."""
+        """True on rank 0, which drives the other ranks."""
         return self.ranks.rank == 0
 
     def load(
@@ -122,22 +122,22 @@ class Member:
         progress: Progress | None = None,
         compare_progress: Progress | None = None,
     ) -> tuple[Qwen, Tokenizer]:
-        """Load this rank's part of a model; all ranks have to, at about the same time.
+        """Load this rank's part of a model. All ranks must call this at about the same time.
 
         The ranks compare all bytes of their weight files, unless they read the same files of one
         machine.
 
         Args:
-            path_or_repo: as in `tinyllm_qwen.load`, as `ops`, `dtype` and `revision`.
+            path_or_repo: the checkpoint, as in `tinyllm_qwen.load`.
             ops: the implementation of the maths, or a `Backend`.
-            dtype: of the floating weights.
-            revision: branch, tag or commit of a repository.
-            progress: called with the bytes of this rank's part read so far and in all.
-            compare_progress: called with the bytes compared so far and in all, if the comparison
-                takes longer than the loading.
+            dtype: the dtype of the floating weights, as in `tinyllm_qwen.load`.
+            revision: the branch, tag or commit of a repository.
+            progress: a callback with the bytes of this rank's part read so far and in all.
+            compare_progress: a callback with the bytes compared so far and in all, if the
+                comparison takes longer than the loading.
 
         Returns:
-            The part, for `drive` on rank 0 and `work` on the others; and the tokenizer.
+            The part, for `drive` on rank 0 and `work` on the other ranks; and the tokenizer.
 
         Raises:
             CheckpointError, HubError: as `tinyllm_qwen.load`.
@@ -159,7 +159,7 @@ class Member:
         return model, tokenizer
 
     def drive(self, model: Qwen) -> Driver:
-        """Make the model of rank 0, whose passes are computed by all ranks."""
+        """Make the model of rank 0. All ranks compute its passes."""
         return Driver(model, self.channels)
 
     def work(self, model: Qwen) -> None:
@@ -168,10 +168,10 @@ class Member:
         work(model, channel.received())
 
     def await_loss(self) -> None:
-        """Wait until the control channels have reported a lost rank, after a failed computation.
+        """After a failed computation, wait until a control channel has reported a lost rank.
 
-        An all-reduce without one of its ranks fails at once, and does not know which one it was.
-        The channel to that rank knows, as soon as the system schedules its thread.
+        An all-reduce without one of its ranks fails at once, but does not report the lost rank.
+        The channel to that rank does, as soon as the system schedules its thread.
         """
         time.sleep(LOSS_TIMEOUT)
 
@@ -185,14 +185,15 @@ class Member:
         """Announce the end of this process, once its part of running computations is done.
 
         Raises:
-            RuntimeError: instead of an error that only says that rank 0 is gone, if rank 0 has
-                ended in good order.
+            RuntimeError: if rank 0 has ended in good order, instead of an error that only reports
+                the loss of rank 0.
         """
         failed = isinstance(error, RuntimeError)
         if failed:
             self.await_loss()
         elif isinstance(error, Exception):
-            # Other ranks may fail for the same reason: they shall report it, not the end of this.
+            # Other ranks may fail for the same reason: they should report the reason and not the
+            # end of this process.
             for channel in self.channels:
                 channel.ignore_loss()
             time.sleep(LOSS_TIMEOUT)
@@ -207,8 +208,8 @@ class Member:
 def _described_group() -> mx.distributed.Group:
     """Join the group that the environment describes.
 
-    A user who starts ranks by hand may need more time to get to the next machine than MLX's ring
-    waits.
+    Joining is tried again, because starting ranks by hand on several machines may take longer than
+    MLX's ring waits.
 
     Raises:
         RuntimeError: if the group cannot be made.

@@ -15,12 +15,12 @@ _EXPERTS = ".switch_mlp."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One rank's part: heads, columns of the MLP, experts, tokens of the vocabulary.
+    """The part of one rank: heads, columns of the MLP, experts, tokens of the vocabulary.
 
-    Query heads stay with their key/value head. Where there are fewer of those than ranks, several
-    ranks have the same one, and share its query heads. Other parts need not be equal either: they
-    differ by one unit at most, which is a head, an expert, or a group of a quantized matrix that
-    is cut along its columns, since a group has one scale.
+    Query heads stay with their key/value head. If there are fewer key/value heads than ranks,
+    several ranks have the same key/value head and share its query heads. Parts may differ by one
+    unit: a head, an expert, or a group of a quantized matrix that is cut along its columns. Groups
+    are not cut, because a group has one scale.
 
     Attributes:
         rank: the number of the process.
@@ -46,7 +46,7 @@ class Partition:
 
     @classmethod
     def whole(cls, config: QwenConfig) -> "Partition":
-        """The whole model, in one process."""
+        """Return the whole model as the part of one process."""
         return cls(
             rank=0,
             size=1,
@@ -129,7 +129,7 @@ class Partition:
         )
 
     def local(self, config: QwenConfig) -> QwenConfig:
-        """The architecture of this part, as if it were a model: the number of heads, the width."""
+        """Return the architecture of this part as a model: its numbers of heads and its width."""
         return replace(
             config,
             num_attention_heads=len(self.heads),
@@ -140,12 +140,12 @@ class Partition:
     def slices(
         self, name: str, shape: tuple[int, ...], config: QwenConfig
     ) -> tuple[range, ...] | None:
-        """The part of a tensor that this rank needs: a range for each axis.
+        """Return the part of a tensor that this rank needs: a range for each axis.
 
         Args:
-            name: of the tensor, as Hugging Face has it, less "model."; scales and biases of a
-                packed matrix are cut as the matrix is.
-            shape: of what is stored.
+            name: the tensor's Hugging Face name, less "model.". Scales and biases of a packed
+                matrix are cut like the matrix.
+            shape: the shape of the stored tensor.
             config: the whole model.
 
         Returns:
@@ -167,12 +167,12 @@ class Partition:
         if columns is None:
             return whole
         part, total = columns
-        # Packed columns are words, those of scales are groups: fewer than numbers, in proportion.
+        # Columns of codes are words and columns of scales are groups, in proportion to numbers.
         start, stop = (edge * shape[-1] // total for edge in (part.start, part.stop))
         return (*whole[:-1], range(start, stop))
 
     def _output(self, module: str, config: QwenConfig) -> range | None:
-        """The rows of a matrix that is cut by its output, or None."""
+        """Return the rows of a matrix that is cut by its output, or None."""
         if module in ("embed_tokens", "lm_head"):
             return self.vocabulary
         if module in ("gate_proj", "up_proj"):
@@ -182,7 +182,7 @@ class Partition:
         return _scaled(self.kv_heads, config.head_dim) if module in _KEYS else None
 
     def _input(self, module: str, config: QwenConfig) -> tuple[range, int] | None:
-        """The columns of a matrix that is cut by its input and their total number, or None."""
+        """Return the columns of a matrix that is cut by its input and their total, or None."""
         if module == "o_proj":
             head_dim = config.head_dim
             return _scaled(self.heads, head_dim), config.num_attention_heads * head_dim
@@ -190,7 +190,7 @@ class Partition:
 
 
 def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range, range]:
-    """Query heads, and the key/value heads that they attend to."""
+    """Return the query heads of a rank, and the key/value heads that they attend to."""
     kv_heads = config.num_key_value_heads
     per_kv = config.num_attention_heads // kv_heads  # H/Hkv
     unit = group // math.gcd(group, per_kv * config.head_dim)
@@ -207,7 +207,7 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
 
 
 def _share(what: str, total: int, unit: int, rank: int, size: int) -> range:
-    """Part `rank` of `size` of a range that is divided in units."""
+    """Return part `rank` of `size` of a range that is divided in units."""
     units, rest = divmod(total, unit)
     if units < size or rest:
         raise ValueError(_too_few(what, total, unit, size))
@@ -217,7 +217,7 @@ def _share(what: str, total: int, unit: int, rank: int, size: int) -> range:
 
 
 def _rows(total: int, rank: int, size: int) -> range:
-    """Part `rank` of the vocabulary: all as long as the first, but for the end of the last."""
+    """Return part `rank` of the vocabulary. All parts but the last are equally long."""
     each = -(-total // size)
     if (size - 1) * each >= total:
         raise ValueError(_too_few("tokens of the vocabulary", total, 1, size))
@@ -225,12 +225,12 @@ def _rows(total: int, rank: int, size: int) -> range:
 
 
 def _scaled(part: range, factor: int) -> range:
-    """The rows or columns of a range of heads."""
+    """Return the rows or columns of a range of heads."""
     return range(part.start * factor, part.stop * factor)
 
 
 def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
-    """Columns of the quantized groups of matrices of a name; 1 where none is packed."""
+    """Return the group size of the matrices of a name; 1 if none is packed."""
     groups: Iterable[int] = (
         packed.group_size
         for path, packed in formats.items()

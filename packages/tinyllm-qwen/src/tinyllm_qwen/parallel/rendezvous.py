@@ -1,4 +1,4 @@
-"""The control channels of a group: how rank 0 and the other ranks find each other."""
+"""The control channels of a group: rank 0 and the other ranks find each other."""
 
 import hmac
 import json
@@ -25,10 +25,11 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
 
     Args:
         ranks: the group.
-        on_loss: called when a rank is lost; see `ControlChannel`.
+        on_loss: a callback for the loss of a rank; see `ControlChannel`.
 
     Returns:
-        On rank 0 a channel to every other rank, by rank; on every other rank the one to rank 0.
+        On rank 0, a channel to every other rank, by rank. On every other rank, the channel to
+        rank 0.
 
     Raises:
         OSError: if the address is not one of this machine, or cannot be reached.
@@ -63,7 +64,7 @@ def agree(ranks: Communicator, fact: str) -> None:
     """Check that all ranks state the same fact.
 
     Raises:
-        ValueError: on every rank, if one of them states another.
+        ValueError: on every rank, if two ranks state different facts.
     """
     first, *others = [_text(codes) for codes in ranks.all_gather(_codes(fact))]
     for rank, other in enumerate(others, start=1):
@@ -75,7 +76,7 @@ def agree(ranks: Communicator, fact: str) -> None:
 
 
 def _broadcast(ranks: Communicator, text: str) -> str:
-    """Return the text of the one rank whose text is not empty."""
+    """Return the text of the rank with a text that is not empty."""
     return _text(ranks.all_reduce(_codes(text)))
 
 
@@ -93,7 +94,7 @@ def _text(codes: mx.array) -> str:
 def _own_host() -> str:
     """Return the address at which other ranks reach this machine.
 
-    It is the one that a launcher gives to MLX's backends, or the name of the machine.
+    It is the address that a launcher gives to MLX's backends, or the name of the machine.
     """
     named = os.environ.get("TINYLLM_LEADER")
     if named:
@@ -109,7 +110,7 @@ def _own_host() -> str:
 
 
 def _unreachable(problem: str, error: OSError) -> OSError:
-    """Make an error that says what to do."""
+    """Return an error with a remedy."""
     return OSError(
         f"{problem} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an "
         "address of its machine that the others reach"

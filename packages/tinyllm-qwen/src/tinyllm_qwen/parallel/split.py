@@ -40,4 +40,4 @@ class Split:
 
 
 HEADS = Split()
-"""The default."""
+"""The default division: by heads."""

@@ -61,7 +61,7 @@ class WeightComparison:
         ranks: all ranks.
         files: the weight files of this rank.
         readers: for each rank the rank that reads its files.
-        digests: of each file, once they are read; None if another rank reads the same files.
+        digests: the digest of each file, in progress; None if another rank reads the same files.
         cancelled: set to end the reading thread.
         bytes_read: bytes of the files read so far.
     """
@@ -77,7 +77,7 @@ class WeightComparison:
         """Wait for the digests of all ranks and compare them.
 
         Args:
-            progress: called with the bytes read so far and in all while this rank reads.
+            progress: a callback with the bytes read so far and in all while this rank reads.
 
         Raises:
             CheckpointError: if a file cannot be read.
@@ -128,7 +128,7 @@ class WeightComparison:
 
 
 def _identity(files: Sequence[Path]) -> bytes:
-    """Digest of the machine and of the files' places on its disks, without a look at the bytes."""
+    """Return a digest of the machine and of the files' places on its disks, not of their bytes."""
     digest = blake2b(_machine().encode(), digest_size=_DIGEST_BYTES)
     for path in files:
         try:
@@ -141,14 +141,14 @@ def _identity(files: Sequence[Path]) -> bytes:
 
 
 def _machine() -> str:
-    """Text that no two machines share: the id of this boot, or the name and a network address."""
+    """Return a text unique to this machine: the id of the boot, or name and network address."""
     try:
         return _BOOT_ID.read_text()
-    except OSError:  # Linux alone has it
+    except OSError:  # only Linux has it
         return f"{socket.gethostname()} {uuid.getnode()}"
 
 
 def _exchanged(ranks: Communicator, data: bytes) -> list[bytes]:
-    """The data of all ranks, which are equally long, by rank."""
+    """Return the data of all ranks by rank. The data must be equally long."""
     rows = ranks.all_gather(mx.array(list(data), dtype=mx.int32))
     return [bytes(cast(list[int], row.tolist())) for row in rows]

@@ -1,1 +1,1 @@
-"""From logits to the next token."""
+"""Sampling: the choice of the next token from the logits."""

@@ -1,4 +1,4 @@
-"""The likeliest tokens of a model, without the scores of all others."""
+"""The likeliest tokens of a model, without the scores of all other tokens."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class BestTokens:
     ) -> "BestTokens":
         """Find the k best tokens of the part of the vocabulary that begins with id `first`.
 
-        Among tokens that tie for the best place the first one is taken.
+        Among tokens that tie for the best place the first token is taken.
         """
         if k == 1:  # of equal scores `argmax` takes the first, `top_k` any
             found = ops.argmax(scores)[..., None]

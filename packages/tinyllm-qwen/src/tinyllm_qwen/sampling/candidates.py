@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Integer, UInt32
 from tinyllm_ops import REFERENCE, OpSet
 
 _SMALLEST_P = 1e-30
-"""Already keeps the best token alone; a smaller p would be 0 in float32 and keep none."""
+"""The least top-p. It keeps only the best token; a smaller p is 0 in float32 and keeps none."""
 
 PerRow = float | Sequence[float]
 """A setting: one number for all rows, or one number a row of `R N`."""
@@ -35,7 +35,7 @@ class Candidates:
     scores: Float[mx.array, "*batch N"]
 
     def top_k(self, k: int, ops: OpSet = REFERENCE) -> "Candidates":
-        """Keep the k best; all of them where k exceeds their number.
+        """Keep the k best candidates; all if k exceeds their number.
 
         Among scores that tie for the last place the OpSet chooses, so that exactly k remain.
         (vLLM keeps every token of the tie.)
@@ -95,7 +95,7 @@ class Candidates:
 
 @mx.vmap
 def _categorical(scores: mx.array, key: mx.array) -> mx.array:
-    """Draw a place from each row `N`, with the numbers that its key gives alone."""
+    """Draw an index from each row `N`, with the random numbers of the row's own key."""
     return mx.random.categorical(scores, key=key)
 
 
@@ -108,7 +108,7 @@ def _numbers(setting: PerRow) -> Sequence[float]:
 
 
 def _column(setting: PerRow) -> float | Float[mx.array, "R 1"]:
-    """The setting in a form that broadcasts over the candidates of a row."""
+    """Return the setting in a form that broadcasts over the candidates of a row."""
     if isinstance(setting, Sequence):
         return mx.array(list(setting), dtype=mx.float32)[:, None]
     return setting

@@ -1,32 +1,32 @@
-"""The settings by which a request's tokens are chosen, checked once."""
+"""The sampling settings of a request, checked once."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _GREEDY_BELOW = 1e-5
-"""Temperatures under this one are greedy, as in vLLM: scores divided by them leave float32."""
+"""Lower temperatures are greedy, as in vLLM, because scores divided by them overflow float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Settings of the sampler; the defaults are greedy decoding, unaltered.
+    """Settings of the sampler. The defaults are greedy decoding without penalties.
 
     Attributes:
-        temperature: Scores are divided by it; 0 (anything under 1e-5) takes the best token.
-        top_k: Draw from the k best tokens; 0 is off, more than there are is all of them.
-        top_p: Draw from the smallest set of best tokens whose mass reaches p; 1 is off.
-        min_p: Draw from tokens at least min_p times as likely as the best one; 0 is off.
-        repetition_penalty: Divides positive, multiplies negative scores of tokens in the prompt
-            or the output (CTRL, arXiv:1909.05858); 1 is off.
-        presence_penalty: Subtracted from the score of a token that the output contains.
-        frequency_penalty: Subtracted once for every time that the output contains the token.
-        logit_bias: Added to the scores of single tokens, by id; -inf bans one.
-        seed: The same seed gives the same tokens; None takes fresh entropy.
-        top_logprobs: How many of the most likely tokens to report beside the chosen one.
+        temperature: the divisor of the scores; 0 (anything under 1e-5) takes the best token.
+        top_k: the number of best tokens to draw from; 0 is off.
+        top_p: the probability mass of the best tokens to draw from; 1 is off.
+        min_p: the least probability of a token to draw, relative to the best token; 0 is off.
+        repetition_penalty: the divisor of positive scores, and the factor of negative scores, of
+            tokens in the prompt or the output (CTRL, arXiv:1909.05858); 1 is off.
+        presence_penalty: the number subtracted from the score of a token in the output.
+        frequency_penalty: the number subtracted for each occurrence of a token in the output.
+        logit_bias: the numbers added to the scores of single tokens, by id; -inf bans a token.
+        seed: the seed of the draws; the same seed gives the same tokens. None takes fresh entropy.
+        top_logprobs: the number of likeliest tokens to report beside the chosen token.
 
     Raises:
-        ValueError: A setting is out of its range, or NaN.
+        ValueError: if a setting is out of its range, or NaN.
     """
 
     temperature: float = 0.0

@@ -27,14 +27,14 @@ class Penalties:
         self.start(mx.zeros((0,), dtype=mx.int32))
 
     def start(self, prompt: Integer[mx.array, "L"]) -> None:
-        """Forget the last sequence and begin one after `prompt`, whose ids are all below V."""
+        """Forget the last sequence, and begin a new one after `prompt`, with ids below V."""
         in_prompt = mx.zeros((self._vocab_size,), dtype=mx.bool_)
         in_prompt[prompt] = True
         self._in_prompt = in_prompt
         self._output_counts = mx.zeros((self._vocab_size,), dtype=mx.int32)
 
     def __call__(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
-        """Return the scores with the three penalties taken off."""
+        """Return the scores with the three penalties applied."""
         scores = scores.astype(mx.float32)
         in_output = self._output_counts > 0
         if self._repetition != 1:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 @dataclass(frozen=True)
 class Sample:
-    """A token, or a token of each row, and the model's own opinion of it.
+    """A token, or a token of each row, and its log-probability in the model.
 
     Log-probabilities are of the model's own distribution, log_softmax of the logits as they came,
     before bias, penalties, temperature and filters: vLLM's default, `raw_logprobs`. They measure
@@ -18,10 +18,10 @@ class Sample:
     step's logits in memory for as long as the sample is held.
 
     Attributes:
-        token: The chosen id.
-        logprob: Its log-probability.
-        top_tokens: The most likely ids, best first; None unless asked for.
-        top_logprobs: Their log-probabilities.
+        token: the chosen id.
+        logprob: the log-probability of the chosen id.
+        top_tokens: the most likely ids, best first; None unless requested.
+        top_logprobs: the log-probabilities of the most likely ids.
     """
 
     token: Int[mx.array, "*batch"]

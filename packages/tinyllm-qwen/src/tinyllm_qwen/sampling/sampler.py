@@ -1,4 +1,4 @@
-"""From logits to the next token: of one sequence, and of many at once."""
+"""Sampling of the next token, for one sequence and for many at once."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ _RULED_OUT = -1e30
 
 
 class Sampler:
-    """Chooses the tokens of one sequence.
+    """A sampler of the tokens of one sequence.
 
     In float32, in vLLM's order (the docstring of vllm/v1/sample/sampler.py): logit bias,
     penalties; then the best token, or: temperature, min-p, top-k, top-p over what top-k left, and
@@ -32,26 +32,26 @@ class Sampler:
     Nothing here waits for the device. `Sample.token` can go into the next step's graph before it
     has been computed, and the penalties and random keys follow it there.
 
-    Random numbers come from a key of the sampler's own, split at every token, never from MLX's
-    global generator: a seed gives the same tokens whatever else runs in the process.
+    Random numbers come from a key of the sampler's own, split at every token, and never from MLX's
+    global generator. A seed therefore gives the same tokens beside any other work in the process.
 
     Attributes:
-        params: The settings of the request.
-        ops: The functions that search the logits.
+        params: the settings of the request.
+        ops: the functions that search the logits.
         adjusts: True if a bias or a penalty changes the scores.
-        steps: The steps that rows must share to be computed together; None for greedy ones.
+        steps: the steps that rows must share to be computed together; None for greedy decoding.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
         """Make a sampler that has seen no tokens.
 
         Args:
-            params: The settings of the request.
+            params: the settings of the request.
             vocab_size: V, the length of the logits.
-            ops: The functions that search the logits, as a rule the model's own.
+            ops: the functions that search the logits, as a rule the model's own.
 
         Raises:
-            ValueError: V is 0, or `logit_bias` names a token outside the vocabulary.
+            ValueError: if V is 0, or `logit_bias` names a token outside the vocabulary.
         """
         if vocab_size < 1:
             raise ValueError(f"vocab_size: expected at least 1, got {vocab_size}")
@@ -72,10 +72,10 @@ class Sampler:
         """Begin a sequence: forget the last one's tokens and draw again from the seed.
 
         Args:
-            prompt: The ids already in context, for the repetition penalty; perhaps none.
+            prompt: the ids already in context, for the repetition penalty; it may be empty.
 
         Raises:
-            ValueError: `prompt` is not one row of integers.
+            ValueError: if `prompt` is not one row of integers.
         """
         if prompt.ndim != 1 or not mx.issubdtype(prompt.dtype, mx.integer):
             raise ValueError(
@@ -91,12 +91,12 @@ class Sampler:
         """Choose the token after the position that gave these logits, and advance by it.
 
         Args:
-            logits: The model's scores, of any floating dtype.
-            allowed: The tokens to choose from; None allows all. One of them is chosen even if
-                `logit_bias` bans every one.
+            logits: the model's scores, of any floating dtype.
+            allowed: the tokens to choose from; None allows all. One of them is chosen even if
+                `logit_bias` bans all of them.
 
         Raises:
-            ValueError: `logits` is not one row of the vocabulary's length.
+            ValueError: if `logits` is not one row of the vocabulary's length.
         """
         if logits.shape != (self._vocab_size,):
             raise ValueError(f"logits: expected shape {(self._vocab_size,)}, got {logits.shape}")
@@ -107,8 +107,8 @@ class Sampler:
     def from_candidates(self, best: BestTokens) -> Sample:
         """Choose from the best tokens, at least `num_candidates` of them, and advance.
 
-        The token is the one that all scores would have given, but for scores that tie for the last
-        place: see `Candidates.top_k`.
+        The token is the same as from all scores, except if scores tie for the last place: see
+        `Candidates.top_k`.
         """
         token = choose([self], Candidates(best.tokens[None], best.scores[None]))[0]
         self.advance(token)
@@ -155,10 +155,10 @@ class Sampler:
             self._keys = mx.random.split(self._keys[0])
 
     def ahead(self, draft: Sequence[int]) -> list["Sampler"]:
-        """This sampler, and one for the position after each draft token.
+        """Return this sampler, and a sampler for the position after each draft token.
 
-        A token chosen by one of them is the token that this sampler chooses there if it has chosen
-        the draft tokens before.
+        Each of them chooses the token that this sampler would choose at that position after it had
+        chosen the draft tokens.
         """
         states = [self]
         for token in draft:
@@ -169,7 +169,7 @@ class Sampler:
         return states
 
     def _first_keys(self) -> UInt32[mx.array, "2 2"]:
-        """The key from which the next ones are split, and the key of the next token."""
+        """Return the key from which the next keys are split, and the key of the next token."""
         seed = self.params.seed
         return mx.random.split(mx.random.key(secrets.randbits(64) if seed is None else seed))
 
@@ -185,10 +185,10 @@ def choose(
     for all rows of the same k. Each row gets the token that its sampler chooses alone.
 
     Args:
-        samplers: One for each row.
-        candidates: The logits `R V`, or the best tokens of each row `R N`, at least
+        samplers: the sampler of each row.
+        candidates: the logits `R V`, or the best tokens of each row `R N`, at least
             `num_candidates` of its sampler.
-        allowed: The tokens to choose from, for each row; None allows all. For logits only.
+        allowed: the tokens to choose from, for each row; None allows all. For logits only.
     """
     masks = [None] * len(samplers) if allowed is None else allowed
     adjusted = {
@@ -221,7 +221,7 @@ def with_logprobs(
     top: int,
     ops: OpSet = REFERENCE,
 ) -> Sample:
-    """Report `token` and the `top` likeliest beside it; all V where `top` exceeds them."""
+    """Report `token` and the `top` likeliest tokens; all V if `top` exceeds V."""
     if isinstance(scores, BestTokens):
         is_chosen = scores.tokens == token[..., None]
         chosen = mx.where(is_chosen, scores.scores, -math.inf).max(axis=-1)
@@ -239,7 +239,7 @@ def with_logprobs(
 
 
 def take_rows(x: mx.array, rows: Sequence[int]) -> mx.array:
-    """Rows of x in ascending order; x itself if they are all of them."""
+    """Return rows of x, given in ascending order; x itself if they are all rows."""
     return x if len(rows) == len(x) else x[mx.array(list(rows))]
 
 

@@ -1,1 +1,1 @@
-"""From messages to token ids, and from token ids to text."""
+"""Conversion of messages to token ids, and of token ids to text."""

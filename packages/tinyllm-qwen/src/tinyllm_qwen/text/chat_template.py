@@ -1,4 +1,4 @@
-"""ChatTemplate: messages as the prompt text that a model was trained on."""
+"""Chat templates: render messages as the prompt text that a model was trained on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +27,9 @@ class ChatTemplate:
         """Keep the templates; each is compiled when it is first rendered.
 
         Args:
-            sources: templates by name. "default" is required; "tool_use", where there is one, is
-                for conversations with tools.
-            origin: the file that they come from, for errors.
+            sources: templates by name. "default" is required. "tool_use" is optional, for
+                conversations with tools.
+            origin: the file of the templates, for errors.
             variables: names that every render can use, such as `eos_token`.
 
         Raises:
@@ -48,13 +48,13 @@ class ChatTemplate:
     def from_folder(
         cls, folder: Path, variables: Mapping[str, object] | None = None
     ) -> "ChatTemplate | None":
-        """Read the template of the checkpoint in `folder`, None where it has none.
+        """Read the template of the checkpoint in `folder`; return None if it has none.
 
-        `chat_template.jinja` comes before `chat_template.json`, and that before the field of
-        `tokenizer_config.json`.
+        `chat_template.jinja` takes precedence over `chat_template.json`, and both over the field
+        of `tokenizer_config.json`.
 
         Raises:
-            CheckpointError: if the file that has it is broken.
+            CheckpointError: if the file with the template is broken.
         """
         path = folder / "chat_template.jinja"
         if exists_or_broken_link(path):
@@ -76,15 +76,15 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: object,
     ) -> str:
-        """The prompt for `messages`.
+        """Render the prompt for `messages`.
 
-        As in Hugging Face's, a field of a message that is None counts as absent, and what a
-        message says is put in as it is: a "<|im_end|>" in it will end its turn.
+        As in Hugging Face's implementation, a field of a message that is None counts as absent, and
+        the content of a message is not escaped: a "<|im_end|>" in it ends its turn.
 
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: end with the beginning of an assistant's turn.
+            add_generation_prompt: True to end with the beginning of an assistant's turn.
             variables: further variables of the template, such as `enable_thinking`.
 
         Raises:
@@ -127,7 +127,7 @@ def _read_text(path: Path) -> str:
 
 
 def _sources(fields: Fields) -> dict[str, str]:
-    """Templates by name, out of a string or a list of {"name": ..., "template": ...}."""
+    """Return templates by name, from a string or a list of {"name": ..., "template": ...}."""
     value = fields.raw("chat_template")
     if value is None:
         return {}
@@ -141,7 +141,7 @@ def _sources(fields: Fields) -> dict[str, str]:
 
 
 def _plain(value: object, where: str) -> object:
-    """A copy made of JSON's types alone: other objects have methods that a template could call."""
+    """Copy a value to JSON types: other objects have methods that a template could call."""
     if value is None or type(value) in (str, bool, int, float):
         return value
     if isinstance(value, str):

@@ -17,10 +17,10 @@ class Stats:
 
     Attributes:
         prompt_tokens: tokens of the prompt.
-        cached_tokens: how many of them were in the cache already.
+        cached_tokens: prompt tokens that were in the cache already.
         generated_tokens: tokens chosen, the end token included.
-        prefill_seconds: from the first `next` to the first token.
-        decode_seconds: from the first token to the latest, the caller's own time between them
+        prefill_seconds: the time from the first `next` to the first token.
+        decode_seconds: the time from the first token to the latest, the caller's own time
             included.
     """
 
@@ -37,7 +37,7 @@ class Stats:
 
     @property
     def decode_rate(self) -> float:
-        """Tokens a second after the first; 0 when there is no second one to time."""
+        """Tokens a second after the first token; 0 if there is no second token to time."""
         if self.generated_tokens < 2:
             return 0.0
         return (self.generated_tokens - 1) / max(self.decode_seconds, 1e-9)
@@ -45,18 +45,18 @@ class Stats:
 
 @dataclass(frozen=True)
 class Piece:
-    """One token, and the text that it completed.
+    """A token, and the text that it completed.
 
     Text is held back while a character is incomplete or while it may be the beginning of a stop
-    string, so a piece may have none, or that of several tokens.
+    string, so a piece may have no text, or the text of several tokens.
 
     Attributes:
-        text: what to show next.
+        text: the text to show next.
         token: the id chosen.
         finish_reason: None before the last piece; "stop" for an end token or a stop string,
-            "length" when the tokens ran out.
+            "length" after the most tokens.
         stats: counts and times, this token included.
-        sample: the token's log-probability and its rivals', still on the device.
+        sample: the log-probabilities of the token and of the likeliest ones, still on the device.
     """
 
     text: str
@@ -67,12 +67,12 @@ class Piece:
 
     @property
     def logprob(self) -> float:
-        """The log-probability that the model gave the token; computed when first asked for."""
+        """The log-probability that the model gave the token, computed at the first access."""
         return float(self.sample.logprob)
 
     @property
     def top_logprobs(self) -> list[tuple[int, float]]:
-        """The likeliest tokens and their log-probabilities, as many as the sampling asked for."""
+        """The likeliest tokens and their log-probabilities, `top_logprobs` of them."""
         tokens, logprobs = self.sample.top_tokens, self.sample.top_logprobs
         if tokens is None or logprobs is None:
             return []
@@ -80,7 +80,7 @@ class Piece:
 
 
 class OutputProcessor:
-    """Turns chosen tokens into text to show, and finds the end of the text.
+    """A converter of chosen tokens to text to show, which also finds the end of the text.
 
     Text is held back while a character is incomplete or while it may be the beginning of a stop
     string.
@@ -92,9 +92,9 @@ class OutputProcessor:
         """Start an empty text.
 
         Args:
-            tokenizer: knows the bytes of tokens, and which tokens end a text.
+            tokenizer: the tokenizer, with the bytes of tokens and the end tokens.
             stop: strings before which the text ends.
-            ignore_end: let the text go on after end tokens, which are not shown.
+            ignore_end: True to go on after end tokens, which are not shown.
 
         Raises:
             ValueError: if a stop string is empty.
@@ -121,10 +121,10 @@ class OutputProcessor:
         return (shown + self._rest(), "length") if ended else (shown, None)
 
     def _until_stop(self, text: str) -> tuple[str, bool]:
-        """The text that may be shown, and True if a stop string was met."""
+        """Return the text that may be shown, and True if a stop string was found."""
         return (text, False) if self._stops is None else self._stops.push(text)
 
     def _rest(self) -> str:
-        """The text that was held back."""
+        """Return the text that was held back."""
         shown, met = self._until_stop(self._stream.finish())
         return shown if met or self._stops is None else shown + self._stops.flush()

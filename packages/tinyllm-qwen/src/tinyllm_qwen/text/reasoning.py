@@ -10,7 +10,7 @@ class Segment:
     """A piece of text of one kind.
 
     Attributes:
-        text: what to show.
+        text: the text to show.
         thinking: True for reasoning, False for the answer.
     """
 
@@ -19,11 +19,11 @@ class Segment:
 
 
 class ReasoningParser:
-    """Splits `<think>...</think>` at the beginning of an answer from the rest.
+    """A parser that splits `<think>...</think>` at the beginning of an answer from the rest.
 
-    Tags count only where a model puts them, one pair before the answer: an answer that speaks of
-    `<think>` keeps it. Blank lines and spaces around the tags belong to neither part. How the text
-    is cut into pieces changes nothing.
+    Only one pair of tags before the answer counts: a `<think>` within the answer is part of it.
+    Blank lines and spaces around the tags belong to neither part. The result does not depend on the
+    division of the text into pieces.
     """
 
     def __init__(self, *, opened: bool = False) -> None:
@@ -68,7 +68,7 @@ class ReasoningParser:
         return self._segment(rest.rstrip() if thinking else rest, thinking=thinking)
 
     def _segment(self, text: str, *, thinking: bool) -> list[Segment]:
-        """The text as a segment, less the space before the first word of its part."""
+        """Return the text as a segment, less the space before the first word of its part."""
         if not self._begun:
             text = text.lstrip()
             self._begun = bool(text)

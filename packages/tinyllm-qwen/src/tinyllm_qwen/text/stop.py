@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Finds the first of several strings in text that comes in pieces, and shows no part of it.
+    """A search for the first of several strings, in text that comes in pieces.
 
-    The first is the one that is complete first; of several that are complete at the same
-    character the longest counts, so that the text ends before the earliest of their starts.
-    How the text is cut into pieces changes nothing.
+    No part of the string is shown. The first string is the string that is complete first. Of
+    several strings that are complete at the same character the longest counts, so that the text
+    ends before the earliest of their starts. The result does not depend on the division of the text
+    into pieces.
 
     This is the automaton of Aho and Corasick (1975). Its state stands for the longest end of the
-    text that a stop string begins with, which is just the text to hold back. A character costs
+    text that a stop string begins with, which is exactly the text to hold back. A character costs
     amortized constant time for any number of stop strings.
     """
 
@@ -44,7 +45,7 @@ class StopStrings:
         """Take the next piece of text.
 
         Returns:
-            The text that may now be shown, and True once a stop string has been met: nothing more
+            The text that may now be shown, and True once a stop string has been found: nothing more
             is shown then.
         """
         if self._met:
@@ -62,7 +63,7 @@ class StopStrings:
         return text[:end], False
 
     def flush(self) -> str:
-        """The text still held back, to be shown when generation ends for another reason."""
+        """Return the text still held back, to be shown when generation ends for another reason."""
         held, self._held, self._state = self._held, "", 0
         return held
 

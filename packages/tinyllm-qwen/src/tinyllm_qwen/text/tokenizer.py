@@ -1,4 +1,4 @@
-"""Tokenizer: text to token ids and back, as a checkpoint's tokenizer.json says."""
+"""The tokenizer of a checkpoint's tokenizer.json: text to token ids and back."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from tinyllm_qwen.text.tokenizer_files import has_panicked, read_backend, read_n
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The alphabet of byte-level BPE (GPT-2): a printable character for each byte."""
+    """Return the alphabet of byte-level BPE (GPT-2): the byte of each printable character."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -28,18 +28,18 @@ _BYTE_OF_CHARACTER = _byte_of_character()
 
 
 class IncrementalDetokenizer:
-    """Text of tokens that come one at a time, without ever showing half a character.
+    """A decoder of tokens that come one at a time, which never returns half a character.
 
-    A byte-level token is a run of bytes, and a character may spread over several tokens: bytes
-    are held back until they complete a character or can no longer do so. All pieces together, the
-    one from `finish` included, equal the decoding of all tokens at once.
+    A byte-level token is a run of bytes, and a character may spread over several tokens. Bytes are
+    held back until they complete a character or can no longer do so. All pieces together, including
+    the piece of `finish`, equal the decoding of all tokens at once.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         """Start a text.
 
         Args:
-            token_bytes: gives the bytes of a token; none for a token that is not to be shown.
+            token_bytes: a function that returns the bytes of a token; b"" for a hidden token.
         """
         self._token_bytes = token_bytes
         # As `tokenizers` does, one U+FFFD stands for each maximal subpart of a broken sequence
@@ -61,10 +61,10 @@ class Tokenizer:
     """A byte-level BPE tokenizer with its special tokens and chat template.
 
     Attributes:
-        eos_token_ids: tokens that end an answer, according to any of the checkpoint's files.
+        eos_token_ids: the tokens that end an answer, according to any of the checkpoint's files.
         bos_token_id: the token that begins a text; Qwen has none.
-        special_token_ids: tokens that steer and are not text, end tokens among them.
-        chat_template: None where the checkpoint is not made for conversations.
+        special_token_ids: control tokens, which are not text, end tokens included.
+        chat_template: the chat template; None if the checkpoint is not made for conversations.
     """
 
     def __init__(
@@ -109,23 +109,23 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id, added tokens included; a model may have more rows."""
+        """The largest id plus one, added tokens included. A model may have more rows."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """The token ids of `text`.
+        """Return the token ids of `text`.
 
-        As in Hugging Face's, a special token that is written out in `text` becomes that token,
-        whoever wrote it. A surrogate pair is one character; a lone surrogate, which UTF-8 cannot
-        express, becomes U+FFFD.
+        As in Hugging Face's implementation, a special token that is written out in `text` becomes
+        that token, in untrusted text too. A surrogate pair is one character. A lone surrogate,
+        which UTF-8 cannot express, becomes U+FFFD.
 
         Args:
             text: any text.
-            add_special_tokens: add the tokens that tokenizer.json puts around a text; Qwen
-                has none.
+            add_special_tokens: True to add the tokens that tokenizer.json puts around a text;
+                Qwen has none.
 
         Raises:
-            CheckpointError: if the pattern that cuts texts into words does not cope with this one.
+            CheckpointError: if the pattern that cuts texts into words fails on this text.
         """
         try:
             text.encode()
@@ -142,13 +142,13 @@ class Tokenizer:
             ) from None
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; bytes that are not UTF-8 become U+FFFD, unassigned ids nothing."""
+        """Return the text of `ids`. Invalid UTF-8 becomes U+FFFD; unassigned ids have no text."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that `token` stands for: for a special one, its text in UTF-8.
+        """Return the bytes of `token`: for a special token, its text in UTF-8.
 
-        An id that is not assigned has none: embeddings are often padded past the vocabulary.
+        An unassigned id has no bytes: embeddings are often padded past the vocabulary.
         """
         text = self._backend.id_to_token(token)
         if text is None:
@@ -159,7 +159,7 @@ class Tokenizer:
             return text.encode()
 
     def stream(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
-        """Start a detokenizer that gives the text of `decode`, token by token."""
+        """Start a detokenizer that returns the text of `decode`, token by token."""
         hidden = self.special_token_ids if skip_special_tokens else frozenset[int]()
         return IncrementalDetokenizer(
             lambda token: b"" if token in hidden else self.token_bytes(token)
@@ -174,13 +174,13 @@ class Tokenizer:
         enable_thinking: bool | None = None,
         **template_kwargs: object,
     ) -> str:
-        """The prompt for `messages`, by the chat template.
+        """Render the prompt for `messages` with the chat template.
 
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: end with the beginning of an assistant's turn.
-            enable_thinking: let the model think first; None leaves it to the template.
+            add_generation_prompt: True to end with the beginning of an assistant's turn.
+            enable_thinking: True to let the model think first; None for the template's default.
             template_kwargs: further variables of the template.
 
         Raises:
@@ -206,7 +206,7 @@ class Tokenizer:
         enable_thinking: bool | None = None,
         **template_kwargs: object,
     ) -> list[int]:
-        """The token ids of `render_chat`, whose arguments and errors it has."""
+        """Return the token ids of `render_chat`, with the same arguments and errors."""
         return self.encode(
             self.render_chat(
                 messages,

@@ -1,4 +1,4 @@
-"""The files that describe a tokenizer: tokenizer.json and what tokenizer_config.json adds to it."""
+"""The files of a tokenizer: tokenizer.json, and the additions of tokenizer_config.json."""
 
 from pathlib import Path
 
@@ -20,8 +20,8 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     """Read tokenizer.json, and the tokens that tokenizer_config.json adds.
 
     Raises:
-        CheckpointError: if a file is missing, broken or at odds with the other, or the tokenizer
-            is not byte-level.
+        CheckpointError: if a file is missing or broken, the two files contradict each other, or the
+            tokenizer is not byte-level.
     """
     path = folder / "tokenizer.json"
     if not exists_or_broken_link(path):
@@ -34,7 +34,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_buffer(data)
     except BaseException as error:
-        # The library raises Exception itself, and where it panics a class that is not one.
+        # The library raises plain Exception, and after a panic a class that is no Exception.
         if not isinstance(error, Exception) and not has_panicked(error):
             raise
         raise CheckpointError(
@@ -45,7 +45,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(
             f"{path}: expected a ByteLevel decoder, which every Qwen has, got {backend.decoder}"
         )
-    # As transformers does: a file may carry the settings of the run that saved it.
+    # As in transformers, because a file may contain the settings of the run that saved it.
     backend.no_truncation()
     backend.no_padding()
     _add_tokens(backend, folder / CONFIG)
@@ -53,12 +53,12 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Return True if the library panicked, which it did not foresee."""
+    """Return True if the library panicked (an unexpected error in its Rust code)."""
     return type(error).__name__ == "PanicException"
 
 
 def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
-    """The texts of the tokens that tokenizer_config.json names, by names such as "eos_token".
+    """Return the texts of the tokens in tokenizer_config.json, by names such as "eos_token".
 
     Raises:
         CheckpointError: if one of them is not a token of `backend`.
@@ -99,7 +99,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
         if content in ids:
             raise fields.error("added_tokens_decoder", f"{show(content)} under one id")
         ids[content] = index
-    backend.add_tokens(new)  # at once: the library sorts them all again each time
+    backend.add_tokens(new)  # in one call, because each call sorts all tokens
     for content, index in ids.items():
         if backend.token_to_id(content) != index:
             raise CheckpointError(

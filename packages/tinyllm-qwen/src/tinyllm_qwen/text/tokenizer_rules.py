@@ -1,7 +1,7 @@
-"""Limits of a tokenizer.json: the parts that a Qwen has, in bounded amounts.
+"""Limits for a tokenizer.json: the parts of Qwen's tokenizers, in bounded numbers.
 
-The library that runs it was written for trusted files. Parts that no Qwen has can make it end the
-whole process, and others repeat a text as often as the file likes.
+The library `tokenizers` was written for trusted files. Some parts, which no Qwen has, can end the
+whole process. Other parts repeat a text without limit.
 """
 
 import re
@@ -22,14 +22,14 @@ Part = Mapping[str, object]
 
 
 def check_tokenizer(document: Part, source: str) -> None:
-    """Refuse what the library would not survive, or what no byte-level tokenizer needs.
+    """Refuse parts that the library would not survive, or that no byte-level tokenizer needs.
 
     Args:
         document: the decoded tokenizer.json.
-        source: its name in an error.
+        source: the name of the file in an error.
 
     Raises:
-        CheckpointError: naming the part.
+        CheckpointError: if a part is refused; the message names the part.
     """
 
     def refuse(place: str, expected: str, value: object) -> CheckpointError:
@@ -66,7 +66,7 @@ def check_tokenizer(document: Part, source: str) -> None:
 
 
 def _parts(value: object, list_name: str) -> list[object]:
-    """The parts of a sequence, one level deep, or the one part that there is."""
+    """Return the parts of a sequence, one level deep, or the single part."""
     if value is None:
         return []
     if isinstance(value, dict) and value.get("type") == "Sequence":
@@ -78,8 +78,8 @@ def _parts(value: object, list_name: str) -> list[object]:
 def _check_model(model: Part, refuse: Callable[[str, str, object], CheckpointError]) -> None:
     if model.get("type") not in ("BPE", None):
         raise refuse("model.type", "BPE", model.get("type"))
-    # Texts around subwords, which byte-level tokens do not have, are cut off unchecked; a rate of
-    # dropout would make the same text other tokens every time.
+    # The library cuts off texts around subwords without a check, and byte-level tokens do not have
+    # them. Dropout would make the encoding of a text random.
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(name) not in (None, "", 0):
             raise refuse(f"model.{name}", "none", model.get(name))
@@ -97,7 +97,7 @@ def _check_model(model: Part, refuse: Callable[[str, str, object], CheckpointErr
 
 
 def _check_pattern(pattern: object, refuse: Callable[[str, str, object], CheckpointError]) -> None:
-    """Refuse an expression whose repetitions nest: its time would be exponential in the text."""
+    """Refuse nested repetitions, because their time would be exponential in the text."""
     text = pattern.get("Regex") if isinstance(pattern, dict) else None
     if not isinstance(text, str):
         return

@@ -1,1 +1,1 @@
-"""Render chat templates of strangers within limits of time and memory."""
+"""Render untrusted chat templates within limits of time and memory."""

@@ -1,8 +1,8 @@
 """The cost of the filters and methods of a template, estimated before they are called.
 
-Those whose result is hardly larger than what they are given are charged afterwards; here are the
-others. A cost is in characters, an upper bound and seldom a close one, and follows from the value
-and from all arguments in their order, named or not.
+Functions with a result hardly larger than their arguments are charged after the call. This module
+has the costs of the other functions. A cost is an upper bound in characters, seldom a close one. It
+follows from the value and from all arguments in their order, named or not.
 """
 
 import re
@@ -12,26 +12,27 @@ from tinyllm_qwen.text.sandbox.meter import ITEM
 
 Cost = Callable[[object, Sequence[object]], int]
 
-# Filters whose time is not bounded by their result, and which no chat template needs.
+# Filters that no chat template needs, and that may take long for a short result.
 WITHHELD_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmlattr"})
-# Methods of text and of integers, likewise: codecs that are quadratic, tables that grow a text.
+# Methods of strings and integers that no chat template needs: some codecs are quadratic, and
+# translation tables grow a text.
 WITHHELD_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})
 
 _HUGE = 1 << 40  # more than any render may spend
-_MAX_PRECISION = 1000  # digits: `round` computes that power of ten
+_MAX_PRECISION = 1000  # digits: `round` computes this power of ten
 _SPACES = [*"\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"]
 _SPACES += map(chr, range(0x2000, 0x200B))
 _NUMBERS = re.compile(r"\d+")
 
 
 def widths_in(layout: str) -> int:
-    """The sum of the numbers in a format, which bounds the widths that it asks for."""
+    """Return the sum of the numbers in a format, an upper bound of its widths."""
     numbers = _NUMBERS.findall(layout)
     return sum(int(number) if len(number) < 10 else _HUGE for number in numbers)
 
 
 def percent_cost(layout: object, values: Sequence[object]) -> int:
-    """The largest result of `layout % values`."""
+    """Return the largest possible length of `layout % values`."""
     if not isinstance(layout, str):
         return 0
     stars = layout.count("*") * _widest(values)
@@ -65,7 +66,7 @@ def _separators(value: object, given: Sequence[object]) -> int:
 
 
 def _pieces(value: object, given: Sequence[object]) -> int:
-    """An object for each piece of a text that is split, by its separator or by white space."""
+    """Return the cost of splitting a text by a separator or by white space: an object a piece."""
     if not isinstance(value, str):
         return 0
     separator = given[0] if given else None
@@ -82,7 +83,7 @@ def _power(_: object, given: Sequence[object]) -> int:
 
 
 def _characters(value: object, _: Sequence[object]) -> int:
-    """An object for each character of a text that is made into a list."""
+    """Return the cost of a list of the characters of a text: an object a character."""
     return len(value) * ITEM if isinstance(value, str) else 0
 
 

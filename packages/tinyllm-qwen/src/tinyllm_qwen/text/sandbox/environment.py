@@ -1,4 +1,4 @@
-"""TemplateEnvironment: Hugging Face's jinja2 environment for chat templates, with a meter."""
+"""Hugging Face's jinja2 environment for chat templates, with a meter."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ from tinyllm_qwen.text.sandbox.meter import ITEM, MAX_INTEGER_BITS, TemplateMete
 
 Function = Callable[..., object]
 
-# Filters that make text of any value: a list is charged as the text that it will be.
+# Filters that turn any value into text: a list is charged by the length of its text.
 _TEXT_FILTERS = frozenset(
     {"capitalize", "center", "e", "escape", "forceescape", "format", "indent"}
 )
@@ -69,13 +69,13 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return not withheld and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: object, attribute: str) -> Undefined:
-        """Replace an attribute that the sandbox withholds: an error if it is Python's own."""
+        """Replace an attribute that the sandbox withholds; raise if it is Python's own."""
         if attribute.startswith("_"):
             raise SecurityError(f"it reaches for {attribute[:80]!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
-        """`text.format` and `text.format_map`, metered; None for anything else."""
+        """Return `text.format` and `text.format_map` metered, and None for anything else."""
         if super().wrap_str_format(value) is None or not isinstance(value, BuiltinMethodType):
             return None
         layout, takes_mapping = str(value.__self__), value.__name__ == "format_map"
@@ -96,12 +96,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 args = (list(args[0]), *args[1:])
             cost = METHOD_COSTS.get(obj.__name__)
             self.meter.spend(cost(obj.__self__, [*args, *kwargs.values()]) if cost else 0)
-        # A macro sees its arguments as one value too, `varargs`.
+        # A macro can use all its arguments as one value, `varargs`.
         self.meter.spend_on((args, kwargs))
         return self.meter.spend_on(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Compute `left operator right`, having counted what it can come to."""
+        """Compute `left operator right`, after charging its largest possible result."""
         if operator == "*":
             for value, times in ((left, right), (right, left)):
                 if isinstance(value, str | list | tuple) and isinstance(times, int):
@@ -120,8 +120,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self.meter.spend_on(super().call_binop(context, operator, left, right))
 
     def _metered(self, name: str, function: Function) -> Function:
-        """A filter that counts what it is about to do, and then its result."""
-        # jinja2 puts a context before the value where the function bears this mark.
+        """Return a filter that charges its cost before the call and its result after it."""
+        # jinja2 passes a context before the value if the function has this attribute.
         place = 0 if getattr(function, "jinja_pass_arg", None) is None else 1
         cost = FILTER_COSTS.get(name)
 
@@ -142,7 +142,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _sum(
         self, items: Iterable[object], attribute: str | int | None = None, start: object = 0
     ) -> object:
-        """The sum of `items`, each step of it metered: lists add up to lists."""
+        """Sum `items`, with a charge for each step, because sums of lists are lists."""
         get = None if attribute is None else make_attrgetter(self, attribute)
         for item in items:
             term = item if get is None else get(item)
@@ -157,7 +157,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        """JSON as Hugging Face writes it, without escapes for HTML; charged piece by piece."""
+        """Write JSON like Hugging Face, without HTML escapes, charged piece by piece."""
         encoder = json.JSONEncoder(
             ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
@@ -170,14 +170,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _terms(values: object) -> Sequence[object]:
-    """The operands to the right of a `%`, one by one."""
+    """Return the operands to the right of a `%` as a sequence."""
     if isinstance(values, Mapping):
         return list(values.values())
     return values if isinstance(values, tuple) else [values]
 
 
 class _MeteredFormatter(SandboxedFormatter):
-    """`str.format` whose fields are charged one by one."""
+    """`str.format` with a charge for each field."""
 
     def __init__(self, environment: TemplateEnvironment) -> None:
         super().__init__(environment)

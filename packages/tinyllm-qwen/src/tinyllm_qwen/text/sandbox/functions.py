@@ -10,7 +10,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
-_MAX_DATE_LAYOUT = 1000  # characters; the C library makes up to 256 of each
+_MAX_DATE_LAYOUT = 1000  # characters; each becomes up to 256 in the C library
 
 
 class RefusalError(JinjaError):
@@ -18,10 +18,10 @@ class RefusalError(JinjaError):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`, which marks what the assistant says: for us its body, in a scope."""
+    """`{% generation %}`, which marks the assistant's text. It renders its body in a scope."""
 
     def __init__(self, environment: Environment) -> None:
-        """Claim the tag."""
+        """Register the tag."""
         super().__init__(environment)
         self.tags = {"generation"}
 
@@ -33,28 +33,28 @@ class GenerationTag(Extension):
 
 
 class SafeNamespace(Namespace):
-    """A namespace without names that Python looks up behind the sandbox's back.
+    """A namespace without the names that Python itself looks up, past the sandbox.
 
-    It is opaque as text: its contents can change after it was put into a list and charged.
+    Its text does not show its contents, which can change after it was put into a list and charged.
     """
 
     def __init__(self, /, *args: Mapping[str, object], **attributes: object) -> None:
-        """Take the first values, as `dict` does."""
+        """Take the initial values, like `dict`."""
         super().__init__()
         for name, value in dict(*args, **attributes).items():
             Namespace.__setitem__(self, _public(name), value)
 
     def __setitem__(self, name: str, value: object) -> None:
-        """Set `name`, as `{% set namespace.name = value %}` does."""
+        """Set `name`, for `{% set namespace.name = value %}`."""
         super().__setitem__(_public(name), value)
 
     def __repr__(self) -> str:
-        """The text of a namespace that a template prints."""
+        """Return a fixed text."""
         return "<Namespace>"
 
 
 def functions() -> dict[str, Callable[..., object]]:
-    """The functions that a template can call, by name."""
+    """Return the functions that a template can call, by name."""
     return {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
 
 

@@ -1,4 +1,4 @@
-"""Limits of a chat template: work, memory and time."""
+"""The limits of a chat template: work, memory and time."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,13 +6,13 @@ from typing import TypeVar
 
 from jinja2.exceptions import SecurityError
 
-# What one render may do: three seconds of steps, or 256 M characters in all of its values
-# together. A conversation of a thousand turns and a megabyte takes a twentieth of that.
+# The allowance of one render: three seconds of steps, or 256 M characters in all of its values
+# together. A conversation of a thousand turns and a megabyte takes a twentieth of it.
 STEPS = 1 << 19
 STEP = 512  # a step, in characters
 ITEM = 32  # an entry of a list, in characters: about the memory that it takes
-ESCAPE = 12  # characters that one can become where a list or a mapping is turned into text
-SECONDS = 10.0  # of the thread's own time: a busy machine stops no template
+ESCAPE = 12  # the most characters of an escape in the text of a list or a mapping
+SECONDS = 10.0  # of the thread's CPU time, so that a busy machine stops no template
 MAX_TEXT = 1 << 24  # characters of one value
 MAX_INTEGER_BITS = 4096
 
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class TemplateMeter:
-    """The allowance of one render; what exceeds it raises jinja2's SecurityError.
+    """The allowance of one render. Exceeding it raises jinja2's SecurityError.
 
-    A value is charged, with everything in it, when it is made. So no value that exists is larger
-    than the allowance, however often a list holds another, and no single operation on it is long;
-    between two of them the clock is looked at.
+    A value is charged, with everything in it, when it is made. So no value is larger than the
+    allowance, even if lists hold each other many times, and no single operation takes long. The
+    clock is checked between two operations.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing, so that the compiler works out no constants: they are unmetered."""
+        """Begin with no allowance, so that the compiler does not evaluate constants unmetered."""
         self._left = 0
         self._deadline = 0.0
 
@@ -44,7 +44,7 @@ class TemplateMeter:
             raise SecurityError(f"it takes more than {SECONDS:g} s")
 
     def spend_on(self, value: T) -> T:
-        """Count a step and all that `value` holds; give it back."""
+        """Count a step and everything in `value`; return `value`."""
         self.spend()
         self._weigh(value, 1)
         return value
@@ -56,18 +56,18 @@ class TemplateMeter:
             yield item
 
     def spend_on_text(self, value: T) -> T:
-        """Count what `value` comes to as text; give it back."""
+        """Count the length of `value` as text; return `value`."""
         self._weigh(value, ESCAPE if isinstance(value, list | tuple | Mapping) else 1)
         return value
 
     def spend_on_view(self, value: T) -> T:
-        """Count a part of a value: a slice is copied, but what is in it was charged before."""
+        """Count a slice of a value; return it. It is a copy, but its items were charged before."""
         entry = ITEM if isinstance(value, list | tuple) else 1
         self.spend(len(value) * entry if isinstance(value, list | tuple | str) else 0)
         return value
 
     def _weigh(self, value: object, factor: int) -> None:
-        """Charge `factor` times all that is in `value`, as often as it is in it."""
+        """Charge `factor` times everything in `value`. An item counts at each occurrence."""
         waiting = [value]
         while waiting:
             item = waiting.pop()

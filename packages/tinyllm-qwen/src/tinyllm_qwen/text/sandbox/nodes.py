@@ -1,21 +1,21 @@
-"""MeteredNodes: the meter in a template's syntax tree, where jinja2's sandbox has no hook."""
+"""The meter in a template's syntax tree, for the parts without a hook in jinja2's sandbox."""
 
 from jinja2 import Environment, nodes
 from jinja2.visitor import NodeTransformer
 
 
 class MeteredNodes(NodeTransformer):
-    """Puts filters that count around loops, comparisons, literals, subscripts and `a ~ b`."""
+    """Adds metering filters to loops, comparisons, literals, subscripts and `a ~ b`."""
 
     def __init__(self, environment: Environment) -> None:
-        """Compile for this environment, which has the filters."""
+        """Rewrite for an environment that has the filters."""
         self._environment = environment
 
     def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
-        """Rewrite a node after those below it."""
+        """Rewrite a node after its children."""
         node = self.generic_visit(node, *args, **kwargs)
         if isinstance(node, nodes.For):
-            # What a turn writes of the template's own text, into the buffer of a macro perhaps.
+            # The template's own text in one turn of the loop, perhaps in the buffer of a macro.
             text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
             node.iter = self._filtered(node.iter, "metered_items", nodes.Const(text))
         elif isinstance(node, nodes.Concat):

@@ -1,4 +1,4 @@
-"""SandboxedTemplate: a chat template compiled in jinja2's sandbox, its work metered.
+"""A chat template, compiled in jinja2's sandbox and metered.
 
 This module imports jinja2, which takes 0.1 s: import it where a template is rendered.
 """
@@ -20,9 +20,9 @@ class SandboxedTemplate:
 
     Blocks are trimmed, `break`, `continue` and `{% generation %}` are known, `tojson` does not
     escape HTML, and `raise_exception` and `strftime_now` are defined. Python's internals are out of
-    reach, values cannot be changed, and all work is metered: one that never ends, or that asks for
-    gigabytes, comes to an error. A few filters and methods that are of no use in a prompt and
-    cannot be metered (`urlize`, `wordwrap`, `encode`, ...) are withheld.
+    reach and values cannot be changed. All work is metered: a template that never ends, or that
+    asks for gigabytes, ends with an error. A few filters and methods that are of no use in a prompt
+    and cannot be metered (`urlize`, `wordwrap`, `encode`, ...) are withheld.
     """
 
     def __init__(self, source: str, origin: str) -> None:
@@ -30,7 +30,7 @@ class SandboxedTemplate:
 
         Args:
             source: the text of the template.
-            origin: the file that it comes from, for errors.
+            origin: the file of the template, for errors.
 
         Raises:
             CheckpointError: if the template is not valid jinja2.
@@ -48,17 +48,17 @@ class SandboxedTemplate:
             ) from None
         except (RecursionError, MemoryError, SyntaxError):
             raise CheckpointError(f"{origin}: the chat template is nested too deeply") from None
-        except ValueError as error:  # a number of thousands of digits, half a surrogate pair
+        except ValueError as error:  # thousands of digits, half a surrogate pair
             raise CheckpointError(f"{origin}: the chat template is broken: {error}") from None
         namespace = self._environment.make_globals(None)
         self._template = Template.from_code(self._environment, code, namespace)
 
     def render(self, variables: Mapping[str, object]) -> str:
-        """The text that the template makes of `variables`.
+        """Render the template with `variables`.
 
         Raises:
             TemplateError: if the template refuses the variables or fails on them.
-            CheckpointError: if it reaches for Python's internals or does not come to an end.
+            CheckpointError: if the template reaches for Python's internals or does not end.
         """
         pieces: list[str] = []
         with self._lock:
@@ -73,7 +73,7 @@ class SandboxedTemplate:
                     f"{self._origin}: the chat template was stopped ({error}): do not trust this"
                     " checkpoint, or replace its template"
                 ) from None
-            # A template is a program: on data that it did not expect it can raise anything.
+            # A template is a program: it can raise anything on unexpected data.
             except Exception as error:
                 raise TemplateError(
                     f"{self._origin}: the chat template fails on these messages:"
