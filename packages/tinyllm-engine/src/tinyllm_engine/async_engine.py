@@ -27,7 +27,7 @@ IDLE_SECONDS = 1.0
 """Time without requests after which buffers are freed that the next step would have reused."""
 
 MAX_FAILURES = 16
-"""Failed steps in succession after which the engine is closed: nothing it computes works."""
+"""Failed steps in succession after which the engine is closed."""
 
 
 class EngineClosedError(RuntimeError):
@@ -57,12 +57,12 @@ class AsyncEngine:
     def __init__(
         self, make: Callable[[], Engine], failing: Callable[[], None] | None = None
     ) -> None:
-        """Prepare; `start` begins.
+        """Prepare the engine; `start` loads the model.
 
         Args:
-            make: makes the engine, in the thread that will own it.
-            failing: called in that thread when the engine has failed, before its requests fail. It
-                can call `fail` first with a better reason.
+            make: the function that makes the engine, called in the thread that will own it.
+            failing: a callback in that thread after a failure of the engine, before its requests
+                fail. It can call `fail` first with a better reason.
         """
         self._make = make
         self._failing = failing
@@ -79,7 +79,7 @@ class AsyncEngine:
         self._thread: Thread | None = None
 
     async def start(self) -> None:
-        """Load the model; raises what loading raises."""
+        """Load the model. Errors of the loading are raised here."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         self._loop = loop
@@ -152,9 +152,9 @@ class AsyncEngine:
     async def embed(self, tokens: Sequence[int]) -> list[float]:
         """Return the embedding of a text: see `EmbeddingRequest`.
 
-        It is computed like a long prompt, one chunk between two steps, and one text after the
-        other: running requests are delayed no more by many texts than by one, and memory holds the
-        keys and values of one.
+        A text is computed like a long prompt, one chunk between two steps, and one text after the
+        other. Many texts therefore delay running requests no more than one text, and memory holds
+        the keys and values of one text.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -184,7 +184,7 @@ class AsyncEngine:
             await asyncio.to_thread(self._thread.join)
 
     def fail(self, reason: str) -> None:
-        """End at once although a step may never end; any thread may call it after `start`.
+        """End at once, even if a step never ends. Any thread may call this after `start`.
 
         Requests in progress fail, and the thread with the model is abandoned: a step that needs
         another process waits for ever when that process is gone.

@@ -56,9 +56,9 @@ class Engine:
 
     Attributes:
         model: the model.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         settings: limits and choices.
-        failures: steps that failed since the last one that did not.
+        failures: the number of failed steps since the last successful step.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Engine:
 
         Args:
             model: the model.
-            tokenizer: its tokenizer.
+            tokenizer: the model's tokenizer.
             settings: limits and choices.
             draft: a smaller model of the same tokenizer, which proposes `settings.speculation`
                 draft tokens; without it they come from the text itself (prompt lookup).
@@ -237,7 +237,7 @@ class Engine:
         return self._prefixes.save(path)
 
     def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
-        """Begin to compute an embedding, in chunks that take as long as those of prompts.
+        """Begin to compute an embedding, in chunks that take as long as the chunks of prompts.
 
         Raises:
             RequestError: if the text is empty or too long.

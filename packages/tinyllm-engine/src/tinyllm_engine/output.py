@@ -53,7 +53,7 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class Output:
-    """One token, and the text that it completes.
+    """A token, and the text that it completes.
 
     Attributes:
         text: the text to show next; empty while a character is incomplete or may begin a stop

@@ -52,12 +52,13 @@ class Request:
         priority: lower comes sooner. It moves a request ahead in the queue and does not let it
             starve others: see `Scheduler`.
         grammar: the language of the answer, or None.
-        logprobs: report the log-probability of each token chosen, also without `top_logprobs`.
-        ignore_end: go on after end tokens, as benchmarks want.
+        logprobs: True to report the log-probability of each token chosen, also without
+            `top_logprobs`.
+        ignore_end: True to go on after end tokens, for benchmarks.
 
     Raises:
-        RequestError: if the prompt is empty, `max_tokens` is below 1, or end tokens are ignored
-            with a grammar, whose texts they end.
+        RequestError: if the prompt is empty, `max_tokens` is below 1, or `ignore_end` is set with
+            a grammar, whose texts end with an end token.
     """
 
     prompt: Sequence[int]
@@ -91,8 +92,8 @@ class RequestState:
         request: the request.
         arrival: the number of requests before it.
         max_tokens: the most tokens to generate, within the model's context.
-        sampler: chooses tokens; it stands after the last one in `tokens`.
-        text: turns tokens into text.
+        sampler: the sampler, advanced to the last token in `tokens`.
+        text: the converter of tokens to text.
         constraint: the state of the grammar, or None.
         tokens: prompt and generated tokens.
         computed: the number of tokens whose keys and values are in the pages.
@@ -148,7 +149,7 @@ class RequestState:
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far."""
+        """The token counts so far."""
         return Usage(len(self.request.prompt), self.cached or 0, self.generated)
 
     @property

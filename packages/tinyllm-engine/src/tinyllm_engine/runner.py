@@ -21,18 +21,18 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
 
 Scores = Float[mx.array, "choices V"] | BestTokens
-"""The logits of each choice, or its best tokens where they decide it."""
+"""The logits of each choice, or its best tokens if they decide the choice."""
 
 
 class Runner:
     """Computes the chunks of a step. Holds tensors, and no policy.
 
-    Prompts go through the model as one row of T tokens, `1 T`, decoded tokens as T rows of one,
-    `T 1`. That is more than a shape: kernels compute the first kind in tiles of many tokens, the
-    second one a row at a time, and in either kind a token's result does not depend on the tokens
-    beside it. A request is prefilled and decoded at the same positions whatever the other requests
-    of the step are, so it gets the same answer. The weights are read twice in a step that does
-    both: that is nothing beside the arithmetic of a prompt.
+    Prompts go through the model as one row of T tokens, `1 T`, and decoded tokens as T rows of one
+    token, `T 1`. The two kinds have different kernels: prompts are computed in tiles of many
+    tokens, decoded tokens one row at a time. In both, a token's result does not depend on the
+    tokens beside it. A request is prefilled and decoded at the same positions in any batch, so it
+    gets the same answer. A step with both kinds reads the weights twice, which costs little beside
+    the arithmetic of a prompt.
     """
 
     def __init__(self, model: LanguageModel, caches: Sequence[PagedCache]) -> None:

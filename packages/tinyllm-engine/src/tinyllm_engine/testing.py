@@ -160,9 +160,9 @@ def run_schedule(
 
     Args:
         model: the model.
-        tokenizer: its tokenizer.
+        tokenizer: the model's tokenizer.
         prompts: the prompts to choose from.
-        oracle: gives the tokens that each request gets alone.
+        oracle: the source of the tokens that each request gets alone.
         seed: the seed of all random choices.
         draft: a draft model.
         requests: the number of requests.

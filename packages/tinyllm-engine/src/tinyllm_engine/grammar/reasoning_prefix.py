@@ -11,9 +11,9 @@ from jaxtyping import Bool
 class ReasoningPrefix:
     """Text up to and including an end mark, such as "</think>", in which most tokens are allowed.
 
-    There are two exceptions. If the prefix has an opening, such as "<think>", it begins with that,
-    so that no text passes for a prefix and gets around the grammar. And no token ends the mark and
-    goes on behind it, because the text behind the mark belongs to the grammar.
+    There are two exceptions. If the prefix has an opening, such as "<think>", the text must begin
+    with the opening, so that an answer cannot pass for a prefix and get around the grammar. And no
+    token may end the mark and go on behind it, because the text behind it belongs to the grammar.
 
     The state is a number: within the opening, the number of its bytes so far; behind it, the length
     of the opening plus the number of bytes of the mark that the text ends with, all of them once

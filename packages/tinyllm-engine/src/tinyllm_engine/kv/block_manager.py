@@ -79,7 +79,7 @@ class BlockManager:
         return len(self._cached)
 
     def pages_for(self, tokens: int) -> int:
-        """Return the number of pages that hold so many tokens."""
+        """Return the number of pages that hold `tokens` tokens."""
         return -(-tokens // self.page_size)
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:

@@ -16,13 +16,12 @@ _ENOUGH = 4 << 30
 class PagePool:
     """Memory for keys and values, taken once: a page holds the same positions in all layers.
 
-    The layers of a draft model are layers like any other: their keys and values are of the same
-    tokens.
+    The pages of a draft model's layers hold the keys and values of the same tokens.
 
     Attributes:
         num_pages: pages that requests can hold.
-        page_bytes: bytes of one page, in all layers of both models; with several ranks, in the one
-            that has the most.
+        page_bytes: bytes of one page, in all layers of both models; with several ranks, on the rank
+            with most bytes.
         caches: one for each layer.
         draft_caches: one for each layer of the draft model.
     """
@@ -36,7 +35,8 @@ class PagePool:
         """Take the memory.
 
         Raises:
-            ValueError: if it is too little for one page, or `kv_bits` does not suit the model.
+            ValueError: if the memory is too little for one page, or `kv_bits` does not suit the
+                model.
         """
         self._settings = settings
         self._model = model
@@ -58,7 +58,7 @@ class PagePool:
     def renew(self) -> None:
         """Replace all pages by new, empty ones, in the same two lists.
 
-        After a step that failed the old ones may hold a graph whose inputs were given away.
+        After a failed step, the old pages may hold a graph whose inputs were given away.
         """
         for caches in (self.caches, self.draft_caches):
             caches.clear()  # before the new ones are made: there is no memory for both

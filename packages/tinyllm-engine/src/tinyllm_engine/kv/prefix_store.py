@@ -31,16 +31,16 @@ class PrefixStore:
     """Saves the registered pages to a file, and loads them into the prefix cache after a restart.
 
     The file is a safetensors file (github.com/huggingface/safetensors): a row of bytes for the
-    hash of each page, and the pages of each array of each layer, least recently used first. A file
-    that is wrong stops no engine: the log says what is wrong, and the prefix cache starts empty.
+    hash of each page, and the pages of each array of each layer, least recently used first. An
+    invalid file does not stop the engine: the reason is logged, and the prefix cache starts empty.
     """
 
     def __init__(self, pages: BlockManager, caches: Sequence[PagedCache], identity: str) -> None:
         """Refer to the pages of an engine.
 
         Args:
-            pages: their allocation.
-            caches: their contents, one cache a layer.
+            pages: the allocation of pages.
+            caches: the contents of pages, one cache a layer.
             identity: everything that decides the contents of a page. Files of another identity are
                 ignored.
         """
@@ -51,7 +51,7 @@ class PrefixStore:
     def save(self, path: Path) -> int:
         """Write all registered pages, at most `max_cached` of them.
 
-        They are gathered in memory first, which takes as much again as they do. A file that exists
+        The pages are gathered in memory first, which takes as much memory again. An existing file
         is replaced in one step.
 
         Returns:

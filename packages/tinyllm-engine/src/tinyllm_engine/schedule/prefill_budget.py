@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _FEWEST = 32
-"""Below it the weights are read for almost nothing."""
+"""The fewest tokens of a step: with fewer, reading the weights takes most of the time."""
 
 _WEIGHT = 0.3
 """The weight of the latest step in the average."""

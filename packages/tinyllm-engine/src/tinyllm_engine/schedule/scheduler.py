@@ -24,9 +24,9 @@ class Scheduler:
     long one, and no stream of short prompts starves a long one.
 
     Requests are ranked by arrival; a level of priority counts as `PATIENCE` arrivals. The first in
-    rank is admitted first. When pages run out, the last in rank frees its pages and waits again,
-    with all tokens that it has got (preemption). Since a rank never changes, every request's turn
-    comes.
+    rank is admitted first. When pages run out, the last in rank frees its pages, keeps its
+    generated tokens, and waits again (preemption). Since a rank never changes, every request's
+    turn comes.
 
     Attributes:
         pages: the allocation of pages.
@@ -147,7 +147,7 @@ class Scheduler:
     def _allocate(
         self, request: RequestState, found: list[int], copies: list[tuple[int, int]]
     ) -> bool:
-        """Share the pages found, and allocate the others; return False if there are too few."""
+        """Share the pages found, and allocate the rest; return False if there are too few."""
         pages, length = self.pages, len(request.tokens)
         pages.acquire(found)
         # The last token goes through the model in any case, to choose the next. Where its page is
@@ -226,12 +226,12 @@ def _forget_pages(request: RequestState) -> None:
 
 
 def _rank(request: RequestState) -> int:
-    """The order of turns."""
+    """Return the rank of a request; the lowest is admitted first."""
     return request.arrival + PATIENCE * request.request.priority
 
 
 def _left(request: RequestState) -> int:
-    """The number of tokens still to be prefilled."""
+    """Return the number of tokens still to be prefilled."""
     return request.prefill_end - request.computed
 
 

@@ -20,7 +20,7 @@ _FEW = 8
 
 
 class DraftModel:
-    """A small model that continues each text greedily; the large one verifies all of it at once.
+    """A small model that continues each text greedily. The large model verifies the continuation.
 
     Speculative decoding (Leviathan et al. 2023). The small model's keys and values are in pages of
     its own with the large model's numbers, so that block tables and the prefix cache serve both.
@@ -46,9 +46,9 @@ class DraftModel:
         Args:
             model: the small model.
             caches: its pages, one cache a layer.
-            progress: the tokens computed in each page: none yet.
+            progress: the record of the tokens computed in each page, still empty.
             reserve: allocates the pages for the first tokens of a request, if there are enough.
-            vocab_size: of the tokenizer; ids above it are never proposed.
+            vocab_size: the vocabulary size of the tokenizer; ids above it are never proposed.
             prefill_tokens: the most missing tokens that are computed in a step.
         """
         self.acceptance = Acceptance()
@@ -58,8 +58,8 @@ class DraftModel:
         self._rows = model.config.vocab_size
         self._vocab_size = vocab_size
         self._prefill_tokens = prefill_tokens
-        # The end of the tokens that were computed for the latest drafts. Rejected ones are computed
-        # again for the next draft, or cut by a step that goes on without.
+        # The end of the tokens that were computed for the latest drafts. Rejected draft tokens are
+        # computed again for the next draft, or cut by a step without a draft.
         self._written: dict[RequestState, int] = {}
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:

@@ -9,7 +9,7 @@ class DraftProgress:
     """For each page, the number of its first tokens that the draft model has computed too.
 
     The pages are the model's, and so are their block hashes: a page is found again when the model
-    has filled it, whether the draft model has or not. Missing tokens are computed before the next
+    has filled it, even if the draft model has not. Missing tokens are computed before the next
     draft, by the first request that needs them.
     """
 

@@ -13,15 +13,15 @@ _POOR = 0.3
 """The acceptance rate below which draft tokens cost more than they save."""
 
 _PAUSE = 32
-"""Tokens without draft tokens after that."""
+"""Tokens that a request decodes without draft tokens after its rate fell below the limit."""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes draft tokens, which the next step verifies beside the last token.
+    """A source of draft tokens, which the next step verifies beside the last token.
 
-    Lossless whatever is proposed (Leviathan et al. 2023, in the form in which the request's own
-    sampler chooses each token, and a draft token is accepted if it is the token chosen): see
+    Speculation is lossless for any draft tokens (Leviathan et al. 2023). The request's own sampler
+    chooses each token, and a draft token is accepted if it is the token chosen: see
     `RequestState.accept`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Acceptance:
 
     Attributes:
         drafted: draft tokens verified so far.
-        accepted: the number of them that were accepted.
+        accepted: draft tokens accepted so far.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class PromptLookup:
             request.draft[:] = self._continuation(request, limit)
 
     def follow(self, step: Step) -> None:
-        """Do nothing: the tokens are all that this drafter needs."""
+        """Do nothing: this drafter needs only the tokens."""
 
     def forget(self, request: RequestState) -> None:
         """Drop the state kept for a request."""
@@ -50,10 +50,10 @@ class PromptLookup:
         self.acceptance.forget(request)
 
     def reset(self) -> None:
-        """Do nothing: no page is of this drafter."""
+        """Do nothing: this drafter has no pages."""
 
     def _continuation(self, request: RequestState, limit: int) -> list[int]:
-        """Return the tokens that followed an earlier occurrence of the last ones."""
+        """Return the tokens that followed an earlier occurrence of the last tokens."""
         tokens = request.tokens
         index = self._indices.setdefault(request, _Index())
         for end in range(max(index.seen, _GRAM), len(tokens)):
