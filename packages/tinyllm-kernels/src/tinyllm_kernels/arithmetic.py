@@ -40,7 +40,7 @@ class Arithmetic:
         """Choose the kernels for the device, and the dtype that suits it.
 
         On a Mac's GPU these are the Metal kernels, on any other GPU MLX's operations. On a CPU they
-        are the native kernels, or MLX's where there are none, and then float32, since MLX's 16-bit
+        are the native kernels, or MLX's if there are none, and then float32, since MLX's 16-bit
         arithmetic is slower and less exact there. Otherwise the dtype is the checkpoint's own.
 
         Args:

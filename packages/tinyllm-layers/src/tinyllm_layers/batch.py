@@ -12,13 +12,13 @@ from tinyllm_ops import PageTable, Phase, Positions
 class Batch:
     """The layout of a pass over `rows` x `length` tokens, made once and passed to every layer.
 
-    With caches of their own, each row is a sequence and its tokens follow those in the cache.
+    With a cache for each row, a row is a sequence and its tokens follow the tokens in the cache.
     With pages, `pages` says which tokens belong to which sequence: in the prefill phase all tokens
     are one row, `1 T`; in the decode phase each token is a row, `T 1`.
 
     Attributes:
         phase: "prefill" or "decode". It chooses the kernels: a token has the same bits in every
-            pass of one phase, alone or beside others.
+            pass of one phase, alone or in a batch.
         rows: B.
         length: tokens a row, L.
         positions: the positions of the tokens in their sequences, for RoPE.

@@ -26,7 +26,7 @@ NATIVE_OPS: dict[str, object] = {
     "quantize": MLX.quantize,
     "norm_rope": None,
 }
-"""The ops that native layers compute themselves. Layers with others of these ops are not native."""
+"""The ops that native layers compute. A layer in which one of them is replaced is not native."""
 
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 

@@ -3,8 +3,8 @@
 Head dims are 64, 80, 96 and 128, pages are dense or affine codes. MLX computes the other head dims
 and formats, one sequence after the other.
 
-The kernels are those of dense attention (`attention/decode.py` and `attention/tiles.py` have their
-sizes), with a block table between a key's number and its address:
+The kernels of dense attention are used with a block table between a key's number and its address.
+`attention/decode.py` and `attention/tiles.py` have their sizes.
 
 - Prefill, one launch: tiles of 32 query rows. The host launches exactly the tiles that there are.
   Each threadgroup finds the sequence of its tile by a prefix sum over the sequences.

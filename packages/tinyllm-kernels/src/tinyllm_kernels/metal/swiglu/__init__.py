@@ -1,6 +1,6 @@
 """SwiGLU, one number for each thread.
 
-A thread reads two numbers and writes one, beside those of its neighbors. Threads share nothing, so
+A thread reads two numbers and writes one, next to its neighbors' numbers. Threads share nothing, so
 any size of full groups does. A number of any dtype costs one exponential in float32 and is rounded
 once. No threadgroup memory.
 """
