@@ -27,21 +27,21 @@ def device(request: pytest.FixtureRequest) -> Iterator[mx.Device]:
 
 @pytest.fixture(params=OPSETS, ids=lambda opset: opset.name)
 def ops(request: pytest.FixtureRequest, device: mx.Device) -> OpSet:
-    """One implementation, on one device."""
+    """Run a test with each implementation on each device."""
     opset: OpSet = request.param
     return opset
 
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
 def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Each dtype that the contract names."""
+    """Run a test with each dtype of the contract."""
     chosen: mx.Dtype = request.param
     return chosen
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """See what a user sees: under pytest the signatures' own run-time check would speak first."""
+    """Turn off the run-time check of signatures, which users do not have."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

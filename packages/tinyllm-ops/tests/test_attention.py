@@ -135,7 +135,7 @@ def test_multiplies_the_scores_by_the_given_scale(
     assert_close(ops.attention(q, k, v, scale=scale), expected(q, k, v, scale=scale))
 
 
-def test_rows_that_see_nothing_are_zeros(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_rows_without_visible_keys_are_zeros(ops: OpSet, dtype: mx.Dtype) -> None:
     q, k, v = qkv((2,), (4, 2), (5, 3), 16, dtype)
     causal = ops.attention(q, k, v, mask="causal")  # the first two queries stand before every key
     assert_close(causal, expected(q, k, v, mask="causal"))
@@ -199,7 +199,7 @@ def test_a_large_finite_mask_is_no_infinity_in_any_dtype(ops: OpSet, dtype: mx.D
 
 @pytest.mark.parametrize("lengths", [(0, 3), (3, 0), (0, 0)])
 @pytest.mark.parametrize("batch", [(), (2,), (0,)])
-def test_gives_zeros_or_nothing_for_no_tokens(
+def test_no_keys_give_zeros_and_no_queries_give_an_empty_result(
     ops: OpSet, dtype: mx.Dtype, lengths: tuple[int, int], batch: tuple[int, ...]
 ) -> None:
     q, k, v = qkv(batch, (4, 2), lengths, 64, dtype)

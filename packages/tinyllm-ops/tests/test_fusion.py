@@ -154,7 +154,7 @@ def test_a_replaced_fusion_drops_only_the_fusions_that_stand_for_it(
 
 
 def test_the_warning_points_to_the_line_that_replaces_the_op(tmp_path: Path) -> None:
-    """In a process of its own: under pytest, run-time type checks add frames."""
+    """Run in a process of its own, because run-time type checks under pytest add frames."""
     script = tmp_path / "own.py"
     script.write_text(
         "from dataclasses import replace\n"

@@ -74,7 +74,7 @@ def test_takes_any_shape(
 
 
 @pytest.mark.parametrize("lead", [(0,), (2, 0), (0, 3)])
-def test_gives_no_rows_for_no_rows(ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...]) -> None:
+def test_no_rows_give_an_empty_result(ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...]) -> None:
     x = mx.zeros((*lead, 64), dtype)
     w = normal((5, 64), dtype, seed=1)
     for weight in (w, quantize(w)):
@@ -82,7 +82,7 @@ def test_gives_no_rows_for_no_rows(ops: OpSet, dtype: mx.Dtype, lead: tuple[int,
         assert (y.shape, y.dtype) == ((*lead, 5), dtype)
 
 
-def test_of_no_inputs_is_the_bias(ops: OpSet) -> None:
+def test_no_inputs_give_the_bias(ops: OpSet) -> None:
     bias = mx.array([1.0, -2.0])
     y = ops.linear(mx.zeros((3, 0)), mx.zeros((2, 0)), bias)
     assert_close(y, np.array([[1.0, -2.0]] * 3))

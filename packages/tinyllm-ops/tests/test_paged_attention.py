@@ -93,7 +93,7 @@ def test_tokens_of_one_text_as_sequences_of_one_query_are_as_one_chunk(
 
 
 @pytest.mark.parametrize("sequences", [[], [(0, 3)], [(0, 0), (0, 9)]], ids=str)
-def test_no_tokens_give_nothing(ops: OpSet, sequences: list[tuple[int, int]]) -> None:
+def test_no_tokens_give_an_empty_result(ops: OpSet, sequences: list[tuple[int, int]]) -> None:
     table = page_table(sequences, 4, seed=0)
     q, k, v = inputs(table, mx.float32)
     assert ops.paged_attention(q, k, v, table).shape == (0, 4, 32)

@@ -11,7 +11,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\s+prints\s+```text\n(.*?)```", READM
 
 
 @pytest.mark.parametrize(("example", "output"), EXAMPLES, ids=["ops", "pages"])
-def test_the_examples_print_what_the_readme_says(example: str, output: str) -> None:
+def test_the_examples_print_the_output_in_the_readme(example: str, output: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, check=True
     )

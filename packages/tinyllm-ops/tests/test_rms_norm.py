@@ -53,7 +53,7 @@ def test_eps_is_inside_the_root(ops: OpSet) -> None:
     assert_close(y, np.full((1, 4), 1e-4))
 
 
-def test_of_zeros_is_zeros(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_zeros_give_zeros(ops: OpSet, dtype: mx.Dtype) -> None:
     y = ops.rms_norm(mx.zeros((2, 8), dtype), mx.ones(8, dtype), 1e-5)
     assert_close(y, np.zeros((2, 8)))
 

@@ -10,7 +10,7 @@ def test_signatures_are_checked_at_run_time_under_pytest(ops: OpSet) -> None:
         ops.swiglu(mx.zeros((2, 3)), mx.zeros((3, 2)))
 
 
-def test_the_fixture_unchecked_lets_the_contract_speak(ops: OpSet, unchecked: None) -> None:
+def test_the_fixture_unchecked_turns_off_the_signature_check(ops: OpSet, unchecked: None) -> None:
     with pytest.raises(ValueError, match=r"up: expected shape \(2, 3\), got \(3, 2\)"):
         ops.swiglu(mx.zeros((2, 3)), mx.zeros((3, 2)))
 

@@ -34,7 +34,9 @@ def test_names_the_worst_index() -> None:
         ([1.0, 1.0], [math.nan, 1.0]),
     ],
 )
-def test_infinities_and_nan_must_stand_in_place(actual: list[float], expected: list[float]) -> None:
+def test_infinities_and_nan_must_be_in_the_same_places(
+    actual: list[float], expected: list[float]
+) -> None:
     with pytest.raises(AssertionError, match=r"infinities and NaN differ; at \(0,\)"):
         assert_close(mx.array(actual), np.array(expected))
     assert_close(mx.array(expected), np.array(expected))

@@ -37,7 +37,7 @@ def expected(stored: Weight, rows: Weight, pages: PageTable) -> np.ndarray:
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("page", [1, 4, 16])
-def test_rows_stand_at_their_slots_and_all_else_is_as_before(
+def test_rows_are_written_to_their_slots_and_nothing_else_changes(
     device: mx.Device, dtype: mx.Dtype, form: tuple[str, int, int] | None, page: int
 ) -> None:
     pages = page_table([(5, 5), (3, 20), (1, 9), (0, 7)], page, seed=2)
