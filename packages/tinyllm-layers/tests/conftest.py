@@ -30,21 +30,21 @@ def device(request: pytest.FixtureRequest) -> Iterator[mx.Device]:
 
 @pytest.fixture(params=OPSETS, ids=lambda opset: opset.name)
 def ops(request: pytest.FixtureRequest, device: mx.Device) -> OpSet:
-    """One implementation, on one device."""
+    """Run a test with each implementation on each device."""
     opset: OpSet = request.param
     return opset
 
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
 def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Each dtype that the contract names."""
+    """Run a test with each dtype of the contract."""
     chosen: mx.Dtype = request.param
     return chosen
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Turn off the run-time check of signatures, which users do not have: ours speak then."""
+    """Turn off the run-time check of signatures, which users do not have."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -52,7 +52,7 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def projection() -> Callable[..., Weight]:
-    """Random weights `O I` under which numbers keep their size."""
+    """Make random weights `O I` under which activations keep their magnitude."""
 
     def make(
         rows: int, columns: int, dtype: mx.Dtype = mx.float32, *, seed: int, bits: int | None = None

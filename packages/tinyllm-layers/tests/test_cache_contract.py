@@ -68,7 +68,7 @@ def run(
 
 
 def state(cache: LayerCache) -> list[object]:
-    """All that a cache holds."""
+    """Return everything that a cache holds."""
     offset = cache.offset if isinstance(cache, KVCache) else None
     return [offset, cache.nbytes, *(np.array(array).tolist() for array in cache.arrays)]
 

@@ -1,4 +1,4 @@
-"""The chunks into which a text is cut change nothing: one oracle for all of them."""
+"""The division of a text into chunks changes nothing: one oracle for all chunkings."""
 
 from collections.abc import Callable
 
@@ -129,7 +129,7 @@ def test_growing_by_a_step_loses_nothing(
     opset=st.sampled_from(OPSETS),
 )
 @settings(max_examples=15)
-def test_going_back_to_a_prefix_is_as_if_the_rest_had_never_been(
+def test_after_a_trim_the_trimmed_tokens_have_no_effect(
     attend: Attend,
     random_qkv: RandomQKV,
     kind: str,

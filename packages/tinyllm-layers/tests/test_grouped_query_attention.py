@@ -48,7 +48,7 @@ def test_reads_quantized_weights_as_the_numbers_they_stand_for(
     assert_close(layer(x), oracle.attention(exact(x), layer))
 
 
-def test_of_quantized_weights_equals_its_dequantized_self(ops: OpSet) -> None:
+def test_quantized_weights_equal_dequantized_weights(ops: OpSet) -> None:
     layer = random_attention(64, 6, 2, 32, pack=packed(4), ops=ops)
 
     def dense(w: Weight) -> mx.array:
@@ -136,7 +136,7 @@ def test_the_phase_of_the_batch_reaches_every_op_that_rounds_by_it(ops: OpSet) -
             assert phases == [phase] * 5
 
 
-def test_of_no_tokens_is_no_tokens(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_no_tokens_give_an_empty_result(ops: OpSet, dtype: mx.Dtype) -> None:
     layer, cache = random_attention(24, 4, 2, 10, dtype=dtype, ops=ops), DenseCache()
     y = layer(mx.zeros((2, 0, 24), dtype), cache=cache)
     assert (y.shape, y.dtype, cache.offset) == ((2, 0, 24), dtype, 0)
@@ -191,9 +191,7 @@ def test_refuses_positions_that_rope_was_not_made_for(ops: OpSet) -> None:
         (Batch.at(0, 2, 5), r"positions: expected a slice of 4 positions, got slice\(0, 5"),
     ],
 )
-def test_refuses_tokens_that_are_not_those_of_the_batch(
-    ops: OpSet, batch: Batch, words: str
-) -> None:
+def test_refuses_tokens_that_do_not_fit_the_batch(ops: OpSet, batch: Batch, words: str) -> None:
     layer, cache = random_attention(24, 4, 2, 10, ops=ops), DenseCache()
     with pytest.raises(ValueError, match=words):
         layer(mx.zeros((2, 4, 24)), batch, cache)

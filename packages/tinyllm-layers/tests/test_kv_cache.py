@@ -121,7 +121,7 @@ def test_trims_to_no_more_than_it_has_seen(
     assert cache.offset == 6
 
 
-def test_a_turned_ring_goes_back_to_nothing_but_itself(
+def test_a_turned_ring_can_be_trimmed_to_its_own_length_only(
     attend: Attend, random_qkv: RandomQKV
 ) -> None:
     cache = RotatingCache(8, keep=2)
@@ -136,7 +136,7 @@ def test_a_turned_ring_goes_back_to_nothing_but_itself(
 
 
 @pytest.mark.parametrize(("max_size", "keep"), [(4, 4), (4, 5), (4, -1), (1, 4)])
-def test_a_rotating_cache_refuses_to_keep_all_it_has(max_size: int, keep: int) -> None:
+def test_a_rotating_cache_refuses_to_keep_all_its_tokens(max_size: int, keep: int) -> None:
     words = f"keep: expected 0 to {max_size - 1}, got {keep}"
     with pytest.raises(ValueError, match=words):
         RotatingCache(max_size, keep)
@@ -149,7 +149,7 @@ def test_a_rotating_cache_refuses_to_keep_all_it_has(max_size: int, keep: int) -
         (8, 48, r"group_size: expected one of \(32, 64, 128\), got 48"),
     ],
 )
-def test_a_quantized_cache_refuses_what_mlx_does_not_define(
+def test_a_quantized_cache_refuses_formats_that_mlx_does_not_define(
     bits: int, group_size: int, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

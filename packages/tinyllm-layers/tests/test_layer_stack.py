@@ -237,7 +237,7 @@ def test_several_replaced_ops_are_one_warning() -> None:
     assert len(caught) == 1
 
 
-def test_preparing_weights_is_leaving_them_unless_a_backend_says_otherwise() -> None:
+def test_weights_are_unchanged_unless_a_backend_prepares_them() -> None:
     backend, _ = counting_backend()
     table = mx.ones((2, 2))
     weights = {"w": table}

@@ -48,7 +48,9 @@ def test_attention_over_the_pages_of_many_sequences(
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_new_keys_are_packed_as_the_others_are(ops: OpSet, dtype: mx.Dtype, bits: int) -> None:
+def test_new_keys_are_packed_in_the_format_of_the_pages(
+    ops: OpSet, dtype: mx.Dtype, bits: int
+) -> None:
     layer = random_attention(48, 4, 2, 32, dtype=dtype, ops=ops)
     table = page_table(CHUNKS, PAGE, seed=5)
     batch = Batch.paged(table, "prefill")
@@ -145,7 +147,7 @@ def test_copies_pages(random_qkv: RandomQKV, bits: int | None) -> None:
 
 
 @pytest.mark.parametrize("pair", [(0, 6), (6, 0), (-1, 0), (0, -1)])
-def test_copies_no_page_that_there_is_not(pair: tuple[int, int]) -> None:
+def test_refuses_to_copy_a_page_that_does_not_exist(pair: tuple[int, int]) -> None:
     cache = PagedCache.empty((6, 2, 4, 16), mx.float32)
     with pytest.raises(ValueError, match=r"pairs: expected pages from 0 to 5, got \[\(1, 2\), "):
         cache.copy([(1, 2), pair])
@@ -222,7 +224,7 @@ def test_refuses_a_batch_without_a_page_table(ops: OpSet) -> None:
     ("pages", "words"),
     [([4], "block_tables: expected pages"), ([2**31], "block_tables"), ([-1], "block_tables")],
 )
-def test_no_table_names_a_page_that_there_is_not(pages: list[int], words: str) -> None:
+def test_a_table_refuses_a_page_that_does_not_exist(pages: list[int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PageTable.of([(pages, 0, 3)], num_pages=4, page_size=PAGE)
 

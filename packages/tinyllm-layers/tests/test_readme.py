@@ -6,7 +6,7 @@ from pathlib import Path
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_example_of_the_readme_prints_what_it_says() -> None:
+def test_the_example_prints_the_output_in_the_readme() -> None:
     text = README.read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (promised,) = re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

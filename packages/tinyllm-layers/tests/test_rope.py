@@ -52,7 +52,7 @@ def test_an_array_holds_the_position_of_each_token(ops: OpSet, positions: list[i
     assert_close(y, oracle.rope(exact(x), np.array(positions), 500.0))
 
 
-def test_of_no_rows_is_no_rows(ops: OpSet) -> None:
+def test_no_rows_give_an_empty_result(ops: OpSet) -> None:
     assert RoPE(8, 4, ops=ops)(mx.zeros((0, 2, 3, 8)), offsets=[]).shape == (0, 2, 3, 8)
 
 
@@ -65,7 +65,7 @@ def test_equals_mlx_nn(ops: OpSet, traditional: bool, offset: int) -> None:
     assert_close(ours, exact(theirs.swapaxes(1, 2)))
 
 
-def test_of_no_tokens_is_no_tokens(ops: OpSet) -> None:
+def test_no_tokens_give_an_empty_result(ops: OpSet) -> None:
     assert RoPE(8, 4, ops=ops)(mx.zeros((2, 0, 3, 8))).shape == (2, 0, 3, 8)
 
 

@@ -11,7 +11,7 @@ def test_signatures_are_checked_at_run_time_under_pytest() -> None:
         table(mx.zeros((2,)))
 
 
-def test_the_fixture_unchecked_lets_the_contract_speak(unchecked: None) -> None:
+def test_the_fixture_unchecked_turns_off_the_signature_check(unchecked: None) -> None:
     table = Embedding(4, 3, mx.zeros((4, 3)))
     with pytest.raises(ValueError, match=r"ids: expected an integer dtype, got .*float32"):
         table(mx.zeros((2,)))

@@ -21,7 +21,7 @@ def some_mask(kind: str, length: int, keys: int) -> mx.array | str | None:
 @pytest.mark.parametrize(("heads", "bits"), [(1, None), (3, None), (3, 8), (40, None)])
 @pytest.mark.parametrize(("length", "keys"), [(5, 5), (3, 7), (7, 3), (1, 1)])
 @pytest.mark.parametrize("kind", ["none", "causal", "random", "boolean"])
-def test_lets_each_head_gather_what_it_may_see(
+def test_each_head_attends_to_its_visible_keys(
     ops: OpSet,
     dtype: mx.Dtype,
     projection: Callable[..., Weight],
@@ -59,7 +59,7 @@ def test_equals_mlx_nn(ops: OpSet, masked: bool) -> None:
 
 
 @pytest.mark.parametrize(("length", "keys"), [(0, 3), (0, 0), (2, 0)])
-def test_of_nothing_is_zeros(ops: OpSet, length: int, keys: int) -> None:
+def test_no_keys_give_zeros(ops: OpSet, length: int, keys: int) -> None:
     weights = [normal((8, 8), seed=i) for i in range(4)]
     kv = mx.ones((2, keys, 8))
     y = SimpleMultiHeadAttention(8, 2, *weights, ops=ops)(mx.ones((2, length, 8)), kv, kv)

@@ -34,7 +34,7 @@ def test_trimmed_tokens_are_overwritten() -> None:
     assert_close(buffer.filled, np.concatenate([exact(first)[:, :3], exact(second)], axis=1))
 
 
-def test_an_empty_one_has_nothing_to_read() -> None:
+def test_an_empty_buffer_cannot_be_read() -> None:
     assert TokenBuffer().arrays == []
     with pytest.raises(ValueError, match="the buffer is empty: append to it before reading it"):
         _ = TokenBuffer().filled
@@ -57,7 +57,7 @@ def test_trims_to_no_more_than_it_has(length: int) -> None:
         (mx.zeros((2, 1, 4), mx.float16), r"x: expected dtype .*float32, got .*float16"),
     ],
 )
-def test_neither_broadcasts_nor_casts_what_is_appended(
+def test_appended_tokens_are_neither_broadcast_nor_cast(
     unchecked: None, x: mx.array, words: str
 ) -> None:
     buffer = TokenBuffer()
