@@ -60,14 +60,14 @@ def native(ops: Backend) -> ModuleType:
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
 def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Each dtype that the contract names."""
+    """Run a test with each dtype of the contract."""
     chosen: mx.Dtype = request.param
     return chosen
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """See what a user sees: under pytest the signatures' own run-time check would speak first."""
+    """Turn off the run-time check of signatures, which users do not have."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

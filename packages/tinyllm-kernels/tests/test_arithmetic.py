@@ -81,7 +81,7 @@ def test_a_gpu_computes_with_metal_kernels_on_a_mac_and_with_mlx_elsewhere(
     assert (Arithmetic.choose().device, asked) == ("gpu", [name])
 
 
-def test_metal_where_there_is_none_is_an_error_that_says_so(
+def test_requesting_absent_metal_is_an_error_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
@@ -89,13 +89,13 @@ def test_metal_where_there_is_none_is_an_error_that_says_so(
         Arithmetic.choose(ops="metal")
 
 
-def test_what_is_asked_for_is_chosen() -> None:
+def test_a_requested_backend_and_dtype_are_chosen() -> None:
     chosen = Arithmetic.choose("reference", "bfloat16")
     assert (chosen.ops, chosen.dtype, chosen.note) == (REFERENCE, mx.bfloat16, "")
 
 
 @pytest.mark.parametrize("choice", [{"ops": "cuda"}, {"dtype": "int8"}])
-def test_an_unknown_name_is_refused_with_those_there_are(choice: dict[str, str]) -> None:
+def test_an_unknown_name_is_refused_with_the_known_names(choice: dict[str, str]) -> None:
     (name,) = choice
     with pytest.raises(ValueError, match=f"{name}: expected one of auto, "):
         Arithmetic.choose(**choice)

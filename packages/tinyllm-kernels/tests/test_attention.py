@@ -95,7 +95,7 @@ def test_keys_of_a_ring_may_stand_in_any_order(ops: OpSet, dtype: mx.Dtype) -> N
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v)))
 
 
-def test_a_row_that_sees_nothing_is_zero(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_a_row_without_visible_keys_is_zero(ops: OpSet, dtype: mx.Dtype) -> None:
     q, k, v = qkv((1, 2, 1, 6, 4, 16), dtype)
     y = ops.attention(q, k, v, None, "causal")  # the first two queries come before every key
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
@@ -104,7 +104,7 @@ def test_a_row_that_sees_nothing_is_zero(ops: OpSet, dtype: mx.Dtype) -> None:
     assert (ops.attention(q, k, v, None, mask) == 0).all().item()
 
 
-def test_keys_of_a_cache_are_read_where_they_lie(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_keys_of_a_cache_are_read_in_place(ops: OpSet, dtype: mx.Dtype) -> None:
     buffers = [normal((2, 3, 64, 32), dtype, seed=seed) for seed in (1, 2)]
     k, v = (buffer[:, :, 4:41] for buffer in buffers)
     q = normal((2, 5, 6, 32), dtype, seed=3).swapaxes(1, 2)
@@ -132,7 +132,7 @@ def test_scores_far_apart_do_not_overflow(ops: OpSet, dtype: mx.Dtype) -> None:
 @pytest.mark.parametrize("length", [4, 70])
 @pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
 @pytest.mark.parametrize("which", ["k", "v"])
-def test_what_is_not_a_number_reaches_the_queries_that_see_it(
+def test_nan_and_inf_reach_only_the_queries_that_see_them(
     ops: OpSet, dtype: mx.Dtype, length: int, bad: float, which: str
 ) -> None:
     q, k, v = qkv((1, 2, 1, length, length, 16), dtype)
@@ -155,7 +155,9 @@ def test_what_is_not_a_number_reaches_the_queries_that_see_it(
 
 
 @pytest.mark.parametrize("length", [1, 20])
-def test_a_row_of_a_batch_is_what_it_is_alone(ops: OpSet, dtype: mx.Dtype, length: int) -> None:
+def test_a_row_has_the_same_result_alone_and_in_a_batch(
+    ops: OpSet, dtype: mx.Dtype, length: int
+) -> None:
     q, k, v = qkv((3, 6, 2, length, 600, 64), dtype)
     together = ops.attention(q, k, v, None, "causal")
     for row in range(3):

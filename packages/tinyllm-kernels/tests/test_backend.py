@@ -22,7 +22,7 @@ def test_the_reference_and_mlx_are_always_there() -> None:
     assert opset("mlx") is MLX
 
 
-def test_an_unknown_backend_is_named_with_those_there_are() -> None:
+def test_an_unknown_backend_is_refused_with_the_known_names() -> None:
     with pytest.raises(ValueError, match="expected one of cpu, metal, mlx, reference, got 'cuda'"):
         opset("cuda")
 
@@ -110,7 +110,7 @@ def test_an_instruction_set_that_the_machine_lacks_is_refused(
 
 @native
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "99999999999999999999"])
-def test_a_number_of_threads_that_is_none_is_refused(
+def test_an_invalid_number_of_threads_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: str
 ) -> None:
     monkeypatch.setenv("TINYLLM_NUM_THREADS", count)

@@ -1,4 +1,4 @@
-"""A row has the same bits whatever other rows are computed beside it, in each of the two phases.
+"""A row has the same bits for any batch composition, in each of the two phases.
 
 Requests are computed together, and each one gets what it would get alone. Decode steps are rows
 `R 1 E`, the tokens of a prompt `1 T E`.

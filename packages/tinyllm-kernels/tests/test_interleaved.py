@@ -53,10 +53,10 @@ def test_experts_are_found(ops: Backend, dtype: mx.Dtype, bits: int) -> None:
     assert same_bits(y, ops.expert_linear(x, plain, experts))
 
 
-def test_what_one_tier_has_prepared_another_multiplies(
+def test_weights_prepared_by_one_tier_work_on_another(
     ops: Backend, native: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a change of TINYLLM_CPU_ISA in a process that has loaded a model."""
+    """This happens if TINYLLM_CPU_ISA changes in a process that has loaded a model."""
     plain = packed((48, 384), mx.bfloat16)
     for tier in native.tiers():
         with monkeypatch.context() as other:
@@ -69,7 +69,7 @@ def test_what_one_tier_has_prepared_another_multiplies(
         assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
 
 
-def test_a_tier_interleaves_what_it_multiplies_in_integers(
+def test_a_tier_interleaves_the_weights_of_its_integer_products(
     ops: Backend, native: ModuleType
 ) -> None:
     """Weights of 4 or 8 bits, in whole vectors of rows and columns, with scales of 16 bits."""
@@ -88,7 +88,7 @@ def test_a_tier_interleaves_what_it_multiplies_in_integers(
         assert prepared(ops, other) is other
 
 
-def test_it_reads_as_the_tensor_that_it_was_made_of(ops: Backend, native: ModuleType) -> None:
+def test_an_interleaved_tensor_reads_as_the_plain_tensor(ops: Backend, native: ModuleType) -> None:
     plain = packed((2, 32, 256), mx.bfloat16)
     assert isinstance(plain, QuantizedTensor)
     parts = [native.interleave(part, 8) for part in plain.arrays]
@@ -103,7 +103,7 @@ def test_it_reads_as_the_tensor_that_it_was_made_of(ops: Backend, native: Module
         assert mx.array_equal(others.linear(x, w[0]), others.linear(x, plain[0]))
 
 
-def test_rows_change_places_where_they_lie_unless_somebody_holds_them(ops: Backend) -> None:
+def test_rows_are_interleaved_in_place_unless_the_arrays_are_shared(ops: Backend) -> None:
     plain = packed((4096, 1024), mx.bfloat16)
     mx.eval(plain.arrays)
     before = [mx.array(part) for part in plain.arrays]
@@ -119,6 +119,6 @@ def test_rows_change_places_where_they_lie_unless_somebody_holds_them(ops: Backe
     assert mx.array_equal(dequantize(weights["w"]), dequantize(held))
 
 
-def test_what_is_prepared_already_stays(ops: Backend) -> None:
+def test_preparing_twice_changes_nothing(ops: Backend) -> None:
     w = prepared(ops, packed((48, 384), mx.bfloat16))
     assert prepared(ops, w) is w

@@ -14,7 +14,7 @@ EXACT = {mx.float32: 2e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}  # the bar of is
 
 
 def error(y: mx.array, expected: np.ndarray) -> float:
-    """Frobenius norm of the difference over that of what is expected."""
+    """Return the Frobenius norm of the difference over the norm of the expected result."""
     return float(np.linalg.norm(exact(y) - expected) / np.linalg.norm(expected))
 
 
@@ -62,7 +62,7 @@ def test_adds_a_residual(
 
 
 @pytest.mark.parametrize("form", [None, 4, 8])
-def test_any_number_of_rows_gives_each_row_what_it_gets_alone(
+def test_a_row_has_the_same_result_alone_and_in_any_batch(
     ops: OpSet, dtype: mx.Dtype, form: int | None
 ) -> None:
     x, w = normal((513, 192), dtype, seed=1), normal((45, 192), dtype, seed=2)
@@ -119,7 +119,7 @@ def test_reads_scales_of_another_dtype_than_x(ops: OpSet, dtype: mx.Dtype) -> No
 
 @pytest.mark.parametrize("bad", [mx.inf, -mx.inf, mx.nan])
 @pytest.mark.parametrize("form", [None, 3, 4, 8])
-def test_what_is_not_a_number_reaches_its_own_row_alone(
+def test_nan_and_inf_reach_only_their_own_row(
     ops: OpSet, dtype: mx.Dtype, bad: float, form: int | None
 ) -> None:
     x, w = normal((7, 128), dtype, seed=1), normal((30, 128), dtype, seed=2)

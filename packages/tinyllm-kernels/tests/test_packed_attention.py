@@ -44,7 +44,7 @@ def test_keys_and_values_may_differ_in_kind(ops: OpSet, dtype: mx.Dtype, length:
         assert_close(y, oracle.attention(exact(q), exact(k), exact(v)))
 
 
-def test_packed_keys_of_a_cache_are_read_where_they_lie(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_packed_keys_of_a_cache_are_read_in_place(ops: OpSet, dtype: mx.Dtype) -> None:
     k, v = (packed(("affine", 8, 64), dtype, 90, seed)[:, :, 5:77] for seed in (2, 3))
     q = normal((1, 4, 3, 256), dtype, seed=1)[..., ::2]
     y = ops.attention(q, k, v, 0.1, "causal")

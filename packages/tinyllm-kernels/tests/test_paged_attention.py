@@ -92,7 +92,7 @@ def test_a_request_is_the_same_alone_and_in_any_batch(ops: OpSet, dtype: mx.Dtyp
         assert mx.array_equal(y, together[starts[r] : starts[r + 1]]).item()
 
 
-def test_pages_give_what_a_dense_cache_gives(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_pages_equal_a_dense_cache(ops: OpSet, dtype: mx.Dtype) -> None:
     for length, keys in ((1, 400), (50, 400)):
         table = page_table([(length, keys)], 16, seed=4)
         q, k, v = inputs(table, 16, dtype)
@@ -119,7 +119,7 @@ def test_requests_may_share_pages_and_tokens_may_belong_to_none(ops: OpSet) -> N
     assert not mx.concatenate([y[:1], y[4:]]).any().item()
 
 
-def test_views_are_read_where_they_lie(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_views_are_read_in_place(ops: OpSet, dtype: mx.Dtype) -> None:
     table = page_table([(1, 30), (20, 41)], 8, seed=5)
     q, k, v = inputs(table, 8, dtype, dim=128)
     halves = [x[..., 64:] for x in (q, k, v)]
@@ -129,7 +129,7 @@ def test_views_are_read_where_they_lie(ops: OpSet, dtype: mx.Dtype) -> None:
     assert_close(ops.paged_attention(*thin, table), expected(*thin, table))
 
 
-def test_what_is_past_the_end_of_a_request_is_not_looked_at(ops: OpSet) -> None:
+def test_keys_past_the_end_of_a_request_are_not_read(ops: OpSet) -> None:
     table = page_table([(1, 13), (20, 21)], 8, seed=6)
     q, k, v = inputs(table, 8, mx.float32)
     pages = table.block_tables

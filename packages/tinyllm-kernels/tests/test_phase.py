@@ -1,4 +1,4 @@
-"""The phase of a pass decides how rows are rounded, and not how many of them there are.
+"""The phase of a pass decides the rounding of rows, and the number of rows does not.
 
 In the phase "prefill" a chunk of one token has the bits that the token has inside a longer chunk.
 In the phase "decode" a row `1 T E` has the bits of a decode step `1 1 E`. The tests call the
@@ -274,7 +274,7 @@ def test_paged_attention(
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("form", BLOCK_FORMATS[:3], ids=str)
 @pytest.mark.parametrize("half", [mlp, moe])
-def test_blocks(
+def test_layers(
     native: ModuleType,
     dtype: mx.Dtype,
     form: tuple[str, int, int] | None,
@@ -301,7 +301,7 @@ def test_blocks(
 @pytest.mark.parametrize("form", BLOCK_FORMATS[:2], ids=str)
 @pytest.mark.parametrize("window", [0, 11])
 @pytest.mark.parametrize("width", [None, 8, 4])
-def test_paged_blocks(
+def test_paged_layers(
     native: ModuleType,
     dtype: mx.Dtype,
     form: tuple[str, int, int] | None,
@@ -362,7 +362,7 @@ def test_an_unknown_phase_is_refused(native: ModuleType) -> None:
         native.linear(mx.ones((1, 32)), weight(mx.ones((2, 32))), None, None, "prompt")
 
 
-def test_the_op_set_takes_a_phase(ops: OpSet, native: ModuleType, dtype: mx.Dtype) -> None:
+def test_the_opset_takes_a_phase(ops: OpSet, native: ModuleType, dtype: mx.Dtype) -> None:
     w = packed((45, 256), dtype, FORMATS[1], 2)
     x = normal((1, 1, 256), dtype, seed=1)
     assert equal(

@@ -42,7 +42,7 @@ def stored(shape: tuple[int, ...], dtype: mx.Dtype, bits: int | None, seed: int)
     [(SHAPES[0], 8), (SHAPES[0], 4), *((shape, None) for shape in SHAPES)],
     ids=str,
 )
-def test_of_a_dense_cache(
+def test_chunks_over_a_dense_cache(
     ops: OpSet, dtype: mx.Dtype, shape: tuple[int, int, int], bits: int | None
 ) -> None:
     heads, kv_heads, dim = shape
@@ -59,7 +59,9 @@ def test_of_a_dense_cache(
 
 
 @pytest.mark.parametrize(("window", "bits"), [(None, None), (None, 8), (301, 4)])
-def test_of_pages(ops: OpSet, dtype: mx.Dtype, window: int | None, bits: int | None) -> None:
+def test_chunks_over_pages(
+    ops: OpSet, dtype: mx.Dtype, window: int | None, bits: int | None
+) -> None:
     heads, kv_heads, dim = SHAPES[0]
     pages = -(-KEYS // PAGE)
     q = normal((QUERIES, heads, dim), dtype, seed=1)
@@ -78,7 +80,7 @@ def test_of_pages(ops: OpSet, dtype: mx.Dtype, window: int | None, bits: int | N
 
 
 @pytest.mark.parametrize("phase", ["decode", None])
-def test_of_draft_tokens(ops: OpSet, dtype: mx.Dtype, phase: Phase | None) -> None:
+def test_draft_tokens(ops: OpSet, dtype: mx.Dtype, phase: Phase | None) -> None:
     """Several tokens of one text are decoded at once, each as a sequence of its own."""
     heads, kv_heads, dim = SHAPES[0]
     pages = -(-KEYS // PAGE)

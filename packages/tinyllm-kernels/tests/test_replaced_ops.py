@@ -62,7 +62,7 @@ def expected_warning(ops: OpSet, name: str) -> AbstractContextManager[object]:
     return pytest.warns(UserWarning, match=f"{name} replaced, so") if fusions else nullcontext()
 
 
-def test_all_ops_are_looked_at() -> None:
+def test_every_op_is_covered() -> None:
     names = {field.name for field in fields(OpSet)} - {"name", "norm_rope"}
     assert names == {*OF_LAYERS, *OF_SAMPLERS}
 

@@ -23,7 +23,7 @@ def test_argmax(ops: OpSet, dtype: mx.Dtype, size: int) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 3, 200, 16_390, 39_999])
-def test_argmax_of_a_row_with_what_is_no_number(ops: OpSet, dtype: mx.Dtype, place: int) -> None:
+def test_argmax_of_a_row_with_nan(ops: OpSet, dtype: mx.Dtype, place: int) -> None:
     x = normal((40_000,), dtype, seed=1)
     x[place] = mx.nan
     x[-1] = mx.nan
@@ -40,7 +40,7 @@ def test_top_k(ops: OpSet, dtype: mx.Dtype, size: int, k: int) -> None:
     assert np.array_equal(exact(scores), -np.sort(-exact(x), axis=-1)[:, :k])
 
 
-def test_top_k_takes_what_is_no_number_last(ops: OpSet, dtype: mx.Dtype) -> None:
+def test_top_k_takes_nan_last(ops: OpSet, dtype: mx.Dtype) -> None:
     x = mx.full((20_000,), mx.nan, dtype)
     x[700], x[19_000] = -mx.inf, 1.0
     scores, indices = ops.top_k(x, 4)
@@ -71,7 +71,7 @@ def test_rows_do_not_depend_on_the_rows_beside_them(ops: OpSet, dtype: mx.Dtype)
     assert mx.array_equal(ops.log_probability(x, ids), mx.stack(alone))
 
 
-def test_nothing_in_gives_nothing_out(ops: OpSet) -> None:
+def test_empty_inputs_give_empty_outputs(ops: OpSet) -> None:
     x = mx.zeros((0, 5))
     assert ops.argmax(x).shape == (0,)
     assert [part.shape for part in ops.top_k(x, 2)] == [(0, 2), (0, 2)]

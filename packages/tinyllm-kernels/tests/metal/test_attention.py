@@ -87,7 +87,7 @@ def test_rows_of_a_tile_are_queries_of_several_heads(metal: OpSet, heads: tuple[
 
 
 @pytest.mark.parametrize("length", [1, 6])
-def test_keys_of_a_cache_are_read_where_they_lie(metal: OpSet, length: int) -> None:
+def test_keys_of_a_cache_are_read_in_place(metal: OpSet, length: int) -> None:
     buffers = [normal((2, 3, 64, 128), seed=seed) for seed in (1, 2)]
     q = normal((2, length, 6, 128), seed=3).swapaxes(1, 2)
     for columns in (slice(32, 96), slice(None, None, 2)):
@@ -133,7 +133,7 @@ def test_takes_any_number_of_leading_axes(metal: OpSet, length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 20])
-def test_a_row_of_a_batch_is_what_it_is_alone(metal: OpSet, length: int) -> None:
+def test_a_row_has_the_same_result_alone_and_in_a_batch(metal: OpSet, length: int) -> None:
     q, k, v = qkv(length, 300, rows=2)
     together = metal.attention(q, k, v, None, "causal")
     for row in range(2):

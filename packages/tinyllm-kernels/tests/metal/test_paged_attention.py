@@ -150,7 +150,7 @@ def test_prefill_of_one_token_sequences(metal: OpSet, window: int | None) -> Non
 
 
 @pytest.mark.parametrize("length", [1, 20])
-def test_pages_give_what_a_dense_cache_gives(metal: OpSet, length: int) -> None:
+def test_pages_equal_a_dense_cache(metal: OpSet, length: int) -> None:
     table = page_table([(length, 400)], 16, seed=4)
     q, k, v = inputs(table)
     pages = mx.array(table.block_tables[0])
@@ -201,7 +201,7 @@ def test_packed_pages(
         check(metal, q, quantize(k, *of_keys), quantize(v, *of_values), table, window)
 
 
-def test_packed_pages_give_what_a_packed_cache_gives(metal: OpSet) -> None:
+def test_packed_pages_equal_a_packed_cache(metal: OpSet) -> None:
     table = page_table([(1, 400)], 16, seed=4)
     q, *dense = inputs(table)
     k, v = (quantize(x, 64, 4) for x in dense)

@@ -34,5 +34,5 @@ def test_rows_that_fill_a_threadgroup_or_have_gaps(metal: OpSet) -> None:
     assert_close(metal.rms_norm(x, w), oracle.rms_norm(exact(x), exact(w)))
 
 
-def test_nothing_in_gives_nothing_out(metal: OpSet) -> None:
+def test_empty_inputs_give_empty_outputs(metal: OpSet) -> None:
     assert metal.rms_norm(mx.zeros((0, 8)), mx.ones((8,))).shape == (0, 8)

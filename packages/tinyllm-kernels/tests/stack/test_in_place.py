@@ -65,7 +65,7 @@ def test_a_prompt_into_pages_takes_no_second_copy_of_them(ops: Backend) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged", "paged-8"])
-def test_arrays_that_are_held_elsewhere_are_left_alone(ops: Backend, kind: str) -> None:
+def test_arrays_with_other_holders_are_not_written(ops: Backend, kind: str) -> None:
     shape, dtype = LayerShape(), mx.float32
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
     caches = make_caches(kind, 2, shape, dtype)
@@ -81,7 +81,7 @@ def test_arrays_that_are_held_elsewhere_are_left_alone(ops: Backend, kind: str) 
     assert same_bits(stack(x, second, forks), y)
 
 
-def test_every_page_but_those_of_the_slots_stays(ops: Backend, dtype: mx.Dtype) -> None:
+def test_only_the_slots_of_the_pages_are_written(ops: Backend, dtype: mx.Dtype) -> None:
     shape = LayerShape()
     stack = make_stack(make_layers(shape, 1, dtype, ops), ops)
     caches = make_caches("paged", 1, shape, dtype)

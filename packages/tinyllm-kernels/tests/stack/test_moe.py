@@ -52,7 +52,7 @@ def test_of_equal_routing_weights_the_first_expert_is_chosen(ops: Backend) -> No
     assert same_bits(*made)
 
 
-def test_what_is_no_number_stays_in_its_row(ops: Backend) -> None:
+def test_nan_and_inf_stay_in_their_row(ops: Backend) -> None:
     layers = make_layers(LayerShape("qwen3_moe", experts=6), 1, mx.float32, ops)
     x = make_input(Batch.at(0, 4, 1), 64, mx.float32, seed=6)
     x[1, 0, 5] = mx.nan

@@ -119,7 +119,7 @@ def test_draft_tokens_of_one_text_see_each_other(ops: Backend, dtype: mx.Dtype) 
         assert all(mx.array_equal(a, b) for a, b in zip(cache.arrays, other.arrays, strict=True))
 
 
-def test_shared_pages_give_what_own_pages_give(ops: Backend, dtype: mx.Dtype) -> None:
+def test_shared_pages_equal_own_pages(ops: Backend, dtype: mx.Dtype) -> None:
     shape = LayerShape()
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
     caches = make_caches("paged", 2, shape, dtype)

@@ -36,7 +36,7 @@ class OtherDenseCache(DenseCache):
 
 
 class OtherPagedCache(PagedCache):
-    """As `OtherDenseCache`."""
+    """A paged cache that no stack knows, like `OtherDenseCache`."""
 
 
 def run(
@@ -90,7 +90,7 @@ def test_a_stack_of_dense_layers_gives_the_bits_of_the_layers(
     ids=["odd", "head_dim-24", "traditional", "yarn"],
 )
 @pytest.mark.parametrize("kind", ["dense", "paged"])
-def test_of_inconvenient_sizes_and_other_rotations(
+def test_inconvenient_sizes_and_other_rotations(
     ops: OpSet, dtype: mx.Dtype, shape: LayerShape, kind: str
 ) -> None:
     layers = make_layers(shape, 2, dtype, ops)
