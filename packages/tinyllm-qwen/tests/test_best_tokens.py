@@ -1,4 +1,4 @@
-"""The best tokens of several parts of the vocabulary settle what all scores would have."""
+"""The best tokens of several parts of the vocabulary give the same choice as all scores."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def found(scores: mx.array, k: int) -> BestTokens:
     ],
     ids=lambda params: f"{params.temperature}-{params.top_k}-{params.top_p}-{params.top_logprobs}",
 )
-def test_the_choice_is_that_of_all_scores(params: SamplingParams) -> None:
+def test_best_tokens_give_the_choice_of_all_scores(params: SamplingParams) -> None:
     whole, parted = Sampler(params, V, MLX), Sampler(params, V, MLX)
     for step in range(20):
         scores = normal((V,), seed=step, magnitude=3.0)
@@ -92,7 +92,7 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     ],
     ids=str,
 )
-def test_how_many_tokens_settle_the_choice(
+def test_num_candidates_follows_from_the_settings(
     change: dict[str, object], num_candidates: int | None
 ) -> None:
     assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == num_candidates

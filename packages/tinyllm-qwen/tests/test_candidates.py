@@ -68,7 +68,7 @@ def test_top_k_keeps_the_k_best(scores, k):
 
 
 @given(separated_scores(), unit_interval)
-def test_min_p_keeps_what_is_likely_beside_the_best(scores, p):
+def test_min_p_keeps_tokens_with_a_share_of_the_best_probability(scores, p):
     assume(np.abs(scores - scores.max() - math.log(p)).min() > 1e-4)
     assert kept(candidates(scores).min_p(p)) == at_least_p_of_best(scores, p)
 
@@ -82,7 +82,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(scores, p):
 
 @given(separated_scores(), st.integers(1, 40), st.floats(0.01, 1.0), unit_interval)
 @settings(max_examples=200)
-def test_top_p_counts_the_mass_of_what_the_others_left(scores, k, min_p, top_p):
+def test_top_p_counts_the_mass_that_the_other_filters_left(scores, k, min_p, top_p):
     assume(np.abs(scores - scores.max() - math.log(min_p)).min() > 1e-4)
     left = sorted(at_least_p_of_best(scores, min_p) & best_k(scores, k))
     mass = np.cumsum(np.sort(probabilities(scores[left]))[::-1])

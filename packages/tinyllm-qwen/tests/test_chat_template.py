@@ -147,7 +147,7 @@ def test_an_enum_of_texts_is_its_text() -> None:
         ({1: 2}, r"messages\[0\]\.content: .*key, got 1"),
     ],
 )
-def test_what_is_not_plain_data_is_refused_by_its_place(value: object, message: str) -> None:
+def test_data_that_is_not_plain_is_refused_with_its_path(value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         render("x", {"role": "user", "content": value})
 

@@ -169,7 +169,7 @@ def test_experts_that_make_no_sense_are_refused(fields: dict[str, object], named
         (MOE, {"max_window_layers": 48}, set(range(48))),
     ],
 )
-def test_sliding_layers_are_those_of_transformers(
+def test_sliding_layers_are_the_same_as_in_transformers(
     family: dict[str, object], fields: dict[str, object], layers: set[int] | None
 ) -> None:
     window = {"use_sliding_window": True, "sliding_window": 4096}
@@ -210,7 +210,7 @@ def test_yarn_is_read_in_every_spelling(spelling: dict[str, object]) -> None:
         ),
     ],
 )
-def test_settings_of_yarn_that_are_absent_are_those_of_transformers(
+def test_absent_yarn_settings_default_as_in_transformers(
     settings: dict[str, object], expected: Yarn
 ) -> None:
     table = {"rope_type": "yarn"} | settings
@@ -244,7 +244,7 @@ def test_float_formats_have_one_width_and_one_group(mode: str, bits: int, group:
     assert quantization.default == PackedFormat(group_size=group, bits=bits, mode=mode)
 
 
-def test_fields_that_say_nothing_about_inference_are_ignored() -> None:
+def test_fields_without_effect_on_inference_are_ignored() -> None:
     harmless = {"use_cache": True, "transformers_version": "9.9", "pad_token_id": None, "x": [1]}
     assert QwenConfig.from_hf(QWEN3 | harmless) == QwenConfig.from_hf(dict(QWEN3))
 
@@ -279,7 +279,7 @@ def test_fields_that_say_nothing_about_inference_are_ignored() -> None:
         ({"quantization": 4}, "quantization.*an object"),
     ],
 )
-def test_what_is_not_implemented_is_refused_by_name(fields: dict[str, object], named: str) -> None:
+def test_unimplemented_features_are_refused_by_name(fields: dict[str, object], named: str) -> None:
     with pytest.raises(CheckpointError, match=named):
         QwenConfig.from_hf(QWEN3 | fields)
 

@@ -43,7 +43,7 @@ def tensors(folder: Path) -> dict[str, mx.array]:
 
 @pytest.mark.parametrize("packed", FORMATS, ids=lambda packed: f"{packed.mode}-{packed.bits}")
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
-def test_the_codes_are_those_of_mlx(
+def test_the_codes_equal_mlx(
     random_checkpoint: Make, tmp_path: Path, family: str, packed: PackedFormat
 ) -> None:
     made = random_checkpoint(family).fill().save(prefix="")
@@ -208,7 +208,7 @@ def test_a_disk_without_room_is_found_first(
     assert not (tmp_path / "deep").exists()
 
 
-def test_a_machine_without_memory_is_told(
+def test_too_little_memory_is_an_error(
     random_checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = random_checkpoint().fill().save()
@@ -217,7 +217,7 @@ def test_a_machine_without_memory_is_told(
         convert(made.folder, tmp_path / "out")
 
 
-def test_what_is_packed_already_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_a_packed_checkpoint_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint(quantization={"group_size": 64, "bits": 4}).fill().save()
     with pytest.raises(ConversionError, match=r"quantized already \(affine, 4 bits\): .* original"):
         convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR))
@@ -278,6 +278,6 @@ def test_a_format_that_fits_no_matrix_is_refused(random_checkpoint: Make, tmp_pa
         ({"shard_bytes": 0}, "shard_bytes: expected at least 1, got 0"),
     ],
 )
-def test_a_recipe_that_cannot_be_followed_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ConversionConfig(**wrong)

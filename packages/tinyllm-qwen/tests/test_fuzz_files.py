@@ -1,4 +1,4 @@
-"""Whatever the bytes of a file, the result is what it says or a CheckpointError."""
+"""Any bytes of a file give its contents or a CheckpointError."""
 
 import json
 import struct
@@ -53,7 +53,7 @@ fuzz = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
-# What stands where a value of a file stood.
+# Replacements of a value in a file.
 tokens = st.sampled_from(
     [
         *(b"null", b"true", b"-1", b"0", b"1e400", b"-1e400", b"NaN", b"Infinity", b"1000000000"),

@@ -1,4 +1,4 @@
-"""generate() streams what the cacheless model would choose, and leaves its caches usable."""
+"""generate() streams the tokens of the model without a cache, and leaves its caches usable."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,7 +118,7 @@ def continued(
     return [piece.token for piece in pieces], pieces[-1].stats.cached_tokens
 
 
-def test_a_second_turn_computes_only_what_is_new(model: Qwen, tokenizer: Tokenizer) -> None:
+def test_a_second_turn_computes_only_the_new_tokens(model: Qwen, tokenizer: Tokenizer) -> None:
     cache = model.make_cache()
     first, cached = continued(model, tokenizer, cache, PROMPT)
     assert cached == 0

@@ -84,7 +84,7 @@ def test_a_broken_file_is_named(tmp_path: Path, data: bytes) -> None:
         GenerationConfig.from_folder(tmp_path)
 
 
-def test_what_is_asked_for_wins_over_the_advice() -> None:
+def test_arguments_win_over_the_defaults() -> None:
     advice = GenerationConfig(do_sample=True, temperature=0.6, top_k=20, min_p=0.1)
     params = advice.sampling(temperature=0.0, top_p=0.5)
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.0, 20, 0.5, 0.1)

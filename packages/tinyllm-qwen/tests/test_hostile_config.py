@@ -48,7 +48,7 @@ def write(folder: Path, name: str, value: bytes, file: str = "config.json") -> N
 
 @pytest.mark.parametrize("value", NONSENSE, ids=lambda value: value[:16].decode())
 @pytest.mark.parametrize("name", READ)
-def test_a_number_that_is_none_is_named(tmp_path: Path, name: str, value: bytes) -> None:
+def test_a_value_that_is_no_number_is_named(tmp_path: Path, name: str, value: bytes) -> None:
     if (name, value) == ("rope_theta", b"1000000000000"):
         value = b"1e16"  # a base may be large
     write(tmp_path, name, value)

@@ -159,7 +159,7 @@ for name, source in json.load(sys.stdin).items():
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, tuple[str, float]]:
-    """What became of every template: its error, and the seconds that it took."""
+    """Return the error of every template and its time in seconds."""
     every = {name: source for cases in CASES.values() for name, source in cases.items()}
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -183,11 +183,11 @@ def test_a_hostile_template_is_one_error_in_bounded_time_and_memory(
     assert outcome.startswith("CheckpointError: ")
     assert any(words in outcome for words in expected.split("|"))
     assert seconds < 10
-    # A process that is out of memory says so with no text of its own: that is no bound of ours.
+    # A MemoryError of the process has no text: it is not one of our limits.
     assert "stopped ()" not in outcome
 
 
-def test_a_namespace_that_holds_itself_is_printed_as_what_it_is() -> None:
+def test_a_namespace_that_holds_itself_can_be_printed() -> None:
     source = "{% set n = namespace() %}{% set n.x = [n, n] %}{{ n.x }}"
     text = ChatTemplate({"default": source}).render([{"role": "user", "content": ""}])
     assert text == "[<Namespace>, <Namespace>]"
@@ -237,7 +237,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("template", HARMLESS)
-def test_what_is_metered_gives_what_jinja2_gives(template: str) -> None:
+def test_metered_templates_render_as_in_jinja2(template: str) -> None:
     plain = Environment(trim_blocks=True, lstrip_blocks=True)
     plain.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
     rendered = ChatTemplate({"default": template}).render([{"role": "user", "content": ""}])

@@ -84,7 +84,7 @@ UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}
     ],
     ids=range(27),
 )
-def test_what_the_library_would_not_survive_is_refused(
+def test_parts_that_would_crash_the_library_are_refused(
     folder: Path, change: Change, message: str
 ) -> None:
     with pytest.raises(CheckpointError, match=rf"tokenizer\.json: .*{message}"):

@@ -175,7 +175,7 @@ def test_the_index_of_another_model_names_shards_that_are_not_there(
         load_weights(made.folder, made.config)
 
 
-def test_what_an_index_says_about_tensors_is_not_believed(random_checkpoint: Make) -> None:
+def test_the_tensor_map_of_an_index_is_not_used(random_checkpoint: Make) -> None:
     made = random_checkpoint().fill().save(shards=2)
     index = made.folder / INDEX
     places = json.loads(index.read_text())["weight_map"]
@@ -198,7 +198,7 @@ def test_a_tensor_in_two_shards_is_refused(random_checkpoint: Make) -> None:
 
 
 class Canary:
-    """What would leave a trace if it were unpickled."""
+    """An object that leaves a trace if it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -21,7 +21,7 @@ RESPONSE = Mock(headers={}, status_code=401)
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Offline, with an empty cache: a test that forgets itself fails instead of downloading."""
+    """Work offline with an empty cache, so that no test downloads by mistake."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def test_a_revision_of_something_local_is_refused(built_in: Path, name: str) -> 
 @pytest.mark.parametrize(
     "name", ["absent", "./absent/model", "/absent", "a/b/c", "-x/y", "owner/name with space", ""]
 )
-def test_a_name_that_is_nothing_says_both_readings(name: str) -> None:
+def test_an_unknown_name_is_neither_a_folder_nor_a_repository(name: str) -> None:
     with pytest.raises(CheckpointError, match=r"neither a folder here nor .* repository"):
         resolve(name)
 
@@ -147,7 +147,7 @@ def test_a_repository_that_is_not_cached_is_an_error_offline(tmp_path: Path) -> 
         (TimeoutError("slow"), r"could not be fetched \(TimeoutError: slow\)"),
     ],
 )
-def test_what_the_hub_answers_is_said_in_words(
+def test_errors_of_the_hub_are_explained(
     monkeypatch: pytest.MonkeyPatch, raised: Exception, message: str
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -206,7 +206,7 @@ def test_a_disk_without_room_is_noticed_before_the_download(
     hub_of_3_gb.assert_not_called()
 
 
-def test_what_is_cached_already_needs_no_room(
+def test_a_cached_repository_needs_no_disk_space(
     hub_of_3_gb: Mock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     set_free(monkeypatch, 1.5e9)

@@ -124,7 +124,7 @@ def test_a_replaced_op_runs_in_the_model() -> None:
 @OPSETS
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_a_quantized_model_is_its_dequantized_self(family: str, bits: int, ops: OpSet) -> None:
+def test_a_quantized_model_equals_the_dequantized_model(family: str, bits: int, ops: OpSet) -> None:
     config = QwenConfig.from_folder(GOLDENS / family)
     dense = load_weights(GOLDENS / family, config)
     # Width 48 is no multiple of a group: MLPs of width 64 are what can be packed along I.

@@ -48,7 +48,7 @@ def model() -> Qwen:
 
 
 class Recorder(ControlChannel):
-    """A channel that keeps what it is to send."""
+    """A channel that keeps the lines to send."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

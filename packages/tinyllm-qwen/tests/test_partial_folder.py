@@ -56,7 +56,7 @@ def test_a_target_that_came_into_being_meanwhile_is_kept(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.rglob("*")] == ["target", "theirs"]
 
 
-def test_a_disk_that_takes_no_more_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     # A limit on the size of files is what a full disk is to a program, without a disk to fill.
     script = f"""
 import resource
@@ -93,7 +93,9 @@ with partial_folder(Path({str(tmp_path / "target")!r})) as partial:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling", "here"])
-def test_what_exists_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_target_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "target"
     if kind == "file":
         target.touch()
@@ -116,7 +118,7 @@ def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
         check_target(tmp_path / ("x" * 300))
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(ConversionError, match=r"could not be written .*name a folder that can be"),

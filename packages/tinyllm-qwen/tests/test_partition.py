@@ -1,4 +1,4 @@
-"""Every number of a model is somebody's, and no group of a packed matrix is torn."""
+"""The parts cover every number of a model, and no group of a packed matrix is cut."""
 
 import pytest
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -150,7 +150,7 @@ def test_more_ranks_than_layers_are_refused() -> None:
         Partition.stage(config, 0, 3)
 
 
-def test_what_a_user_says_of_a_split() -> None:
+def test_parsing_a_split() -> None:
     assert Split.parse("heads") == Split()
     assert Split.parse("layers") == Split(by_layers=True)
     assert Split.parse("20,8") == Split(by_layers=True, layers=(20, 8))

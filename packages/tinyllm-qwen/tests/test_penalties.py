@@ -42,7 +42,7 @@ def by_definition(params: SamplingParams, prompt: list[int], output: list[int], 
     frequency=st.floats(-2.0, 2.0),
     seed=st.integers(0, 1000),
 )
-def test_the_three_penalties_are_what_their_definitions_say(
+def test_the_three_penalties_follow_their_definitions(
     prompt, output, repetition, presence, frequency, seed
 ):
     params = SamplingParams(

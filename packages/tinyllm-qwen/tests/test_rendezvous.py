@@ -1,4 +1,4 @@
-"""Rank 0 listens at an address that the others know, or the error says what to do."""
+"""Rank 0 listens at an address that all ranks know, or the error has a remedy."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Speakers:
 
 
 class Speaker(Communicator):
-    """One of these ranks."""
+    """The communicator of one of the `Speakers`."""
 
     def __init__(self, speakers: Speakers, rank: int) -> None:
         self.speakers, self.rank, self.size = speakers, rank, len(speakers.said)
@@ -136,7 +136,7 @@ def test_rank_0_listens_where_its_launcher_says(
         connect(alone(environment, monkeypatch), lost)
 
 
-def test_a_rank_0_that_is_not_to_be_reached_is_named() -> None:
+def test_an_unreachable_rank_0_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     said = rf"rank 0 is not to be reached at 127.0.0.1:{port} \(.*: start rank 0 with TINYLLM_LEAD"
@@ -144,7 +144,7 @@ def test_a_rank_0_that_is_not_to_be_reached_is_named() -> None:
         connect(Told(port), lost)
 
 
-def test_ranks_that_say_different_things_do_not_go_on() -> None:
+def test_ranks_that_disagree_stop() -> None:
     errors = together(2, lambda ranks: agree(ranks, f"fact {ranks.rank}"))
     assert len(errors) == 2
     for error in errors:

@@ -21,7 +21,7 @@ def tensor(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8)
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def test_a_header_says_what_mlx_wrote(tmp_path: Path) -> None:
+def test_a_header_describes_the_tensors_that_mlx_wrote(tmp_path: Path) -> None:
     tensors = {
         "half": mx.zeros((3, 5), dtype=mx.float16),
         "codes": mx.zeros((2, 8), dtype=mx.uint32),
@@ -49,7 +49,7 @@ def test_a_truncated_file_says_so(tmp_path: Path, kept: int) -> None:
         read_header(path)
 
 
-def test_truncation_is_told_in_bytes(tmp_path: Path) -> None:
+def test_a_truncation_error_counts_the_bytes(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(whole := safetensors({"x": tensor()}, bytes(8)))
     path.write_bytes(whole[:-3])

@@ -1,4 +1,4 @@
-"""What is written tensor by tensor is what the format's own library and MLX read."""
+"""The format's own library and MLX read files that were written tensor by tensor."""
 
 import json
 from pathlib import Path

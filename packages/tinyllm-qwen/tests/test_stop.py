@@ -58,7 +58,7 @@ def test_text_is_held_back_only_while_it_may_be_a_stop(
     assert [finder.push(chunk) for chunk in chunks] == expected
 
 
-def test_what_is_held_back_is_shown_at_the_end() -> None:
+def test_held_back_text_is_shown_at_the_end() -> None:
     finder = StopStrings(["stop"])
     assert finder.push("a sto") == ("a ", False)
     assert finder.flush() == "sto"

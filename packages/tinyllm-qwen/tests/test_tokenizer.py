@@ -80,7 +80,7 @@ def test_lone_surrogates_are_replaced_and_pairs_joined(broken: str, mended: str)
 
 
 @given(st.lists(st.integers(0, QWEN3.vocab_size + 9), max_size=40), st.booleans())
-def test_a_stream_gives_the_text_that_decoding_at_once_gives(ids: list[int], skip: bool) -> None:
+def test_a_stream_equals_decoding_at_once(ids: list[int], skip: bool) -> None:
     stream = QWEN3.stream(skip_special_tokens=skip)
     pieces = [stream.push(token) for token in ids]
     assert "".join(pieces) + stream.finish() == QWEN3.decode(ids, skip_special_tokens=skip)
@@ -100,7 +100,7 @@ def test_the_bytes_of_a_texts_tokens_are_the_texts(text: str) -> None:
     assert b"".join(map(QWEN3.token_bytes, QWEN3.encode(text))) == text.encode()
 
 
-def test_an_unassigned_id_stands_for_nothing() -> None:
+def test_an_unassigned_id_has_no_text() -> None:
     assert QWEN3.token_bytes(QWEN3.vocab_size) == b""
     assert QWEN3.decode([QWEN3.vocab_size]) == ""
 
@@ -121,7 +121,7 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
     path.write_text(json.dumps(value))
 
 
-def test_end_tokens_are_the_union_of_what_all_files_say(folder: Path) -> None:
+def test_end_tokens_are_the_union_of_all_files(folder: Path) -> None:
     edit(folder / "config.json", lambda values: values.update(eos_token_id=3))
     edit(folder / "generation_config.json", lambda values: values.update(eos_token_id=[5, 7]))
     [end] = QWEN3.encode("<|im_end|>")

@@ -1,4 +1,4 @@
-"""Any cut of any bytes gives the text of the whole, and never half a character."""
+"""Any division of any bytes gives the text of the whole, and never half a character."""
 
 import time
 

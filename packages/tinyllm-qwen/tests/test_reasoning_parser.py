@@ -1,4 +1,4 @@
-"""ReasoningParser tells thinking from the answer, however the text is cut."""
+"""ReasoningParser separates reasoning from the answer, for any division into pieces."""
 
 import random
 
@@ -43,7 +43,7 @@ def test_both_parts_are_whole_and_clean_of_tags(
     assert "".join(segment.text for segment in segments if not segment.thinking) == answer
 
 
-def test_thinking_is_shown_while_it_is_thought() -> None:
+def test_reasoning_is_streamed() -> None:
     thoughts = ReasoningParser()
     assert thoughts.push("<think>") == []
     (segment,) = thoughts.push("\nstep one, ")

@@ -1,4 +1,4 @@
-"""Files that are no files: folders, pipes, sockets, devices, links, and what may not be read.
+"""Irregular files: folders, pipes, sockets, devices, links, and unreadable files.
 
 None may make a reader wait. An alarm ends a test that does.
 """
