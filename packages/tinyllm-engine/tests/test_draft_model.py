@@ -31,7 +31,7 @@ def answer(handle: RequestState) -> list[int]:
 
 
 def finish(engine: Engine) -> int:
-    """The steps that it took."""
+    """Return the number of steps taken."""
     steps = 0
     while engine.has_work:
         engine.step()
@@ -64,7 +64,7 @@ def test_any_draft_leaves_the_tokens_of_a_request_alone(
 def test_a_model_that_drafts_for_itself_is_always_accepted(
     pico: Model, prompts: list[list[int]]
 ) -> None:
-    """In batches, after preemptions, on pages that others filled: a wrong key shows at once."""
+    """Batches, preemptions and shared pages are included: a wrong key shows at once."""
     page = PagePool(pico[0], EngineSettings(4, memory_bytes=1 << 24), pico[0]).page_bytes
     longest = -(-(max(map(len, prompts)) + 30) // 4)
     settings = EngineSettings(4, memory_bytes=page * 2 * longest, speculation=4)

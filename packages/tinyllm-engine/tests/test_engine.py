@@ -96,7 +96,7 @@ def test_a_prefix_is_computed_once_and_its_tokens_are_reported(
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_quantized_pages_give_what_a_quantized_cache_gives(
+def test_quantized_pages_equal_a_quantized_cache(
     pico: Model, prompts: list[list[int]], bits: int
 ) -> None:
     model, tokenizer = pico

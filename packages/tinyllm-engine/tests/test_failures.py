@@ -206,7 +206,7 @@ def test_streams_raise_the_error_of_their_request_and_the_engine_goes_on(
 
 
 def test_a_decode_step_enters_few_files(pico: Model, prompts: list[list[int]]) -> None:
-    """Of the engine itself; drafters and grammars only where they are used."""
+    """Count the engine's own files. Drafters and grammars are entered only if they are used."""
     engine = Engine(*pico, EngineSettings(page_size=32))
     for prompt in prompts[:2]:
         engine.add(Request(prompt, 9, SamplingParams(), ignore_end=True))

@@ -153,7 +153,7 @@ def test_a_ban_does_not_lead_out_of_the_grammar(pico: Model, prompts: list[list[
     assert all(each.logprob > -float("inf") for output in outputs for each in output.top)
 
 
-def test_any_object_is_an_object(noise: Model, prompts: list[list[int]]) -> None:
+def test_any_json_object_is_an_object(noise: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*noise)
     grammar = Grammar.json_object()
     drawn = [SamplingParams(temperature=1.0, seed=seed) for seed in range(8)]

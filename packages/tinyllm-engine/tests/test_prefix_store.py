@@ -1,4 +1,4 @@
-"""The prefix cache survives a restart, and a wrong file stops no engine."""
+"""The prefix cache survives a restart, and an invalid file does not stop the engine."""
 
 import asyncio
 import logging
