@@ -120,7 +120,10 @@ def on_cpu() -> object:
 def test_decode_steps_write_caches_in_place(on_cpu: None, opset: OpSet, kind: str) -> None:
     layers = make(["qwen3"] * 3, opset)
     caches = [CACHES[kind]() for _ in layers]
-    arrays = lambda: [array for cache in caches for array in cache.arrays]  # noqa: E731
+
+    def arrays() -> list[mx.array]:
+        return [array for cache in caches for array in cache.arrays]
+
     stack, x = LayerStack(layers), normal((1, 1, 64), seed=1)
     prompt = stack(normal((1, 9, 64), seed=2), Batch.at(0, 1, 9), caches)
     mx.eval(prompt, arrays())
@@ -145,7 +148,10 @@ def test_passes_over_pages_write_them_in_place(
 ) -> None:
     layers = make(["qwen3"] * 3, opset)
     caches = [random_pages(layer, 9, 4, seed=1, pack=packed(bits)) for layer in layers]
-    arrays = lambda: [array for cache in caches for array in cache.arrays]  # noqa: E731
+
+    def arrays() -> list[mx.array]:
+        return [array for cache in caches for array in cache.arrays]
+
     lengths = [5, 1, 1, 4, 1]
     batches = paged_batches([[3, 1, 8], [0, 6, 4]], lengths, num_pages=9, page_size=4)
     stack, before = LayerStack(layers), addresses(arrays())

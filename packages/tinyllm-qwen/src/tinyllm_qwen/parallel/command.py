@@ -138,6 +138,7 @@ def _forward(
     **rest: object,
 ) -> Forward:
     """Make a command from the fields of a line."""
+    # The fields come from JSON: `decode` turns those of another version into an error.
     caches = CacheSpec(**(spec or {}))  # type: ignore[arg-type]
     batch = None
     if tokens and caches.num_pages is None:
