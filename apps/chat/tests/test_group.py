@@ -104,7 +104,10 @@ def test_ranks_may_have_layers_each(
 def test_a_split_among_nobody_is_refused(
     chat: Callable[..., subprocess.CompletedProcess[bytes]],
 ) -> None:
-    for split, said in (("layers", "shares its model with nobody"), ("rows", "expected heads, ")):
+    for split, said in (
+        ("layers", "expected none in a single process"),
+        ("rows", "expected heads, "),
+    ):
         refused = chat("-p", "hello", "--split", split)
         assert refused.returncode == 2
         assert said in refused.stderr.decode()

@@ -409,7 +409,7 @@ def test_an_end_in_the_middle_of_an_answer_is_a_loss(ends: Ends) -> None:
     ("error", "rank_0_ended", "before", "message"),
     [
         (RuntimeError("lost"), False, [], "lost"),
-        (RuntimeError("lost"), True, [], "rank 0 has ended before the others: it says why"),
+        (RuntimeError("lost"), True, [], "rank 0 ended before the other ranks: see its output"),
         (ValueError("no"), True, ["ignores losses"], "no"),
     ],
 )

@@ -54,7 +54,7 @@ def launched_split(text: str) -> Split:
     split = Split.parse(text)
     if split != HEADS and not is_launched():
         raise ValueError(
-            f"--split {split}: expected none in a process that shares its model with nobody: start "
+            f"--split {split}: expected none in a single process: start "
             "several, with mlx.launch for example"
         )
     return split
@@ -202,7 +202,7 @@ class Member:
         for channel in self.channels:
             channel.close()
         if failed and any(channel.ended for channel in self.channels):
-            raise RuntimeError("rank 0 has ended before the others: it says why") from error
+            raise RuntimeError("rank 0 ended before the other ranks: see its output") from error
 
 
 def _described_group() -> mx.distributed.Group:
