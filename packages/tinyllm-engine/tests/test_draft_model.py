@@ -191,3 +191,24 @@ def test_draft_progress_ends_at_the_first_gap() -> None:
     assert progress.computed(request) == 6
     request.pages[1] = 1
     assert progress.computed(request) == 8
+
+
+@pytest.mark.parametrize("length", [24, 40])
+def test_requests_that_share_pages_catch_up_once(pico: Model, length: int) -> None:
+    """Tokens that the draft model has not computed are in pages of two requests."""
+    model, tokenizer = pico
+    settings = EngineSettings(page_size=8, memory_bytes=1 << 22, speculation=3)
+    engine = Engine(model, tokenizer, settings, draft=noise(pico))
+    sampling = SamplingParams(temperature=8.0, seed=0)  # drafts are rejected, and then paused
+    prompt = tokenizer.encode("what does rmsnorm do?")
+    first = engine.add(Request(prompt, length, sampling, ignore_end=True))
+    finish(engine)
+    following = [
+        engine.add(Request([*first.tokens, *tokenizer.encode(text)], 8))
+        for text in (" why, in a few words", " how, in a few words")
+    ]
+    finish(engine)
+    assert engine.stats.failed_steps == 0
+    oracle = Oracle(model, tokenizer)
+    for handle in following:
+        assert answer(handle) == oracle(handle.request.prompt, 8, SamplingParams())

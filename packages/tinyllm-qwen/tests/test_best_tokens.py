@@ -70,6 +70,11 @@ def test_draws_differ_from_the_best_token() -> None:
     assert len(set(tokens)) > 3
 
 
+def test_candidates_in_any_order_give_the_first_of_equal_scores() -> None:
+    best = BestTokens(mx.array([260, 120, 150]), mx.array([5.0, 5.0, 5.0]), mx.array(9.0))
+    assert Sampler(SamplingParams(), V, MLX).from_candidates(best).token.item() == 120
+
+
 def test_of_equal_scores_the_first_token_is_taken() -> None:
     scores = mx.zeros((V,))
     scores[mx.array([120, 150, 260])] = 5.0

@@ -70,9 +70,12 @@ def test_last_gives_the_logits_of_the_last_positions(last: int) -> None:
 
 def test_rows_gives_the_logits_of_some_rows() -> None:
     model, expected = read("qwen2-untied", REFERENCE)
-    logits = model(expected["tokens"], last=1, rows=[1])
-    assert logits.shape == (1, 1, 160)
-    assert relative_error(logits, expected["logits"][1:, -1:]) < LOGITS
+    for rows in ([1], [1, 0], [0, 0]):
+        logits = model(expected["tokens"], last=1, rows=rows)
+        assert logits.shape == (len(rows), 1, 160)
+        assert relative_error(logits, expected["logits"][mx.array(rows), -1:]) < LOGITS
+    with pytest.raises(ValueError, match=r"rows: expected numbers from 0 to 1, got \[2\]"):
+        model(expected["tokens"], last=1, rows=[2])
 
 
 @pytest.mark.parametrize("last", [0, -1, 24])

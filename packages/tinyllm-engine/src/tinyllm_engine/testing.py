@@ -207,6 +207,8 @@ def run_schedule(
     stats = engine.stats
     if stats.pages_used or stats.running or stats.waiting:
         raise AssertionError(f"seed {seed}: expected nothing left behind, got {stats}")
+    if stats.failed_steps and not failures:
+        raise AssertionError(f"seed {seed}: expected no failed step, got {stats.failed_steps}")
     return Tally(
         requests=len(handles),
         cancelled=sum(handle.finish_reason == "cancelled" for handle in handles),

@@ -79,9 +79,10 @@ class Qwen:
             rows: the rows to score; all B unless given.
 
         Raises:
-            ValueError: if there is not one cache a layer, or `last` is not in 1..L.
+            ValueError: if there is not one cache a layer, `last` is not in 1..L, or there is no
+                such row.
         """
-        check_last(last, tokens)
+        check_selection(tokens, last, rows)
         caches = self.make_cache() if caches is None else caches
         batch = following(caches, *tokens.shape) if batch is None else batch
         return self.logits(_selected(self.hidden(tokens, batch, caches), last, rows))
@@ -119,9 +120,10 @@ class Qwen:
             rows: see `__call__`.
 
         Raises:
-            ValueError: if k is not in 1..V.
+            ValueError: if k is not in 1..V, or there is no such row.
         """
         check_num_best(k, self.config.vocab_size)
+        check_selection(tokens, 1, rows)
         scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
         ranks, first = self.groups.ranks, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
@@ -185,17 +187,22 @@ class Qwen:
         return self.ops.linear(h, self.lm_head)
 
 
-def check_last(last: int | None, tokens: Integer[mx.array, "B L"]) -> None:
-    """Raise ValueError unless `last` is a number of positions of the tokens, or None."""
-    if last is not None and not 1 <= last <= tokens.shape[1]:
-        raise ValueError(f"last: expected 1 to {tokens.shape[1]} positions, got {last}")
+def check_selection(
+    tokens: Integer[mx.array, "B L"], last: int | None, rows: Sequence[int] | None
+) -> None:
+    """Raise ValueError unless the tokens have these last positions and rows."""
+    batch, length = tokens.shape
+    if last is not None and not 1 <= last <= length:
+        raise ValueError(f"last: expected 1 to {length} positions, got {last}")
+    if rows is not None and not all(0 <= row < batch for row in rows):
+        raise ValueError(f"rows: expected numbers from 0 to {batch - 1}, got {list(rows)}")
 
 
 def _selected(
     h: Float[mx.array, "B L E"], last: int | None, rows: Sequence[int] | None
 ) -> Float[mx.array, "rows n E"]:
-    """Return the last positions of some rows."""
+    """The last positions of some rows."""
     h = h if last is None or last == h.shape[1] else h[:, -last:]
-    if rows is None or len(rows) == h.shape[0]:
+    if rows is None or list(rows) == list(range(h.shape[0])):
         return h
     return h[mx.array(list(rows), dtype=mx.int32)]

@@ -44,13 +44,15 @@ class Constraint:
 
     def masks(self, draft: Sequence[int]) -> list[Bool[mx.array, "V"]]:
         """Return the tokens allowed next, and after each token of an allowed draft."""
-        state = self._state
-        masks, matched = [self._mask()], 0
-        for token in draft:
-            matched += self._advance(token)
-            masks.append(self._mask())
-        self._matcher.rollback(matched)
-        self._state = state
+        state, matched = self._state, 0
+        masks = [self._mask()]
+        try:
+            for token in draft:
+                matched += self._advance(token)
+                masks.append(self._mask())
+        finally:  # the engine may take the step again
+            self._matcher.rollback(matched)
+            self._state = state
         return masks
 
     def consume(self, tokens: Sequence[int]) -> None:

@@ -143,9 +143,9 @@ def _checksum(tensors: Mapping[str, mx.array]) -> str:
 
 
 def model_fingerprint(model: LanguageModel) -> str:
-    """Return a hash of a model's config and of a sample of each of its weights.
+    """Return a hash of a model's config and of `_SAMPLE` numbers of each of its weights.
 
-    Models with the same fingerprint compute the same keys and values for a text.
+    It tells apart models that were trained differently, not models that differ in a few numbers.
     """
     digest = blake2b(repr((model.config, model.dtype)).encode(), digest_size=16)
     for weight in model.weights():

@@ -73,17 +73,19 @@ class DraftModel:
         ]
         ready = self._caught_up(wanted)
         for ahead in range(max((limits[request] for request in ready), default=0)):
-            chunks = [
-                _chunk(request, self._start(request, ahead), len(request.tokens) + ahead)
-                for request in ready
-                if ahead < limits[request]
-            ]
+            chunks = []
+            for request in ready:
+                if ahead < limits[request]:
+                    start = self._start(request, ahead)
+                    chunk = _chunk(request, start, len(request.tokens) + ahead)
+                    # At once: another request that shares the pages must not compute them again.
+                    self._progress.extend(request, chunk.start, chunk.stop)
+                    chunks.append(chunk)
             logits = self._runner.decode(chunks)
             assert isinstance(logits, mx.array)
             tokens = mx.argmax(logits[:, : self._vocab_size], axis=-1).tolist()
             for chunk, token in zip(chunks, cast("list[int]", tokens), strict=True):
                 chunk.request.draft.append(token)
-                self._progress.extend(chunk.request, chunk.start, chunk.stop)
                 self._written[chunk.request] = chunk.stop
 
     def follow(self, step: Step) -> None:
@@ -123,6 +125,7 @@ class DraftModel:
             if stop - start > _FEW and chunk.tokens and self._can_compute(chunk):
                 chunks.append(chunk)
                 budget -= len(chunk.tokens)
+                self._progress.extend(request, chunk.start, chunk.stop)  # as in `propose`
         self._prefill(chunks)
         return [
             request

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import UnionType
 
 import mlx.core as mx
 from jaxtyping import Float, Shaped, UInt32
@@ -46,14 +45,8 @@ class QuantizedTensor:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
-        _require_types(
-            packed=(self.packed, mx.array),
-            scales=(self.scales, mx.array),
-            biases=(self.biases, mx.array | None),
-            group_size=(self.group_size, int),
-            bits=(self.bits, int),
-            mode=(self.mode, str),
-        )
+        if not self._has_types():  # caches make several tensors a layer: this is quick
+            self._require_types()
         check_format(self.group_size, self.bits, self.mode)
         if self.packed.dtype != mx.uint32:
             raise ValueError(f"packed: expected dtype uint32, got {self.packed.dtype}")
@@ -73,6 +66,32 @@ class QuantizedTensor:
             raise ValueError(f"biases: mode {self.mode!r} has {expected}")
         if self.biases is not None and tuple(self.biases.shape) != groups:
             raise ValueError(f"biases: expected shape {groups}, got {tuple(self.biases.shape)}")
+
+    def _has_types(self) -> bool:
+        return (
+            isinstance(self.packed, mx.array)
+            and isinstance(self.scales, mx.array)
+            and (self.biases is None or isinstance(self.biases, mx.array))
+            and isinstance(self.group_size, int)
+            and isinstance(self.bits, int)
+            and isinstance(self.mode, str)
+        )
+
+    def _require_types(self) -> None:
+        """Raise ValueError for the first argument of the wrong type, such as a swapped one."""
+        for name, value, expected, wanted in (
+            ("packed", self.packed, mx.array, "array"),
+            ("scales", self.scales, mx.array, "array"),
+            ("biases", self.biases, mx.array | None, "array or None"),
+            ("group_size", self.group_size, int, "int"),
+            ("bits", self.bits, int, "int"),
+            ("mode", self.mode, str, "str"),
+        ):
+            if not isinstance(value, expected):
+                raise ValueError(
+                    f"{name}: expected {wanted}, got {type(value).__name__}: the order is "
+                    "packed, scales, biases, group_size, bits, mode"
+                )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -125,17 +144,6 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
         raise ValueError(f"bits: expected one of {AFFINE_BITS}, got {bits}")
     elif group_size not in AFFINE_GROUPS:
         raise ValueError(f"group_size: expected one of {AFFINE_GROUPS}, got {group_size}")
-
-
-def _require_types(**arguments: tuple[object, type | UnionType]) -> None:
-    """Raise ValueError for arguments of the wrong type, such as swapped arguments."""
-    for name, (value, expected) in arguments.items():
-        if not isinstance(value, expected):
-            wanted = expected.__name__ if isinstance(expected, type) else "array or None"
-            raise ValueError(
-                f"{name}: expected {wanted}, got {type(value).__name__}: the order is "
-                "packed, scales, biases, group_size, bits, mode"
-            )
 
 
 def dequantize(q: QuantizedTensor, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "*lead I"]:

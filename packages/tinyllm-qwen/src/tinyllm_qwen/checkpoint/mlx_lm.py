@@ -32,7 +32,8 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
     """Convert a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model that `mlx_lm.load` returned.
 
     Any weight format will do. The arrays are shared, not copied: the model takes no additional
-    memory, and in-place changes of mlx-lm's arrays change it too.
+    memory, and in-place changes of mlx-lm's arrays change it too. A `Backend` that prepares weights
+    copies those that it lays out anew.
 
     The config is mlx-lm's own, `model.args`. mlx-lm reads no sliding windows. It also ignores YaRN
     in Qwen3-MoE's files, but keeps it in `model.args`, and this function uses it.

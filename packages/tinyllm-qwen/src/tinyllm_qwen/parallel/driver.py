@@ -12,7 +12,7 @@ from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.caches import common_offset, following
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.model import Qwen, check_last
+from tinyllm_qwen.model import Qwen, check_selection
 from tinyllm_qwen.parallel.bounded_cache import bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
@@ -52,7 +52,7 @@ class Driver:
         rows: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
         """Score every possible next token on all ranks; see `Qwen`."""
-        check_last(last, tokens)
+        check_selection(tokens, last, rows)
         caches = self.make_cache() if caches is None else caches
         batch = following(caches, *tokens.shape) if batch is None else batch
         forward = self._forward(tokens, batch, caches)
@@ -75,6 +75,7 @@ class Driver:
     ) -> BestTokens:
         """Find the k best next tokens on all ranks; see `Qwen.best`."""
         check_num_best(k, self.config.vocab_size)
+        check_selection(tokens, 1, rows)
         forward = self._forward(tokens, batch, caches)
         best = self._run(replace(forward, output="best", k=k, rows=rows), caches)
         assert isinstance(best, BestTokens)
@@ -194,6 +195,7 @@ class Driver:
                 f"batch: expected a table of {spec.num_pages} pages of {spec.page_size} tokens, "
                 f"got {'none' if table is None else f'{table.num_pages} of {table.page_size}'}"
             )
+        self._model.layers[0].attention.rope.check(batch.positions, batch.length)
         ids = cast(list[list[int]], tokens.tolist())
         return Forward(number, spec, length=length, tokens=ids, batch=batch)
 

@@ -16,6 +16,7 @@ from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.penalties import Penalties
 from tinyllm_qwen.sampling.sample import Sample
 
+_LAST_TOKEN = 2**31 - 1
 _RULED_OUT = -1e30
 """The lowest score of an allowed token: far below all others, and above -inf."""
 
@@ -252,8 +253,11 @@ def _choose_alike(
     params = [sampler.params for sampler in samplers]
     first, ops = params[0], samplers[0].ops
     if samplers[0].steps is None:
-        best = ops.argmax(scores)
-        return best if tokens is None else mx.take_along_axis(tokens, best[:, None], axis=-1)[:, 0]
+        if tokens is None:
+            return ops.argmax(scores)
+        # Of equal scores the first token, as `argmax` takes it: candidates may be in any order.
+        best = scores == scores.max(axis=-1, keepdims=True)
+        return mx.where(best, tokens, _LAST_TOKEN).min(axis=-1)
     # Top-k may come before the temperature, which leaves the ranking as it is, and before min-p,
     # which keeps a prefix of it: it leaves fewer tokens for those steps.
     candidates = Candidates(tokens, scores)
