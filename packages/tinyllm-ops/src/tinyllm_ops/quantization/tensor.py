@@ -15,6 +15,15 @@ FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # mode: (b
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUPS = (32, 64, 128)
 
+_FIELD_TYPES = (
+    ("packed", (mx.array,), "array"),
+    ("scales", (mx.array,), "array"),
+    ("biases", (mx.array, type(None)), "array or None"),
+    ("group_size", (int,), "int"),
+    ("bits", (int,), "int"),
+    ("mode", (str,), "str"),
+)
+
 
 @dataclass(frozen=True)
 class QuantizedTensor:
@@ -45,8 +54,12 @@ class QuantizedTensor:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
-        if not self._has_types():  # caches make several tensors a layer: this is quick
-            self._require_types()
+        for name, types, expected in _FIELD_TYPES:
+            if not isinstance(getattr(self, name), types):
+                raise ValueError(
+                    f"{name}: expected {expected}, got {type(getattr(self, name)).__name__}: the "
+                    "order is packed, scales, biases, group_size, bits, mode"
+                )
         check_format(self.group_size, self.bits, self.mode)
         if self.packed.dtype != mx.uint32:
             raise ValueError(f"packed: expected dtype uint32, got {self.packed.dtype}")
@@ -66,32 +79,6 @@ class QuantizedTensor:
             raise ValueError(f"biases: mode {self.mode!r} has {expected}")
         if self.biases is not None and tuple(self.biases.shape) != groups:
             raise ValueError(f"biases: expected shape {groups}, got {tuple(self.biases.shape)}")
-
-    def _has_types(self) -> bool:
-        return (
-            isinstance(self.packed, mx.array)
-            and isinstance(self.scales, mx.array)
-            and (self.biases is None or isinstance(self.biases, mx.array))
-            and isinstance(self.group_size, int)
-            and isinstance(self.bits, int)
-            and isinstance(self.mode, str)
-        )
-
-    def _require_types(self) -> None:
-        """Raise ValueError for the first argument of the wrong type, such as a swapped one."""
-        for name, value, expected, wanted in (
-            ("packed", self.packed, mx.array, "array"),
-            ("scales", self.scales, mx.array, "array"),
-            ("biases", self.biases, mx.array | None, "array or None"),
-            ("group_size", self.group_size, int, "int"),
-            ("bits", self.bits, int, "int"),
-            ("mode", self.mode, str, "str"),
-        ):
-            if not isinstance(value, expected):
-                raise ValueError(
-                    f"{name}: expected {wanted}, got {type(value).__name__}: the order is "
-                    "packed, scales, biases, group_size, bits, mode"
-                )
 
     @property
     def shape(self) -> tuple[int, ...]:
