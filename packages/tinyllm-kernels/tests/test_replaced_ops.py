@@ -92,6 +92,7 @@ def test_a_fusion_of_norm_and_rotation_is_called(backend: str) -> None:
 
     def fused(*arguments: object) -> mx.array:
         calls.append(arguments)
+        # `NormRope` takes the arguments of `norm_rope` without `ops`.
         return norm_rope(replace(REFERENCE, norm_rope=None), *arguments)  # type: ignore[arg-type]
 
     fusion = Fusion(fused, of=("rms_norm", "rope"))

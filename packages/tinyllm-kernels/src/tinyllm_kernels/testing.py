@@ -110,7 +110,7 @@ def make_layers(shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet) -> l
 def as_reference(layer: L) -> L:
     """Return the same layer over `REFERENCE`, its weights as dense float32 arrays."""
     if isinstance(layer, mx.array | QuantizedTensor):
-        return mx.array(exact(layer)).astype(mx.float32)  # type: ignore[return-value] # a Weight
+        return mx.array(exact(layer)).astype(mx.float32)  # type: ignore[return-value] # L is a Weight
     if isinstance(layer, OpSet):
         return REFERENCE  # type: ignore[return-value] # L is OpSet
     if not is_dataclass(layer) or isinstance(layer, type):

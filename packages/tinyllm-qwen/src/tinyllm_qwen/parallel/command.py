@@ -154,4 +154,5 @@ def _forward(
         )
         batch = Batch.paged(table, phase)
     pairs = tuple((source, target) for source, target in copies)
+    # The rest is from JSON as well.
     return Forward(cache, caches, copies=pairs, tokens=tokens, batch=batch, **rest)  # type: ignore[arg-type]
