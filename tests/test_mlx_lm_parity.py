@@ -1,6 +1,6 @@
 """The same random weights in tinyllm and in mlx-lm: the same logits, the same greedy tokens.
 
-tools/parity.py does the computing, for docs/parity.md too; here are the bars that it must reach.
+tools/parity.py computes the errors, for docs/parity-tables.md too; this file has the bars.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ CASES = [
     (family, form)
     for family in PARITY.FAMILIES
     for form in PARITY.FORMATS
-    # Every format for one family, and the usual two for each; docs/parity.md has all of all.
+    # Every format for one family, two for each; docs/parity-tables.md has all of them.
     if family == "qwen3" or str(form) in ("not packed", "4-bit, group 64")
 ]
 
@@ -43,7 +43,7 @@ def test_logits_and_greedy_tokens_are_those_of_mlx_lm(
     family: str, form: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # mlx-lm takes a tenth of a second a token here: all of them for each family, and in
-    # docs/parity.md for each format.
+    # docs/parity-tables.md for each format.
     if str(form) != "not packed":
         monkeypatch.setattr(PARITY, "STEPS", 12)
     for row in PARITY.against_mlx_lm(family, form):

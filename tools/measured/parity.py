@@ -1,11 +1,11 @@
-"""The tables of docs/parity.md as a picture."""
+"""The tables of docs/parity-tables.md as a picture."""
 
 import re
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+PAGE = Path(__file__).parents[2] / "docs" / "parity-tables.md"
 BAR = 1e-4  # what float32 logits must stay below
 NUMBER = re.compile(r"^\d\.\de[+-]\d\d$")
 

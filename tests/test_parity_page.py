@@ -1,0 +1,66 @@
+"""docs/parity.md sums up the rows of docs/parity-tables.md, which tools/parity.py writes."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tinyllm_ops.testing import TOLERANCE
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+GREEDY = 64
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("parity_page", ROOT / "tools" / "parity.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["parity_page"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+PARITY = load_tool()
+TABLES = (DOCS / "parity-tables.md").read_text(encoding="utf-8")
+ROWS = PARITY.read_tables(TABLES)
+
+
+def test_the_summary_is_that_of_the_tables() -> None:
+    assert PARITY.summary(ROWS) in (DOCS / "parity.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_are_read_as_they_are_written() -> None:
+    assert PARITY.tables(ROWS) == TABLES
+
+
+def test_the_tables_have_every_family_and_format() -> None:
+    models = {f"{family}, {form}" for family in PARITY.FAMILIES for form in PARITY.FORMATS}
+    assert {row.model for row in ROWS if row.oracle == "mlx-lm"} == models
+    golden = {folder.name for folder in PARITY.GOLDENS.iterdir()}
+    assert {row.model for row in ROWS if row.oracle == "transformers"} == golden
+
+
+@pytest.mark.parametrize("ops", ["reference", "mlx", "cpu"])
+def test_every_model_is_within_the_float32_bar(ops: str) -> None:
+    own = [row for row in ROWS if row.ops == ops]
+    assert own
+    assert max(row.logits["float32"] for row in own) < 1e-4
+    assert min(row.greedy for row in own) == GREEDY
+
+
+def test_the_page_has_the_tolerances_of_the_code() -> None:
+    rows = {}
+    for line in (DOCS / "parity.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[-1].startswith("`t"):
+            rows[cells[-1].strip("`")] = [float(cell) for cell in cells[1:4]]
+    text = (ROOT / "tests" / "test_mlx_lm_parity.py").read_text(encoding="utf-8")
+    bars = [float(bar) for bar in re.findall(r'"(?:b?float\d+)": ([\de.-]+)', text)]
+    assert rows == {
+        "tinyllm_ops.testing.TOLERANCE": list(TOLERANCE.values()),
+        "tests/test_mlx_lm_parity.py": bars,
+    }
