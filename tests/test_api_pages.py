@@ -14,7 +14,10 @@ def entries(package: str) -> list[str]:
     return ENTRY.findall((PAGES / f"{package}.md").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("package", ["tinyllm_ops", "tinyllm_layers", "tinyllm_qwen", "metalhost"])
+PACKAGES = sorted(member.name.replace("-", "_") for member in PAGES.parents[1].glob("packages/*"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_page_of_a_package_names_what_it_exports(package: str) -> None:
     named = {entry.rsplit(".", 1)[1] for entry in entries(package)}
     assert named >= set(importlib.import_module(package).__all__)

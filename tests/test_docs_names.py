@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.glob("**/*.md"), *ROOT.glob("*/*/README.md")])
-DOTTED = re.compile(r"`((?:tinyllm_(?:ops|layers|qwen)|metalhost)(?:\.\w+)+)`")
+DOTTED = re.compile(r"`((?:tinyllm_(?:ops|kernels|layers|qwen|engine)|metalhost)(?:\.\w+)+)`")
 LETTER = re.compile(r"^\| ((?:`\*?\w+`(?:, )?)+) \|", re.MULTILINE)
 SHAPE = re.compile(r"\b(?:Float|Integer|Int|UInt8|UInt32|Shaped)\[[^\[\],]*mx\.array, \"([^\"]+)\"")
 
