@@ -1,8 +1,8 @@
-"""Every Python example of the documentation runs, and prints what its page says that it prints.
+"""Python examples in the documentation run and print the output that their page shows.
 
-The examples of one page share their names, from top to bottom, as a reader would type them. One
-that cannot run here (it needs a network, or a checkpoint) says so in a comment before it, which
-the rendered page does not show:
+The examples of one page share their names, from top to bottom, as a reader would type them. A
+comment before an example marks it as not run here, with the reason (a network, a checkpoint). The
+rendered page does not show the comment:
 
     <!-- not run: it downloads 0.4 GB -->
 """
@@ -36,7 +36,7 @@ class Example:
     reason: str | None
 
     def run(self, page: Path, names: dict[str, object]) -> str:
-        """Execute it among the names that the page has so far, and give what it prints."""
+        """Execute the block with the names of earlier blocks of the page; return its output."""
         # Empty lines before it, so that a traceback counts lines as the page does.
         program = compile("\n" * self.line + self.code, str(page), "exec")
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -45,7 +45,7 @@ class Example:
 
 
 def examples(text: str) -> list[Example]:
-    """The blocks of a page, in order."""
+    """Return the blocks of a page, in order."""
     return [
         Example(
             code=found["code"],

@@ -1,4 +1,4 @@
-"""What the documentation names is there: pages in the navigation, public names, letters."""
+"""Pages are in the navigation, and names and letters in the documentation exist."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""What the README and the docs name exists, and what the README promises of `chat` holds."""
+"""Links, files and packages in the documentation exist, and `chat` explains RMSNorm."""
 
 import re
 import subprocess

@@ -1,10 +1,9 @@
-"""Executes every command of docs/depend.md, each block in an empty project of its own.
+"""Executes every `sh` block of docs/depend.md, each in an empty project.
 
     uv run --no-sync python tools/check_depend.py
 
-A project has a pyproject.toml, as `uv init --bare` writes it, and an active virtual environment
-with pip. $TINYLLM is this clone, $GIT the same as a git address, so that what is installed from
-git is the last commit.
+A project has the pyproject.toml of `uv init --bare` and an active virtual environment with pip.
+$TINYLLM is this clone and $GIT its git address, so that git installs the last commit.
 """
 
 import os
@@ -20,7 +19,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run(command: list[str], cwd: Path, environ: dict[str, str]) -> None:
-    """Run a command quietly, and stop with all that it said when it fails."""
+    """Run a command quietly; if it fails, exit with its whole output."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -35,9 +34,9 @@ def run(command: list[str], cwd: Path, environ: dict[str, str]) -> None:
 
 
 def environment(project: Path) -> dict[str, str]:
-    """The variables of a shell in which the project's environment for pip is active.
+    """Return the variables of a shell in which the project's environment for pip is active.
 
-    uv's commands pass it by: they make `.venv`, as they do in any project.
+    uv's commands do not use that environment: they make `.venv`, as in any project.
     """
     venv = project / "venv"
     return os.environ | {
