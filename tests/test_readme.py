@@ -36,6 +36,12 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
         assert any(f"/{path}".endswith(f"/{name}") for path in TRACKED), name
 
 
+@pytest.mark.parametrize("picture", sorted(ROOT.glob("docs/img/*.svg")), ids=lambda path: path.name)
+def test_every_file_in_a_picture_is_there(picture: Path) -> None:
+    for name in re.findall(r"[\w/]+\.py", picture.read_text(encoding="utf-8")):
+        assert any(f"/{path}".endswith(f"/{name}") for path in TRACKED), name
+
+
 def test_the_tree_in_the_readme_is_the_tree() -> None:
     readme = (ROOT / "README.md").read_text()
     block = readme.split("## What is here")[1].split("\n\nEach package")[0]
