@@ -180,8 +180,8 @@ def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("family", "form"), PAIRS)
 def test_mlx_lm_computes_with_what_we_wrote(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
-    recipe = ConversionConfig(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
-    convert(source, tmp_path / "ours", recipe)
+    config = ConversionConfig(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
+    convert(source, tmp_path / "ours", config)
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
     expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # with the tokenizer that came along
     model, _ = load(tmp_path / "ours", ops=MLX)

@@ -89,7 +89,7 @@ def test_it_says_what_it_made_and_how_to_use_it(
     assert chat == f"uv run chat --model '{target}'"
 
 
-def test_every_option_reaches_the_recipe(
+def test_every_option_reaches_the_conversion_config(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,7 +124,7 @@ def test_every_option_reaches_the_recipe(
 def test_a_mode_brings_bits_and_group_with_it(
     options: dict[str, object], packed: PackedFormat | None
 ) -> None:
-    assert Options(**options).recipe().packed == packed
+    assert Options(**options).conversion_config().packed == packed
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Options:
     skip: tuple[str, ...] = ()
     shard_size: float = 5.0
 
-    def recipe(self) -> ConversionConfig:
+    def conversion_config(self) -> ConversionConfig:
         """What they come to.
 
         Raises:

@@ -22,12 +22,12 @@ def run(source: str, target: str, revision: str | None, options: Options) -> Non
         ValueError: as `convert`.
         RuntimeError: as `convert`.
     """
-    recipe = options.recipe()
+    config = options.conversion_config()
     started = time.perf_counter()
     with ProgressBar() as bar:
-        done = convert(source, Path(target), recipe, revision=revision, progress=bar)
+        done = convert(source, Path(target), config, revision=revision, progress=bar)
     seconds = time.perf_counter() - started
-    for line in report(done, target, recipe.packed, seconds):
+    for line in report(done, target, config.packed, seconds):
         typer.echo(line)
     if "tokenizer.json" in done.copied:
         typer.echo(f"uv run chat --model {shlex.quote(target)}")
