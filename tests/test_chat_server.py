@@ -35,7 +35,7 @@ def test_the_server_gives_the_answer_of_the_local_model(server: Server) -> None:
 
 
 def test_json_has_the_statistics_of_the_server(server: Server) -> None:
-    done = chat(*QUESTION, "--server", f"{server.url}/v1", "--api-key", "sesame", "--json")
+    done = chat(*QUESTION, "--url", f"{server.url}/v1", "--api-key", "sesame", "--json")
     record = json.loads(done.stdout)
     assert "root mean square" in record["answer"]
     assert (record["server"], record["model"]) == (server.url, "pico")

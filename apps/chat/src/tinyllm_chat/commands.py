@@ -122,13 +122,13 @@ def _reset(session: Session, _argument: str) -> None:
 def _save(session: Session, argument: str) -> None:
     path = _path("/save", argument)
     transcript.save(path, session.conversation, session.assistant.settings.model)
-    session.terminal.info(f"{len(session.conversation.turns)} turns saved to {path}")
+    session.terminal.info(f"saved to {path}, turns: {len(session.conversation.turns)}")
 
 
 def _load(session: Session, argument: str) -> None:
     path = _path("/load", argument)
     session.start(transcript.load(path))
-    session.terminal.info(f"{len(session.conversation.turns)} turns loaded from {path}")
+    session.terminal.info(f"loaded from {path}, turns: {len(session.conversation.turns)}")
 
 
 def _stats(session: Session, _argument: str) -> None:

@@ -35,7 +35,7 @@ class Options:
         packed = self._format()
         if self.skip and packed is None:
             raise UsageError(
-                "--skip: expected --bits or --mode as well: nothing is quantized without"
+                "--skip: expected --bits or --mode as well: nothing is quantized without them"
             )
         if self.dtype is not None:
             _check_choice("--dtype", self.dtype, tuple(DTYPES))
