@@ -104,13 +104,13 @@ def test_ranks_may_split_the_layers(
 def test_a_split_of_a_single_process_is_refused(
     chat: Callable[..., subprocess.CompletedProcess[bytes]],
 ) -> None:
-    for split, message in (
+    for split, said in (
         ("layers", "expected none in a single process"),
         ("rows", "expected heads, "),
     ):
         refused = chat("-p", "hello", "--split", split)
         assert refused.returncode == 2
-        assert message in refused.stderr.decode()
+        assert said in refused.stderr.decode()
 
 
 def test_one_question_is_answered_and_all_ranks_exit(launch: Launch) -> None:
