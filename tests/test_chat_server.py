@@ -1,4 +1,4 @@
-"""`chat --server` says what `chat` says, with the model of a running `serve`."""
+"""`chat --server` gives the answers of `chat`, and its errors are one line."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tinyllm_serve.testing import Server
 
 CHAT = Path(sys.executable).parent / "chat"
-QUESTION = ("--prompt", "what does rmsnorm do?", "--temp", "0")
+QUESTION = ("--prompt", "what does rmsnorm do?", "--temperature", "0")
 
 
 def chat(*options: str) -> subprocess.CompletedProcess[str]:
@@ -27,15 +27,15 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_the_answer_is_the_one_of_the_model_here(server: Server) -> None:
-    there = chat(*QUESTION, "--server", server.url, "--api-key", "sesame")
-    assert there.returncode == 0, there.stderr
-    assert there.stdout == chat(*QUESTION).stdout
-    assert server.url in there.stderr
+def test_the_server_gives_the_answer_of_the_local_model(server: Server) -> None:
+    remote = chat(*QUESTION, "--server", server.url, "--api-key", "sesame")
+    assert remote.returncode == 0, remote.stderr
+    assert remote.stdout == chat(*QUESTION).stdout
+    assert server.url in remote.stderr
 
 
-def test_figures_come_from_the_server(server: Server) -> None:
-    done = chat(*QUESTION, "--server", f"{server.url}/v1", "--api-key", "sesame", "--json")
+def test_json_has_the_statistics_of_the_server(server: Server) -> None:
+    done = chat(*QUESTION, "--url", f"{server.url}/v1", "--api-key", "sesame", "--json")
     record = json.loads(done.stdout)
     assert "root mean square" in record["answer"]
     assert (record["server"], record["model"]) == (server.url, "pico")
@@ -45,50 +45,53 @@ def test_figures_come_from_the_server(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ((), "no valid API key"),
-        (("--api-key", "sesame", "--model", "other"), "the server has pico, not 'other'"),
-        (("--api-key", "sesame", "--ops", "cpu"), "--ops: not beside --server"),
+        (
+            ("--api-key", "sesame", "--model", "other"),
+            "expected a model of the server (pico), got 'other'",
+        ),
+        (("--api-key", "sesame", "--ops", "cpu"), "--ops: not allowed with --server"),
     ],
 )
-def test_what_goes_wrong_is_one_line(server: Server, options: tuple[str, ...], says: str) -> None:
+def test_an_error_is_one_line(server: Server, options: tuple[str, ...], message: str) -> None:
     done = chat(*QUESTION, "--server", server.url, *options)
     assert done.returncode in (1, 2)
     (line,) = done.stderr.splitlines()
     assert line.startswith("chat: ")
-    assert says in line
+    assert message in line
 
 
-def test_a_server_that_is_not_there(server: Server) -> None:
+def test_an_unreachable_server_is_an_error(server: Server) -> None:
     done = chat(*QUESTION, "--server", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert "cannot reach http://127.0.0.1:1" in done.stderr
 
 
-class BreaksOff(BaseHTTPRequestHandler):
-    """A server that dies in the middle of an answer."""
+class BrokenServer(BaseHTTPRequestHandler):
+    """A server that closes the connection in the middle of an answer."""
 
     def do_GET(self) -> None:
-        self._say(b'{"data": [{"id": "pico"}]}')
+        self._send(b'{"data": [{"id": "pico"}]}')
 
     def do_POST(self) -> None:
-        self._say(b'data: {"choices": [{"delta": {"content": "Half an"}}]}\n\n')
+        self._send(b'data: {"choices": [{"delta": {"content": "Half an"}}]}\n\n')
 
     def log_message(self, *_arguments: object) -> None:
-        """Stay silent."""
+        """Log nothing."""
 
-    def _say(self, text: bytes) -> None:
+    def _send(self, text: bytes) -> None:
         self.send_response(200)
         self.end_headers()
         self.wfile.write(text)
 
 
-def test_half_an_answer_is_no_answer() -> None:
-    with HTTPServer(("127.0.0.1", 0), BreaksOff) as broken:
+def test_an_incomplete_answer_is_an_error() -> None:
+    with HTTPServer(("127.0.0.1", 0), BrokenServer) as broken:
         Thread(target=broken.serve_forever, daemon=True).start()
         done = chat(*QUESTION, "--server", f"http://127.0.0.1:{broken.server_port}")
         broken.shutdown()
     assert done.returncode == 1
     assert done.stdout.strip() == "Half an"
-    assert "broke off in the middle" in done.stderr
+    assert "closed the connection before the answer's end" in done.stderr

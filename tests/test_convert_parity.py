@@ -1,6 +1,6 @@
-"""`convert` beside `mlx_lm.convert`: the same files, bit for bit; each reads what the other wrote.
+"""Compare `convert` with `mlx_lm.convert`: equal files, bit for bit, that both projects can load.
 
-tinyllm_qwen.from_mlx_lm too: the model that mlx-lm loaded, computed by us.
+Also compare `from_mlx_lm` with the model that mlx-lm loaded.
 """
 
 import json
@@ -61,18 +61,18 @@ FAMILIES: dict[str, dict[str, object]] = {
 FORMATS = {
     "4 bits": PackedFormat(group_size=64, bits=4),
     "3 bits": PackedFormat(group_size=32, bits=3),
-    "8 bits": PackedFormat(group_size=128, bits=8),  # 192 and 64 columns are no such groups
+    "8 bits": PackedFormat(group_size=128, bits=8),  # 192 and 64 columns do not divide into groups
     "mxfp4": PackedFormat(group_size=32, bits=4, mode="mxfp4"),
     "mxfp8": PackedFormat(group_size=32, bits=8, mode="mxfp8"),
     "nvfp4": PackedFormat(group_size=16, bits=4, mode="nvfp4"),
 }
-# Files are compared for all of them; logits for each family and for each format.
+# Files are compared for all pairs, logits for each family and for each format.
 PAIRS = [(family, "4 bits") for family in FAMILIES]
 PAIRS += [("qwen3_moe", form) for form in FORMATS if form != "4 bits"]
 
 
 def published(folder: Path, family: str) -> Path:
-    """Random weights as Qwen publishes them: bfloat16, expert by expert, tied heads stored too."""
+    """Write random weights in Qwen's format: bfloat16, separate experts, tied heads stored too."""
     mx.random.seed(3)
     config = FAMILIES[family]
     folder.mkdir()
@@ -92,8 +92,10 @@ def published(folder: Path, family: str) -> Path:
     return folder
 
 
-def theirs(source: Path, target: Path, packed: PackedFormat | None, **options: object) -> Path:
-    """What `mlx_lm.convert` makes of it."""
+def convert_with_mlx_lm(
+    source: Path, target: Path, packed: PackedFormat | None, **options: object
+) -> Path:
+    """Convert a checkpoint with `mlx_lm.convert`."""
     settings = (
         {}
         if packed is None
@@ -104,7 +106,7 @@ def theirs(source: Path, target: Path, packed: PackedFormat | None, **options: o
 
 
 def tensors(folder: Path) -> dict[str, mx.array]:
-    """All tensors of a folder's files."""
+    """Return all tensors of a folder."""
     found: dict[str, mx.array] = {}
     for file in folder.glob("*.safetensors"):
         found |= mx.load(str(file))
@@ -112,7 +114,7 @@ def tensors(folder: Path) -> dict[str, mx.array]:
 
 
 def settings(folder: Path) -> dict[str, object]:
-    """The config, without the end tokens that mlx-lm copies into it from elsewhere."""
+    """Return the config without the end tokens, which mlx-lm copies from the generation config."""
     config = json.loads((folder / "config.json").read_text())
     return {key: value for key, value in config.items() if key != "eos_token_id"}
 
@@ -130,7 +132,7 @@ def assert_same(ours: Path, other: Path) -> None:
 
 
 def distance(actual: mx.array, expected: mx.array) -> float:
-    """Largest difference over largest expected number."""
+    """Return the largest difference, relative to the largest expected number."""
     return float(mx.abs(actual - expected).max()) / float(mx.abs(expected).max())
 
 
@@ -140,30 +142,30 @@ def prompt() -> mx.array:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_files_are_those_of_mlx_lm(tmp_path: Path, family: str, form: str) -> None:
+def test_files_equal_those_of_mlx_lm(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
     convert(source, tmp_path / "ours", ConversionConfig(packed=FORMATS[form]))
-    assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", FORMATS[form]))
+    assert_same(tmp_path / "ours", convert_with_mlx_lm(source, tmp_path / "theirs", FORMATS[form]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_cast_comes_before_the_codes(tmp_path: Path, family: str) -> None:
+def test_weights_are_cast_before_they_are_quantized(tmp_path: Path, family: str) -> None:
     source, packed = published(tmp_path / "source", family), FORMATS["4 bits"]
     convert(source, tmp_path / "ours", ConversionConfig(packed=packed, dtype=mx.float16))
-    theirs(source, tmp_path / "theirs", packed, dtype="float16")
+    convert_with_mlx_lm(source, tmp_path / "theirs", packed, dtype="float16")
     config = tmp_path / "theirs" / "config.json"  # where mlx-lm leaves "bfloat16"
     config.write_text(config.read_text().replace('"bfloat16"', '"float16"'))
     assert_same(tmp_path / "ours", tmp_path / "theirs")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_a_format_the_numbers_stay(tmp_path: Path, family: str) -> None:
+def test_weights_are_unchanged_without_a_format(tmp_path: Path, family: str) -> None:
     source = published(tmp_path / "source", family)
     convert(source, tmp_path / "ours")
-    assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", None))
+    assert_same(tmp_path / "ours", convert_with_mlx_lm(source, tmp_path / "theirs", None))
 
 
-def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> None:
+def test_skip_patterns_match_a_predicate_of_mlx_lm(tmp_path: Path) -> None:
     source, packed = published(tmp_path / "source", "qwen2, untied"), FORMATS["4 bits"]
     skip = ("lm_head", "model.layers.0.*")
     done = convert(source, tmp_path / "ours", ConversionConfig(packed=packed, skip=skip))
@@ -173,32 +175,33 @@ def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> Non
         return not any(fnmatchcase(path, pattern) for pattern in skip)
 
     assert_same(
-        tmp_path / "ours", theirs(source, tmp_path / "theirs", packed, quant_predicate=predicate)
+        tmp_path / "ours",
+        convert_with_mlx_lm(source, tmp_path / "theirs", packed, quant_predicate=predicate),
     )
 
 
 @pytest.mark.parametrize(("family", "form"), PAIRS)
-def test_mlx_lm_computes_with_what_we_wrote(tmp_path: Path, family: str, form: str) -> None:
+def test_mlx_lm_loads_converted_files(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
-    recipe = ConversionConfig(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
-    convert(source, tmp_path / "ours", recipe)
+    config = ConversionConfig(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
+    convert(source, tmp_path / "ours", config)
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
-    expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # with the tokenizer that came along
+    expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # with the copied tokenizer
     model, _ = load(tmp_path / "ours", ops=MLX)
     assert distance(model(prompt()), expected(prompt())) < LOGITS
 
 
 @pytest.mark.parametrize(("family", "form"), PAIRS)
-def test_we_compute_with_what_mlx_lm_wrote(tmp_path: Path, family: str, form: str) -> None:
+def test_files_of_mlx_lm_are_loaded(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
-    theirs(source, tmp_path / "theirs", FORMATS[form], dtype="float32")
+    convert_with_mlx_lm(source, tmp_path / "theirs", FORMATS[form], dtype="float32")
     expected = dequantize_model(load_model(tmp_path / "theirs")[0])
     model, _ = load(tmp_path / "theirs")
     assert distance(model(prompt()), expected(prompt())) < LOGITS
 
 
 @pytest.mark.parametrize(("family", "form"), [*((family, None) for family in FAMILIES), *PAIRS])
-def test_a_model_of_mlx_lm_becomes_ours(tmp_path: Path, family: str, form: str | None) -> None:
+def test_from_mlx_lm_gives_the_same_logits(tmp_path: Path, family: str, form: str | None) -> None:
     loaded, _ = load_model(published(tmp_path / "source", family))
     loaded.set_dtype(mx.float32)
     if form is not None:
@@ -219,7 +222,7 @@ def test_a_model_of_mlx_lm_becomes_ours(tmp_path: Path, family: str, form: str |
     assert distance(model(prompt()), loaded(prompt())) < LOGITS
 
 
-def test_the_arrays_are_shared(tmp_path: Path) -> None:
+def test_from_mlx_lm_shares_the_arrays(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     mx.eval(theirs.parameters())
     before = mx.get_active_memory()
@@ -229,14 +232,14 @@ def test_the_arrays_are_shared(tmp_path: Path) -> None:
     assert mx.get_active_memory() - before < 10_000  # tables of frequencies
 
 
-def test_an_adapter_is_to_be_fused_first(tmp_path: Path) -> None:
+def test_from_mlx_lm_refuses_adapters(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     linear_to_lora_layers(theirs, 1, {"rank": 4, "scale": 1.0, "dropout": 0.0})
     with pytest.raises(CheckpointError, match=r"_proj is a LoRALinear.*mlx_lm\.fuse first"):
         from_mlx_lm(theirs)
 
 
-def test_a_scale_of_the_whole_matrix_is_refused(tmp_path: Path) -> None:
+def test_from_mlx_lm_refuses_global_scales(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3_moe"))
 
     def experts(_path: str, module: nn.Module) -> bool | dict[str, object]:
@@ -248,14 +251,14 @@ def test_a_scale_of_the_whole_matrix_is_refused(tmp_path: Path) -> None:
         from_mlx_lm(theirs)
 
 
-def test_weights_of_several_dtypes_are_refused(tmp_path: Path) -> None:
+def test_from_mlx_lm_refuses_several_dtypes(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     theirs.model.norm.set_dtype(mx.float32)
     with pytest.raises(CheckpointError, match=r"one dtype, got mlx\.core\.bfloat16, mlx\.core\."):
         from_mlx_lm(theirs)
 
 
-def test_another_family_is_refused(tmp_path: Path) -> None:
+def test_from_mlx_lm_refuses_other_model_types(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     theirs.args.model_type = "llama"
     with pytest.raises(CheckpointError, match=r"model\.args: model_type: expected one of qwen2.*"):
@@ -264,7 +267,7 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
         from_mlx_lm(nn.Linear(2, 2))
 
 
-def test_a_weight_that_the_config_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_from_mlx_lm_refuses_unexpected_and_missing_weights(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     theirs.model.layers[0].self_attn.o_proj = nn.Linear(256, 128, bias=True)
     with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.o_proj\.bias is not known"):

@@ -1,4 +1,4 @@
-"""Tiny checkpoints: one that says what a script has it say, and one of random weights."""
+"""Fixtures: tiny checkpoints, sessions on recorded streams, and `chat` as a process."""
 
 import io
 import itertools
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from tinyllm_chat.assistant import Assistant
+from tinyllm_chat.local.assistant import LocalAssistant
 from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
 from tinyllm_qwen.testing import random_checkpoint, scripted_checkpoint
 
-# Qwen3's in short: thinking of earlier turns is dropped, and enable_thinking=false forestalls it.
+# A short form of Qwen3's template: it drops the thinking of earlier turns, and
+# enable_thinking=false prevents thinking.
 TEMPLATE = (
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -25,7 +26,8 @@ TEMPLATE = (
     "{%- if enable_thinking is defined and enable_thinking is false %}"
     "{{- '<think></think>' }}{%- endif %}"
 )
-# After this token comes that one; the last of a prompt is "\n", or "</think>" without thinking.
+# Each token is followed by the next one. A prompt ends with "\n", or with "</think>" without
+# thinking.
 SCRIPT = ["\n", "<think>", "Hm.", "</think>", " It is ", "so.", "<|im_end|>"]
 
 
@@ -38,12 +40,12 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def random(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model that says letters without end."""
+    """A model with random weights, which never ends an answer."""
     return str(random_checkpoint(tmp_path_factory.mktemp("models") / "random", TEMPLATE))
 
 
 class Screen(io.StringIO, TextIO):
-    """A stream that says whether it is a terminal."""
+    """A stream in memory that claims to be a terminal or not."""
 
     def __init__(self, *, terminal: bool = False) -> None:
         super().__init__()
@@ -55,23 +57,23 @@ class Screen(io.StringIO, TextIO):
 
 @pytest.fixture
 def screen() -> type[Screen]:
-    """Make a stream; `terminal` says whether it is one."""
+    """The class of streams; `terminal=True` makes a terminal."""
     return Screen
 
 
-class Talk:
-    """A session, and what it wrote."""
+class RecordedSession:
+    """A session whose output is recorded."""
 
     def __init__(self, settings: Settings) -> None:
         self.out, self.err = Screen(), Screen()
-        self.assistant = Assistant.load(settings)
+        self.assistant = LocalAssistant.load(settings)
         self.session = Session(self.assistant, Terminal(self.out, self.err, {}))
 
 
 @pytest.fixture
-def talk() -> Callable[..., Talk]:
+def start() -> Callable[..., RecordedSession]:
     """Start a session with a model and options."""
-    return lambda model, **options: Talk(Settings(model=model, **options))
+    return lambda model, **options: RecordedSession(Settings(model=model, **options))
 
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -79,7 +81,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 @pytest.fixture
 def chat(tmp_path: Path) -> Run:
-    """Run `chat` as a process, with nothing on stdin unless told."""
+    """Run `chat` as a process, by default with an empty stdin."""
 
     def run(*arguments: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess:
         return subprocess.run(

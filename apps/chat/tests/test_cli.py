@@ -1,4 +1,4 @@
-"""The command line: every option reaches the settings, and a terminal gets a conversation."""
+"""The command line: options, stdin, and a conversation on a pseudo-terminal."""
 
 import fcntl
 import io
@@ -14,30 +14,36 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tinyllm_chat import cli, one_shot, question
+from tinyllm_chat import cli, one_shot
 from tinyllm_chat.errors import ChatError, UsageError
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
 
 PROCESS = [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"]
 
 
-def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "names",
+    ["--system-prompt --temperature --max-model-len", "--system --temp --max-context"],
+    ids=["standard names", "second names"],
+)
+def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
     given: list[object] = []
 
-    def note(
-        settings: Settings, asked: str, _terminal: Terminal, *, as_json: bool, member: object
+    def record(
+        settings: Settings, question: str, _terminal: Terminal, *, as_json: bool, member: object
     ) -> None:
-        given.extend([settings, asked, as_json, member])
+        given.extend([settings, question, as_json, member])
 
+    system, temperature, max_model_len = names.split()
     options = (
-        "--model m --revision r --ops reference --dtype float16 --system s --max-tokens 2 "
-        "--temp 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
-        "--stop a --stop b --kv-bits 8 --max-context 9 --no-think "
+        f"--model m --revision r --ops reference --dtype float16 {system} s --max-tokens 2 "
+        f"{temperature} 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
+        f"--stop a --stop b --kv-bits 8 {max_model_len} 9 --no-think "
         "--api-key k --prompt q --json"
     )
     monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
-    monkeypatch.setattr(one_shot, "run", note)
+    monkeypatch.setattr(one_shot, "run", record)
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         assert cli.main() == 0
@@ -56,15 +62,15 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
         seed=4,
         stop=("a", "b"),
         kv_bits=8,
-        max_context=9,
-        think=False,
+        max_model_len=9,
+        enable_thinking=False,
         api_key="k",
     )
     assert given == [settings, "q", True, None]
 
 
 @pytest.mark.parametrize(
-    ("argument", "stdin", "asked"),
+    ("prompt", "stdin", "question"),
     [
         ("Sum it up:", b"a text\nof lines\n", "Sum it up:\n\na text\nof lines"),
         ("hi", b"", "hi"),
@@ -74,45 +80,45 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_the_text_of_stdin_follows_the_prompt(
-    screen: Callable[..., io.StringIO], argument: str | None, stdin: bytes | None, asked: str
+    screen: Callable[..., io.StringIO], prompt: str | None, stdin: bytes | None, question: str
 ) -> None:
     terminal = Terminal(screen(), screen(), {})
-    piped = None if stdin is None else io.BytesIO(stdin)
-    assert question.read_question(argument, piped, terminal) == asked
+    read_stdin = None if stdin is None else io.BytesIO(stdin).read
+    assert one_shot.read_question(prompt, read_stdin, terminal) == question
 
 
 def test_endless_input_is_refused(
     screen: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(question, "MAX_BYTES", 1000)
+    monkeypatch.setattr(one_shot, "MAX_STDIN_BYTES", 1000)
     terminal = Terminal(screen(), screen(), {})
     with Path("/dev/zero").open("rb") as endless, pytest.raises(ChatError, match="1,000 bytes"):
-        question.read_question(None, endless, terminal)
+        one_shot.read_question(None, endless.read, terminal)
     with pytest.raises(UsageError, match="empty"):
-        question.read_question(" ", io.BytesIO(b"\n"), terminal)
+        one_shot.read_question(" ", io.BytesIO(b"\n").read, terminal)
 
 
-class Typist:
-    """A process on a pseudo-terminal of 20 columns."""
+class TerminalProcess:
+    """A `chat` process on a pseudo-terminal of 20 columns."""
 
     def __init__(self, arguments: list[str], folder: Path, **environ: str) -> None:
-        self._fd, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+        self._fd, child_fd = pty.openpty()
+        fcntl.ioctl(child_fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
         environ = {"TERM": "xterm", "XDG_STATE_HOME": str(folder / "state"), **environ}
         self._process = subprocess.Popen(
             [*PROCESS, *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=child_fd,
+            stdout=child_fd,
+            stderr=child_fd,
             cwd=folder,
             env={**os.environ, "PROMPT_TOOLKIT_NO_CPR": "1", **environ},
             start_new_session=True,
         )
-        os.close(theirs)
+        os.close(child_fd)
         self.shown = ""
 
     def wait_for(self, text: str) -> None:
-        """Read until the text is there, wherever its lines end."""
+        """Read until the text appears, with any line breaks in it."""
         start = len(self.shown)
         while text not in " ".join(self.shown[start:].split()) and self._read():
             pass
@@ -122,22 +128,22 @@ class Typist:
         os.write(self._fd, keys.encode())
 
     def finish(self) -> int:
-        """Read to the end, and give the exit code."""
+        """Read to the end, and return the exit code."""
         while self._read():
             pass
         return self._process.wait(timeout=30)
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         os.close(self._fd)
 
     def _read(self) -> bool:
-        """Whether there is more within 30 seconds."""
+        """Read more output; return False at its end or after 30 seconds."""
         try:
             more = os.read(self._fd, 4096) if select.select([self._fd], [], [], 30)[0] else b""
-        except OSError:  # Linux's way to say that the other side has closed
+        except OSError:  # on Linux, after the child has closed its side
             more = b""
         self.shown += more.decode(errors="replace")
         return more != b""
@@ -150,20 +156,22 @@ class Typist:
 def test_a_terminal_gets_a_conversation(
     scripted: str, tmp_path: Path, environ: dict[str, str], dim: bool
 ) -> None:
-    (tmp_path / "pico").symlink_to(scripted)  # a checkpoint here wins over the built-in model
-    with closing(Typist([], tmp_path, **environ)) as typist:
-        typist.wait_for("/help for help")
-        typist.type("hi\r")
-        typist.wait_for("It is so.")
-        typist.type("/exit\r")
-        assert typist.finish() == 0
-    assert typist.shown.count("Qwen/Qwen3-0.6B") == 1
-    assert ("\x1b[2mHm." in typist.shown) == dim
-    assert ("\x1b[2m" in typist.shown) == dim
+    (tmp_path / "pico").symlink_to(
+        scripted
+    )  # a local folder takes precedence over the built-in model
+    with closing(TerminalProcess([], tmp_path, **environ)) as process:
+        process.wait_for("/help for help")
+        process.type("hi\r")
+        process.wait_for("It is so.")
+        process.type("/exit\r")
+        assert process.finish() == 0
+    assert process.shown.count("Qwen/Qwen3-0.6B") == 1
+    assert ("\x1b[2mHm." in process.shown) == dim
+    assert ("\x1b[2m" in process.shown) == dim
     assert (tmp_path / "state" / "tinyllm" / "chat_history").read_text().endswith("+/exit\n")
 
 
-def test_json_wants_a_question(tmp_path: Path) -> None:
-    with closing(Typist(["--json"], tmp_path)) as typist:
-        assert typist.finish() == 2
-    assert "--json: expected --prompt TEXT" in " ".join(typist.shown.split())
+def test_json_requires_a_question(tmp_path: Path) -> None:
+    with closing(TerminalProcess(["--json"], tmp_path)) as process:
+        assert process.finish() == 2
+    assert "--json: expected --prompt TEXT" in " ".join(process.shown.split())

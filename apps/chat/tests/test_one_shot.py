@@ -1,4 +1,4 @@
-"""`chat --prompt` and `... | chat` as processes: streams and exit codes."""
+"""`chat --prompt` and `... | chat` as processes: streams, exit codes and signals."""
 
 import importlib.metadata
 import json
@@ -12,7 +12,7 @@ import pytest
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
-def test_the_answer_alone_is_on_stdout_and_the_rest_on_stderr(chat: Run, scripted: str) -> None:
+def test_stdout_has_only_the_answer(chat: Run, scripted: str) -> None:
     done = chat("--model", scripted, "--prompt", "hi")
     err = done.stderr.decode()
     assert (done.returncode, done.stdout) == (0, b"It is so.\n")
@@ -23,8 +23,7 @@ def test_the_answer_alone_is_on_stdout_and_the_rest_on_stderr(chat: Run, scripte
     assert "\x1b" not in err
 
 
-def test_json_is_one_record_with_everything_in_it(chat: Run, scripted: str) -> None:
-
+def test_json_is_one_complete_record(chat: Run, scripted: str) -> None:
     done = chat("--model", scripted, "--json", "--seed", "5", stdin=b"hi\n")
     record = json.loads(done.stdout)
     assert done.stdout.count(b"\n") == 1
@@ -39,7 +38,7 @@ def test_json_is_one_record_with_everything_in_it(chat: Run, scripted: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "code", "says"),
+    ("arguments", "stdin", "code", "message"),
     [
         (["--prompt", "  "], b"", 2, "the prompt is empty"),
         ([], b" \n", 2, "the prompt is empty"),
@@ -49,31 +48,31 @@ def test_json_is_one_record_with_everything_in_it(chat: Run, scripted: str) -> N
         (["--model", "/no/such/folder", "--prompt", "hi"], b"", 1, "/no/such/folder"),
         (["--model", "no/such-model", "--prompt", "hi"], b"", 1, "no/such-model"),
         (["--model", "MODEL", "--revision", "v2", "--prompt", "hi"], b"", 1, "revision"),
-        (["--model", "MODEL"], b"a" * 1_000_000, 1, "1,000,019 tokens"),
+        (["--model", "MODEL"], b"a" * 1_000_000, 1, "got 1,000,019: shorten it"),
     ],
 )
-def test_a_mistake_is_one_line_and_an_exit_code(
-    chat: Run, scripted: str, arguments: list[str], stdin: bytes, code: int, says: str
+def test_an_error_is_one_line_and_an_exit_code(
+    chat: Run, scripted: str, arguments: list[str], stdin: bytes, code: int, message: str
 ) -> None:
     done = chat(*[scripted if word == "MODEL" else word for word in arguments], stdin=stdin)
     assert (done.returncode, done.stdout) == (code, b"")
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("chat: ")
-    assert says in line
+    assert message in line
 
 
-def test_bytes_that_are_not_utf8_are_replaced_with_a_notice(chat: Run, scripted: str) -> None:
+def test_invalid_utf8_is_replaced_with_a_notice(chat: Run, scripted: str) -> None:
     done = chat("--model", scripted, stdin=b"caf\xe9?")
     assert (done.returncode, done.stdout) == (0, b"It is so.\n")
     assert "not UTF-8 (byte 3)" in done.stderr.decode()
 
 
-def test_the_version_is_the_distributions(chat: Run) -> None:
+def test_the_version_is_that_of_the_distribution(chat: Run) -> None:
     done = chat("--version")
     assert done.stdout.decode() == f"chat {importlib.metadata.version('tinyllm-chat')}\n"
 
 
-def test_help_and_a_usage_error_load_neither_mlx_nor_prompt_toolkit(chat: Run) -> None:
+def test_help_imports_neither_mlx_nor_prompt_toolkit(chat: Run) -> None:
     done = chat("--help", PYTHONPROFILEIMPORTTIME="1")
     imported = {line.split(b"|")[-1].strip() for line in done.stderr.splitlines()}
     assert done.returncode == 0
@@ -82,7 +81,7 @@ def test_help_and_a_usage_error_load_neither_mlx_nor_prompt_toolkit(chat: Run) -
     assert not {b"mlx.core", b"prompt_toolkit", b"rich", b"tokenizers"} & imported
 
 
-def test_a_reader_that_leaves_is_no_failure(chat: Run, random: str) -> None:
+def test_a_pipe_closed_early_is_not_an_error(chat: Run, random: str) -> None:
     command = f"{sys.executable} -c 'from tinyllm_chat.cli import main; exit(main())'"
     command += f" --model {random} --prompt hi --max-tokens 300"
     pipeline = f"{command} | head -c 1; exit ${{PIPESTATUS[0]}}"
@@ -100,13 +99,13 @@ def test_a_reader_that_leaves_is_no_failure(chat: Run, random: str) -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Children hear Ctrl-C, also where a shell that runs the tests in the background ignores it."""
+    """Let children receive Ctrl-C, even if a background shell runs the tests and ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_control_c_ends_it_quietly_with_130(random: str, interruptible: None) -> None:
+def test_ctrl_c_exits_silently_with_130(random: str, interruptible: None) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"),
@@ -117,14 +116,14 @@ def test_control_c_ends_it_quietly_with_130(random: str, interruptible: None) ->
         stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
-    process.stdout.read(1)  # it has begun to answer
+    process.stdout.read(1)  # the answer has begun
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, b"")
 
 
 @pytest.mark.parametrize("closed", ["<&-", "</dev/null >&-", "</dev/null 2>&-", "<&- >&- 2>&-"])
-def test_streams_that_are_closed_are_no_failure(closed: str, scripted: str) -> None:
+def test_closed_streams_are_not_an_error(closed: str, scripted: str) -> None:
     command = f"{sys.executable} -c 'from tinyllm_chat.cli import main; exit(main())'"
     done = subprocess.run(
         ["bash", "-c", f"{command} --model {scripted} --prompt hi {closed}"],
@@ -137,7 +136,10 @@ def test_streams_that_are_closed_are_no_failure(closed: str, scripted: str) -> N
     assert b"rror" not in done.stderr
 
 
-def test_a_context_beyond_the_models_own_is_said_to_be_bounded(chat: Run, scripted: str) -> None:
-    done = chat("--model", scripted, "--max-context", "99999999", "--prompt", "hi")
+@pytest.mark.parametrize("option", ["--max-model-len", "--max-context"])
+def test_a_context_beyond_the_model_own_is_a_notice(chat: Run, scripted: str, option: str) -> None:
+    done = chat("--model", scripted, option, "99999999", "--prompt", "hi")
     assert done.returncode == 0
-    assert "--max-context 99,999,999: the model's own context of" in done.stderr.decode()
+    assert (
+        "--max-model-len 99,999,999 has no effect: the model's own context" in done.stderr.decode()
+    )

@@ -1,38 +1,42 @@
-"""The REPL, typed at through prompt_toolkit's pipe."""
+"""The REPL: keys, commands, completion, history, and lines of stdin."""
 
 import os
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
-from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.history import History, InMemoryHistory
+from prompt_toolkit.input import Input, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from tinyllm_chat import repl
-from tinyllm_chat.commands import COMMANDS
-from tinyllm_chat.completion import CommandCompleter
-from tinyllm_chat.history import SafeHistory, history_path
-from tinyllm_chat.reader import Reader
+from tinyllm_chat.commands import COMMANDS, CommandCompleter
+from tinyllm_chat.errors import ChatError
+from tinyllm_chat.terminal.history import InputHistory, history_path
+from tinyllm_chat.terminal.prompt import PromptReader
 
-Talk = Callable[..., Any]
+Start = Callable[..., Any]
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
-def type_at(made: Any, keys: str) -> Any:
+def make_reader(history: History, source: Input) -> PromptReader:
+    return PromptReader(history, CommandCompleter(), source, DummyOutput())
+
+
+def type_at(recorded: Any, keys: str) -> Any:
     """Type keys, then Ctrl-D."""
     with create_pipe_input() as source:
         source.send_text(keys + CTRL_D)
-        repl.talk(made.session, Reader(InMemoryHistory(), source, DummyOutput()))
-    return made
+        repl.answer_inputs(recorded.session, make_reader(InMemoryHistory(), source))
+    return recorded
 
 
-def questions(made: Any) -> list[str]:
-    return [turn.question for turn in made.session.conversation.turns]
+def questions(recorded: Any) -> list[str]:
+    return [turn.question for turn in recorded.session.conversation.turns]
 
 
 @pytest.mark.parametrize(
@@ -48,135 +52,135 @@ def questions(made: Any) -> list[str]:
         (" hello\x01x\r", ["x hello"]),  # Ctrl-A: the beginning of the line
     ],
 )
-def test_what_is_typed_is_what_is_asked(
-    talk: Talk, scripted: str, keys: str, asked: list[str]
+def test_typed_keys_become_questions(
+    start: Start, scripted: str, keys: str, asked: list[str]
 ) -> None:
-    made = type_at(talk(scripted), keys)
-    assert questions(made) == asked
-    assert made.out.getvalue() == "It is so.\n" * len(asked)
+    recorded = type_at(start(scripted), keys)
+    assert questions(recorded) == asked
+    assert recorded.out.getvalue() == "It is so.\n" * len(asked)
 
 
-def test_help_lists_every_command(talk: Talk, scripted: str) -> None:
-    shown = type_at(talk(scripted), "/help\r").err.getvalue()
+def test_help_lists_every_command(start: Start, scripted: str) -> None:
+    shown = type_at(start(scripted), "/help\r").err.getvalue()
     assert len(COMMANDS) == 10
     for command in COMMANDS:
         assert f"{command.name} {command.argument}".strip() in shown
         assert command.help in shown
 
 
-def test_exit_leaves(talk: Talk, scripted: str) -> None:
-    assert questions(type_at(talk(scripted), "/exit\rhi\r")) == []
+def test_exit_ends_the_conversation(start: Start, scripted: str) -> None:
+    assert questions(type_at(start(scripted), "/exit\rhi\r")) == []
 
 
-def test_a_system_message_is_set_shown_and_removed(talk: Talk, scripted: str) -> None:
-    made = type_at(talk(scripted), "/system Be brief.\r/system\r/system -\r")
-    assert made.err.getvalue() == "system: Be brief.\nsystem: Be brief.\nno system message\n"
+def test_a_system_message_is_set_shown_and_removed(start: Start, scripted: str) -> None:
+    recorded = type_at(start(scripted), "/system Be brief.\r/system\r/system -\r")
+    assert recorded.err.getvalue() == "system: Be brief.\nsystem: Be brief.\nno system message\n"
 
 
-def test_thinking_is_switched(talk: Talk, scripted: str) -> None:
-    made = type_at(talk(scripted), "/think off\rhi\r/think on\rhi\r")
-    assert [turn.reasoning for turn in made.session.conversation.turns] == ["", "Hm."]
+def test_thinking_is_turned_off_and_on(start: Start, scripted: str) -> None:
+    recorded = type_at(start(scripted), "/think off\rhi\r/think on\rhi\r")
+    assert [turn.reasoning for turn in recorded.session.conversation.turns] == ["", "Hm."]
 
 
-def test_regen_replaces_the_answer_and_reset_forgets(talk: Talk, random: str) -> None:
-    made = type_at(talk(random, max_tokens=9, temperature=3.0, seed=1, system="S"), "hi\r/regen\r")
-    assert questions(made) == ["hi"]
-    first, second = made.out.getvalue().split()
-    assert second == made.session.conversation.turns[0].answer.strip()
+def test_regen_replaces_the_answer_and_reset_removes_all_turns(start: Start, random: str) -> None:
+    recorded = type_at(
+        start(random, max_tokens=9, temperature=3.0, seed=1, system="S"), "hi\r/regen\r"
+    )
+    assert questions(recorded) == ["hi"]
+    first, second = recorded.out.getvalue().split()
+    assert second == recorded.session.conversation.turns[0].answer.strip()
     assert first != second
-    type_at(made, "/reset\r")
-    assert (questions(made), made.session.conversation.system) == ([], "S")
+    type_at(recorded, "/reset\r")
+    assert (questions(recorded), recorded.session.conversation.system) == ([], "S")
 
 
-def test_a_conversation_is_saved_and_goes_on_elsewhere(
-    talk: Talk, scripted: str, tmp_path: Path
+def test_a_saved_conversation_continues_in_another_session(
+    start: Start, scripted: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "my talk.json"
-    before = type_at(talk(scripted), f"/system S\rone\r/save {path}\r")
-    after = type_at(talk(scripted), f"/load {path}\rtwo\r")
+    before = type_at(start(scripted), f"/system S\rone\r/save {path}\r")
+    after = type_at(start(scripted), f"/load {path}\rtwo\r")
     assert after.session.conversation.turns[:1] == before.session.conversation.turns
     assert (questions(after), after.session.conversation.system) == (["one", "two"], "S")
 
 
-def test_stats_name_the_model_and_the_last_answer(talk: Talk, scripted: str) -> None:
-    made = type_at(talk(scripted), "hi\r/stats\r")
-    shown = made.err.getvalue().split("model    ")[1]
+def test_stats_name_the_model_and_the_last_answer(start: Start, scripted: str) -> None:
+    recorded = type_at(start(scripted), "hi\r/stats\r")
+    shown = recorded.err.getvalue().split("model    ")[1]
     assert scripted in shown
-    assert "1,024 tokens held" in shown
+    assert "1,024 tokens cached" in shown
     assert "answer 6 tokens" in shown
 
 
-def test_another_model_goes_on_with_the_conversation(
-    talk: Talk, scripted: str, random: str
-) -> None:
-    made = type_at(talk(random, max_tokens=4), f"one\r/model {scripted}\rtwo\r")
-    one, two = made.session.conversation.turns
+def test_another_model_continues_the_conversation(start: Start, scripted: str, random: str) -> None:
+    recorded = type_at(start(random, max_tokens=4), f"one\r/model {scripted}\rtwo\r")
+    one, two = recorded.session.conversation.turns
     assert len(one.answer) == 4
     assert two.reasoning == "Hm."
-    assert made.session.last.stats.prompt_tokens > len("one") + len("two") + 4
+    assert recorded.session.last_answer.stats.prompt_tokens > len("one") + len("two") + 4
 
 
 @pytest.mark.parametrize(
-    ("typed", "says"),
+    ("typed", "message"),
     [
-        ("/hepl", "there is no command /hepl: /help lists them"),
-        ("/regen", "nothing has been said yet"),
-        ("/reset now", "/reset takes no argument, got 'now'"),
+        ("/hepl", "there is no command /hepl: /help lists the commands"),
+        ("/regen", "there is no question yet"),
+        ("/reset now", "/reset: expected no argument, got 'now'"),
         ("/think maybe", "/think: expected on or off, got 'maybe'"),
         ("/save", "/save: expected the name of a file"),
         ("/load /no/such/file", "/no/such/file cannot be read"),
         ("/model /no/such/folder", "'/no/such/folder' is neither a folder"),
-        ("x" * 2000, "the context takes 1,024"),
+        ("x" * 2000, "expected fewer than 1,024 tokens"),
     ],
 )
-def test_a_mistake_is_a_line_and_the_talk_goes_on(
-    talk: Talk, scripted: str, typed: str, says: str
+def test_an_error_is_a_notice_and_the_conversation_continues(
+    start: Start, scripted: str, typed: str, message: str
 ) -> None:
-    made = type_at(talk(scripted), f"{typed}\rhi\r")
-    assert made.err.getvalue().startswith("chat: ")
-    assert says in made.err.getvalue().splitlines()[0]
-    assert questions(made) == ["hi"]
+    recorded = type_at(start(scripted), f"{typed}\rhi\r")
+    assert recorded.err.getvalue().startswith("chat: ")
+    assert message in recorded.err.getvalue().splitlines()[0]
+    assert questions(recorded) == ["hi"]
 
 
-def test_control_c_stops_the_answer_and_keeps_what_was_said(talk: Talk, random: str) -> None:
-    made = talk(random, max_tokens=1000)
-    write = made.session.terminal.answer
+def test_ctrl_c_stops_the_answer_and_keeps_its_text(start: Start, random: str) -> None:
+    recorded = start(random, max_tokens=1000)
+    write = recorded.session.terminal.answer
     sent = threading.Event()
 
     def write_and_interrupt(text: str) -> None:
         write(text)
-        if len(made.out.getvalue()) >= 5 and not sent.is_set():
+        if len(recorded.out.getvalue()) >= 5 and not sent.is_set():
             sent.set()
             os.kill(os.getpid(), signal.SIGINT)
 
-    made.session.terminal.answer = write_and_interrupt
+    recorded.session.terminal.answer = write_and_interrupt
     handler = signal.getsignal(signal.SIGINT)
-    type_at(made, "hi\r")
+    type_at(recorded, "hi\r")
     assert signal.getsignal(signal.SIGINT) is handler
-    (turn,) = made.session.conversation.turns
-    assert turn.answer == made.out.getvalue().strip()
+    (turn,) = recorded.session.conversation.turns
+    assert turn.answer == recorded.out.getvalue().strip()
     assert 5 <= len(turn.answer) < 20
-    assert "stopped; what was said is kept" in made.err.getvalue()
+    assert "stopped; the text so far is kept" in recorded.err.getvalue()
 
 
-def test_control_c_before_the_first_word_takes_the_question_back(talk: Talk, random: str) -> None:
-    made = type_at(talk(random, max_tokens=5, temperature=1.0), "one\r")
-    before = list(made.session.conversation.turns)
-    reply = made.assistant.reply
+def test_ctrl_c_before_the_first_token_removes_the_question(start: Start, random: str) -> None:
+    recorded = type_at(start(random, max_tokens=5, temperature=1.0), "one\r")
+    before = list(recorded.session.conversation.turns)
+    reply = recorded.assistant.reply
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
-        made.assistant.cache.clear()  # so that there is a prompt to be read
+        recorded.assistant.cache.clear()  # so that the prompt is computed again
         os.kill(os.getpid(), signal.SIGINT)
         return reply(*arguments, **options)
 
-    made.assistant.reply = interrupted
-    type_at(made, "two\r/regen\r")
-    assert made.session.conversation.turns == before
-    assert made.err.getvalue().count("stopped; the question is taken back") == 2
+    recorded.assistant.reply = interrupted
+    type_at(recorded, "two\r/regen\r")
+    assert recorded.session.conversation.turns == before
+    assert recorded.err.getvalue().count("stopped; the question is removed") == 2
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"),
+    ("typed", "completions"),
     [
         ("/s", ["/system", "/save", "/stats"]),
         ("/think o", ["on", "off"]),
@@ -185,57 +189,88 @@ def test_control_c_before_the_first_word_takes_the_question_back(talk: Talk, ran
         ("/reset ", []),
     ],
 )
-def test_commands_are_completed(typed: str, offered: list[str]) -> None:
+def test_tab_completes_commands_and_choices(typed: str, completions: list[str]) -> None:
     found = CommandCompleter().get_completions(Document(typed), CompleteEvent())
-    assert [completion.text for completion in found] == offered
+    assert [completion.text for completion in found] == completions
 
 
-def test_files_are_completed(tmp_path: Path) -> None:
+def test_tab_completes_paths(tmp_path: Path) -> None:
     (tmp_path / "talk.json").write_text("")
     document = Document(f"/load {tmp_path}/ta")
     (found,) = CommandCompleter().get_completions(document, CompleteEvent())
     assert found.text == "lk.json"
 
 
-def test_history_is_kept_for_its_user_alone(tmp_path: Path) -> None:
+def test_only_the_user_can_read_the_history(tmp_path: Path) -> None:
     path = history_path({"XDG_STATE_HOME": str(tmp_path)})
     warnings: list[str] = []
-    history = SafeHistory(path, warnings.append)
+    history = InputHistory(path, warnings.append)
     for typed in ("one", "two\nlines", "odd \udce9", "x" * 10_001):
         history.store_string(typed)
     assert path.stat().st_mode & 0o777 == 0o600
-    again = SafeHistory(path, warnings.append)
+    again = InputHistory(path, warnings.append)
     assert list(again.load_history_strings()) == ["odd ?", "two\nlines", "one"]
     assert warnings == []
 
 
-def test_a_history_that_cannot_be_kept_is_told_once(tmp_path: Path) -> None:
+def test_an_unwritable_history_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "tinyllm").write_text("a file where a folder should be")
     warnings: list[str] = []
-    history = SafeHistory(history_path({"XDG_STATE_HOME": str(tmp_path)}), warnings.append)
+    history = InputHistory(history_path({"XDG_STATE_HOME": str(tmp_path)}), warnings.append)
     history.store_string("one")
     history.store_string("two")
     (warning,) = warnings
-    assert "the input history is not kept" in warning
+    assert "the input history is not stored" in warning
 
 
 def test_a_relative_state_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
-    expected = Path("/home/someone/.local/state/tinyllm/chat_history")
+    monkeypatch.setenv("HOME", "/home/user")
+    expected = Path("/home/user/.local/state/tinyllm/chat_history")
     assert history_path({"XDG_STATE_HOME": "state"}) == expected
     assert history_path({}) == expected
 
 
-def test_a_long_paste_is_shown_in_brief_and_asked_whole(tmp_path: Path) -> None:
-    history = SafeHistory(tmp_path / "history", pytest.fail)
+def test_a_long_paste_is_shortened_on_screen_only(tmp_path: Path) -> None:
+    history = InputHistory(tmp_path / "history", pytest.fail)
     long = "a\n" * 6_000
     with create_pipe_input() as source:
-        reader = Reader(history, source, DummyOutput())
+        reader = make_reader(history, source)
         source.send_text(f"Sum up: \x1b[200~{long}\x1b[201~, please\r")
         assert reader.read() == f"Sum up: {long}, please"
-        source.send_text("\x1b[A, again\r")  # the key up: the input before this one
+        source.send_text("\x1b[A, again\r")  # the up arrow recalls the previous input
         assert reader.read() == f"Sum up: {long}, please, again"
         source.send_text("[paste 9: 12,000 characters]\r")
         assert reader.read() == "[paste 9: 12,000 characters]"
     assert history.get_strings()[0] == "Sum up: [paste 1: 12,000 characters], please"
     assert (tmp_path / "history").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(ChatError("too long"), 2), (RuntimeError("a rank is lost"), 1)]
+)
+def test_only_a_failed_computation_ends_the_lines_of_stdin(
+    start: Start,
+    scripted: str,
+    screen: Callable[[], TextIO],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    asked: int,
+) -> None:
+    recorded = start(scripted)
+    questions = []
+
+    def ask(question: str, *, interruptible: bool) -> None:
+        questions.append(question)
+        raise error
+
+    monkeypatch.setattr(recorded.session, "ask", ask)
+    stdin = screen()
+    stdin.write("one\ntwo\n")
+    stdin.seek(0)
+    if asked == 1:
+        with pytest.raises(RuntimeError, match="a rank is lost"):
+            repl.answer_lines(recorded.session, stdin)
+    else:
+        repl.answer_lines(recorded.session, stdin)
+        assert recorded.err.getvalue().count("too long") == asked
+    assert questions == ["one", "two"][:asked]

@@ -1,29 +1,29 @@
-"""The terminal: which stream gets what, and no control codes where they do not belong."""
+"""The terminal: output streams, colors, control characters and the progress bar."""
 
 from collections.abc import Callable
 from io import StringIO
 
 import pytest
-from tinyllm_chat.progress import ProgressBar
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
+from tinyllm_chat.terminal.progress import ProgressBar
 
 Make = Callable[..., StringIO]
 
 
-def test_lines_are_finished_before_others_begin(screen: Make) -> None:
+def test_a_notice_begins_a_new_line(screen: Make) -> None:
     out = err = screen(terminal=False)
     terminal = Terminal(out, err, {})
-    terminal.answer("said")
-    terminal.notice("mind")
+    terminal.answer("answer")
+    terminal.notice("notice")
     terminal.finish_line()
-    terminal.aside("figures")
-    assert out.getvalue() == "said\nchat: mind\nfigures\n"
+    terminal.info("info")
+    assert out.getvalue() == "answer\nchat: notice\ninfo\n"
 
 
-def test_an_answer_begins_a_line_after_thinking(screen: Make) -> None:
+def test_an_answer_begins_a_new_line_after_reasoning(screen: Make) -> None:
     out, err = screen(terminal=False), screen(terminal=False)
     terminal = Terminal(out, err, {})
-    terminal.thought("hm")
+    terminal.reasoning("hm")
     terminal.answer("so")
     terminal.answer(" be it")
     assert (err.getvalue(), out.getvalue()) == ("hm\n", "so be it")
@@ -39,27 +39,27 @@ def test_an_answer_begins_a_line_after_thinking(screen: Make) -> None:
         (False, {"TERM": "xterm"}, False),
     ],
 )
-def test_thinking_is_dim_where_that_can_be_shown(
+def test_reasoning_is_dim_on_a_terminal_with_colors(
     screen: Make, is_terminal: bool, environ: dict[str, str], dim: bool
 ) -> None:
     err = screen(terminal=is_terminal)
-    Terminal(screen(terminal=False), err, environ).thought("hm")
+    Terminal(screen(terminal=False), err, environ).reasoning("hm")
     assert err.getvalue() == ("\x1b[2mhm\x1b[0m" if dim else "hm")
 
 
-def test_control_characters_of_a_model_do_not_reach_a_terminal_but_a_file(screen: Make) -> None:
-    spoken = "a\x1b]0;title\x07\r\n\tb\x7f\x9b"
-    for is_terminal, shown in ((True, "a␛]0;title␇\n\tb␡\ufffd"), (False, spoken)):
+def test_control_characters_reach_files_but_not_terminals(screen: Make) -> None:
+    text = "a\x1b]0;title\x07\r\n\tb\x7f\x9b"
+    for is_terminal, shown in ((True, "a␛]0;title␇\n\tb␡\ufffd"), (False, text)):
         out = screen(terminal=is_terminal)
-        Terminal(out, screen(terminal=False), {}).answer(spoken)
+        Terminal(out, screen(terminal=False), {}).answer(text)
         assert out.getvalue() == shown
 
 
 @pytest.mark.parametrize("columns", ["20", "200"])
-def test_a_bar_appears_for_what_takes_long_and_goes_again(
+def test_the_bar_appears_for_long_work_and_is_erased(
     screen: Make, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    monkeypatch.setattr("tinyllm_chat.progress._PATIENCE", -1.0)
+    monkeypatch.setattr("tinyllm_chat.terminal.progress._DELAY", -1.0)
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("TERM", "xterm")
     err = screen(terminal=True)
@@ -69,11 +69,11 @@ def test_a_bar_appears_for_what_takes_long_and_goes_again(
     assert err.getvalue().endswith("\x1b[2K")  # the line is erased
 
 
-@pytest.mark.parametrize(("is_terminal", "patience"), [(False, -1.0), (True, 60.0)])
-def test_no_bar_for_what_is_quick_or_where_nobody_looks(
-    screen: Make, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, patience: float
+@pytest.mark.parametrize(("is_terminal", "delay"), [(False, -1.0), (True, 60.0)])
+def test_no_bar_for_short_work_or_without_a_terminal(
+    screen: Make, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, delay: float
 ) -> None:
-    monkeypatch.setattr("tinyllm_chat.progress._PATIENCE", patience)
+    monkeypatch.setattr("tinyllm_chat.terminal.progress._DELAY", delay)
     err = screen(terminal=is_terminal)
     with ProgressBar("loading", Terminal(screen(terminal=False), err, {"TERM": "xterm"})) as bar:
         bar(1, 2)

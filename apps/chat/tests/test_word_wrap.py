@@ -1,12 +1,12 @@
-"""Streamed text on a terminal: lines end between words."""
+"""Word wrap of streamed text on a terminal."""
 
 import os
 import textwrap
 from collections.abc import Callable
 
 import pytest
-from tinyllm_chat.terminal import Terminal
-from tinyllm_chat.word_wrap import WordWrap
+from tinyllm_chat.terminal.output import Terminal
+from tinyllm_chat.terminal.word_wrap import WordWrap
 
 PROSE = (
     "RMSNorm divides a vector by its root mean square, and multiplies it by a weight: it subtracts "
@@ -19,15 +19,15 @@ def wrap(text: str, columns: int) -> str:
 
 
 @pytest.mark.parametrize("columns", [15, 20, 33, 80, 1000])
-def test_prose_is_wrapped_as_textwrap_has_it(columns: int) -> None:
+def test_prose_is_wrapped_as_by_textwrap(columns: int) -> None:
     expected = textwrap.fill(PROSE, columns, break_on_hyphens=False)
     assert wrap(PROSE, columns) == expected
 
 
 @pytest.mark.parametrize("text", [PROSE, "  a\tb\n\nc  d", "我是一个模型。" * 9, "x" * 99 + " y z"])
-def test_how_the_text_is_cut_changes_nothing(text: str) -> None:
-    pieces = WordWrap()
-    assert "".join(pieces.push(char, 20) for char in text + "\n") == wrap(text, 20) + "\n"
+def test_the_division_into_pieces_changes_nothing(text: str) -> None:
+    wrapper = WordWrap()
+    assert "".join(wrapper.push(char, 20) for char in text + "\n") == wrap(text, 20) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -51,35 +51,37 @@ def test_how_the_text_is_cut_changes_nothing(text: str) -> None:
         ("a \N{WOMAN}\u200d\N{ROCKET}", 5, "a\n\N{WOMAN}\u200d\N{ROCKET}"),
     ],
 )
-def test_edges(text: str, columns: int, shown: str) -> None:
+def test_spaces_tabs_long_words_and_wide_characters(text: str, columns: int, shown: str) -> None:
     assert wrap(text, columns) == shown
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])
-def test_a_terminal_of_no_use_loses_no_letters(columns: int) -> None:
+def test_a_tiny_terminal_loses_no_letters(columns: int) -> None:
     text = PROSE + "我是"
     assert "".join(wrap(text, columns).split()) == "".join(text.split())
 
 
-def test_no_more_is_held_back_than_the_word_under_way() -> None:
-    pieces = WordWrap()
-    given = ("R", "MS", " norm", "s ", "x" * 11, "y", "\n")
+def test_only_the_current_word_is_held_back() -> None:
+    wrapper = WordWrap()
+    pieces = ("R", "MS", " norm", "s ", "x" * 11, "y", "\n")
     shown = ["", "", "RMS", " norms", " " + "x" * 11, "y", "\n"]
-    assert [pieces.push(text, 10) for text in given] == shown
+    assert [wrapper.push(text, 10) for text in pieces] == shown
 
 
 @pytest.fixture
 def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Make every terminal so wide."""
+    """Set the width of every terminal."""
 
     def resize(count: int) -> None:
         size = os.terminal_size((count, 24))
-        monkeypatch.setattr("tinyllm_chat.terminal.os.get_terminal_size", lambda _handle: size)
+        monkeypatch.setattr(
+            "tinyllm_chat.terminal.output.os.get_terminal_size", lambda _handle: size
+        )
 
     return resize
 
 
-def test_it_is_the_terminals_width_at_the_time(screen: Callable, columns: Callable) -> None:
+def test_the_width_is_read_again_for_each_piece(screen: Callable, columns: Callable) -> None:
     out = screen(terminal=True)
     out.fileno = lambda: 1
     terminal = Terminal(out, screen(), {})
@@ -90,7 +92,7 @@ def test_it_is_the_terminals_width_at_the_time(screen: Callable, columns: Callab
     assert out.getvalue() == "one two\nthree\none two three\n"
 
 
-def test_a_line_that_is_left_unfinished_is_shown_whole(screen: Callable, columns: Callable) -> None:
+def test_an_unfinished_line_is_shown_completely(screen: Callable, columns: Callable) -> None:
     both = screen(terminal=True)
     both.fileno = lambda: 1
     columns(80)
@@ -100,19 +102,17 @@ def test_a_line_that_is_left_unfinished_is_shown_whole(screen: Callable, columns
     assert both.getvalue() == "half a wor\nchat: stopped\n"
 
 
-def test_thinking_that_is_held_back_is_as_dim_as_the_rest(
-    screen: Callable, columns: Callable
-) -> None:
+def test_reasoning_that_was_held_back_is_dim_too(screen: Callable, columns: Callable) -> None:
     err = screen(terminal=True)
     err.fileno = lambda: 2
     columns(80)
     terminal = Terminal(screen(), err, {"TERM": "xterm"})
-    terminal.thought("a wor")
+    terminal.reasoning("a wor")
     terminal.answer("so")
     assert err.getvalue() == "\x1b[2ma\x1b[0m\x1b[2m wor\n\x1b[0m"
 
 
-def test_what_is_no_terminal_gets_the_text_as_it_is(screen: Callable, columns: Callable) -> None:
+def test_a_file_gets_the_text_unchanged(screen: Callable, columns: Callable) -> None:
     out = screen()
     columns(8)
     terminal = Terminal(out, screen(terminal=True), {})

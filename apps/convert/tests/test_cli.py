@@ -1,4 +1,4 @@
-"""The command line: what is asked for is made and told, what is wrong is one line."""
+"""The command line: options, the report, errors, signals and help."""
 
 import json
 import signal
@@ -39,7 +39,7 @@ CONFIG: dict[str, object] = {
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A checkpoint of random weights; its tokenizer is for show."""
+    """A checkpoint of random weights with a placeholder of a tokenizer."""
     return make(tmp_path / "source")
 
 
@@ -61,15 +61,15 @@ def make(folder: Path, **fields: object) -> Path:
 def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
 ) -> tuple[int, str, str]:
-    """The exit code, stdout and stderr of `convert` with these arguments, in this process."""
+    """Run `convert` in this process, and return its exit code, stdout and stderr."""
     monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-    monkeypatch.setattr(cli, "_clean_up_when_told_to_end", lambda: None)
+    monkeypatch.setattr(cli, "_exit_on_signals", lambda: None)
     code = cli.main()
     out, err = capsys.readouterr()
     return code, out, err
 
 
-def test_it_says_what_it_made_and_how_to_use_it(
+def test_the_report_names_format_size_and_next_command(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -78,24 +78,27 @@ def test_it_says_what_it_made_and_how_to_use_it(
     target = tmp_path / "a model"
     code, out, err = run(monkeypatch, capsys, source, target, "--bits", 4)
     assert (code, err) == (0, "")
-    made, left, chat = out.splitlines()
+    summary, unquantized, chat = out.splitlines()
     config = json.loads((target / "config.json").read_text())
     assert config["quantization"] == {"group_size": 64, "bits": 4, "mode": "affine"}
     size = sum(a.nbytes for a in mx.load(str(target / "model.safetensors")).values())
-    assert f"{size / 1e6:.1f} MB now" in made
-    assert "(affine, 4 bits, groups of 64)" in made
-    # 96 columns are no groups of 64.
-    assert left.startswith("left as they were: 2 matrices (model.layers.0.mlp.down_proj, ")
+    assert f"{size / 1e6:.1f} MB now" in summary
+    assert "(affine, 4 bits, groups of 64)" in summary
+    # 96 columns do not divide into groups of 64.
+    assert unquantized.startswith("not quantized: 2 matrices (model.layers.0.mlp.down_proj, ")
     assert chat == f"uv run chat --model '{target}'"
 
 
-def test_every_option_reaches_the_recipe(
+@pytest.mark.parametrize("prefix", ["--", "--q-"])  # --q-bits and so on, as in mlx_lm.convert
+def test_every_option_has_its_effect(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    prefix: str,
 ) -> None:
-    options = "--bits 3 --group-size 32 --mode affine --dtype float16 --shard-size 0.00002"
+    options = f"{prefix}bits 3 {prefix}group-size 32 {prefix}mode affine"
+    options += " --dtype float16 --shard-size 0.00002"
     skip = ["--skip", "lm_head", "--skip", "*.v_proj"]
     code, _, err = run(monkeypatch, capsys, source, tmp_path / "out", *options.split(), *skip)
     assert (code, err) == (0, "")
@@ -105,9 +108,11 @@ def test_every_option_reaches_the_recipe(
     files = list((tmp_path / "out").glob("model-*.safetensors"))
     assert len(files) > 1
     arrays = {name: array for file in files for name, array in mx.load(str(file)).items()}
-    bare = {name for name, array in arrays.items() if array.ndim > 1 and array.dtype == mx.float16}
-    bare = {name.removesuffix(".weight") for name in bare if name.endswith(".weight")}
-    assert bare == {"lm_head", *(f"model.layers.{n}.self_attn.v_proj" for n in range(2))}
+    unpacked = {
+        name for name, array in arrays.items() if array.ndim > 1 and array.dtype == mx.float16
+    }
+    unpacked = {name.removesuffix(".weight") for name in unpacked if name.endswith(".weight")}
+    assert unpacked == {"lm_head", *(f"model.layers.{n}.self_attn.v_proj" for n in range(2))}
 
 
 @pytest.mark.parametrize(
@@ -121,10 +126,10 @@ def test_every_option_reaches_the_recipe(
         ({"mode": "nvfp4", "group_size": 16}, PackedFormat(group_size=16, bits=4, mode="nvfp4")),
     ],
 )
-def test_a_mode_brings_bits_and_group_with_it(
+def test_a_float_mode_fixes_bits_and_group_size(
     options: dict[str, object], packed: PackedFormat | None
 ) -> None:
-    assert Options(**options).recipe().packed == packed
+    assert Options(**options).conversion_config().packed == packed
 
 
 @pytest.mark.parametrize(
@@ -132,22 +137,25 @@ def test_a_mode_brings_bits_and_group_with_it(
     [
         ("--bits 7", "--bits: expected one of 2, 3, 4, 5, 6, 8, got 7"),
         ("--bits 4 --group-size 48", "--group-size: expected one of 32, 64, 128, got 48"),
-        ("--bits 8 --mode mxfp4", "--bits: mxfp4 means 4, got 8"),
-        ("--group-size 64 --mode mxfp8", "--group-size: mxfp8 means 32, got 64"),
+        ("--bits 8 --mode mxfp4", "--bits: expected 4, the only value of mxfp4, got 8"),
+        (
+            "--group-size 64 --mode mxfp8",
+            "--group-size: expected 32, the only value of mxfp8, got 64",
+        ),
         ("--mode int4", "--mode: expected one of affine, mxfp4, mxfp8, nvfp4, got int4"),
-        ("--mode affine", "--mode affine: expected --bits beside it"),
-        ("--group-size 64", "--group-size 64: expected --bits beside it"),
-        ("--skip lm_head", "--skip: expected --bits or --mode beside it"),
+        ("--mode affine", "--mode affine: expected --bits as well"),
+        ("--group-size 64", "--group-size 64: expected --bits as well"),
+        ("--skip lm_head", "--skip: expected --bits or --mode as well"),
         ("--dtype int8", "--dtype: expected one of float32, float16, bfloat16, got int8"),
-        ("--shard-size 0", "--shard-size: expected gigabytes above 0, got 0"),
-        ("--shard-size nan", "--shard-size: expected gigabytes above 0, got nan"),
-        ("--shard-size inf", "--shard-size: expected gigabytes above 0, got inf"),
+        ("--shard-size 0", "--shard-size: expected a number of gigabytes above 0, got 0"),
+        ("--shard-size nan", "--shard-size: expected a number of gigabytes above 0, got nan"),
+        ("--shard-size inf", "--shard-size: expected a number of gigabytes above 0, got inf"),
         ("--bits four", "invalid value for '--bits'"),
         ("--frob", "No such option: --frob"),
         ("third", "unexpected extra argument"),
     ],
 )
-def test_wrong_usage_is_one_line_and_code_2(
+def test_a_usage_error_is_one_line_and_exit_code_2(
     options: str,
     message: str,
     source: Path,
@@ -164,7 +172,7 @@ def test_wrong_usage_is_one_line_and_code_2(
     assert not (tmp_path / "out").exists()
 
 
-def test_two_folders_are_needed(
+def test_source_and_target_are_required(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run(monkeypatch, capsys, "source")
@@ -172,7 +180,7 @@ def test_two_folders_are_needed(
 
 
 @pytest.mark.parametrize("case", ["target", "missing", "packed", "family", "revision"])
-def test_what_cannot_be_converted_is_one_line_and_code_1(
+def test_a_failed_conversion_is_one_line_and_exit_code_1(
     case: str,
     source: Path,
     tmp_path: Path,
@@ -201,7 +209,7 @@ def test_what_cannot_be_converted_is_one_line_and_code_1(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_checkpoint_without_tokenizer_is_noticed(
+def test_a_checkpoint_without_tokenizer_gives_a_notice(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -213,12 +221,11 @@ def test_a_checkpoint_without_tokenizer_is_noticed(
     assert "uv run chat" not in out
     assert "(not quantized)" in out
     assert err == (
-        f"convert: {source} has no tokenizer.json, without which chat cannot use "
-        f"{tmp_path / 'out'}\n"
+        f"convert: {source} has no tokenizer.json, so chat cannot use {tmp_path / 'out'}\n"
     )
 
 
-def test_large_sizes_are_told_in_gigabytes(tmp_path: Path) -> None:
+def test_large_sizes_are_reported_in_gigabytes(tmp_path: Path) -> None:
     done = Conversion(
         folder=tmp_path,
         source_bytes=8_044_982_272,
@@ -233,26 +240,26 @@ def test_large_sizes_are_told_in_gigabytes(tmp_path: Path) -> None:
     ]
 
 
-def test_one_line_cannot_move_the_cursor() -> None:
+def test_one_line_has_no_control_characters() -> None:
     assert one_line(UsageError("a:\n  b\n\x1b[2Jc")) == "a: b; \N{REPLACEMENT CHARACTER}[2Jc"
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Children hear Ctrl-C, also where a shell that runs the tests in the background ignores it."""
+    """Let children receive Ctrl-C, even if a background shell runs the tests and ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"),
+    ("number", "code", "message"),
     [(signal.SIGINT, 130, "convert: interrupted\n"), (signal.SIGTERM, 143, "")],
 )
-def test_ctrl_c_and_kill_leave_nothing(
-    number: signal.Signals, code: int, word: str, tmp_path: Path, interruptible: None
+def test_ctrl_c_and_sigterm_remove_the_partial_target(
+    number: signal.Signals, code: int, message: str, tmp_path: Path, interruptible: None
 ) -> None:
-    # Float codes of 5 million numbers take MLX a second on a CPU.
+    # Packing 5 million floating-point codes takes MLX a second on a CPU.
     source = make(tmp_path / "source", vocab_size=40_000)
     command = [*PROCESS, str(source), str(tmp_path / "out"), "--mode", "nvfp4"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -263,11 +270,11 @@ def test_ctrl_c_and_kill_leave_nothing(
         time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (code, word)
+    assert (process.returncode, err) == (code, message)
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_help_and_version_come_without_mlx() -> None:
+def test_help_and_version_do_not_import_mlx() -> None:
     script = (
         "import sys; sys.argv = ['convert', sys.argv[1]]\n"
         "from tinyllm_convert.cli import main\n"

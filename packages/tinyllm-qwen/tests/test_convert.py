@@ -264,9 +264,9 @@ def test_a_pattern_without_a_match_is_refused(random_checkpoint: Make, tmp_path:
 
 def test_a_format_that_fits_no_matrix_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
     made = random_checkpoint(intermediate_size=96, head_dim=16).fill().save()
-    recipe = ConversionConfig(packed=PackedFormat(group_size=128, bits=4))
+    config = ConversionConfig(packed=PackedFormat(group_size=128, bits=4))
     with pytest.raises(ValueError, match=r"groups of 128; their lengths are \[64, 96\]"):
-        convert(made.folder, tmp_path / "out", recipe)
+        convert(made.folder, tmp_path / "out", config)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Talk to a Qwen model in the terminal: `chat`, and `chat --prompt "..."`."""
+"""Chat with a Qwen model in the terminal: `chat`, and `chat --prompt "..."`."""

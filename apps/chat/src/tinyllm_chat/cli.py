@@ -1,29 +1,32 @@
-"""The command line: `chat`."""
+"""The command line of `chat`."""
 
 import os
 import select
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tinyllm_chat.errors import UsageError, one_line
-from tinyllm_chat.question import Source, read_question
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
+
+if TYPE_CHECKING:
+    from tinyllm_chat.one_shot import ReadBytes
 
 USAGE, FAILURE = 2, 1
-SILENCE = 2.0  # seconds
+STDIN_PATIENCE = 2.0
+"""Seconds without text on stdin after which a notice says that `chat` waits for it."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def main() -> int:
-    """Run `chat` and give its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
+    """Run `chat` and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
 
-    A reader that closes the pipe early has what it wanted: 0.
+    A pipe whose reader closes it early is not an error: 0.
     """
-    _open_streams()
+    _replace_closed_streams()
     terminal = Terminal.standard()
     try:
         return int(app(prog_name="chat", standalone_mode=False) or 0)
@@ -42,10 +45,10 @@ def main() -> int:
 def chat(
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="Ask this, print the answer, leave."),
+        typer.Option("--prompt", "-p", metavar="TEXT", help="Answer this question and exit."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one record of JSON instead of the answer.")
+        bool, typer.Option("--json", help="Print one JSON record instead of the answer.")
     ] = False,
     model: Annotated[
         str,
@@ -55,73 +58,92 @@ def chat(
         str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")
     ] = None,
     ops: Annotated[
-        str, typer.Option(metavar="auto|cpu|metal|mlx|reference", help="Which maths computes.")
+        str,
+        typer.Option(
+            metavar="auto|cpu|metal|mlx|reference", help="The implementation of the maths."
+        ),
     ] = "auto",
     dtype: Annotated[
         str,
         typer.Option(
             metavar="auto|float32|float16|bfloat16",
-            help="Of the arithmetic; auto is the checkpoint's own, but float32 for mlx on a CPU.",
+            help="The dtype of the arithmetic. auto is the checkpoint's own, but float32 for mlx "
+            "on a CPU.",
         ),
     ] = "auto",
     split: Annotated[
         str,
         typer.Option(
             metavar="heads|layers|N,N",
-            help="What each of several processes has: heads of all layers, or layers, N each.",
+            help="The division of the model among several processes: heads of all layers, layers, "
+            "or N layers each.",
         ),
     ] = "heads",
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
+    system: Annotated[
+        str | None,
+        typer.Option("--system-prompt", "--system", metavar="TEXT", help="The system message."),
+    ] = None,
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", help="The longest answer, thinking included.")
+        int, typer.Option(metavar="N", help="The most tokens of an answer, thinking included.")
     ] = 4096,
-    temp: Annotated[
-        float | None, typer.Option(metavar="T", help="Temperature; 0 takes the likeliest token.")
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature", "--temp", metavar="T", help="The sampling temperature; 0 is greedy."
+        ),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(metavar="K", help="Choose from the K likeliest tokens; 0: all.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Choose from the likeliest of mass P.")
+        float | None,
+        typer.Option(metavar="P", help="Choose from the likeliest tokens of total probability P."),
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option(metavar="P", help="Choose from tokens at least P times the likeliest."),
+        typer.Option(metavar="P", help="Choose from tokens at least P times as likely as the top."),
     ] = None,
     repetition_penalty: Annotated[
         float | None, typer.Option(metavar="R", help="Above 1: repeat less.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Same seed, same answers.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The same seed gives the same answers.")
+    ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="End answers before this; may be repeated."),
+        typer.Option(metavar="TEXT", help="End answers before this text; may be repeated."),
     ] = None,
     kv_bits: Annotated[
         int | None, typer.Option(metavar="4|8", help="Quantize cached keys and values.")
     ] = None,
-    max_context: Annotated[
-        int | None, typer.Option(metavar="N", help="Bound the context, in tokens.")
+    max_model_len: Annotated[
+        int | None,
+        typer.Option("--max-model-len", "--max-context", metavar="N", help="Limit the context."),
     ] = None,
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Ask the model to answer without thinking.")
     ] = False,
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Talk to the model of a running `serve`; load none."),
+        typer.Option(
+            "--server",
+            "--url",
+            metavar="URL",
+            help="Chat with the model of a running `serve`; load no model here.",
+        ),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", envvar="TINYLLM_API_KEY", help="What the server wants to see."),
+        typer.Option(metavar="KEY", envvar="TINYLLM_API_KEY", help="The API key of the server."),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
-    """Talk to a Qwen model; a small one, pico, is built in.
+    """Chat with a Qwen model; a small one, pico, is built in.
 
-    On a terminal this is a conversation (/help lists its commands). With --prompt, or with text on
-    stdin, it answers once: stdin's text follows the prompt after a blank line. The answer alone
-    goes to stdout; thinking, figures and notices go to stderr. How tokens are chosen is the
-    checkpoint's advice unless an option says otherwise. Exit codes: 0; 2 for usage; 130 after
-    Ctrl-C; 1 otherwise.
+    On a terminal, hold a conversation (/help lists its commands). With --prompt, or with text on
+    stdin, answer once: the text of stdin follows the prompt after a blank line. Only answers go to
+    stdout; thinking, statistics and notices go to stderr. Sampling options default to the
+    checkpoint's generation_config.json. Exit codes: 0; 2 for usage; 130 after Ctrl-C; 1 otherwise.
     """
     settings = Settings(
         model=model,
@@ -131,7 +153,7 @@ def chat(
         split=split,
         system=system,
         max_tokens=max_tokens,
-        temperature=temp,
+        temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
@@ -139,8 +161,8 @@ def chat(
         seed=seed,
         stop=tuple(stop or ()),
         kv_bits=kv_bits,
-        max_context=max_context,
-        think=False if no_think else None,
+        max_model_len=max_model_len,
+        enable_thinking=False if no_think else None,
         server=server,
         api_key=api_key,
     )
@@ -150,23 +172,24 @@ def chat(
         else:
             _start(settings, prompt, as_json=as_json)
     except BrokenPipeError:
-        # Caught here, since typer would make it a failure. Python flushes both streams once more
-        # when it exits, and would complain.
+        # Caught here, because typer would report a failure. Python flushes both streams once more
+        # at exit, which would raise again.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return 0
 
 
 def _print_version() -> None:
-    from importlib.metadata import version  # 20 ms, for this option alone
+    from importlib.metadata import version  # takes 20 ms to import, only for this option
 
     typer.echo(f"chat {version('tinyllm-chat')}")
 
 
-def _open_streams() -> None:
-    """Stand-ins for standard streams that whoever started the process has closed.
+def _replace_closed_streams() -> None:
+    """Open the null device in place of closed standard streams.
 
-    The next file to be opened would get a free number, and MLX takes number 0 for a failure.
+    Otherwise the next opened file gets their file descriptor, and MLX takes descriptor 0 for an
+    error.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -175,39 +198,38 @@ def _open_streams() -> None:
 
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
-    """Answer once or begin a conversation, or compute as a worker of the rank that does."""
-    from tinyllm_qwen.parallel.member import is_launched  # with MLX, which --help can do without
+    """Answer once or hold a conversation, or run as a worker of the rank that does."""
+    # Imported here, because --help and usage errors do not need MLX.
+    from tinyllm_qwen.parallel.member import is_launched
 
-    from tinyllm_chat import group  # as well
+    from tinyllm_chat import one_shot
+    from tinyllm_chat.local import ranks
 
     terminal = Terminal.standard()
-    with group.joined(settings, terminal) as member:
+    with ranks.join_ranks(settings, terminal) as member:
         if member is not None and not member.is_driver:
-            group.work(settings, terminal, member)
+            ranks.run_worker(settings, terminal, member)
             return
-        # A launcher's pipe never ends: what comes through it is a conversation, not a text.
-        piped = None if is_launched() else _piped(terminal)
-        if prompt is None and piped is None:
-            if as_json:
-                raise UsageError("--json: expected --prompt TEXT or text on stdin beside it")
-            from tinyllm_chat import repl  # with prompt_toolkit, which one question can do without
-
-            repl.run(settings, terminal, member)
+        # A launcher's pipe never ends, so that its lines are a conversation and not one text.
+        read_stdin = None if is_launched() else _stdin_reader(terminal)
+        if prompt is not None or read_stdin is not None:
+            question = one_shot.read_question(prompt, read_stdin, terminal)
+            one_shot.run(settings, question, terminal, as_json=as_json, member=member)
             return
-        question = read_question(prompt, piped, terminal)
-        from tinyllm_chat import one_shot  # as the others
+        if as_json:
+            raise UsageError("--json: expected --prompt TEXT or text on stdin as well")
+        from tinyllm_chat import repl  # with prompt_toolkit, which one question does not need
 
-        one_shot.run(settings, question, terminal, as_json=as_json, member=member)
+        repl.run(settings, terminal, member)
 
 
-def _piped(terminal: Terminal) -> Source | None:
-    """Stdin, unless it is a terminal.
+def _stdin_reader(terminal: Terminal) -> "ReadBytes | None":
+    """Return the `read` of stdin, or None if stdin is a terminal.
 
-    Scripts leave pipes open that nobody writes to: after a while of silence a notice says what
-    is being waited for.
+    Some scripts leave stdin open and write nothing. After a while a notice says so.
     """
     if sys.stdin.isatty():
         return None
-    if not select.select([sys.stdin], [], [], SILENCE)[0]:
-        terminal.notice("waiting for text on stdin: end it, or give </dev/null for none")
-    return sys.stdin.buffer
+    if not select.select([sys.stdin], [], [], STDIN_PATIENCE)[0]:
+        terminal.notice("waiting for text on stdin: close it, or use </dev/null for none")
+    return sys.stdin.buffer.read

@@ -1,9 +1,12 @@
-"""The commands of the REPL: one table, from which /help and completion are made."""
+"""The slash commands of the REPL: a table that serves dispatch, /help and completion."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
 
 from tinyllm_chat import transcript
 from tinyllm_chat.conversation import Conversation
@@ -20,12 +23,12 @@ class Command:
     """A command of the REPL.
 
     Attributes:
-        name: with its slash.
-        argument: what follows it, as /help shows it; empty if nothing does.
-        help: what it does.
-        run: does it.
-        choices: arguments to be offered.
-        takes_path: whether the argument is a file, whose name can be completed.
+        name: the name, with its slash.
+        argument: the placeholder of the argument in /help; empty if there is no argument.
+        help: the description in /help.
+        run: the implementation, with the session and the argument.
+        choices: arguments that completion offers.
+        takes_path: True if the argument is a path, which completion can complete.
     """
 
     name: str
@@ -37,11 +40,11 @@ class Command:
 
 
 def dispatch(session: Session, line: str) -> bool:
-    """Run the command that a line is; False if it is none.
+    """Run a line that is a command; return False for any other line.
 
     Raises:
-        ChatError: if there is no such command, or it cannot do what it was asked for.
-        EOFError: if it was /exit, as Ctrl-D has it.
+        ChatError: if the command does not exist or fails.
+        EOFError: if the command is /exit, as for Ctrl-D.
     """
     match = _COMMAND.fullmatch(line.strip())
     if match is None:
@@ -49,11 +52,36 @@ def dispatch(session: Session, line: str) -> bool:
     name, argument = "/" + match[1].lower(), (match[2] or "").strip()
     command = next((command for command in COMMANDS if command.name == name), None)
     if command is None:
-        raise ChatError(f"there is no command {name}: /help lists them")
+        raise ChatError(f"there is no command {name}: /help lists the commands")
     if argument and not command.argument:
-        raise ChatError(f"{name} takes no argument, got {argument[:60]!r}")
+        raise ChatError(f"{name}: expected no argument, got {argument[:60]!r}")
     command.run(session, argument)
     return True
+
+
+class CommandCompleter(Completer):
+    """Completion of commands, of their choices and of paths."""
+
+    def __init__(self) -> None:
+        """Prepare the completion of paths."""
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
+        """Yield the completions of the text before the cursor."""
+        name, space, argument = document.text_before_cursor.partition(" ")
+        if not name.startswith("/"):
+            return
+        if not space:
+            for command in COMMANDS:
+                if command.name.startswith(name):
+                    yield Completion(command.name, -len(name), display_meta=command.help)
+            return
+        for command in (command for command in COMMANDS if command.name == name):
+            for choice in command.choices:
+                if choice.startswith(argument):
+                    yield Completion(choice, -len(argument))
+            if command.takes_path:
+                yield from self._paths.get_completions(Document(argument), event)
 
 
 def _help(session: Session, _argument: str) -> None:
@@ -62,14 +90,14 @@ def _help(session: Session, _argument: str) -> None:
     lines = [
         f"{usage:{width}}  {command.help}" for usage, command in zip(usages, COMMANDS, strict=True)
     ]
-    session.terminal.aside("\n".join([*lines, "", KEYS]))
+    session.terminal.info("\n".join([*lines, "", KEYS]))
 
 
 def _system(session: Session, argument: str) -> None:
     if argument:
         session.conversation.system = None if argument == "-" else argument
     system = session.conversation.system
-    session.terminal.aside("no system message" if system is None else f"system: {system}")
+    session.terminal.info("no system message" if system is None else f"system: {system}")
 
 
 def _think(session: Session, argument: str) -> None:
@@ -77,10 +105,9 @@ def _think(session: Session, argument: str) -> None:
     if argument and argument not in states:
         raise ChatError(f"/think: expected on or off, got {argument[:60]!r}")
     if argument:
-        session.assistant.think = states[argument]
-    think = session.assistant.think
-    state = "as the model's template has it" if think is None else "on" if think else "off"
-    session.terminal.aside(f"thinking: {state}")
+        session.assistant.enable_thinking = states[argument]
+    names = {None: "the chat template's default", True: "on", False: "off"}
+    session.terminal.info(f"thinking: {names[session.assistant.enable_thinking]}")
 
 
 def _regen(session: Session, _argument: str) -> None:
@@ -88,37 +115,37 @@ def _regen(session: Session, _argument: str) -> None:
 
 
 def _reset(session: Session, _argument: str) -> None:
-    session.restart(Conversation(session.conversation.system))
-    session.terminal.aside("everything is forgotten but the system message")
+    session.start(Conversation(session.conversation.system))
+    session.terminal.info("new conversation; the system message is kept")
 
 
 def _save(session: Session, argument: str) -> None:
     path = _path("/save", argument)
     transcript.save(path, session.conversation, session.assistant.settings.model)
-    session.terminal.aside(f"{len(session.conversation.turns)} turns saved to {path}")
+    session.terminal.info(f"saved to {path}, turns: {len(session.conversation.turns)}")
 
 
 def _load(session: Session, argument: str) -> None:
     path = _path("/load", argument)
-    session.restart(transcript.load(path))
-    session.terminal.aside(f"{len(session.conversation.turns)} turns loaded from {path}")
+    session.start(transcript.load(path))
+    session.terminal.info(f"loaded from {path}, turns: {len(session.conversation.turns)}")
 
 
 def _stats(session: Session, _argument: str) -> None:
-    assistant, conversation = session.assistant, session.conversation
+    assistant, conversation, answer = session.assistant, session.conversation, session.last_answer
     lines = [
-        *assistant.details(),
-        f"turns    {len(conversation.turns)}, {conversation.forgotten} of them left out",
+        *assistant.stats_lines(),
+        f"turns    {len(conversation.turns)}, {conversation.dropped_turns} of them left out",
     ]
-    if session.last is not None:
-        lines.append(f"last     {summary(assistant, session.last)}, seed {session.last.seed}")
-    session.terminal.aside("\n".join(lines))
+    if answer is not None:
+        lines.append(f"last     {summary(assistant, answer)}, seed {answer.seed}")
+    session.terminal.info("\n".join(lines))
 
 
 def _model(session: Session, argument: str) -> None:
     if argument:
-        session.switch(argument)
-    session.terminal.aside(f"model: {session.assistant.settings.model}")
+        session.switch_model(argument)
+    session.terminal.info(f"model: {session.assistant.settings.model}")
 
 
 def _exit(_session: Session, _argument: str) -> None:
@@ -136,14 +163,16 @@ KEYS = (
     "answer; Ctrl-D leaves."
 )
 COMMANDS = (
-    Command("/help", "", "show this", _help),
+    Command("/help", "", "show this help", _help),
     Command("/system", "[TEXT]", "set the system message (- removes it), or show it", _system),
-    Command("/think", "[on|off]", "let the model think first, or not", _think, ("on", "off")),
+    Command(
+        "/think", "[on|off]", "turn thinking on or off, or show its state", _think, ("on", "off")
+    ),
     Command("/regen", "", "answer the last question again", _regen),
     Command("/reset", "", "begin a new conversation", _reset),
-    Command("/save", "FILE", "write the conversation to a file (JSON)", _save, takes_path=True),
-    Command("/load", "FILE", "go on with a saved conversation", _load, takes_path=True),
-    Command("/stats", "", "show the model, the cache and the last answer's figures", _stats),
-    Command("/model", "[ID]", "go on with another model, or show which one", _model),
+    Command("/save", "FILE", "save the conversation to a JSON file", _save, takes_path=True),
+    Command("/load", "FILE", "continue a saved conversation", _load, takes_path=True),
+    Command("/stats", "", "show the model, the cache and statistics of the last answer", _stats),
+    Command("/model", "[ID]", "continue with another model, or show the current one", _model),
     Command("/exit", "", "leave", _exit),
 )

@@ -1,4 +1,4 @@
-"""What was said: a system message and turns."""
+"""A conversation: a system message, questions and answers."""
 
 from dataclasses import dataclass, field
 
@@ -12,9 +12,9 @@ class Turn:
     """A question and its answer.
 
     Attributes:
-        question: what the user said.
-        answer: what the model said, None while it has not; cut short if it was interrupted.
-        reasoning: what the model thought before, perhaps nothing.
+        question: the text of the user.
+        answer: the text of the model; None before it has answered, partial if it was interrupted.
+        reasoning: the model's reasoning before the answer; may be empty.
     """
 
     question: str
@@ -24,62 +24,60 @@ class Turn:
 
 @dataclass
 class Conversation:
-    """Turns in order, the last one perhaps without its answer.
+    """Turns in order. The last turn may still lack its answer.
 
     Attributes:
         system: the system message, if there is one.
-        turns: everything that was said.
-        forgotten: how many of the first turns the model no longer sees, for want of context.
+        turns: all turns, dropped ones included.
+        dropped_turns: the number of oldest turns that no longer fit into the model's context.
     """
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
-    forgotten: int = 0
+    dropped_turns: int = 0
 
-    def ask(self, question: str) -> None:
+    def add_question(self, question: str) -> None:
         """Begin a turn."""
         self.turns.append(Turn(question))
 
-    def answer(self, text: str, reasoning: str = "") -> None:
-        """End the turn that was begun.
+    def add_answer(self, text: str, reasoning: str = "") -> None:
+        """Complete the last turn.
 
         Raises:
-            ChatError: if none was.
+            ChatError: if there is no turn without an answer.
         """
         if not self.turns or self.turns[-1].answer is not None:
             raise ChatError("there is no question to answer")
         self.turns[-1] = Turn(self.turns[-1].question, text, reasoning)
 
-    def retract(self) -> Turn:
-        """Take the last turn back.
+    def pop_turn(self) -> Turn:
+        """Remove and return the last turn.
 
         Raises:
             ChatError: if there is none.
         """
         if not self.turns:
-            raise ChatError("nothing has been said yet")
+            raise ChatError("there is no question yet")
         turn = self.turns.pop()
-        self.forgotten = min(self.forgotten, len(self.turns))
+        self.dropped_turns = min(self.dropped_turns, len(self.turns))
         return turn
 
-    def reset(self) -> None:
-        """Forget every turn; the system message stays."""
-        self.turns.clear()
-        self.forgotten = 0
-
     def messages(self, first: int | None = None) -> list[Message]:
-        """The messages that a chat template renders, from turn `first` on.
+        """Return the messages for the chat template, without dropped turns.
 
-        Thinking goes in a field of its own: the template decides which of it the model sees.
+        Reasoning is a separate field: the template decides which of it the model sees.
+
+        Args:
+            first: the first turn to include; by default the first one that is not dropped.
         """
-        said: list[Message] = []
+        messages: list[Message] = []
         if self.system is not None:
-            said.append({"role": "system", "content": self.system})
-        for turn in self.turns[self.forgotten if first is None else first :]:
-            said.append({"role": "user", "content": turn.question})
+            messages.append({"role": "system", "content": self.system})
+        for turn in self.turns[self.dropped_turns if first is None else first :]:
+            messages.append({"role": "user", "content": turn.question})
             if turn.answer is not None:
-                reply: Message = {"role": "assistant", "content": turn.answer}
+                answer: Message = {"role": "assistant", "content": turn.answer}
                 if turn.reasoning:
-                    reply["reasoning_content"] = turn.reasoning
-                said.append(reply)
-        return said
+                    answer["reasoning_content"] = turn.reasoning
+                messages.append(answer)
+        return messages

@@ -1,15 +1,15 @@
-"""What a user can do wrong, and what can go wrong around a conversation."""
+"""Errors with a message for the user."""
 
 
 class UsageError(ValueError):
-    """An option or its value is not allowed; the message says what is. Exit code 2."""
+    """An option, or a value of one, that is not allowed. Exit code 2."""
 
 
 class ChatError(ValueError):
-    """Something that was asked for cannot be done; the message says why. Exit code 1."""
+    """A request that cannot be fulfilled. Exit code 1."""
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line, as a terminal's user wants it."""
+    """Return the message of an error on one line."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines).replace(":; ", ": ") or type(error).__name__

@@ -1,15 +1,23 @@
-"""One question, one answer."""
+"""One question, one answer: `chat --prompt "..."`, or text on stdin."""
 
 import json
+from collections.abc import Callable
 
 from tinyllm_qwen.parallel.member import Member
 
 from tinyllm_chat.conversation import Conversation
-from tinyllm_chat.progress import ProgressBar
+from tinyllm_chat.errors import ChatError, UsageError
 from tinyllm_chat.session import Session, load_assistant
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import record
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
+from tinyllm_chat.terminal.progress import ProgressBar
+
+MAX_STDIN_BYTES = 64_000_000
+"""The most bytes read from stdin, far beyond any context. Longer input is refused."""
+
+ReadBytes = Callable[[int], bytes]
+"""A function that reads at most a number of bytes, fewer only at the end of the input."""
 
 
 def run(
@@ -20,26 +28,60 @@ def run(
     as_json: bool,
     member: Member | None = None,
 ) -> None:
-    """Answer a question: on stdout the answer alone, or one record of JSON.
+    """Answer a question on stdout, with the answer alone or with one JSON record.
 
     Args:
-        settings: what was asked for.
-        question: what to answer.
-        terminal: where to write.
-        as_json: whether to print a record.
-        member: this process, rank 0 of several that share the model.
+        settings: the options of the session.
+        question: the text of the user.
+        terminal: the output.
+        as_json: True to print a JSON record.
+        member: this process as rank 0 of several that share the model.
 
     Raises:
         ChatError: if the question does not fit into the context.
-        CheckpointError, HubError, ValueError: as `Assistant.load`.
+        ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
     """
     assistant = load_assistant(settings, terminal, member)
     if not as_json:
         Session(assistant, terminal).ask(question, interruptible=False)
         return
     conversation = Conversation(settings.system)
-    conversation.ask(question)
+    conversation.add_question(question)
     with ProgressBar("reading the prompt", terminal) as bar:
         answer = assistant.reply(conversation, lambda _segment: None, on_prefill=bar)
     terminal.out.write(json.dumps(record(assistant, answer)) + "\n")
     terminal.out.flush()
+
+
+def read_question(prompt: str | None, read_stdin: ReadBytes | None, terminal: Terminal) -> str:
+    """Return the text of --prompt, then that of stdin after a blank line.
+
+    Args:
+        prompt: the text of --prompt, if it was given.
+        read_stdin: reads stdin; None if stdin is a terminal or belongs to a launcher.
+        terminal: the output for a notice.
+
+    Raises:
+        UsageError: if both texts are empty.
+        ChatError: if stdin has more than 64 MB.
+    """
+    parts = [] if prompt is None else [prompt]
+    if read_stdin is not None:
+        parts.append(_decode(read_stdin(MAX_STDIN_BYTES + 1), terminal))
+    question = "\n\n".join(part for part in parts if part.strip())
+    if not question:
+        raise UsageError("the prompt is empty: give --prompt TEXT, or text on stdin")
+    return question
+
+
+def _decode(data: bytes, terminal: Terminal) -> str:
+    if len(data) > MAX_STDIN_BYTES:
+        raise ChatError(f"stdin: expected at most {MAX_STDIN_BYTES:,} bytes, got more: shorten it")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        terminal.notice(
+            f"stdin is not UTF-8 (byte {error.start}): invalid bytes were replaced with U+FFFD"
+        )
+        text = data.decode(errors="replace")
+    return text.removeprefix("\ufeff").rstrip("\r\n")

@@ -1,18 +1,18 @@
-"""The conversation on a terminal: read, answer, again."""
+"""The conversation on a terminal, or on lines of stdin: read a question, answer it, repeat."""
 
 import os
 import sys
+from typing import TextIO
 
 from tinyllm_qwen.parallel.member import Member
 
-from tinyllm_chat import lines
-from tinyllm_chat.commands import dispatch
+from tinyllm_chat.commands import CommandCompleter, dispatch
 from tinyllm_chat.errors import one_line
-from tinyllm_chat.history import SafeHistory, history_path
-from tinyllm_chat.reader import Reader
 from tinyllm_chat.session import Session, load_assistant
 from tinyllm_chat.settings import PICO, Settings
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.history import InputHistory, history_path
+from tinyllm_chat.terminal.output import Terminal
+from tinyllm_chat.terminal.prompt import PromptReader
 
 PICO_NOTICE = (
     "pico, the built-in model, knows one subject: how LLM inference works, and this project. "
@@ -21,35 +21,36 @@ PICO_NOTICE = (
 
 
 def run(settings: Settings, terminal: Terminal, member: Member | None = None) -> None:
-    """Talk until the user leaves.
+    """Hold a conversation until the user leaves.
 
     Args:
-        settings: what was asked for.
-        terminal: where to write.
-        member: this process, rank 0 of several that share the model. A launcher gives it no
-            terminal: then each line of stdin is a question.
+        settings: the options of the session.
+        terminal: the output.
+        member: this process as rank 0 of several that share the model. A launcher gives it a pipe
+            instead of a terminal: then each line of stdin is a question.
 
     Raises:
-        CheckpointError, HubError, ValueError: as `Assistant.load`.
+        ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
     """
     assistant = load_assistant(settings, terminal, member)
     if assistant.settings.model == PICO:
-        terminal.aside(PICO_NOTICE)
-    terminal.aside(f"{assistant.settings.model}: {assistant.label}; /help for help")
-    if not sys.stdin.isatty():
-        lines.talk(Session(assistant, terminal), sys.stdin)
-        return
-    reader = Reader(SafeHistory(history_path(os.environ), terminal.notice))
-    talk(Session(assistant, terminal), reader)
+        terminal.info(PICO_NOTICE)
+    terminal.info(f"{assistant.settings.model}: {assistant.description}; /help for help")
+    session = Session(assistant, terminal)
+    if sys.stdin.isatty():
+        history = InputHistory(history_path(os.environ), terminal.notice)
+        answer_inputs(session, PromptReader(history, CommandCompleter()))
+    else:
+        answer_lines(session, sys.stdin)
 
 
-def talk(session: Session, reader: Reader) -> None:
-    """Read and answer until Ctrl-D or /exit; what goes wrong is said, and the talk goes on."""
+def answer_inputs(session: Session, reader: PromptReader) -> None:
+    """Answer the inputs of a terminal until Ctrl-D or /exit. Errors become notices."""
     while True:
         try:
             line = reader.read()
         except KeyboardInterrupt:
-            continue  # the line is dropped, as in a shell
+            continue  # Ctrl-C discards the line, as in a shell
         except EOFError:
             return
         try:
@@ -60,6 +61,25 @@ def talk(session: Session, reader: Reader) -> None:
         except KeyboardInterrupt:
             session.terminal.notice("stopped")
         except BrokenPipeError:
-            raise  # nobody reads the answers
+            raise  # the reader of the answers has left
         except (ValueError, RuntimeError, OSError) as error:
+            session.terminal.notice(one_line(error))
+
+
+def answer_lines(session: Session, lines: TextIO) -> None:
+    """Answer line by line until the last line or /exit. Errors become notices.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, since there is no prompt to return to.
+        RuntimeError: if a computation fails, since the other ranks cannot continue either.
+    """
+    for line in lines:
+        try:
+            if line.strip() and not dispatch(session, line):
+                session.ask(line.strip(), interruptible=False)
+        except EOFError:
+            return
+        except BrokenPipeError:
+            raise  # the reader of the answers has left
+        except (ValueError, OSError) as error:
             session.terminal.notice(one_line(error))

@@ -1,172 +1,216 @@
-"""A conversation with a model, on a terminal."""
+"""A session: a conversation, the assistant that answers it, and the terminal that shows it."""
 
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType, TracebackType
 
 from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.reasoning import Segment
 
-from tinyllm_chat.answer import Answer
-from tinyllm_chat.answerer import Answerer
-from tinyllm_chat.assistant import Assistant
+from tinyllm_chat.assistant import Answer, Assistant
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
-from tinyllm_chat.interrupt import Interrupt
-from tinyllm_chat.progress import ProgressBar
-from tinyllm_chat.remote_assistant import RemoteAssistant
-from tinyllm_chat.server_connection import ServerConnection
+from tinyllm_chat.local.assistant import LocalAssistant
+from tinyllm_chat.remote.assistant import RemoteAssistant
+from tinyllm_chat.remote.connection import ServerConnection
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
+from tinyllm_chat.terminal.progress import ProgressBar
 
 
 def load_assistant(
     settings: Settings, terminal: Terminal, member: Member | None = None
-) -> Answerer:
-    """Load the model, or find it on its server, and say what is not as one might think.
+) -> Assistant:
+    """Load the model, or find it on its server, and show the assistant's notices.
 
     Args:
-        settings: what was asked for.
-        terminal: where to say it.
-        member: this process, rank 0 of several that share the model.
+        settings: the options of the session.
+        terminal: the terminal for progress and notices.
+        member: this process as rank 0 of several that share the model.
 
     Raises:
-        ChatError, CheckpointError, HubError, ValueError: as `Assistant.load`.
+        ChatError, CheckpointError, HubError, ValueError: as `LocalAssistant.load` and
+            `RemoteAssistant`.
     """
-    assistant: Answerer
+    assistant: Assistant
     if settings.server is not None:
         connection = ServerConnection(settings.server, settings.api_key)
         assistant = RemoteAssistant(settings, connection)
     else:
         with ProgressBar(f"loading {settings.model}", terminal) as bar:
-            assistant = Assistant.load(settings, bar, member)
+            assistant = LocalAssistant.load(settings, bar, member)
     for notice in assistant.notices():
         terminal.notice(notice)
     return assistant
 
 
 class Session:
-    """What the commands of the REPL act on.
+    """The state that commands of the REPL act on.
 
     Attributes:
-        terminal: where to write.
+        terminal: the output.
         assistant: the model.
-        conversation: what was said.
-        last: the latest answer, if there is one.
+        conversation: all questions and answers.
+        last_answer: the latest answer, if there is one.
     """
 
-    def __init__(self, assistant: Answerer, terminal: Terminal) -> None:
+    def __init__(self, assistant: Assistant, terminal: Terminal) -> None:
         """Begin a conversation."""
         self.terminal = terminal
         self.assistant = assistant
         self.conversation = Conversation(assistant.settings.system)
-        self.last: Answer | None = None
+        self.last_answer: Answer | None = None
 
     def ask(self, question: str, *, interruptible: bool = True) -> Answer:
-        """Put a question, show the answer and remember both.
+        """Ask a question, show the answer and add both to the conversation.
 
-        A question that was stopped before the first token of its answer is taken back.
+        If the user stops the answer before its first token, the question is removed again.
 
         Args:
-            question: what the user says.
-            interruptible: whether Ctrl-C ends the answer and keeps what was said. Without that it
-                raises KeyboardInterrupt, and then, as after any error, the question was not put.
+            question: the text of the user.
+            interruptible: True if Ctrl-C ends the answer and keeps its text so far. Otherwise
+                Ctrl-C raises KeyboardInterrupt, which removes the question, as any error does.
 
         Raises:
-            ChatError, TemplateError: as `Assistant.reply`.
+            ChatError, TemplateError: as `LocalAssistant.reply`.
         """
-        self.conversation.ask(question)
+        self.conversation.add_question(question)
         answer: Answer | None = None
         try:
             answer = self._reply(interruptible=interruptible)
         finally:
             if answer is None or answer.stats is None:
-                self.conversation.retract()
+                self.conversation.pop_turn()
         if answer.stats is not None:
-            self.conversation.answer(answer.text, answer.reasoning)
-        self.last = answer
+            self.conversation.add_answer(answer.text, answer.reasoning)
+        self.last_answer = answer
         return answer
 
     def regenerate(self) -> Answer:
-        """Put the last question again, in place of its answer.
+        """Ask the last question again, and replace its answer.
 
         Raises:
-            ChatError: if there is no question; otherwise as `ask`, and the answer stays.
+            ChatError: if there is no question; otherwise as `ask`, and the old answer stays.
         """
-        forgotten = self.conversation.forgotten
-        turn = self.conversation.retract()
+        dropped_turns = self.conversation.dropped_turns
+        turn = self.conversation.pop_turn()
         if self.assistant.is_greedy:
-            self.terminal.notice("decoding is greedy and gives the same again: try --temp 0.7")
+            self.terminal.notice(
+                "decoding is greedy, so the answer will be the same: try --temperature 0.7"
+            )
         answer: Answer | None = None
         try:
             answer = self.ask(turn.question)
         finally:
             if answer is None or answer.stats is None:
                 self.conversation.turns.append(turn)
-                self.conversation.forgotten = forgotten
+                self.conversation.dropped_turns = dropped_turns
         return answer
 
-    def switch(self, model: str) -> None:
-        """Go on with another model; if it cannot be loaded, the one that is there stays.
+    def switch_model(self, model: str) -> None:
+        """Continue with another model; if it cannot be loaded, the current one stays.
 
         Raises:
-            CheckpointError, HubError, ValueError: as `Assistant.load`.
+            CheckpointError, HubError, ValueError: as `LocalAssistant.load`.
         """
         if not model:
             raise ChatError("/model: expected a folder or the name of a repository")
-        if isinstance(self.assistant, Assistant) and self.assistant.model.num_ranks > 1:
-            raise ChatError("/model: several processes share this one; start them with --model")
+        if isinstance(self.assistant, LocalAssistant) and self.assistant.model.num_ranks > 1:
+            raise ChatError(
+                "/model: several processes share the model: restart them with --model instead"
+            )
         settings = replace(self.assistant.settings, model=model, revision=None)
-        think = self.assistant.think
+        enable_thinking = self.assistant.enable_thinking
         self.assistant = load_assistant(settings, self.terminal)
-        self.assistant.think = think
-        # The other model's context may take more of what was said.
-        self.conversation.forgotten = 0
+        self.assistant.enable_thinking = enable_thinking
+        # The context of the other model may be longer.
+        self.conversation.dropped_turns = 0
 
-    def restart(self, conversation: Conversation) -> None:
-        """Go on with another conversation."""
+    def start(self, conversation: Conversation) -> None:
+        """Continue with another conversation."""
         self.conversation = conversation
-        self.last = None
+        self.last_answer = None
 
     def _reply(self, *, interruptible: bool) -> Answer:
-        """Show the answer to the last question, and what it took."""
+        """Show the answer to the last question, then notices and a summary."""
         bar = ProgressBar("reading the prompt", self.terminal)
 
         def show(segment: Segment) -> None:
             bar.close()
-            write = self.terminal.thought if segment.thinking else self.terminal.answer
+            write = self.terminal.reasoning if segment.thinking else self.terminal.answer
             write(segment.text)
 
-        def reply(stopped: Callable[[], bool]) -> Answer:
-            return self.assistant.reply(self.conversation, show, on_prefill=bar, stopped=stopped)
+        def reply(should_stop: Callable[[], bool]) -> Answer:
+            return self.assistant.reply(
+                self.conversation, show, on_prefill=bar, should_stop=should_stop
+            )
 
         with bar:
             if interruptible:
-                with Interrupt() as interrupt:
+                with DeferredInterrupt() as interrupt:
                     answer = reply(lambda: interrupt.requested)
             else:
                 answer = reply(lambda: False)
         self.terminal.finish_line()
         for notice in self._notices(answer):
             self.terminal.notice(notice)
-        self.terminal.aside(summary(self.assistant, answer))
+        self.terminal.info(summary(self.assistant, answer))
         return answer
 
     def _notices(self, answer: Answer) -> list[str]:
-        """What a user should know about an answer beside what it says."""
+        """Return notices about dropped turns, an interruption and a truncated answer."""
         notices = []
-        if answer.forgotten:
-            turns = "turn was" if answer.forgotten == 1 else "turns were"
+        if answer.dropped_turns:
+            turns = "turn was" if answer.dropped_turns == 1 else "turns were"
             notices.append(
-                f"the context of {self.assistant.window:,} tokens was full: "
-                f"the oldest {answer.forgotten} {turns} left out"
+                f"the context of {self.assistant.max_model_len:,} tokens was full: "
+                f"the oldest {answer.dropped_turns} {turns} left out"
             )
         if answer.finish_reason == "interrupted":
-            taken_back = answer.stats is None
-            kept = "the question is taken back" if taken_back else "what was said is kept"
+            kept = "the question is removed" if answer.stats is None else "the text so far is kept"
             notices.append(f"stopped; {kept}")
         if answer.finish_reason == "length" and answer.stats is not None:
-            generated, bound = answer.stats.generated_tokens, self.assistant.settings.max_tokens
-            why = f"--max-tokens {bound}" if generated >= bound else "the context is full"
-            notices.append(f"the answer was cut off after {generated:,} tokens ({why})")
+            generated, limit = answer.stats.generated_tokens, self.assistant.settings.max_tokens
+            reason = f"--max-tokens {limit}" if generated >= limit else "the context is full"
+            notices.append(f"the answer was cut off after {generated:,} tokens ({reason})")
         return notices
+
+
+class DeferredInterrupt:
+    """A context in which Ctrl-C only sets a flag. A second Ctrl-C raises KeyboardInterrupt.
+
+    An exception at an arbitrary point could leave the cache of one layer a token ahead of another.
+
+    Attributes:
+        requested: True if Ctrl-C was pressed.
+    """
+
+    def __init__(self) -> None:
+        """Prepare the flag; signals are handled from `__enter__` on."""
+        self.requested = False
+        # Python handles signals in the main thread only.
+        self._active = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "DeferredInterrupt":
+        """Handle Ctrl-C."""
+        if self._active:
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Restore the previous handler."""
+        if self._active:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,24 +1,28 @@
-"""The line after an answer: what it took."""
+"""Counts, rates and memory of an answer, as text and as JSON."""
 
 from tinyllm_qwen import Stats
 
-from tinyllm_chat.answer import Answer
-from tinyllm_chat.answerer import Answerer
-from tinyllm_chat.size import size
+from tinyllm_chat.assistant import Answer, Assistant
 
 
-def summary(assistant: Answerer, answer: Answer) -> str:
-    """Tokens, rates, the time to the first token, peak memory and what computed."""
+def summary(assistant: Assistant, answer: Answer) -> str:
+    """Return one line: tokens, rates, time to first token, peak memory, kernels and device."""
     parts = []
-    if answer.stats is not None:
-        parts += _figures(answer.stats)
+    stats = answer.stats
+    if stats is not None:
+        parts += [
+            f"prompt {stats.prompt_tokens} tokens ({stats.cached_tokens} cached), "
+            f"{stats.prefill_rate:,.0f}/s",
+            f"answer {stats.generated_tokens} tokens, {stats.decode_rate:,.1f}/s",
+            f"first token {stats.prefill_seconds:.2f} s",
+        ]
         if assistant.peak_memory is not None:
-            parts.append(f"peak {size(assistant.peak_memory)}")
-    return " | ".join([*parts, assistant.label])
+            parts.append(f"peak {format_bytes(assistant.peak_memory)}")
+    return " | ".join([*parts, assistant.description])
 
 
-def record(assistant: Answerer, answer: Answer) -> dict[str, object]:
-    """The same, with the answer, as values for JSON; times in seconds, rates in tokens a second."""
+def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
+    """Return the answer and its summary as JSON values; rates are tokens a second."""
     stats = answer.stats or Stats(0, 0, 0, 0.0, 0.0)
     return {
         "answer": answer.text,
@@ -38,15 +42,14 @@ def record(assistant: Answerer, answer: Answer) -> dict[str, object]:
             "decode_rate": stats.decode_rate,
         },
         "peak_memory_bytes": assistant.peak_memory,
-        **assistant.facts,
+        **assistant.metadata,
         "seed": answer.seed,
     }
 
 
-def _figures(stats: Stats) -> list[str]:
-    return [
-        f"prompt {stats.prompt_tokens} tokens ({stats.cached_tokens} cached), "
-        f"{stats.prefill_rate:,.0f}/s",
-        f"answer {stats.generated_tokens} tokens, {stats.decode_rate:,.1f}/s",
-        f"first token {stats.prefill_seconds:.2f} s",
-    ]
+def format_bytes(count: int) -> str:
+    """Return a number of bytes in GB, MB or kB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"

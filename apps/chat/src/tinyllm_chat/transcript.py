@@ -1,4 +1,4 @@
-"""Conversations as files."""
+"""Files of saved conversations."""
 
 import json
 import os
@@ -11,16 +11,16 @@ from tinyllm_chat.errors import ChatError
 
 FORMAT, VERSION = "tinyllm-chat", 1
 MAX_BYTES = 100_000_000
-"""Of a file: far beyond any conversation, and little enough to be read before it is refused."""
+"""The largest file that is read, far beyond any conversation. A larger file is refused unread."""
 
 
 def save(path: Path, conversation: Conversation, model: str) -> None:
-    """Write a conversation, whole or not at all.
+    """Write a conversation, completely or not at all.
 
-    Only a file that `save` has written is overwritten.
+    An existing file is overwritten only if it is a saved conversation.
 
     Raises:
-        ChatError: if there is another file, or none can be written.
+        ChatError: if the file is not a saved conversation, or cannot be written.
     """
     turns = [
         {"question": turn.question, "answer": turn.answer, "reasoning": turn.reasoning}
@@ -29,11 +29,11 @@ def save(path: Path, conversation: Conversation, model: str) -> None:
     document = {"format": FORMAT, "version": VERSION, "model": model}
     text = json.dumps(document | {"system": conversation.system, "turns": turns}, indent=2)
     path = path.expanduser()
-    if path.exists() and not _is_ours(path):
-        raise ChatError(f"{path} exists and is no saved conversation: choose another name")
+    if path.exists() and not _is_transcript(path):
+        raise ChatError(f"{path} exists and is not a saved conversation: choose another name")
     temporary: str | None = None
     try:
-        target = path.resolve()  # a link is to stay one
+        target = path.resolve()  # so that a symbolic link is kept and its target replaced
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
@@ -50,12 +50,12 @@ def load(path: Path) -> Conversation:
     """Read a conversation that `save` wrote.
 
     Raises:
-        ChatError: if the file cannot be read or is no such conversation.
+        ChatError: if the file cannot be read or is not a saved conversation.
     """
     path = path.expanduser()
-    document = _document(path)
+    document = _read_json(path)
     if document.get("format") != FORMAT:
-        raise ChatError(f"{path} is no saved conversation: expected what /save writes")
+        raise ChatError(f"{path} is not a saved conversation: expected a file written by /save")
     if document.get("version") != VERSION:
         raise ChatError(
             f"{path}: expected version {VERSION} of the format, "
@@ -73,13 +73,13 @@ def _turn(value: object, where: str) -> Turn:
     question, answer, reasoning = parts
     if isinstance(question, str) and isinstance(answer, str) and isinstance(reasoning, str):
         return Turn(question, answer, reasoning)
-    raise ChatError(f"{where}: expected a question, an answer and reasoning, all text")
+    raise ChatError(f"{where}: expected a question, an answer and reasoning, all strings")
 
 
-def _document(path: Path) -> dict[str, object]:
+def _read_json(path: Path) -> dict[str, object]:
     try:
         status = path.stat()
-        # A pipe or a device would be read without end.
+        # Reading a pipe or a device might never end.
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise ValueError
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -87,15 +87,15 @@ def _document(path: Path) -> dict[str, object]:
         raise ChatError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise ChatError(
-            f"{path} is no saved conversation: expected a file of JSON in UTF-8"
+            f"{path} is not a saved conversation: expected a JSON file in UTF-8"
         ) from None
     if not isinstance(document, dict):
-        raise ChatError(f"{path} is no saved conversation: expected what /save writes")
+        raise ChatError(f"{path} is not a saved conversation: expected a file written by /save")
     return document
 
 
-def _is_ours(path: Path) -> bool:
+def _is_transcript(path: Path) -> bool:
     try:
-        return _document(path).get("format") == FORMAT
+        return _read_json(path).get("format") == FORMAT
     except ChatError:
         return False

@@ -1,4 +1,4 @@
-"""The command line: `convert`."""
+"""The command line of `convert`."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 def main() -> int:
-    """Run `convert` and give its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise."""
-    _open_streams()
+    """Run `convert` and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise."""
+    _replace_closed_streams()
     try:
         return int(app(prog_name="convert", standalone_mode=False) or 0)
     except typer.TyperException as error:
@@ -30,61 +30,77 @@ def convert(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="SOURCE", help="A folder or owner/name on the Hugging Face Hub, not quantized."
+            metavar="SOURCE",
+            help="An unquantized checkpoint: a folder, or owner/name on the Hugging Face Hub.",
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Argument(
-            metavar="TARGET", help="The folder to make; it must not exist, or be empty."
-        ),
+        typer.Argument(metavar="TARGET", help="The new folder; an existing one must be empty."),
     ] = None,
-    bits: Annotated[int | None, typer.Option(metavar="2|3|4|5|6|8", help="Bits of a code.")] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option("--bits", "--q-bits", metavar="2|3|4|5|6|8", help="Bits of a code."),
+    ] = None,
     group_size: Annotated[
         int | None,
-        typer.Option(metavar="32|64|128", help="Numbers that share a scale; 64 unless given."),
+        typer.Option(
+            "--group-size",
+            "--q-group-size",
+            metavar="32|64|128",
+            help="The number of weights that share a scale.  [default: 64]",
+        ),
     ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
+            "--mode",
+            "--q-mode",
             metavar="affine|mxfp4|mxfp8|nvfp4",
-            help="Integers, or floating-point codes with bits and groups of their own.",
+            help="affine is integer codes; the others are floating-point codes, which fix --bits "
+            "and --group-size.  [default: affine]",
         ),
     ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
             metavar="float32|float16|bfloat16",
-            help="Of what is not packed; the source's own unless given.",
+            help="The dtype of unquantized tensors.  [default: the source's own]",
         ),
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Leave matrices alone: lm_head, '*.v_proj', ..."),
+        typer.Option(
+            metavar="PATTERN",
+            help="Leave matrices unquantized: lm_head, '*.v_proj', ...; may be repeated.",
+        ),
     ] = None,
     revision: Annotated[
         str | None, typer.Option(metavar="REV", help="Branch, tag or commit on the Hub.")
     ] = None,
-    shard_size: Annotated[float, typer.Option(metavar="GB", help="The largest file.")] = 5.0,
+    shard_size: Annotated[
+        float, typer.Option(metavar="GB", help="The largest size of a file.")
+    ] = 5.0,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
-    """Write a checkpoint for MLX: quantized where --bits or --mode is given.
+    """Write a checkpoint for MLX, quantized if --bits or --mode is given.
 
-    Reads Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE as Hugging Face has them, tensor by tensor. The
-    target comes into being complete or not at all. Exit codes: 0; 2 for usage; 130 after Ctrl-C;
-    1 otherwise.
+    Reads Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE checkpoints as published on Hugging Face, one tensor
+    at a time. The target appears when it is complete, or never. Exit codes: 0; 2 for usage; 130
+    after Ctrl-C; 1 otherwise.
     """
     if version:
-        from importlib.metadata import version as version_of  # 20 ms, for this option alone
+        from importlib.metadata import version as version_of  # takes 20 ms to import
 
         typer.echo(f"convert {version_of('tinyllm-convert')}")
         return 0
     if source is None or target is None:
         _notice("expected a SOURCE and a TARGET (see convert --help)")
         return USAGE
-    _clean_up_when_told_to_end()
+    _exit_on_signals()
     try:
-        from tinyllm_convert.options import Options  # with MLX, which --help can do without
+        # Imported here, because --help and --version do not need MLX.
+        from tinyllm_convert.options import Options
         from tinyllm_convert.run import run
 
         options = Options(
@@ -102,8 +118,8 @@ def convert(
     except KeyboardInterrupt:
         _notice("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # whoever reads the report has seen enough
-        # Python flushes both streams once more when it exits, and would complain.
+    except BrokenPipeError:  # the reader of the report has left
+        # Python flushes both streams once more at exit, which would raise again.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
@@ -113,25 +129,26 @@ def convert(
 
 
 def _notice(text: str) -> None:
-    """One line that the user should read."""
+    """Write a line to stderr."""
     typer.echo(f"convert: {text}", err=True)
 
 
-def _clean_up_when_told_to_end() -> None:
-    """Have the signals of kill and of a closed terminal unwind the stack, as Ctrl-C does."""
+def _exit_on_signals() -> None:
+    """Raise SystemExit on SIGTERM and SIGHUP, so that the partial target is removed."""
 
-    def end(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, end)
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, on_signal)
 
 
-def _open_streams() -> None:
-    """Stand-ins for standard streams that whoever started the process has closed.
+def _replace_closed_streams() -> None:
+    """Open the null device in place of closed standard streams.
 
-    The next file to be opened would get a free number, and MLX takes number 0 for a failure.
+    Otherwise the next opened file gets their file descriptor, and MLX takes descriptor 0 for an
+    error.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -1,12 +1,12 @@
-"""What a user can do wrong on the command line, and how an error is told."""
+"""Errors with a message for the user."""
 
 
 class UsageError(ValueError):
-    """An option or its value is not allowed; the message says what is. Exit code 2."""
+    """An option, or a value of one, that is not allowed. Exit code 2."""
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line, without characters that would move the cursor."""
+    """Return the message of an error on one line, without control characters."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = "; ".join(lines).replace(":; ", ": ") or type(error).__name__
     return "".join(

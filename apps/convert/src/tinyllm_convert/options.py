@@ -1,4 +1,4 @@
-"""What was asked for on the command line, checked."""
+"""The options of the command line, checked."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ GROUP_SIZE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options that say what to make; None where they were not given."""
+    """The options of a conversion; None if they were not given."""
 
     bits: int | None = None
     group_size: int | None = None
@@ -26,20 +26,24 @@ class Options:
     skip: tuple[str, ...] = ()
     shard_size: float = 5.0
 
-    def recipe(self) -> ConversionConfig:
-        """What they come to.
+    def conversion_config(self) -> ConversionConfig:
+        """Return the options as the config of a conversion.
 
         Raises:
-            UsageError: if a value is not allowed, or does not go with another.
+            UsageError: if a value is not allowed, or options contradict each other.
         """
         packed = self._format()
         if self.skip and packed is None:
-            raise UsageError("--skip: expected --bits or --mode beside it: nothing is packed")
+            raise UsageError(
+                "--skip: expected --bits or --mode as well: nothing is quantized without them"
+            )
         if self.dtype is not None:
-            _one_of("--dtype", self.dtype, tuple(DTYPES))
+            _check_choice("--dtype", self.dtype, tuple(DTYPES))
         shard_bytes = self.shard_size * 1e9
         if not 1 <= shard_bytes < math.inf:  # false for NaN
-            raise UsageError(f"--shard-size: expected gigabytes above 0, got {self.shard_size:g}")
+            raise UsageError(
+                f"--shard-size: expected a number of gigabytes above 0, got {self.shard_size:g}"
+            )
         return ConversionConfig(
             packed=packed,
             dtype=None if self.dtype is None else DTYPES[self.dtype],
@@ -48,9 +52,9 @@ class Options:
         )
 
     def _format(self) -> PackedFormat | None:
-        """The format of matrices, None where they stay as they are."""
+        """Return the format of matrices; None if they stay unquantized."""
         if self.mode is not None:
-            _one_of("--mode", self.mode, MODES)
+            _check_choice("--mode", self.mode, MODES)
         if self.mode in FLOAT_MODES:
             bits, group_size = FLOAT_MODES[self.mode]
             for option, given, fixed in (
@@ -58,19 +62,21 @@ class Options:
                 ("--group-size", self.group_size, group_size),
             ):
                 if given not in (None, fixed):
-                    raise UsageError(f"{option}: {self.mode} means {fixed}, got {given}")
+                    raise UsageError(
+                        f"{option}: expected {fixed}, the only value of {self.mode}, got {given}"
+                    )
             return PackedFormat(group_size=group_size, bits=bits, mode=self.mode)
         if self.bits is None:
             for option, value in (("--group-size", self.group_size), ("--mode", self.mode)):
                 if value is not None:
-                    raise UsageError(f"{option} {value}: expected --bits beside it")
+                    raise UsageError(f"{option} {value}: expected --bits as well")
             return None
         group_size = GROUP_SIZE if self.group_size is None else self.group_size
-        _one_of("--bits", self.bits, AFFINE_BITS)
-        _one_of("--group-size", group_size, AFFINE_GROUPS)
+        _check_choice("--bits", self.bits, AFFINE_BITS)
+        _check_choice("--group-size", group_size, AFFINE_GROUPS)
         return PackedFormat(group_size=group_size, bits=self.bits)
 
 
-def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:
+def _check_choice(option: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value}")

@@ -1,4 +1,4 @@
-"""A bar on stderr, where that is a terminal."""
+"""A progress bar on stderr, if stderr is a terminal."""
 
 import os
 import sys
@@ -16,10 +16,10 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """Call it with the bytes that are done and all of them; leave the context to remove it."""
+    """A progress callback. Leaving the context removes the bar."""
 
     def __init__(self) -> None:
-        """Make a bar that appears with the first call."""
+        """Prepare a bar. The first call shows it."""
         self._progress = Progress(
             TextColumn("converting"),
             BarColumn(),
@@ -35,18 +35,18 @@ class ProgressBar:
         """Show that `done` of `total` bytes are done."""
         if not self._progress.tasks:
             self._progress.add_task("", total=total)
-            self._progress.start()  # not before: a download has bars of its own
+            self._progress.start()  # not earlier, because a download shows its own bars
         self._progress.update(self._progress.task_ids[0], completed=done)
 
     def __enter__(self) -> "ProgressBar":
-        """Begin."""
+        """Return the bar."""
         return self
 
     def __exit__(
         self,
         _kind: type[BaseException] | None,
         _error: BaseException | None,
-        _where: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         """Remove the bar."""
         self._progress.stop()

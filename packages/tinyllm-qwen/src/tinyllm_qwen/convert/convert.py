@@ -50,7 +50,7 @@ class Conversion:
 def convert(
     path_or_repo: str | Path,
     target: Path,
-    recipe: ConversionConfig | None = None,
+    config: ConversionConfig | None = None,
     *,
     revision: str | None = None,
     progress: Progress | None = None,
@@ -64,7 +64,7 @@ def convert(
     Args:
         path_or_repo: a folder or a repository, as for `load`, that is not quantized.
         target: a folder that does not exist yet, or is empty.
-        recipe: the settings; None writes the same numbers under MLX's names.
+        config: the settings; None writes the same numbers under MLX's names.
         revision: the branch, tag or commit of a repository.
         progress: a callback with the bytes of the source converted so far and in all.
 
@@ -75,28 +75,28 @@ def convert(
         HubError: if a repository cannot be fetched.
         ValueError: if the settings do not fit the model.
     """
-    recipe = recipe or ConversionConfig()
+    config = config or ConversionConfig()
     place = check_target(target)
     folder = resolve(path_or_repo, revision)
     description = read_json_object(folder / "config.json")
-    config = QwenConfig.from_hf(description, str(folder / "config.json"))
-    if config.quantization is not None:
-        usual = config.quantization.default
+    model_config = QwenConfig.from_hf(description, str(folder / "config.json"))
+    if model_config.quantization is not None:
+        usual = model_config.quantization.default
         raise ConversionError(
             f"{path_or_repo} is quantized already ({usual.mode}, {usual.bits} bits): `chat` runs "
             "it as it is; for another format convert the original, unquantized checkpoint"
         )
-    stored = find_tensors(folder, config)
-    check_schema(config, stored, str(folder))
-    plan = make_plan(config, stored, recipe)
+    stored = find_tensors(folder, model_config)
+    check_schema(model_config, stored, str(folder))
+    plan = make_plan(model_config, stored, config)
     copied = files_to_copy(folder)
     _check_memory(plan, stored)
     _check_space(place, plan.nbytes + _BESIDE + sum(file.stat().st_size for file in copied))
     with partial_folder(place) as partial:
         for file in copied:
             copy(file, partial)
-        _write_json(partial / "config.json", _describe(description, plan, recipe))
-        _write_tensors(partial, plan, stored, recipe, progress)
+        _write_json(partial / "config.json", _describe(description, plan, config))
+        _write_tensors(partial, plan, stored, config, progress)
     return Conversion(
         folder=place,
         source_bytes=sum(tensor.nbytes for tensor in stored.values()),
@@ -111,12 +111,12 @@ def _write_tensors(
     folder: Path,
     plan: ConversionPlan,
     stored: Mapping[str, StoredTensor],
-    recipe: ConversionConfig,
+    config: ConversionConfig,
     progress: Progress | None,
 ) -> None:
     """Read, pack and write every tensor, then write the index of the files."""
     done, total = 0, sum(tensor.nbytes for tensor in stored.values())
-    source = iterate_tensors({t.source: stored[t.source] for t in plan.tensors}, recipe.dtype)
+    source = iterate_tensors({t.source: stored[t.source] for t in plan.tensors}, config.dtype)
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(plan.shards, 1):
         count = len(plan.shards)
@@ -140,15 +140,15 @@ def _write_tensors(
 
 
 def _describe(
-    description: dict[str, object], plan: ConversionPlan, recipe: ConversionConfig
+    description: dict[str, object], plan: ConversionPlan, config: ConversionConfig
 ) -> dict[str, object]:
     """Return the config of the result."""
     new = {key: value for key, value in description.items() if key != "_name_or_path"}
-    if recipe.dtype is not None:
+    if config.dtype is not None:
         fields = [name for name in ("dtype", "torch_dtype") if name in new] or ["torch_dtype"]
-        new |= dict.fromkeys(fields, str(recipe.dtype).removeprefix("mlx.core."))
-    if recipe.packed is not None:
-        new["quantization"] = new["quantization_config"] = plan.quantization(recipe.packed)
+        new |= dict.fromkeys(fields, str(config.dtype).removeprefix("mlx.core."))
+    if config.packed is not None:
+        new["quantization"] = new["quantization_config"] = plan.quantization(config.packed)
     return dict(sorted(new.items()))
 
 

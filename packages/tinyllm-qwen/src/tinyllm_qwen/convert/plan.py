@@ -105,7 +105,7 @@ def mlx_name(source: str) -> str:
 
 
 def make_plan(
-    config: QwenConfig, stored: Mapping[str, StoredTensor], recipe: ConversionConfig
+    model_config: QwenConfig, stored: Mapping[str, StoredTensor], config: ConversionConfig
 ) -> ConversionPlan:
     """Decide the format and the file of every tensor.
 
@@ -113,9 +113,9 @@ def make_plan(
     and no pattern skips them.
 
     Args:
-        config: the config of the checkpoint.
+        model_config: the config of the checkpoint.
         stored: the tensors by name, checked by `check_schema`.
-        recipe: the settings of the conversion.
+        config: the settings of the conversion.
 
     Raises:
         ValueError: if a pattern matches no matrix, or no matrix can be packed.
@@ -124,50 +124,50 @@ def make_plan(
     tensors = [
         PlannedTensor(
             source=name,
-            dtype=stored[name].dtype if recipe.dtype is None else names[recipe.dtype],
+            dtype=stored[name].dtype if config.dtype is None else names[config.dtype],
             shape=shape,
-            packed=_format(name, shape, recipe),
+            packed=_format(name, shape, config),
         )
-        for name, shape in expected_shapes(config).items()
+        for name, shape in expected_shapes(model_config).items()
     ]
-    _check_effect(tensors, recipe)
+    _check_effect(tensors, config)
     shards: list[list[PlannedTensor]] = []
     room = 0
     for tensor in tensors:
         if not shards or tensor.nbytes > room:
             shards.append([])
-            room = recipe.shard_bytes
+            room = config.shard_bytes
         shards[-1].append(tensor)
         room -= tensor.nbytes
     return ConversionPlan(tuple(tuple(shard) for shard in shards))
 
 
-def _format(name: str, shape: tuple[int, ...], recipe: ConversionConfig) -> PackedFormat | None:
+def _format(name: str, shape: tuple[int, ...], config: ConversionConfig) -> PackedFormat | None:
     """Return the format of a tensor, by mlx-lm's rules; None if it is not packed."""
     path = mlx_name(name).removesuffix(".weight")
-    if recipe.packed is None or len(shape) < 2 or _skipped(path, recipe):
+    if config.packed is None or len(shape) < 2 or _skipped(path, config):
         return None
-    packed = ROUTER_FORMAT if path.endswith(".mlp.gate") else recipe.packed
-    whole = not (shape[-1] % recipe.packed.group_size or shape[-1] % packed.group_size)
+    packed = ROUTER_FORMAT if path.endswith(".mlp.gate") else config.packed
+    whole = not (shape[-1] % config.packed.group_size or shape[-1] % packed.group_size)
     return packed if whole else None
 
 
-def _skipped(path: str, recipe: ConversionConfig) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in recipe.skip)
+def _skipped(path: str, config: ConversionConfig) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in config.skip)
 
 
-def _check_effect(tensors: list[PlannedTensor], recipe: ConversionConfig) -> None:
+def _check_effect(tensors: list[PlannedTensor], config: ConversionConfig) -> None:
     """Raise if a setting has no effect."""
     matrices = [tensor.path for tensor in tensors if len(tensor.shape) > 1]
-    for pattern in recipe.skip:
+    for pattern in config.skip:
         if not any(fnmatchcase(path, pattern) for path in matrices):
             raise ValueError(
                 f"skip: {pattern!r} matches no matrix: expected a path such as {matrices[-1]}, "
                 "or a pattern such as '*.mlp.down_proj'"
             )
-    if recipe.packed is not None and all(tensor.packed is None for tensor in tensors):
+    if config.packed is not None and all(tensor.packed is None for tensor in tensors):
         raise ValueError(
             f"nothing would be packed: no matrix is left whose rows divide into groups of "
-            f"{recipe.packed.group_size}; their lengths are "
+            f"{config.packed.group_size}; their lengths are "
             f"{sorted({tensor.shape[-1] for tensor in tensors if len(tensor.shape) > 1})}"
         )

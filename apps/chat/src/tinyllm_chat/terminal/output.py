@@ -1,4 +1,4 @@
-"""Where text goes: the answer to stdout, everything else to stderr."""
+"""Output: answers go to stdout, everything else to stderr."""
 
 import io
 import os
@@ -6,71 +6,71 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from tinyllm_chat.word_wrap import WordWrap
+from tinyllm_chat.terminal.word_wrap import WordWrap
 
-_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+_DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
-# What a model says is not to move the cursor or rename the window: control characters other than
-# the line feed and the tab are shown as pictures of themselves (U+2400 and on).
-_PICTURES: dict[int, int | None] = {code: 0x2400 + code for code in range(0x20)}
-_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_PICTURES |= {ord("\n"): ord("\n"), ord("\t"): ord("\t"), ord("\r"): None}
+# The output of a model must not move the cursor or rename the window. Control characters other than
+# line feed and tab are replaced with their printable pictures (U+2400 and on).
+_CONTROL_PICTURES: dict[int, int | None] = {code: 0x2400 + code for code in range(0x20)}
+_CONTROL_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_CONTROL_PICTURES |= {ord("\n"): ord("\n"), ord("\t"): ord("\t"), ord("\r"): None}
 
 
 class Terminal:
-    """The two streams, which may be terminals, files or pipes.
+    """The two output streams, which may be terminals, files or pipes.
 
     Attributes:
-        out: for answers alone.
-        err: for everything else.
-        animated: whether `err` is a terminal that can redraw a line.
+        out: the stream of answers.
+        err: the stream of everything else.
+        animated: True if `err` is a terminal that can redraw a line.
     """
 
     def __init__(self, out: TextIO, err: TextIO, environ: Mapping[str, str]) -> None:
-        """Look at the streams.
+        """Inspect the streams.
 
         Args:
-            out: for answers.
-            err: for everything else.
-            environ: NO_COLOR (any text but none) and TERM are read.
+            out: the stream of answers.
+            err: the stream of everything else.
+            environ: the environment; a NO_COLOR that is not empty, or TERM=dumb, turns colors off.
         """
         self.out = out
         self.err = err
         self.animated = err.isatty() and environ.get("TERM") != "dumb"
         self._color = self.animated and not environ.get("NO_COLOR")
         self._unfinished: TextIO | None = None
-        self._wrap = WordWrap()  # of the line under way
+        self._wrap = WordWrap()  # the state of the current line
 
     @classmethod
     def standard(cls) -> "Terminal":
-        """The process's own streams; characters that their encoding lacks become "?"."""
+        """Return the standard streams; "?" replaces characters that their encoding lacks."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
         return cls(sys.stdout, sys.stderr, os.environ)
 
     def answer(self, text: str) -> None:
-        """Write a piece of an answer."""
+        """Write a piece of an answer to stdout."""
         if self._unfinished is self.err:
             self.finish_line()
         self._write(self.out, text)
 
-    def thought(self, text: str) -> None:
-        """Write a piece of thinking: dim, on stderr."""
+    def reasoning(self, text: str) -> None:
+        """Write a piece of reasoning to stderr, dim."""
         self._write(self.err, text, dim=True)
 
     def notice(self, text: str) -> None:
-        """Write a line that the user should read."""
+        """Write an important line to stderr."""
         self.finish_line()
         self._write(self.err, f"chat: {text}\n")
 
-    def aside(self, text: str) -> None:
-        """Write lines that the user may read: dim."""
+    def info(self, text: str) -> None:
+        """Write additional lines to stderr, dim."""
         self.finish_line()
         self._write(self.err, f"{text}\n", dim=True)
 
     def finish_line(self) -> None:
-        """Begin a new line, unless the cursor is at the beginning of one."""
+        """Begin a new line, unless the cursor is at the beginning of a line."""
         if self._unfinished is not None:
             self._write(self._unfinished, "\n", dim=self._unfinished is self.err)
 
@@ -79,17 +79,17 @@ class Terminal:
             return
         unfinished = None if text.endswith("\n") else stream
         if stream.isatty():
-            text = text.translate(_PICTURES)
+            text = text.translate(_CONTROL_PICTURES)
             if columns := _columns(stream):
                 text = self._wrap.push(text, columns)
         if text:
-            stream.write(f"{_DIM}{text}{_PLAIN}" if dim and self._color else text)
+            stream.write(f"{_DIM}{text}{_RESET}" if dim and self._color else text)
             stream.flush()
         self._unfinished = unfinished
 
 
 def _columns(stream: TextIO) -> int:
-    """The width of a terminal, 0 where it does not say."""
+    """Return the width of a terminal, or 0 if it is unknown."""
     try:
         return os.get_terminal_size(stream.fileno()).columns
     except OSError:

@@ -1,23 +1,23 @@
-"""A bar for what takes long."""
+"""A progress bar on stderr."""
 
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tinyllm_chat.terminal import Terminal
+from tinyllm_chat.terminal.output import Terminal
 
 if TYPE_CHECKING:
     import rich.progress
 
-_PATIENCE = 0.4
-"""Seconds before a bar appears: what takes less needs none, nor the import of rich."""
+_DELAY = 0.4
+"""Seconds before the bar appears. Shorter work needs no bar, and no import of rich."""
 
 
 class ProgressBar:
-    """Call it with how much is done and how much there is; leave the context to remove it."""
+    """A progress callback. The bar appears after a delay; leaving the context removes it."""
 
     def __init__(self, label: str, terminal: Terminal) -> None:
-        """Make a bar that is not shown yet, and never where stderr is no terminal."""
+        """Prepare a bar. It is never shown if stderr is not a terminal."""
         self._label = label
         self._terminal = terminal
         self._started = time.perf_counter()
@@ -26,27 +26,27 @@ class ProgressBar:
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` is done."""
         if self._bar is None:
-            late = time.perf_counter() - self._started > _PATIENCE
+            late = time.perf_counter() - self._started > _DELAY
             if not late or done >= total or not self._terminal.animated:
                 return
             self._bar = self._make()
         self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
     def __enter__(self) -> "ProgressBar":
-        """Begin."""
+        """Return the bar."""
         return self
 
     def __exit__(
         self,
         _kind: type[BaseException] | None,
         _error: BaseException | None,
-        _where: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         """Remove the bar."""
         self.close()
 
     def close(self) -> None:
-        """Remove the bar, if it is there."""
+        """Remove the bar if it is shown."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

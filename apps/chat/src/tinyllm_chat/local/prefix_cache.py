@@ -1,4 +1,4 @@
-"""Keys and values that stay from one turn to the next."""
+"""Reuse of cached keys and values from one turn to the next."""
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -9,19 +9,19 @@ from tinyllm_layers import KVCache
 class PrefixCache:
     """The caches of one conversation, and the tokens whose keys and values they hold."""
 
-    def __init__(self, make: Callable[[], list[KVCache]]) -> None:
+    def __init__(self, make_caches: Callable[[], list[KVCache]]) -> None:
         """Start empty.
 
         Args:
-            make: empty caches for all layers.
+            make_caches: makes empty caches for all layers.
         """
-        self._make = make
+        self._make_caches = make_caches
         self._caches: list[KVCache] = []
         self._tokens: list[int] = []
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens whose keys and values are there."""
+        """The tokens whose keys and values are cached."""
         return tuple(self._tokens)
 
     @property
@@ -29,31 +29,31 @@ class PrefixCache:
         """Bytes allocated."""
         return sum(cache.nbytes for cache in self._caches)
 
-    def reuse(self, prompt: Sequence[int]) -> list[KVCache]:
-        """Caches that hold the longest beginning of the prompt that is there already.
+    def acquire(self, prompt: Sequence[int]) -> list[KVCache]:
+        """Return caches with the longest cached prefix of the prompt.
 
-        At least the prompt's last token is left to compute: its logits give the next one. Until
-        `record` says what the caches hold after that, they count as lost.
+        The last token of the prompt is never part of that prefix, because its logits choose the
+        next token. Until `store` the prefix cache counts as empty.
         """
         pairs = zip(self._tokens, prompt[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         caches, self._caches, self._tokens = self._caches, [], []
         if not common or not all(cache.can_trim(common) for cache in caches):
-            return self._make()
+            return self._make_caches()
         for cache in caches:
             cache.trim(common)
         return caches
 
-    def record(self, caches: list[KVCache], tokens: Sequence[int]) -> None:
+    def store(self, caches: list[KVCache], tokens: Sequence[int]) -> None:
         """Keep caches for the next turn.
 
         Args:
-            caches: from `reuse`, after the model has used them.
-            tokens: what it was given, perhaps more than the caches have taken in.
+            caches: the caches from `acquire`, after the model has used them.
+            tokens: the prompt and the answer; the caches may not hold the last of them yet.
         """
         self._caches = caches
         self._tokens = list(tokens[: caches[0].offset])
 
     def clear(self) -> None:
-        """Forget everything, memory included."""
+        """Release the caches and their memory."""
         self._caches, self._tokens = [], []

@@ -1,0 +1,289 @@
+"""An assistant whose model this process has loaded."""
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import mlx.core as mx
+from tinyllm_kernels import Arithmetic, BackendError
+from tinyllm_qwen import GenerationConfig, Piece, SamplingParams, Tokenizer, generate, load
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.parallel.member import Member
+from tinyllm_qwen.text.reasoning import OPEN, ReasoningParser
+
+from tinyllm_chat.assistant import (
+    Answer,
+    AnswerCollector,
+    AnswerFinishReason,
+    Progress,
+    ShowSegment,
+)
+from tinyllm_chat.conversation import Conversation, Message
+from tinyllm_chat.errors import ChatError
+from tinyllm_chat.local.context import ContextWindow
+from tinyllm_chat.local.prefix_cache import PrefixCache
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.summary import format_bytes
+
+
+class _StoppedError(Exception):
+    """The user stopped the answer while the prompt was computed."""
+
+
+class LocalAssistant:
+    """A loaded model with its tokenizer, its settings and the cache of one conversation.
+
+    Attributes:
+        settings: the options of the session.
+        backend: the kernels, dtype and device.
+        defaults: the sampling defaults of the checkpoint's `generation_config.json`.
+        model: the model.
+        cache: keys and values of the conversation so far.
+        context: the limit on prompt and answer.
+        enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        load_seconds: the time to load the model.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        defaults: GenerationConfig,
+        backend: Arithmetic,
+        settings: Settings,
+        load_seconds: float = 0.0,
+    ) -> None:
+        """Combine loaded parts; `load` is the usual way.
+
+        Raises:
+            ValueError: if the model's head dimension does not suit `settings.kv_bits`, or the
+                checkpoint's sampling defaults are out of range.
+        """
+        self.settings = settings
+        self.backend = backend
+        self.defaults = defaults
+        self.model = model
+        self.enable_thinking = settings.enable_thinking
+        self.load_seconds = load_seconds
+        longest = model.config.context_length
+        limit = min(longest, settings.max_model_len or longest)
+        self.context = ContextWindow(limit, self._encode)
+        self.cache = PrefixCache(lambda: model.make_cache(kv_bits=settings.kv_bits))
+        self._tokenizer = tokenizer
+        self._answers = 0
+        # Errors of the first answer are raised here, before the user has typed anything.
+        model.make_cache(kv_bits=settings.kv_bits)
+        sampling_params(settings, defaults, 0)
+
+    @classmethod
+    def load(
+        cls,
+        settings: Settings,
+        progress: Progress | None = None,
+        member: Member | None = None,
+    ) -> "LocalAssistant":
+        """Download a model if necessary, and load it.
+
+        Args:
+            settings: the options of the session.
+            progress: called with the bytes of weights read so far and in all.
+            member: this process as rank 0 of several that share the model.
+
+        Raises:
+            ChatError: if the implementation of `--ops` is not available on this machine.
+            CheckpointError: if the model's files cannot be used.
+            HubError: if the files cannot be downloaded.
+            ValueError: as the constructor.
+        """
+        started = time.perf_counter()
+        try:
+            backend = Arithmetic.choose(settings.ops, settings.dtype)
+        except BackendError as error:
+            raise ChatError(f"--ops {settings.ops}: {error}") from error
+        folder = resolve(settings.model, settings.revision)
+        defaults = GenerationConfig.from_folder(folder)
+        model: LanguageModel
+        if member is None:
+            model, tokenizer = load(folder, ops=backend.ops, dtype=backend.dtype, progress=progress)
+        else:
+            part, tokenizer = member.load(
+                folder,
+                ops=backend.ops,
+                dtype=backend.dtype,
+                progress=progress,
+                compare_progress=progress,
+            )
+            model = member.drive(part)
+        return cls(model, tokenizer, defaults, backend, settings, time.perf_counter() - started)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the arithmetic, by its short name."""
+        return str(self.model.dtype).removeprefix("mlx.core.")
+
+    @property
+    def description(self) -> str:
+        """The kernels, dtype and device, as one line."""
+        return f"{self.backend.ops.name} ops, {self.dtype}, {self.backend.device}"
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """The description as fields of a JSON record."""
+        backend = self.backend
+        return {"ops": backend.ops.name, "dtype": self.dtype, "device": backend.device}
+
+    @property
+    def peak_memory(self) -> int:
+        """The largest memory of MLX so far, in bytes."""
+        return mx.get_peak_memory()
+
+    @property
+    def max_model_len(self) -> int:
+        """The tokens of the context, prompt and answer together."""
+        return self.context.max_model_len
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the same question always gets the same answer."""
+        return self.next_sampling().is_greedy
+
+    def stats_lines(self) -> list[str]:
+        """Return the lines of /stats about the model."""
+        ranks = self.model.num_ranks
+        part = f" on this rank of {ranks}" if ranks > 1 else ""
+        return [
+            f"model    {self.settings.model}, {format_bytes(self.model.nbytes)} of weights{part}, "
+            f"loaded in {self.load_seconds:.2f} s",
+            f"maths    {self.description}",
+            f"context  {len(self.cache.tokens):,} of {self.max_model_len:,} tokens cached, "
+            f"{format_bytes(self.cache.nbytes)} of keys and values",
+        ]
+
+    def notices(self) -> list[str]:
+        """Return notices about a slower backend and about options without effect."""
+        notices = [self.backend.note] if self.backend.note else []
+        notices += [
+            f"{option} has no effect: decoding is greedy, unless --temperature is above 0"
+            for option in unused_options(self.settings, self.defaults)
+        ]
+        if (self.settings.max_model_len or 0) > self.max_model_len:
+            notices.append(
+                f"--max-model-len {self.settings.max_model_len:,} has no effect: the model's own "
+                f"context has {self.max_model_len:,} tokens"
+            )
+        return notices
+
+    def next_sampling(self) -> SamplingParams:
+        """Return the sampling of the next answer, with a new seed."""
+        first = self.settings.seed
+        # 32 bits, because every JSON reader keeps them exact; the user can pass them to --seed.
+        seed = secrets.randbits(32) if first is None else (first + self._answers) % 2**64
+        return sampling_params(self.settings, self.defaults, seed)
+
+    def reply(
+        self,
+        conversation: Conversation,
+        show: ShowSegment,
+        *,
+        on_prefill: Progress = lambda _done, _total: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Answer:
+        """Answer the last question of a conversation, without adding the answer to it.
+
+        Args:
+            conversation: a conversation that ends with a question.
+            show: called with each segment of text.
+            on_prefill: called with the prompt tokens computed so far and in all.
+            should_stop: called between steps; True ends the answer.
+
+        Raises:
+            ChatError: if the question does not fit into the context, or the model computes NaN.
+            TemplateError: if the checkpoint has no template, or it refuses the conversation.
+        """
+        dropped_before = conversation.dropped_turns
+        prompt = self.context.fit(conversation, self.settings.max_tokens)
+        # Some templates end the prompt with <think>.
+        in_reasoning = self._render(conversation.messages()).rstrip().endswith(OPEN)
+        parser, collector = ReasoningParser(opened=in_reasoning), AnswerCollector(show)
+        sampling = self.next_sampling()
+        self._answers += 1
+        caches = self.cache.acquire(prompt)
+
+        def prefill_progress(done: int, total: int) -> None:
+            on_prefill(done, total)
+            if should_stop():
+                raise _StoppedError
+
+        last: Piece | None = None
+        finish_reason: AnswerFinishReason = "interrupted"
+        generated: list[int] = []
+        pieces = generate(
+            self.model,
+            self._tokenizer,
+            prompt,
+            max_tokens=min(self.settings.max_tokens, self.max_model_len - len(prompt)),
+            sampling=sampling,
+            stop=self.settings.stop,
+            cache=caches,
+            on_prefill=prefill_progress,
+        )
+        try:
+            for last in pieces:
+                if not generated and math.isnan(last.logprob):
+                    raise ChatError(
+                        "the model computes NaN: its weights are damaged, or too large for the "
+                        "dtype: try --dtype float32"
+                    )
+                generated.append(last.token)
+                collector.add(*parser.push(last.text))
+                if last.finish_reason is not None:
+                    finish_reason = last.finish_reason
+                elif should_stop():
+                    break
+        except _StoppedError:
+            pass  # raised between two chunks of the prompt: the caches hold all chunks before
+        finally:
+            pieces.close()
+            collector.add(*parser.finish())
+        self.cache.store(caches, [*prompt, *generated])
+        return Answer(
+            text=collector.text,
+            reasoning=collector.reasoning,
+            finish_reason=finish_reason,
+            stats=None if last is None else last.stats,
+            seed=sampling.seed or 0,
+            dropped_turns=conversation.dropped_turns - dropped_before,
+        )
+
+    def _render(self, messages: list[Message]) -> str:
+        return self._tokenizer.render_chat(messages, enable_thinking=self.enable_thinking)
+
+    def _encode(self, messages: list[Message]) -> list[int]:
+        return self._tokenizer.encode(self._render(messages))
+
+
+def sampling_params(settings: Settings, defaults: GenerationConfig, seed: int) -> SamplingParams:
+    """Return the sampling of one answer: options replace the checkpoint's defaults.
+
+    Raises:
+        ValueError: if the checkpoint's defaults are out of range.
+    """
+    params = defaults.sampling(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        repetition_penalty=settings.repetition_penalty,
+    )
+    return replace(params, seed=seed)
+
+
+def unused_options(settings: Settings, defaults: GenerationConfig) -> list[str]:
+    """Return the given options that have no effect because decoding is greedy."""
+    if not sampling_params(settings, defaults, 0).is_greedy:
+        return []
+    given = {"--top-k": settings.top_k, "--top-p": settings.top_p, "--min-p": settings.min_p}
+    return [option for option, value in given.items() if value is not None]

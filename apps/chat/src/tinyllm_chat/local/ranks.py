@@ -1,0 +1,82 @@
+"""Several processes that share one model: rank 0 talks to the user, the others are workers."""
+
+import os
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinyllm_kernels import Arithmetic
+from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
+
+from tinyllm_chat.errors import UsageError
+from tinyllm_chat.settings import Settings
+from tinyllm_chat.summary import format_bytes
+from tinyllm_chat.terminal.output import Terminal
+
+EXIT_RANK_LOST = 1
+"""The exit code of a process that has lost another rank."""
+
+
+@contextmanager
+def join_ranks(settings: Settings, terminal: Terminal) -> Iterator[Member | None]:
+    """Join the ranks that a launcher has started; None without a launcher, or with --server.
+
+    Raises:
+        RuntimeError: if the launcher's description of the group is wrong.
+        UsageError: if `--split` is not valid, or there are no ranks to split a model among.
+    """
+    try:
+        split = launched_split(settings.split)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not is_launched() or settings.server is not None:
+        yield None
+        return
+    terminal.info(f"waiting for the other ranks, {JOIN_TIMEOUT} s at most")
+    tty_mode = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+
+    def on_loss(rank: int, reason: str) -> None:
+        # This runs in a thread. The main thread may wait for the lost rank forever, so only
+        # os._exit can end the process. On rank 0 the prompt may have changed the terminal's mode.
+        # Workers, which lose rank 0, leave the terminal alone: a shell stops a background process
+        # that changes it.
+        if tty_mode is not None and rank != 0:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, tty_mode)
+        terminal.notice(f"rank {rank} {reason}: the group ends")
+        os._exit(EXIT_RANK_LOST)
+
+    member = Member.join(on_loss, split)
+    if member is None:
+        yield None
+        return
+    with member:
+        yield member
+
+
+def run_worker(settings: Settings, terminal: Terminal, member: Member) -> None:
+    """Execute the commands of rank 0 until rank 0 ends.
+
+    Raises:
+        CheckpointError, HubError, ValueError: as `LocalAssistant.load`.
+    """
+    # Ctrl-C on a terminal reaches all its processes. Only rank 0 acts on it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    backend = Arithmetic.choose(settings.ops, settings.dtype)
+    bytes_read = 0
+
+    def on_read(_done: int, total: int) -> None:
+        nonlocal bytes_read
+        bytes_read = total
+
+    model, _ = member.load(
+        settings.model,
+        ops=backend.ops,
+        dtype=backend.dtype,
+        revision=settings.revision,
+        progress=on_read,
+    )
+    ranks = member.ranks
+    terminal.info(f"rank {ranks.rank} of {ranks.size}: {format_bytes(bytes_read)} of weights read")
+    member.work(model)

@@ -1,0 +1,1 @@
+"""Answers from a server that implements OpenAI's chat completions API."""

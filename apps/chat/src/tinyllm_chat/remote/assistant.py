@@ -1,0 +1,213 @@
+"""An assistant whose model a server has loaded."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tinyllm_qwen import Stats
+from tinyllm_qwen.text.reasoning import Segment
+
+from tinyllm_chat.assistant import (
+    Answer,
+    AnswerCollector,
+    AnswerFinishReason,
+    Progress,
+    ShowSegment,
+)
+from tinyllm_chat.conversation import Conversation
+from tinyllm_chat.errors import ChatError
+from tinyllm_chat.remote.connection import Json, ServerConnection
+from tinyllm_chat.settings import PICO, Settings
+
+
+class RemoteAssistant:
+    """A model of a server, and the settings of one conversation with it.
+
+    Attributes:
+        settings: the options of the session; `model` is the server's name of the model.
+        enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        load_seconds: the time to reach the server.
+    """
+
+    def __init__(self, settings: Settings, connection: ServerConnection) -> None:
+        """Choose a model of the server.
+
+        Raises:
+            ChatError: if the server cannot be reached, or does not have the model.
+        """
+        started = time.perf_counter()
+        models = {str(model["id"]): model for model in connection.models()}
+        name = settings.model
+        # pico is the default of --model, so a server without it answers with its first model.
+        if name not in models and name == PICO and models:
+            name = next(iter(models))
+        if name not in models:
+            raise ChatError(
+                f"--model: expected a model of the server ({', '.join(models) or 'none'}), "
+                f"got {name!r}"
+            )
+        self.settings = replace(settings, model=name)
+        self.enable_thinking = settings.enable_thinking
+        self.load_seconds = time.perf_counter() - started
+        max_model_len = models[name].get("max_model_len")
+        self._max_model_len = max_model_len if isinstance(max_model_len, int) else 0
+        self._connection = connection
+        self._answers = 0
+
+    @property
+    def description(self) -> str:
+        """The URL of the server."""
+        return self._connection.url
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """The description as fields of a JSON record."""
+        return {"server": self._connection.url}
+
+    @property
+    def peak_memory(self) -> None:
+        """None: the memory of the server is unknown."""
+        return None
+
+    @property
+    def max_model_len(self) -> int:
+        """The tokens of the context; 0 if the server does not report them."""
+        return self._max_model_len
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the same question always gets the same answer."""
+        return self.settings.temperature == 0
+
+    def stats_lines(self) -> list[str]:
+        """Return the lines of /stats about the model."""
+        return [
+            f"model    {self.settings.model} on {self.description}",
+            f"context  {self._max_model_len:,} tokens",
+        ]
+
+    def notices(self) -> list[str]:
+        """Return no notices: the server checks its own settings."""
+        return []
+
+    def reply(
+        self,
+        conversation: Conversation,
+        show: ShowSegment,
+        *,
+        on_prefill: Progress = lambda _done, _total: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Answer:
+        """Answer the last question of a conversation, without adding the answer to it.
+
+        Args:
+            conversation: a conversation that ends with a question.
+            show: called with each segment of text.
+            on_prefill: never called, because the server does not report its progress.
+            should_stop: called after each line from the server; True ends the answer.
+
+        Raises:
+            ChatError: if the server refuses, with its message, or is lost.
+        """
+        del on_prefill
+        first = self.settings.seed
+        seed = secrets.randbits(32) if first is None else (first + self._answers) % 2**64
+        self._answers += 1
+        answer = StreamedAnswer(show)
+        with self._connection.stream(self._body(conversation, seed)) as chunks:
+            for chunk in chunks:
+                if should_stop():
+                    return answer.result("interrupted", seed)
+                if chunk is not None:
+                    answer.add(chunk)
+        return answer.result("length" if answer.finish_reason == "length" else "stop", seed)
+
+    def _body(self, conversation: Conversation, seed: int) -> Json:
+        """Return the body of the request; options that were not given are left to the server."""
+        settings = self.settings
+        thinking = self.enable_thinking
+        given: Json = {
+            "temperature": settings.temperature,
+            "top_k": settings.top_k,
+            "top_p": settings.top_p,
+            "min_p": settings.min_p,
+            "repetition_penalty": settings.repetition_penalty,
+            "stop": list(settings.stop) or None,
+            "chat_template_kwargs": None if thinking is None else {"enable_thinking": thinking},
+        }
+        return {
+            "model": settings.model,
+            "messages": conversation.messages(),
+            "max_tokens": settings.max_tokens,
+            "seed": seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **{name: value for name, value in given.items() if value is not None},
+        }
+
+
+class StreamedAnswer:
+    """An answer in progress, made from the chunks of a stream and timed by this process.
+
+    Attributes:
+        finish_reason: the finish reason of the server; None before the end.
+    """
+
+    def __init__(self, show: ShowSegment) -> None:
+        """Start an answer and its clock.
+
+        Args:
+            show: called with each segment of text.
+        """
+        self.finish_reason: object = None
+        self._collector = AnswerCollector(show)
+        self._started = self._first = self._latest = time.perf_counter()
+        self._segments = 0
+        self._usage: Mapping[str, object] = {}
+
+    def add(self, chunk: Mapping[str, object]) -> None:
+        """Add the text, the finish reason and the usage of a chunk."""
+        usage, choices = chunk.get("usage"), chunk.get("choices")
+        if isinstance(usage, dict):
+            self._usage = usage
+        if not isinstance(choices, list) or not choices:
+            return
+        self.finish_reason = choices[0].get("finish_reason") or self.finish_reason
+        delta = choices[0].get("delta", {})
+        for field, thinking in (("reasoning_content", True), ("content", False)):
+            if text := delta.get(field):
+                self._add_segment(Segment(str(text), thinking))
+
+    def result(self, finish_reason: AnswerFinishReason, seed: int) -> Answer:
+        """Return the answer so far, with its counts and times."""
+        return Answer(
+            text=self._collector.text,
+            reasoning=self._collector.reasoning,
+            finish_reason=finish_reason,
+            stats=self._stats() if self._segments else None,
+            seed=seed,
+        )
+
+    def _stats(self) -> Stats:
+        details = self._usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+        return Stats(
+            prompt_tokens=_count(self._usage.get("prompt_tokens"), 0),
+            cached_tokens=_count(cached, 0),
+            # A cancelled stream has no usage. Nearly every segment is one token.
+            generated_tokens=_count(self._usage.get("completion_tokens"), self._segments),
+            prefill_seconds=self._first - self._started,
+            decode_seconds=self._latest - self._first,
+        )
+
+    def _add_segment(self, segment: Segment) -> None:
+        self._latest = time.perf_counter()
+        if not self._segments:
+            self._first = self._latest
+        self._segments += 1
+        self._collector.add(segment)
+
+
+def _count(value: object, default: int) -> int:
+    return value if isinstance(value, int) else default

@@ -1,0 +1,99 @@
+"""HTTP requests to a server that implements OpenAI's API."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
+
+from tinyllm_chat.errors import ChatError
+
+Json = dict[str, object]
+TIMEOUT = 120.0
+"""Seconds without any data after which a server counts as lost."""
+
+
+class ServerConnection:
+    """A client of one server.
+
+    Attributes:
+        url: the base URL, without /v1.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """Store the URL and the API key; no request is sent yet."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def models(self) -> list[Json]:
+        """Return the model objects of `/v1/models`.
+
+        Raises:
+            ChatError: if the server cannot be reached, or refuses.
+        """
+        with self._request("/v1/models") as response:
+            listed = _parse_object(response.read()).get("data")
+        return [model for model in listed if "id" in model] if isinstance(listed, list) else []
+
+    @contextmanager
+    def stream(self, body: Json) -> Iterator[Iterator[Json | None]]:
+        """Request a chat completion, and yield its chunks; None for each other line.
+
+        Leaving the context closes the connection, which cancels the request.
+
+        Raises:
+            ChatError: if the server cannot be reached, refuses, or closes the connection early.
+        """
+        with self._request("/v1/chat/completions", json.dumps(body).encode()) as response:
+            yield self._chunks(response)
+
+    def _chunks(self, response: HTTPResponse) -> Iterator[Json | None]:
+        try:
+            for line in response:
+                if line.startswith(b"data: [DONE]"):
+                    return
+                if not line.startswith(b"data: "):
+                    yield None  # an empty line or a keep-alive comment
+                    continue
+                chunk = _parse_object(line.removeprefix(b"data: "))
+                if "error" in chunk:
+                    raise ChatError(_error_message(chunk))
+                yield chunk
+        except (OSError, HTTPException) as error:
+            raise ChatError(f"{self.url}: the connection was lost ({error})") from error
+        raise ChatError(f"{self.url}: the server closed the connection before the answer's end")
+
+    @contextmanager
+    def _request(self, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
+        request = urllib.request.Request(self.url + path, body, self._headers)
+        try:
+            response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
+        except urllib.error.HTTPError as error:
+            with error:
+                message = _error_message(_parse_object(error.read()))
+            raise ChatError(f"{self.url}: {message or f'HTTP status {error.code}'}") from error
+        except (OSError, HTTPException, ValueError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise ChatError(
+                f"--server: cannot reach {self.url} ({reason}): is it running? `serve` starts one"
+            ) from error
+        with response:
+            yield response
+
+
+def _parse_object(text: bytes) -> Json:
+    """Return a JSON object; an empty one if the text is anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _error_message(body: Json) -> str:
+    """Return the message of an OpenAI error object."""
+    error = body.get("error")
+    return str(error.get("message", "")) if isinstance(error, dict) else ""

@@ -1,0 +1,1 @@
+"""Input from a terminal and output to one."""

@@ -1,0 +1,263 @@
+"""The local assistant: the effect of every option, and exact reuse of the cache."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tinyllm_chat.conversation import Conversation
+from tinyllm_chat.errors import ChatError
+from tinyllm_chat.local.assistant import LocalAssistant
+from tinyllm_chat.local.prefix_cache import PrefixCache
+from tinyllm_chat.settings import Settings
+from tinyllm_kernels import BackendError, available
+from tinyllm_layers import DenseCache, QuantizedCache
+from tinyllm_ops import OpSet
+
+Start = Callable[..., Any]
+QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
+
+
+def test_cached_turns_give_the_answers_of_a_fresh_start(start: Start, random: str) -> None:
+    session = start(random, max_tokens=20, system="Be brief.").session
+    seen = 0
+    for question in QUESTIONS:
+        answer = session.ask(question)
+        assert answer.stats.cached_tokens == seen
+        # All tokens but the last one of the answer, which the model has not processed yet.
+        seen = answer.stats.prompt_tokens + answer.stats.generated_tokens - 1
+        fresh = start(random, max_tokens=20).assistant
+        replay = Conversation("Be brief.", session.conversation.turns[:-1])
+        replay.add_question(question)
+        again = fresh.reply(replay, lambda _segment: None)
+        assert again.stats.cached_tokens == 0
+        assert again.text == answer.text
+        assert len(again.text) == 20
+
+
+def test_a_changed_prefix_is_computed_again(start: Start, random: str) -> None:
+    session = start(random, max_tokens=5, system="Be brief.").session
+    session.ask("one")
+    session.conversation.system = "Be long."
+    # 3 tokens of "<|im_start|>system\\n" and "Be " stay: 8 + 3.
+    assert session.ask("two").stats.cached_tokens == len("\nsystem") + 1 + len("Be ")
+
+
+def test_regenerating_computes_only_the_last_prompt_token(start: Start, random: str) -> None:
+    session = start(random, max_tokens=5).session
+    first = session.ask("one")
+    again = session.regenerate()
+    assert again.stats.cached_tokens == first.stats.prompt_tokens - 1
+    assert again.text == first.text
+    assert len(session.conversation.turns) == 1
+
+
+def test_the_template_drops_thinking_of_earlier_turns(start: Start, scripted: str) -> None:
+    session = start(scripted).session
+    first = session.ask("one")
+    assert (first.text, first.reasoning) == ("It is so.", "Hm.")
+    second = session.ask("two")
+    start = len("user\none\nassistant\n") + 3
+    assert second.stats.cached_tokens == start  # the first answer continued with "<think>"
+    # "so." is one token, and there are seven control tokens.
+    text_tokens = len("user\none\nassistant\nIt is \nuser\ntwo\nassistant\n") + 1
+    assert second.stats.prompt_tokens == text_tokens + 7
+
+
+def test_the_prefix_cache_finds_the_common_prefix() -> None:
+    prefixes = PrefixCache(lambda: [DenseCache()])
+    (cache,) = prefixes.acquire([1, 2, 3])
+    cache.update(*[mx.zeros((1, 1, 4, 8))] * 2)
+    prefixes.store([cache], [1, 2, 3, 4, 5])
+    assert prefixes.tokens == (1, 2, 3, 4)
+    assert prefixes.acquire([1, 2, 3, 4])[0].offset == 3
+    assert prefixes.tokens == ()  # until `store`
+    prefixes.store([cache], [1, 2, 3])
+    assert prefixes.acquire([9, 2, 3])[0] is not cache
+
+
+def test_an_error_during_prefill_clears_only_the_cache(start: Start, random: str) -> None:
+    session = start(random, max_tokens=5).session
+    before = session.ask("one").text
+
+    def fail(_done: int, _total: int) -> None:
+        raise RuntimeError("out of memory")
+
+    session.conversation.add_question("two")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        session.assistant.reply(session.conversation, lambda _: None, on_prefill=fail)
+    session.conversation.pop_turn()
+    session.start(Conversation())
+    again = session.ask("one")
+    assert (again.text, again.stats.cached_tokens) == (before, 0)
+
+
+def test_stopping_keeps_the_partial_answer_and_its_cache(start: Start, random: str) -> None:
+    assistant = start(random, max_tokens=50).assistant
+    conversation = Conversation()
+    conversation.add_question("one")
+    shown: list[str] = []
+    answer = assistant.reply(
+        conversation,
+        lambda segment: shown.append(segment.text),
+        should_stop=lambda: len(shown) >= 3,
+    )
+    assert answer.finish_reason == "interrupted"
+    assert answer.text == "".join(shown)
+    assert len(shown) == 3
+    conversation.add_answer(answer.text)
+    conversation.add_question("two")
+    assert assistant.reply(conversation, lambda _: None).stats.cached_tokens == (
+        answer.stats.prompt_tokens + 2
+    )
+
+
+def test_stopping_during_prefill_keeps_complete_chunks(start: Start, random: str) -> None:
+    assistant = start(random, max_tokens=5).assistant
+    conversation = Conversation()
+    conversation.add_question("a" * 700)
+    stopped = assistant.reply(conversation, lambda _: None, should_stop=lambda: True)
+    assert (stopped.text, stopped.finish_reason, stopped.stats) == ("", "interrupted", None)
+    again = assistant.reply(conversation, lambda _: None)
+    assert again.stats.cached_tokens == 512
+    fresh = start(random, max_tokens=5).assistant.reply(conversation, lambda _: None)
+    assert again.text == fresh.text
+
+
+def test_a_full_context_drops_the_oldest_turns_with_a_notice(start: Start, random: str) -> None:
+    recorded = start(random, max_tokens=8, max_model_len=100, system="S")
+    for question in ("a" * 20, "b" * 20, "c" * 20):
+        answer = recorded.session.ask(question)
+        assert answer.stats.prompt_tokens + answer.stats.generated_tokens <= 100
+    assert recorded.session.conversation.dropped_turns == 2
+    assert "context of 100 tokens was full" in recorded.err.getvalue()
+    with pytest.raises(ChatError, match="expected fewer than 100 tokens"):
+        recorded.session.ask("d" * 100)
+    assert len(recorded.session.conversation.turns) == 3
+
+
+def test_an_answer_ends_at_the_end_of_the_context(start: Start, random: str) -> None:
+    recorded = start(random, max_model_len=60)
+    stats = recorded.session.ask("a" * 20).stats
+    assert stats.prompt_tokens + stats.generated_tokens == 60
+    assert "the context is full" in recorded.err.getvalue()
+
+
+def on_cpu() -> bool:
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
+def sample(start: Start, model: str, **options: object) -> str:
+    return start(model, **{"max_tokens": 12, **options}).session.ask("hi").text
+
+
+def test_max_tokens_limits_an_answer(start: Start, random: str) -> None:
+    recorded = start(random, max_tokens=3)
+    assert recorded.session.ask("hi").stats.generated_tokens == 3
+    assert "cut off after 3 tokens (--max-tokens 3)" in recorded.err.getvalue()
+
+
+def test_a_seed_repeats_a_session_and_each_answer_has_its_own_seed(
+    start: Start, random: str
+) -> None:
+    sessions = [start(random, max_tokens=12, temperature=3.0, seed=4).session for _ in range(2)]
+    first, again = ([session.ask("hi"), session.regenerate()] for session in sessions)
+    assert [answer.text for answer in first] == [answer.text for answer in again]
+    assert [answer.seed for answer in first] == [4, 5]
+    assert first[0].text != first[1].text
+
+
+@pytest.mark.parametrize("narrow", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_narrow_filters_leave_only_the_likeliest_token(
+    start: Start, random: str, narrow: dict[str, float]
+) -> None:
+    wild = {"temperature": 3.0, "seed": 1}
+    greedy = sample(start, random)
+    assert sample(start, random, **wild) != greedy
+    assert sample(start, random, **wild, **narrow) == greedy
+
+
+def test_a_repetition_penalty_reduces_repetition(start: Start, random: str) -> None:
+    plain = sample(start, random, max_tokens=40)
+    assert len(set(sample(start, random, max_tokens=40, repetition_penalty=100.0))) > len(
+        set(plain)
+    )
+
+
+def test_an_answer_ends_before_a_stop_string(start: Start, scripted: str) -> None:
+    answer = start(scripted, stop=("xyz", " so")).session.ask("hi")
+    assert (answer.text, answer.finish_reason) == ("It is", "stop")
+
+
+def test_thinking_can_be_turned_off(start: Start, scripted: str) -> None:
+    answer = start(scripted, enable_thinking=False).session.ask("hi")
+    assert (answer.text, answer.reasoning) == (" It is so.", "")
+
+
+def test_a_system_message_is_part_of_the_prompt(start: Start, scripted: str) -> None:
+    plain = start(scripted).session.ask("hi").stats.prompt_tokens
+    with_system = start(scripted, system="Be brief.").session.ask("hi").stats.prompt_tokens
+    assert with_system == plain + len("system\nBe brief.\n") + 2
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_kv_bits_shrinks_the_cache(start: Start, random: str, bits: int) -> None:
+    plain, packed = start(random, max_tokens=5), start(random, max_tokens=5, kv_bits=bits)
+    for recorded in (plain, packed):
+        recorded.session.ask("hi")
+    assert isinstance(packed.assistant.cache.acquire([])[0], QuantizedCache)
+    packed.session.ask("hi")
+    ratio = plain.assistant.cache.nbytes / packed.assistant.cache.nbytes
+    assert ratio == pytest.approx(32 / (bits + 2 * 32 / 32), rel=0.01)
+
+
+@pytest.mark.parametrize("ops", ["reference", "mlx", "cpu", "metal"])
+def test_every_op_set_gives_the_same_answer_and_is_named(
+    start: Start, random: str, ops: str
+) -> None:
+    # Installs without a compiler and machines without Metal are supported; tests below cover them.
+    backend = next(backend for backend in available() if backend.name == ops)
+    if not backend.present:
+        pytest.skip(backend.detail)
+    recorded = start(random, max_tokens=12, ops=ops, dtype="float32")
+    assert recorded.session.ask("hi").text == sample(start, random, dtype="float32")
+    assert f"{ops} ops, float32" in recorded.err.getvalue()
+
+
+def test_the_fastest_available_kernels_are_chosen(start: Start, random: str) -> None:
+    recorded = start(random, max_tokens=2)
+    recorded.session.ask("hi")
+    on_gpu = "metal" if mx.metal.is_available() else "mlx"
+    fastest = ("cpu" if available()[0].present else "mlx") if on_cpu() else on_gpu
+    assert f"{fastest} ops" in recorded.err.getvalue()
+
+
+def test_a_missing_implementation_is_an_error_of_its_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> OpSet:
+        raise BackendError("no C++ compiler was there")
+
+    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", absent)
+    with pytest.raises(ChatError, match="--ops cpu: no C"):
+        LocalAssistant.load(Settings(ops="cpu"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_dtype_of_the_weights_is_the_requested_one(
+    start: Start, random: str, dtype: str
+) -> None:
+    recorded = start(random, max_tokens=2, dtype=dtype)
+    recorded.session.ask("hi")
+    assert recorded.assistant.model.embed_tokens.weight.dtype == getattr(mx, dtype)
+    assert f"ops, {dtype}, " in recorded.err.getvalue()
+
+
+def test_nan_logits_are_an_error(start: Start, random: str) -> None:
+    session = start(random, max_tokens=5).session
+    model = session.assistant.model
+    model.norm = replace(model.norm, weight=model.norm.weight * float("nan"))
+    with pytest.raises(ChatError, match="computes NaN"):
+        session.ask("one")
+    assert session.conversation.turns == []
