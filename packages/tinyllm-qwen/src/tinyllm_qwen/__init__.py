@@ -1,8 +1,10 @@
 """Qwen models: config, checkpoint loader, tokenizer, sampling, generation.
 
-model, tokenizer = load("pico")
-for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages)):
-    print(piece.text, end="")
+Load a model and print its answer to some messages:
+
+    model, tokenizer = load("pico")
+    for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages)):
+        print(piece.text, end="")
 """
 
 from tinyllm_qwen.checkpoint.mlx_lm import from_mlx_lm

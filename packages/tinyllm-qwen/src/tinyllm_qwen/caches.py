@@ -1,4 +1,4 @@
-"""Make the caches and pages of a model."""
+"""Functions that make the caches and pages of a model."""
 
 from collections.abc import Sequence
 
@@ -20,20 +20,20 @@ from tinyllm_qwen.parallel.partition import Partition
 def make_caches(
     config: QwenConfig, layers: range, *, kv_bits: int | None = None, max_size: int | None = None
 ) -> list[KVCache]:
-    """Make empty caches for one sequence, or for rows that stay in step.
+    """Make empty caches for one sequence, or for sequences that always have equal lengths.
 
-    A layer with a sliding window keeps the tokens in the window, or `max_size` of them, in the
-    dtype of the model.
+    A layer with a sliding window keeps the tokens in the window, or the last `max_size` tokens if
+    that is less. It keeps them in the dtype of the model, whatever `kv_bits` is.
 
     Args:
         config: the architecture.
         layers: the indices of the layers.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
-        max_size: the number of tokens to keep, the first and the latest; None for all.
+        max_size: the number of first and most recent tokens to keep; None for all tokens.
 
     Raises:
-        ValueError: if `kv_bits` and `max_size` are given, or the head dim does not divide into
-            groups.
+        ValueError: if both `kv_bits` and `max_size` are given, or the head dim is no multiple of a
+            group.
     """
     if kv_bits is not None and max_size is not None:
         raise ValueError("kv_bits, max_size: expected at most one, got both")
@@ -60,18 +60,18 @@ def make_pages(
     *,
     kv_bits: int | None = None,
 ) -> list[PagedCache]:
-    """Make empty pages for many sequences, one `PagedCache` for each layer of a part.
+    """Make empty pages for many sequences, one `PagedCache` for each layer of a partition.
 
     Args:
         config: the architecture of the whole model.
-        part: the layers and key/value heads.
+        part: the layers and the key/value heads of a process.
         dtype: the dtype of keys and values, or of their scales.
         count: the number of pages.
         page_size: the number of tokens in a page.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
 
     Raises:
-        ValueError: if the head dim does not divide into groups.
+        ValueError: if the head dim is no multiple of a group.
     """
     window = config.sliding_window
     return [
@@ -94,7 +94,7 @@ def page_bytes(
     *,
     kv_bits: int | None = None,
 ) -> int:
-    """Return the bytes of one page in all layers, in the part of the model with most bytes."""
+    """Return the bytes of one page in all layers, for the partition with the most bytes."""
     return max(
         sum(
             layer.nbytes for layer in make_pages(config, part, dtype, 1, page_size, kv_bits=kv_bits)
@@ -107,7 +107,7 @@ def common_offset(caches: Sequence[KVCache]) -> int:
     """Return the number of tokens that the caches of all layers hold.
 
     Raises:
-        ValueError: if they hold different numbers, as after an interrupted pass.
+        ValueError: if two layers hold different numbers of tokens, as after an interrupted pass.
     """
     offsets = {cache.offset for cache in caches}
     if len(offsets) != 1:
@@ -122,8 +122,8 @@ def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
     """Return the batch of new tokens that follow the tokens in the caches of one sequence.
 
     Raises:
-        ValueError: if the caches hold different numbers of tokens, or are pages: the positions of
-            their tokens are in a `PageTable`.
+        ValueError: if the caches hold different numbers of tokens, or are paged. The batch of paged
+            caches needs a `PageTable`.
     """
     own = [cache for cache in caches if isinstance(cache, KVCache)]
     if len(own) < len(caches):
@@ -132,7 +132,7 @@ def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
 
 
 def _group_size(head_dim: int) -> int:
-    """Return the widest group of quantized keys that divides the head dim."""
+    """Return the largest group size of quantized keys that divides the head dim."""
     for group_size in (64, 32):
         if head_dim % group_size == 0:
             return group_size

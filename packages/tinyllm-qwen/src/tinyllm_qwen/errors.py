@@ -2,15 +2,15 @@
 
 
 class CheckpointError(ValueError):
-    """A model's files cannot be used. The message names the file and a remedy."""
+    """A file of a model cannot be used. The message names the file and a remedy."""
 
 
 class HubError(RuntimeError):
-    """A repository could not be fetched: missing, gated, offline, or the network failed."""
+    """A repository cannot be fetched. It is missing or gated, or the network is unavailable."""
 
 
 class TemplateError(ValueError):
-    """A chat template cannot render these messages. The error has its own words, if it has any."""
+    """A chat template cannot render the messages. The message is the template's, if it has one."""
 
 
 class ConversionError(RuntimeError):

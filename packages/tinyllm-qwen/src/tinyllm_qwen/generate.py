@@ -1,4 +1,4 @@
-"""Generate a stream of text from a prompt."""
+"""Generation of text from a prompt, for one sequence."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -15,6 +15,7 @@ from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 512
+"""Number of prompt tokens in a pass, by default."""
 
 
 def generate(
@@ -31,31 +32,33 @@ def generate(
 ) -> Generator[Piece, None, None]:
     """Continue a prompt, one token at a time.
 
-    The graph of the next token is built while the current token is computed. It is computed while
-    the caller reads the current token. The iterator may be closed early: the cache is then as if
-    the last token yielded had been the last requested. A piece holds the logits of its step, V
-    numbers, as long as it exists.
+    The graph of the next token is built while the device computes the current token. The device
+    computes the next token while the caller reads the current one. A caller may close the iterator
+    early. The cache then has the same state as if the last yielded token had ended the text. Each
+    piece refers to the logits of its step, V numbers, as long as the piece exists.
 
     Args:
         model: the model.
-        tokenizer: the model's tokenizer. Its end tokens end the text.
-        prompt: text, taken as it is (see `Tokenizer.apply_chat_template`), or token ids.
-        max_tokens: the most tokens to generate; fewer where the model's context ends.
+        tokenizer: the tokenizer of the model. Its end tokens end the text.
+        prompt: token ids, or text. No chat template is applied to text: see
+            `Tokenizer.apply_chat_template`.
+        max_tokens: the most tokens to generate. The context of the model may end earlier.
         sampling: the sampling parameters; greedy unless given.
-        stop: strings that end the text. They are not part of it.
-        cache: caches that hold the first tokens of the prompt, from an earlier call. Afterwards
-            they hold the prompt and all tokens yielded but the last. A rotating cache that has
-            turned cannot go back, and may hold the last token too.
-        prefill_chunk: the number of prompt tokens that are computed at once.
-        on_prefill: a callback after each chunk, with the tokens computed so far and in all. Prompt
-            tokens in the cache do not count, nor the last one, with which decoding begins.
+        stop: strings that end the text. The text does not contain them.
+        cache: caches of an earlier call, which hold the first tokens of the prompt. After this call
+            they hold the prompt and all yielded tokens but the last. A rotating cache that has
+            overwritten tokens cannot be trimmed, and may hold the last token too.
+        prefill_chunk: the number of prompt tokens in a pass.
+        on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
+            and of all prompt tokens to compute. Tokens in the cache do not count, nor does the last
+            token, which is the first token to be decoded.
 
     Yields:
-        One piece a token. The last piece has the finish reason.
+        One piece per token. The last piece has the finish reason.
 
     Raises:
-        ValueError: if the prompt is empty, fills the model's context, or is covered by the cache,
-            or if a number is out of its range. All this is checked by the call itself.
+        ValueError: if the prompt is empty or fills the context of the model, if the cache holds the
+            whole prompt, or if a number is out of range. The call raises it, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     cache = model.make_cache() if cache is None else cache
@@ -91,8 +94,8 @@ def generate(
                 given += 1
                 shown, reason = text.push(token, ended=following is None)
                 if following is not None and reason is None:
-                    # Not before the wait: a step that is still running holds the caches' arrays,
-                    # and MLX would copy them for the next step instead of writing in place.
+                    # Schedule the next step only now: a running step refers to the arrays of the
+                    # caches, and MLX would copy them for the next step instead of writing in place.
                     mx.async_eval(following.token)
                 stats = Stats(len(tokens), cached, given, first_at - started, now - first_at)
                 yield Piece(shown, token, reason, stats, sample)
@@ -113,7 +116,7 @@ def _cached(cache: Sequence[KVCache], model: LanguageModel) -> int:
 
 
 def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
-    """Refuse a prompt that leaves nothing to compute, or has ids outside of the vocabulary."""
+    """Refuse a prompt that is empty, in the cache as a whole, or outside of the vocabulary."""
     if not tokens:
         raise ValueError("prompt: expected at least one token, got none")
     if not 0 <= min(tokens) <= max(tokens) < vocab_size:
@@ -133,9 +136,9 @@ def _prefill(
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
 ) -> None:
-    """Fill the cache with all tokens but the last one, with which decoding begins.
+    """Compute `tokens` in chunks, and append their keys and values to the cache.
 
-    The head is not computed, because no token is scored.
+    The head is not computed, because prefilled tokens need no logits.
     """
     for start in range(0, len(tokens), chunk):
         piece = mx.array([tokens[start : start + chunk]], dtype=mx.int32)
@@ -158,8 +161,8 @@ def _step(
 
 
 def _forget(cache: Sequence[KVCache], length: int) -> None:
-    """Trim the token that was computed ahead. A ring that has turned keeps it."""
-    # An interrupt in the middle of a forward pass leaves the layers at different lengths.
+    """Trim the cache to `length` tokens, if all layers can be trimmed."""
+    # After an interrupt during a forward pass, the layers hold different numbers of tokens.
     length = min(length, *(layer.offset for layer in cache))
     if all(layer.can_trim(length) for layer in cache):
         for layer in cache:

@@ -1,4 +1,4 @@
-"""The interface of a model, in one process or in several."""
+"""The interface of a model that runs in one process or in several processes."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """A model as `generate` and the engine use it: `Qwen`, or the `Driver` of several processes."""
+    """The interface that `generate` and the engine use. `Qwen` and `Driver` implement it."""
 
     @property
     def config(self) -> QwenConfig:
@@ -33,7 +33,7 @@ class LanguageModel(Protocol):
 
     @property
     def norm(self) -> RMSNorm:
-        """The last norm."""
+        """The norm after the last layer."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class LanguageModel(Protocol):
         last: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
-        """Score every possible next token; see `Qwen`."""
+        """Return the logits of the next token; see `Qwen`."""
         ...
 
     def hidden(
@@ -82,7 +82,7 @@ class LanguageModel(Protocol):
         *,
         rows: Sequence[int] | None = None,
     ) -> BestTokens:
-        """Find the k best next tokens; see `Qwen.best`."""
+        """Return the k most likely next tokens; see `Qwen.best`."""
         ...
 
     def make_cache(
@@ -102,5 +102,5 @@ class LanguageModel(Protocol):
         ...
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
-        """Return the bytes of one page in all layers; see `Qwen.page_bytes`."""
+        """Return the size of one page in all layers, in bytes; see `Qwen.page_bytes`."""
         ...

@@ -1,4 +1,4 @@
-"""Make the layers of a model from its weights, by their names in a checkpoint."""
+"""Functions that make the layers of a model from weights by their names in a checkpoint."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ Weights = Mapping[str, Weight]
 def embedding(
     config: QwenConfig, weights: Weights, groups: ParallelGroups, ops: OpSet
 ) -> Embedding:
-    """Make the embedding, or the part of it that this process has."""
+    """Make the embedding, or this process's rows of a shared embedding."""
     return Embedding(
         config.vocab_size,
         config.hidden_size,
@@ -38,7 +38,7 @@ def embedding(
 def decoder_layer(
     config: QwenConfig, weights: Weights, index: int, groups: ParallelGroups, ops: OpSet
 ) -> DecoderLayer:
-    """Make layer `index` of the whole model, or the part of it that this process has."""
+    """Make layer number `index` of the model, or this process's part of a shared layer."""
     name, width = f"layers.{index}", config.hidden_size
     return DecoderLayer(
         input_norm=norm(weights, f"{name}.input_layernorm", width, config, ops),
@@ -51,7 +51,7 @@ def decoder_layer(
 
 
 def norm(weights: Weights, name: str, dim: int, config: QwenConfig, ops: OpSet) -> RMSNorm:
-    """Make the norm of a name."""
+    """Make the norm whose weight is `{name}.weight`."""
     return RMSNorm(dim, _vector(weights, f"{name}.weight"), config.rms_norm_eps, ops=ops)
 
 
@@ -80,7 +80,7 @@ def _attention(
             q=vector("q_proj.bias", config.attention_bias),
             k=vector("k_proj.bias", config.attention_bias),
             v=vector("v_proj.bias", config.attention_bias),
-            # The ranks of a tensor-parallel group sum their outputs, so only rank 0 has the bias.
+            # The all-reduce sums the outputs of all ranks, so only rank 0 has the bias.
             o=vector("o_proj.bias", config.output_bias and groups.tensor.rank == 0),
         ),
         q_norm=vector("q_norm.weight", config.qk_norm),
@@ -123,7 +123,7 @@ def _moe(
 
 
 def _vector(weights: Weights, name: str) -> mx.array:
-    """Return a weight that is never quantized."""
+    """Return a dense weight; refuse a quantized tensor."""
     weight = weights[name]
     if isinstance(weight, QuantizedTensor):
         raise ValueError(f"{name}: expected a dense vector, got a quantized tensor")

@@ -1,4 +1,4 @@
-"""Load a model and its tokenizer from a folder or a repository."""
+"""The loader of a model and its tokenizer, from a folder or a repository."""
 
 from pathlib import Path
 
@@ -28,27 +28,27 @@ def load(
 ) -> tuple[Qwen, Tokenizer]:
     """Load a model and its tokenizer.
 
-    The config and the tokenizer are checked first, so that an error in them appears before the
+    The config and the tokenizer are checked first, so that their errors are raised before the
     weights are read.
 
     Args:
         path_or_repo: the folder of a checkpoint, "pico" for the built-in model, or the name of a
             repository on the Hugging Face Hub, such as "Qwen/Qwen3-0.6B".
-        ops: the implementation of the model's maths, or a `Backend`, which brings a faster stack of
-            layers and prepares the weights for it.
-        dtype: the dtype of the floating weights; None keeps the checkpoint's own.
+        ops: the implementation of the maths, or a `Backend`, which has a faster stack of layers and
+            changes the layout of the weights.
+        dtype: the dtype of the floating weights; None keeps the dtype of the checkpoint.
         revision: the branch, tag or commit of a repository.
-        progress: a callback with the bytes of weights read so far and in all.
-        group: processes that share the model, from `mx.distributed.init`. Each loads its own part
-            and computes with the other processes: see `RankCommunicator`.
-        split: the division of the model: by heads, a part of every layer for each process, or by
-            layers.
+        progress: a callback with the number of bytes of weights read so far, and of all bytes.
+        group: the processes that share the model, from `mx.distributed.init`. Each process loads
+            its part of the model and computes with the other processes: see `RankCommunicator`.
+        split: the division of the model between the processes. By heads, each process has a part of
+            every layer. By layers, each process has some of the layers.
 
     Raises:
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
-        ValueError: if `dtype` is not float32, float16 or bfloat16, or the group is too large for
-            the model, or the split has other numbers of ranks or layers.
+        ValueError: if `dtype` is not float32, float16 or bfloat16, the group has too many processes
+            for the model, or the numbers of ranks or layers in `split` do not fit.
     """
     folder = resolve(path_or_repo, revision)
     config = QwenConfig.from_folder(folder)

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE: tokens to logits."""
+"""The models Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE, from token ids to logits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,17 +15,17 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 
 class Qwen:
-    """Embedding, a stack of decoder layers, a last norm, a head.
+    """A language model: an embedding, a stack of decoder layers, a final norm and a head.
 
     Attributes:
         config: the architecture.
-        ops: the implementation of its maths.
-        groups: the processes that share the model, and the part of it in this process.
+        ops: the implementation of the maths.
+        groups: the processes that share the model, and the partition of each process.
         embed_tokens: the embedding.
-        layers: the decoder layers.
-        stack: the stack of the decoder layers, made for `ops`.
-        norm: the last norm.
-        lm_head: the head, or None if it is the embedding.
+        layers: the decoder layers of this process.
+        stack: the stack of `layers`, made for `ops`.
+        norm: the final norm.
+        lm_head: the weight of the output head, `V E`; None if the embedding is the head.
     """
 
     def __init__(
@@ -41,13 +41,14 @@ class Qwen:
         Args:
             config: the architecture of the whole model.
             weights: tensors by their Hugging Face names without "model.". Experts are stacked and
-                have MLX's names. A `Backend` may prepare the weights first.
+                have the names of MLX. A `Backend` may have prepared the weights.
             ops: the implementation of the maths, or a `Backend`.
-            groups: the processes that share the model, and their parts of it.
+            groups: the processes that share the model; None for one process.
 
         Raises:
             KeyError: if a weight is missing.
-            ValueError: if a weight has another shape. `tinyllm_qwen.load` explains such errors.
+            ValueError: if a weight has a wrong shape. `tinyllm_qwen.load` checks the weights
+                before, and explains errors.
         """
         groups = ParallelGroups.single(config) if groups is None else groups
         self.config, self.ops, self.groups = config, ops, groups
@@ -68,19 +69,20 @@ class Qwen:
         last: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
-        """Score every possible next token after each token, or after the last ones.
+        """Return the logits of the next token after each new token, or after the last new tokens.
 
         Args:
             tokens: ids of L new tokens of each row.
-            caches: one cache a layer, from `make_cache`, to which the new tokens are appended.
-                Without caches, the tokens are a whole text.
-            batch: the layout of the pass; by default, the tokens follow the tokens in the caches.
-            last: the number of last positions to score; all L unless given.
-            rows: the rows to score; all B unless given.
+            caches: one cache per layer, from `make_cache` or `make_pages`. The new tokens are
+                appended. Without caches, the new tokens are whole texts.
+            batch: the layout of the pass. Unless given, the new tokens follow the tokens in the
+                caches.
+            last: n, the number of last positions to compute logits for; all L unless given.
+            rows: the rows to compute logits for; all B unless given.
 
         Raises:
-            ValueError: if there is not one cache a layer, `last` is not in 1..L, or there is no
-                such row.
+            ValueError: if the number of caches is not the number of layers, `last` is not in 1..L,
+                or a row does not exist.
         """
         check_selection(tokens, last, rows)
         caches = self.make_cache() if caches is None else caches
@@ -90,13 +92,16 @@ class Qwen:
     def hidden(
         self, tokens: Integer[mx.array, "B L"], batch: Batch, caches: Sequence[LayerCache]
     ) -> Float[mx.array, "B L E"]:
-        """Compute the output of the last layer, not yet normalized."""
-        # The embedding of a float format has scales in bytes, which leave the dtype open.
+        """Return the output of the last layer for each new token, before the final norm.
+
+        The arguments are as in `__call__`.
+        """
+        # Scales in bytes do not determine a dtype, so the embedding of a float format is float32.
         h = self.groups.pipeline.recv(self.embed_tokens(tokens).astype(self.dtype))
         return self.groups.pipeline.send(self.stack(h, batch, caches))
 
     def logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
-        """Score every possible next token, from the output of the last layer."""
+        """Return the logits of the next token, from the output of the last layer."""
         return self.groups.ranks.all_gather_last(self._scores(h), self.config.vocab_size)
 
     def best(
@@ -108,26 +113,26 @@ class Qwen:
         *,
         rows: Sequence[int] | None = None,
     ) -> BestTokens:
-        """Find the k best next tokens after the last token of each row.
+        """Return the k most likely next tokens after the last token of each row.
 
-        Processes that share the vocabulary exchange their k best tokens instead of all scores.
+        Processes that share the vocabulary exchange their k best tokens instead of all logits.
 
         Args:
             tokens: see `__call__`.
             batch: see `__call__`.
             caches: see `__call__`.
-            k: the number of tokens wanted; there may be more.
+            k: the number of tokens. With several processes, the result has k tokens of each.
             rows: see `__call__`.
 
         Raises:
-            ValueError: if k is not in 1..V, or there is no such row.
+            ValueError: if k is not in 1..V, or a row does not exist.
         """
         check_num_best(k, self.config.vocab_size)
         check_selection(tokens, 1, rows)
         scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
         ranks, first = self.groups.ranks, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
-        if missing:  # on the last rank: all ranks exchange k tokens
+        if missing:  # the last rank may have fewer than k tokens, but all ranks exchange k
             scores = mx.pad(scores, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return BestTokens.of(scores, min(k, scores.shape[-1]), first, self.ops).gathered(ranks)
 
@@ -146,12 +151,12 @@ class Qwen:
         return make_pages(self.config, part, self.dtype, count, page_size, kv_bits=kv_bits)
 
     def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages of all layers, from the first of each pair to the second."""
+        """Copy whole pages in all layers, from the first page of each pair to the second."""
         for cache in pages:
             cache.copy(pairs)
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
-        """Return the bytes of one page in all layers, in the process with most bytes."""
+        """Return the size of one page in all layers, in bytes: the largest of all processes."""
         parts = self.groups.partitions
         return page_bytes(self.config, parts, self.dtype, page_size, kv_bits=kv_bits)
 
@@ -167,7 +172,7 @@ class Qwen:
 
     @property
     def dtype(self) -> mx.Dtype:
-        """The dtype of activations, which is that of the norms."""
+        """The dtype of activations, which is the dtype of the norms."""
         return self.norm.weight.dtype
 
     @property
@@ -179,8 +184,8 @@ class Qwen:
         """List the weights in this process, in the order of computation."""
         return weights_of([self.embed_tokens, self.layers, self.norm, self.lm_head])
 
-    def _scores(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L here"]:
-        """Score the part of the vocabulary that this process has."""
+    def _scores(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
+        """Return the logits of the tokens whose rows of the head this process has."""
         h = self.norm(h)
         if self.lm_head is None:
             return self.embed_tokens.as_linear(h)
@@ -190,7 +195,7 @@ class Qwen:
 def check_selection(
     tokens: Integer[mx.array, "B L"], last: int | None, rows: Sequence[int] | None
 ) -> None:
-    """Raise ValueError unless the tokens have these last positions and rows."""
+    """Raise ValueError unless `last` positions and all `rows` exist in the tokens."""
     batch, length = tokens.shape
     if last is not None and not 1 <= last <= length:
         raise ValueError(f"last: expected 1 to {length} positions, got {last}")
@@ -201,7 +206,7 @@ def check_selection(
 def _selected(
     h: Float[mx.array, "B L E"], last: int | None, rows: Sequence[int] | None
 ) -> Float[mx.array, "rows n E"]:
-    """The last positions of some rows."""
+    """Return the `last` positions of `rows`; None selects all."""
     h = h if last is None or last == h.shape[1] else h[:, -last:]
     if rows is None or list(rows) == list(range(h.shape[0])):
         return h

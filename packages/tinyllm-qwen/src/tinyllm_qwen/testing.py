@@ -1,4 +1,4 @@
-"""Tiny checkpoints for tests, which generate a scripted text or random letters."""
+"""Small checkpoints for tests. One model generates a scripted text, the other random letters."""
 
 import json
 import string
@@ -15,15 +15,15 @@ _HEAD_DIM = 32
 
 
 class Vocabulary:
-    """A vocabulary of one token a byte, the control tokens, and further texts.
+    """A vocabulary with a token for each byte, the control tokens, and tokens for given texts.
 
     Attributes:
         tokenizer: the tokenizer of the vocabulary.
-        size: the number of rows of an embedding for it.
+        size: the number of rows of an embedding for the vocabulary, a multiple of 32.
     """
 
     def __init__(self, *texts: str) -> None:
-        """Make a vocabulary in which each of `texts` is a token."""
+        """Make a vocabulary in which each of `texts` is one token."""
         letters = sorted(pre_tokenizers.ByteLevel.alphabet())
         model = models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[])
         self.tokenizer = tokenizers.Tokenizer(model)
@@ -36,22 +36,26 @@ class Vocabulary:
         self.size = -(-self.tokenizer.get_vocab_size() // 32) * 32
 
     def id(self, text: str) -> int:
-        """Return the id of the token with a text."""
+        """Return the id of the token with this text."""
         return int(self.tokenizer.encode(text).ids[0])
 
 
 def scripted_checkpoint(
     folder: Path, following: Mapping[str, str], template: str, *, context: int = 1024
 ) -> Path:
-    """Write a Qwen3 that generates the scripted successor of each token.
+    """Write a Qwen3 checkpoint that generates the scripted successor of each token.
 
-    Its only layer adds nothing, so that the one-hot embedding of a token chooses the next token.
+    The only layer of the model adds nothing. The embedding is one-hot, and the head maps each token
+    to its successor.
 
     Args:
         folder: the folder to make.
-        following: the successor of each token; both become tokens.
+        following: the successor of each token. Tokens and successors are added to the vocabulary.
         template: the chat template.
         context: the length of the context in tokens.
+
+    Returns:
+        The folder.
     """
     words = Vocabulary(*following, *following.values())
     size = words.size
@@ -69,10 +73,18 @@ def scripted_checkpoint(
 
 
 def random_checkpoint(folder: Path, template: str, *, context: int = 1024) -> Path:
-    """Write a Qwen3 of random weights that generates letters without end.
+    """Write a Qwen3 checkpoint of random weights that generates letters without end.
 
-    It generates letters alone, so that its text encodes to the same tokens again: there are no
-    merges and no spaces.
+    The tokenizer has no merges and the text has no spaces, so a generated text encodes to the same
+    tokens again.
+
+    Args:
+        folder: the folder to make.
+        template: the chat template.
+        context: the length of the context in tokens.
+
+    Returns:
+        The folder.
     """
     words = Vocabulary()
     tensors = _tensors(64, heads=2, mlp=64, blocks=2)
@@ -107,7 +119,7 @@ def _config(
 
 
 def _tensors(width: int, *, heads: int, mlp: int, blocks: int) -> dict[str, mx.array]:
-    """Return the layers and the last norm: ones for norms, random numbers for the rest."""
+    """Return the tensors of the layers and the final norm: ones in norms, else random numbers."""
     shapes: dict[str, tuple[int, ...]] = {
         "input_layernorm": (width,),
         "post_attention_layernorm": (width,),

@@ -1,1 +1,1 @@
-"""Files of a checkpoint, from the Hugging Face Hub or a folder, to weights by name."""
+"""Checkpoints: find or download the files, check them, and read weights by name."""

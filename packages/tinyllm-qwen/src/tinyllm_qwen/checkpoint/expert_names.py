@@ -1,8 +1,8 @@
 """Conversion of the names of experts' tensors to MLX's names.
 
-Qwen publishes one tensor an expert, `mlp.experts.7.gate_proj.weight`. transformers 5 can store all
-experts in one tensor, `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`. MLX also stores all
-experts in one tensor, but gate and up apart: `mlp.switch_mlp.gate_proj.weight`.
+Qwen publishes one tensor per expert, `mlp.experts.7.gate_proj.weight`. transformers 5 can store all
+experts in two tensors, `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`. MLX stacks all
+experts in three tensors, such as `mlp.switch_mlp.gate_proj.weight`.
 """
 
 import re
@@ -15,9 +15,9 @@ _FUSED = re.compile(r"(?P<mlp>layers\.\d{1,4}\.mlp)\.experts\.(?P<which>gate_up|
 
 
 def expert_of(name: str) -> tuple[str, int | None]:
-    """Return the name of the stacked tensor that contains a tensor, and the expert's number.
+    """Return the name of the stacked tensor to which an expert's tensor belongs, and the expert.
 
-    A name of no expert is returned as it is, with the number None.
+    A name that is not of a single expert is returned unchanged, with the number None.
     """
     match = _ONE.fullmatch(name)
     if match is None:
@@ -26,7 +26,7 @@ def expert_of(name: str) -> tuple[str, int | None]:
 
 
 def fused_of(name: str) -> list[str]:
-    """Return the stacked tensors that `name` holds: two if gate and up are fused, otherwise one."""
+    """Return the names of the tensors in tensor `name`: two if gate and up are fused, or one."""
     match = _FUSED.fullmatch(name)
     if match is None:
         return [name]

@@ -1,4 +1,4 @@
-"""Find a checkpoint: a folder, the built-in model, or a repository on the Hugging Face Hub."""
+"""Resolution of a model name: a folder, the built-in model, or a repository on the Hub."""
 
 import re
 from pathlib import Path
@@ -14,18 +14,20 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
     """Return the local folder of a checkpoint. A checkpoint on the Hub is downloaded first.
 
-    An existing folder comes first, then the built-in model "pico", then owner/name on the Hub.
-    Downloads use `huggingface_hub` with its cache, its progress bars and its environment (HF_HOME,
-    HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE). A folder named "pico" takes precedence over the built-in
-    model only if it holds a config.json. "./pico" is the folder in any case.
+    An existing folder takes precedence over the built-in model "pico", and "pico" over owner/name
+    on the Hub. A folder named "pico" takes precedence over the built-in model only if it holds a
+    config.json. "./pico" always means the folder. Downloads use `huggingface_hub`, with its cache,
+    its progress bars and its environment variables (HF_HOME, HF_ENDPOINT, HF_TOKEN,
+    HF_HUB_OFFLINE).
 
     Args:
         path_or_repo: a path, "pico" or owner/name.
-        revision: the branch, tag or commit of a repository; an error for a folder.
+        revision: the branch, tag or commit of a repository. A folder has no revision.
 
     Raises:
-        CheckpointError: if `path_or_repo` is none of these.
-        HubError: if a repository cannot be fetched; the message has the reason and a remedy.
+        CheckpointError: if `path_or_repo` is neither a folder nor a name, or if a folder is given
+            with a revision.
+        HubError: if a repository cannot be fetched. The message has the reason and a remedy.
     """
     folder = _existing(path_or_repo)
     if path_or_repo == BUILT_IN and (folder is None or not (folder / "config.json").is_file()):
@@ -38,7 +40,7 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
     if folder is not None:
         return _without_revision(folder, revision)
     if isinstance(path_or_repo, str) and _REPOSITORY.fullmatch(path_or_repo):
-        # Imported here, because the Hub's client takes 0.4 s and a local folder does not need it.
+        # Import here, because the import of the Hub's client takes 0.4 s.
         from tinyllm_qwen.checkpoint.repository import fetch
 
         return fetch(path_or_repo, revision)
@@ -49,13 +51,13 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
 
 
 def _existing(path: str | Path) -> Path | None:
-    """Return the folder at `path`, or None if nothing is there; refuse a file."""
-    if path == "":  # the current folder to pathlib, but an unset variable to a user
+    """Return the folder at `path`, or None if the path does not exist; refuse a file."""
+    if path == "":  # pathlib reads "" as the current folder, but it is usually an unset variable
         return None
     try:
         folder = Path(path).expanduser()
         exists = folder.exists()
-    except (OSError, RuntimeError) as error:  # the name is too long, or the ~user unknown
+    except (OSError, RuntimeError) as error:  # the name is too long, or ~user is unknown
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
             f"{str(path)[:200]!r} cannot be a folder ({reason}): check the name of the model"
@@ -68,7 +70,7 @@ def _existing(path: str | Path) -> Path | None:
 
 
 def _without_revision(folder: Path, revision: str | None) -> Path:
-    """Refuse a revision, which would have no effect on a folder."""
+    """Return the folder; refuse a revision, which would have no effect on a folder."""
     if revision is not None:
         raise CheckpointError(
             f"revision: {revision!r} was asked of {folder}, but only repositories on the Hub have "

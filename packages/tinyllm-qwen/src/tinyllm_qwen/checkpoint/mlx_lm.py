@@ -1,4 +1,4 @@
-"""Conversion of a model that mlx-lm loaded to a `Qwen`. mlx-lm itself is not imported."""
+"""Conversion of a model of mlx-lm to a `Qwen`, without an import of mlx-lm."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
 
 # The arrays that each class of layer may hold. Classes are compared by name, so that mlx-lm need
-# not be imported, and exactly, because a derived class may compute something else.
+# not be imported. Derived classes do not match, because they may compute something else.
 _NN, _EXPERTS = "mlx.nn.layers", "mlx_lm.models.switch_layers"
 _LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
     (f"{_NN}.linear", "Linear"): ("weight", "bias"),
@@ -31,20 +31,20 @@ _LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
 def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
     """Convert a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model that `mlx_lm.load` returned.
 
-    Any weight format will do. The arrays are shared, not copied: the model takes no additional
-    memory, and in-place changes of mlx-lm's arrays change it too. A `Backend` that prepares weights
-    copies those that it lays out anew.
+    The weights may have any format. The arrays are shared, not copied: the new model needs no
+    additional memory, and in-place changes of mlx-lm's arrays change the new model too. A `Backend`
+    copies the weights whose layout it changes.
 
-    The config is mlx-lm's own, `model.args`. mlx-lm reads no sliding windows. It also ignores YaRN
-    in Qwen3-MoE's files, but keeps it in `model.args`, and this function uses it.
+    The config is `model.args` of mlx-lm, which has no sliding windows. For Qwen3-MoE, `model.args`
+    contains the YaRN settings of the checkpoint. mlx-lm ignores them, but this function uses them.
 
     Args:
         model: the model as mlx-lm returned it.
         ops: the implementation of the model's maths.
 
     Raises:
-        CheckpointError: if a part is not known: another family, an adapter, a class of layer, a
-            weight. The message names the part.
+        CheckpointError: if the model has another family, an adapter, an unknown class of layer or
+            an unknown weight. The message names it.
     """
     args: object = getattr(model, "args", None)
     if not dataclasses.is_dataclass(args) or isinstance(args, type):
@@ -64,8 +64,8 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
 
 
 def _weights(path: str, module: Module) -> dict[str, Weight]:
-    """Return the weights of a module by our names, without the weights of its submodules."""
-    # MLX does not count names that begin with "_" as parameters, such as tables of frequencies.
+    """Return the weights of a module by their names in `Qwen`, without submodules."""
+    # MLX does not count names that begin with "_" as parameters. RoPE has such frequency tables.
     arrays = {
         name: value
         for name, value in module.items()
@@ -119,7 +119,7 @@ def _check(config: QwenConfig, weights: Mapping[str, Weight]) -> None:
 
 
 def _quantization(weights: Mapping[str, Weight]) -> Quantization | None:
-    """Return the formats of the matrices, as a config would describe them."""
+    """Return the formats of the matrices, as the field `quantization` of a config has them."""
     formats = {
         name.removesuffix(".weight"): PackedFormat(
             group_size=weight.group_size, bits=weight.bits, mode=weight.mode

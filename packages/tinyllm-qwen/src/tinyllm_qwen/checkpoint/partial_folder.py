@@ -1,4 +1,4 @@
-"""A folder that gets its final name when it is complete, or never."""
+"""A folder that is written under a temporary name, and renamed once it is complete."""
 
 import errno
 import os
@@ -14,21 +14,21 @@ PREFIX = ".tinyllm-partial-"
 
 
 def check_target(target: Path) -> Path:
-    """Return the absolute path of a folder that may be made: nothing or an empty folder is there.
+    """Return the absolute path of a new folder. The path must not exist, or be an empty folder.
 
     Raises:
-        ConversionError: if something is there.
+        ConversionError: if the path exists and is not an empty folder, or is in use.
     """
     try:
-        link, place = target.expanduser().is_symlink(), target.expanduser().resolve()
-        exists = place.exists()
-        if not link and (not exists or (place.is_dir() and not any(place.iterdir()))):
-            # A mount point cannot be replaced by a rename. Replacing the current folder would
-            # leave the shell in a deleted folder.
-            if exists and (place.is_mount() or place == Path.cwd()):
-                raise ConversionError(f"{place} is in use: name a new folder inside it")
-            return place
-    except (OSError, RuntimeError) as error:  # too long, no permission, unknown ~user
+        is_link, path = target.expanduser().is_symlink(), target.expanduser().resolve()
+        exists = path.exists()
+        if not is_link and (not exists or (path.is_dir() and not any(path.iterdir()))):
+            # A rename cannot replace a mount point. Replacing the current folder would leave the
+            # shell in a deleted folder.
+            if exists and (path.is_mount() or path == Path.cwd()):
+                raise ConversionError(f"{path} is in use: name a new folder inside it")
+            return path
+    except (OSError, RuntimeError) as error:  # name too long, no permission, unknown ~user
         if isinstance(error, ConversionError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
@@ -37,23 +37,23 @@ def check_target(target: Path) -> Path:
 
 
 def free_bytes(target: Path) -> int:
-    """Return the free bytes of the disk of a folder, which need not exist yet."""
+    """Return the free bytes of the disk that holds `target`. The folder need not exist yet."""
     present = next(path for path in (target, *target.parents) if path.exists())
     return shutil.disk_usage(present).free
 
 
 @contextmanager
 def partial_folder(target: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside `target` to write into.
+    """Yield a hidden folder in the parent of `target`, for the caller to write into.
 
-    At the end of the block, all files are synced to disk and the folder is renamed in one step.
-    After an exception, Ctrl-C included, the folder is removed.
+    At the end of the block, all files are synced to disk, and the folder is renamed to `target`
+    atomically. After an exception, Ctrl-C included, the folder is removed.
 
     Args:
         target: the result of `check_target`.
 
     Raises:
-        ConversionError: if the folder could not be written, or `target` was made in the meantime.
+        ConversionError: if the folder cannot be written, or another program has made `target`.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def partial_folder(target: Path) -> Iterator[Path]:
         except BaseException:
             try:
                 shutil.rmtree(partial, ignore_errors=True)
-            finally:  # a second Ctrl-C may have stopped the first
+            finally:  # a second Ctrl-C may have interrupted the first attempt
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         _sync(target.parent)
@@ -77,7 +77,7 @@ def partial_folder(target: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to disk."""
+    """Sync a file, or the directory entries of a folder, to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

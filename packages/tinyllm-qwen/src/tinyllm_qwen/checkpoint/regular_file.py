@@ -1,7 +1,7 @@
-"""Regular files of a checkpoint's folder. Reading them never blocks.
+"""Access to regular files of a checkpoint, without the risk of blocking.
 
-Links are followed to any place, because the Hub's cache consists of links. Names that a file of the
-checkpoint gives must stay inside the folder.
+Symbolic links are followed out of the folder, because the Hub's cache consists of links. This
+module does not check names: names from an index must be checked first (`checkpoint/shards.py`).
 """
 
 import stat
@@ -19,9 +19,9 @@ _KINDS = {
 
 
 def exists_or_broken_link(path: Path) -> bool:
-    """Return True if `path` is in use, by a broken link or an unreadable file too.
+    """Return True if `path` exists, or is a broken link, or cannot be accessed.
 
-    An optional file that is broken is an error. It must not count as absent.
+    A broken optional file must lead to an error, so it must not count as absent.
     """
     try:
         return path.is_symlink() or path.exists()
@@ -33,8 +33,8 @@ def regular_file_size(path: Path) -> int:
     """Return the size of a regular file in bytes.
 
     Raises:
-        CheckpointError: if the file is missing or inaccessible, or is a folder, a pipe, a socket
-            or a device, on which reading might block forever.
+        CheckpointError: if the file is missing or inaccessible. Folders, pipes, sockets and devices
+            are refused too, because reading them might block forever.
     """
     try:
         status = path.stat()
@@ -55,7 +55,7 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
     """Read a whole file of at most `max_bytes`.
 
     Raises:
-        CheckpointError: as `regular_file_size`, or if the file is larger or cannot be read.
+        CheckpointError: as in `regular_file_size`, or if the file is larger or cannot be read.
     """
     size = regular_file_size(path)
     try:
@@ -69,5 +69,5 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
-    """Return the error for a file that the system refuses to read."""
+    """Return the error for a file that the operating system cannot read."""
     return CheckpointError(f"{path} cannot be read: {error.strerror}")

@@ -1,4 +1,7 @@
-"""Download from the Hugging Face Hub. Import this late: `huggingface_hub` is slow to import."""
+"""Downloads from the Hugging Face Hub.
+
+Import this module only before a download, because `huggingface_hub` is slow to import.
+"""
 
 import errno
 import shutil
@@ -9,38 +12,38 @@ from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_
 
 from tinyllm_qwen.errors import HubError
 
-# Weights, configs, templates, and the tokenizer in any of its forms.
+# Patterns of the files to download: weights, configs, templates, and all kinds of tokenizer files.
 _FILES = ["*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model"]
 
 
 def fetch(repository: str, revision: str | None) -> Path:
-    """Download a repository to the Hub's cache, unless it is there, and return its folder.
+    """Return the folder of a repository in the Hub's cache, after downloading missing files.
 
     Args:
         repository: owner/name.
         revision: the branch, tag or commit; None for the default branch.
 
     Raises:
-        HubError: if the repository cannot be fetched; the message has the reason and a remedy.
+        HubError: if the repository cannot be fetched. The message has the reason and a remedy.
     """
     _check_space(repository, revision)
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=_FILES))
-    # The Hub's client lets exceptions of its HTTP library through, and has changed that library
-    # before. Any exception means that the repository could not be fetched.
+    # The Hub's client passes on exceptions of its HTTP library, and has replaced that library
+    # before. So any exception is taken to mean that the repository could not be fetched.
     except Exception as error:
         raise HubError(_explain(error, repository, revision)) from error
 
 
 def _check_space(repository: str, revision: str | None) -> None:
-    """Raise if the disk has no room for the download, if the Hub reports the sizes."""
+    """Raise if the download does not fit on the disk. Skip the check if the sizes are unknown."""
     if constants.HF_HUB_OFFLINE:
         return
     try:
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     except Exception:
-        # This check is only a precaution. The download meets the same error: it falls back to
-        # the cache if it can, and reports the error if it cannot.
+        # This check is only a precaution. The download will fail with the same error, unless the
+        # cache has the files.
         return
     needed = sum(
         file.size or 0
@@ -63,7 +66,7 @@ def _check_space(repository: str, revision: str | None) -> None:
 def _explain(error: Exception, repository: str, revision: str | None) -> str:
     """Return the message for an error of the Hub's client, with a remedy."""
     page = f"{constants.ENDPOINT}/{repository}"
-    # From the particular to the general: GatedRepoError is a RepositoryNotFoundError too.
+    # Subclasses come first: a GatedRepoError is also a RepositoryNotFoundError.
     match error:
         case errors.GatedRepoError():
             return f"{repository} is gated: accept its license on {page}, then run `hf auth login`"
@@ -87,7 +90,7 @@ def _explain(error: Exception, repository: str, revision: str | None) -> str:
 
 
 def _unreachable(error: Exception) -> tuple[str, str]:
-    """Return the reason why the Hub was not reached, and a remedy. The cache has no copy either."""
+    """Return the reason and a remedy if the Hub is not reached and the cache has no copy."""
     missing = f"is not, or not whole, in the cache ({constants.HF_HUB_CACHE})"
     if constants.HF_HUB_OFFLINE:
         return f"{missing}, and HF_HUB_OFFLINE forbids to fetch it", "unset it, or name a folder"
@@ -99,5 +102,5 @@ def _unreachable(error: Exception) -> tuple[str, str]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error, for use in another message."""
+    """Return the first line of an error message, for use in another message."""
     return str(error).strip().partition("\n")[0]

@@ -1,8 +1,9 @@
 """The header of a safetensors file: names, dtypes, shapes and offsets, without the data.
 
-Format: https://github.com/huggingface/safetensors#format. Eight bytes of little-endian header
-length, a JSON object, then the tensors' bytes without gap or overlap. MLX reads the tensors lazily.
-The checks here find errors at once that MLX would find in the middle of a forward pass.
+Format: https://github.com/huggingface/safetensors#format. A file consists of the little-endian
+header length (8 bytes), the header (a JSON object), and the bytes of the tensors without gap or
+overlap. MLX reads tensors lazily, so it would find a damaged file only during a forward pass. The
+checks of this module find the damage before.
 """
 
 import math
@@ -16,12 +17,12 @@ from tinyllm_qwen.config.fields import show
 from tinyllm_qwen.config.json_object import parse_json_object
 from tinyllm_qwen.errors import CheckpointError
 
-MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own reader
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation of the format
 MAX_AXES = 8
 _PREFIX = struct.Struct("<Q")
 _METADATA = "__metadata__"
 
-# The dtypes that both the format and MLX support, in bytes a number.
+# Bytes per number of the dtypes that both the format and MLX support.
 DTYPE_BYTES = {
     "BOOL": 1,
     "U8": 1,
@@ -44,9 +45,9 @@ class TensorEntry:
     """One tensor of a file.
 
     Attributes:
-        dtype: the dtype in the format's spelling, such as "BF16".
+        dtype: the dtype as spelled in the header, such as "BF16".
         shape: the row-major shape; empty for a scalar.
-        start: the offset of the first byte from the end of the header.
+        start: the offset of the first byte of the data, counted from the end of the header.
         nbytes: the size of the data in bytes.
     """
 
@@ -57,10 +58,10 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> Mapping[str, TensorEntry]:
-    """Read and check the header of a file, in time and memory bounded by its length.
+    """Read and check the header of a file. Time and memory are bounded by the length of the file.
 
     Returns:
-        The tensors by name, in the order of their data.
+        The tensors by name, in the order of their data in the file.
 
     Raises:
         CheckpointError: if the file is truncated, or is not a safetensors file that MLX can read.
@@ -105,7 +106,7 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
 
 def _entry(path: Path, name: str, value: object) -> TensorEntry:
     """Check one entry of the header."""
-    if not name.isprintable():  # error messages print the name
+    if not name.isprintable():  # error messages quote the name
         raise _invalid(path, f"{show(name)}: expected a name of printable characters")
     label = name[:80]
     if not isinstance(value, dict):
@@ -121,23 +122,23 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
         raise _invalid(
             path, f"{label}: shape: expected at most {MAX_AXES} sizes, got {show(shape)}"
         )
-    places = _sizes(offsets)
-    if places is None or len(places) != 2 or places[0] > places[1]:
+    edges = _sizes(offsets)
+    if edges is None or len(edges) != 2 or edges[0] > edges[1]:
         raise _invalid(
             path, f"{label}: data_offsets: expected a start and an end, got {show(offsets)}"
         )
     nbytes = math.prod(dims) * DTYPE_BYTES[dtype]
-    if places[1] - places[0] != nbytes:
+    if edges[1] - edges[0] != nbytes:
         raise _invalid(
             path,
             f"{label}: {dtype} {dims} needs {show(nbytes)} bytes, its data_offsets span "
-            f"{show(places[1] - places[0])}",
+            f"{show(edges[1] - edges[0])}",
         )
-    return TensorEntry(dtype=dtype, shape=dims, start=places[0], nbytes=nbytes)
+    return TensorEntry(dtype=dtype, shape=dims, start=edges[0], nbytes=nbytes)
 
 
 def _check_metadata(path: Path, value: object) -> None:
-    """Require strings by name, as the format does, or null, which MLX writes if there are none."""
+    """Require an object of strings, or null, which MLX writes instead of an empty object."""
     if value is None:
         return
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
@@ -145,7 +146,7 @@ def _check_metadata(path: Path, value: object) -> None:
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
-    """Return a list of integers that fit the format's 64 bits, or None for anything else."""
+    """Return a list of integers from 0 to 2^63 - 1 as a tuple, or None for any other value."""
     if not isinstance(value, list):
         return None
     sizes = tuple(item for item in value if type(item) is int and 0 <= item < 1 << 63)

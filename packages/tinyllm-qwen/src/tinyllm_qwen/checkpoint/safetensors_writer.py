@@ -1,7 +1,7 @@
-"""A writer of safetensors files that needs all shapes in advance, but one array at a time.
+"""A writer of safetensors files that needs only one array in memory at a time.
 
 Format: https://github.com/huggingface/safetensors#format. `mx.save_safetensors` needs all arrays of
-a file in memory at once. This writer drops each array when it is written.
+a file in memory at once. This writer needs only their shapes and dtypes in advance.
 """
 
 import json
@@ -23,19 +23,19 @@ DTYPES = {
     mx.uint32: "U32",
     mx.uint8: "U8",
 }
-_ALIGNMENT = 8  # the data begin at a multiple of this number
+_ALIGNMENT = 8  # the offset of the data in the file is a multiple of this number
 
 
 class SafetensorsWriter:
-    """A file in progress. Leaving the context completes it."""
+    """A safetensors file in progress: a context manager that closes the file at its end."""
 
     def __init__(self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         """Create the file and write its header.
 
         Args:
             path: the path of a file that does not exist yet.
-            tensors: the dtype, in the format's spelling, and the shape by name, in the order of
-                writing.
+            tensors: the dtype (as spelled in the header, such as "BF16") and the shape of each
+                tensor by name, in the order in which they will be written.
         """
         self._path = path
         self._waiting = dict(tensors)
@@ -72,19 +72,19 @@ class SafetensorsWriter:
         _error: BaseException | None,
         _where: TracebackType | None,
     ) -> None:
-        """Close the file. Raise if a tensor is missing, unless there is an exception already."""
+        """Close the file. Without an exception, require that all tensors were written."""
         self._file.close()
         if kind is None and self._waiting:
             raise ValueError(f"{self._path.name}: {len(self._waiting)} tensors were not written")
 
 
 def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
-    """Return the first bytes of a file: the length of the header, and the header."""
-    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}  # transformers reads it
+    """Return the start of a file: the length of the header, and the header."""
+    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}  # transformers needs "format"
     end = 0
     for name, (dtype, shape) in tensors.items():
         start, end = end, end + math.prod(shape) * DTYPE_BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)  # the length takes 8 bytes itself
+    text += b" " * (-len(text) % _ALIGNMENT)  # the 8 bytes of the length are aligned as well
     return struct.pack("<Q", len(text)) + text

@@ -1,4 +1,4 @@
-"""The tensors that a config implies, compared with the tensors of a checkpoint."""
+"""The schema of a checkpoint: the tensors that a config requires, and a check against the files."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,9 +16,9 @@ _LISTED = 10
 
 
 def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
-    """Return the logical shape of every tensor, by its Hugging Face name less "model.".
+    """Return the shape of every tensor, by its Hugging Face name without "model.".
 
-    The logical shape is the shape of the numbers. It does not depend on the packing.
+    The shapes are those of the decoded tensors, whether a file packs them or not.
     """
     width, head_dim = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
@@ -48,7 +48,7 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _mlp_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the MLP of a layer, or of its router and experts."""
+    """Return the shapes of the MLP of a layer, or of the router and experts of a MoE layer."""
     width, experts = config.hidden_size, config.experts
     if experts is None or layer not in experts.layers:
         mlp = config.intermediate_size
@@ -71,8 +71,8 @@ def packed_formats(
 ) -> dict[str, PackedFormat]:
     """Return the formats of the packed matrices, by module path.
 
-    As in MLX, a matrix is packed if the files have scales for it. The config gives the default
-    format and the exceptions.
+    As in MLX, a matrix is packed if the files have scales for the matrix. The config gives the
+    default format, and the formats of matrices that differ.
     """
     quantization = config.quantization
     if quantization is None:
@@ -93,12 +93,12 @@ def packed_formats(
 def check_schema(
     config: QwenConfig, stored: Mapping[str, StoredTensor], source: str
 ) -> dict[str, PackedFormat]:
-    """Compare a checkpoint's tensors, by name less "model.", with the config.
+    """Check that a checkpoint has exactly the tensors that the config requires.
 
     Args:
         config: the architecture.
-        stored: the tensors of the files.
-        source: the name of the checkpoint in an error.
+        stored: the tensors of the files, by name without "model.".
+        source: the name of the checkpoint for error messages.
 
     Returns:
         The formats of the packed matrices, by module path.
@@ -144,7 +144,7 @@ def check_schema(
 
 
 def _section(title: str, items: list[str]) -> list[str]:
-    """Return a line for one kind of defect: the number of tensors, and the first few names."""
+    """Return the lines for one kind of defect: the number of tensors, and the first names."""
     if not items:
         return []
     more = [f"    ... and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
@@ -152,7 +152,7 @@ def _section(title: str, items: list[str]) -> list[str]:
 
 
 def _advice(config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str]) -> str:
-    """Return the advice at the end of an error."""
+    """Return the remedy at the end of an error message."""
     if config.quantization is None and any(name.endswith(".scales") for name in unexpected):
         return "The files are quantized, but config.json has no quantization: use its own config."
     if set(missing) == {"lm_head.weight"}:

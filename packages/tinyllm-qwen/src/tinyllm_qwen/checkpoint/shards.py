@@ -25,15 +25,15 @@ _OTHER_FORMATS = (
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """List the files that hold a checkpoint's tensors.
+    """List the files that hold the tensors of a checkpoint.
 
-    If there is a single file, it is the result, as in transformers. Otherwise the result is the
-    shards that the index names. Every shard exists and lies in the folder itself. The tensors of a
-    shard follow from its header; the index is not used for that.
+    As in transformers, "model.safetensors" takes precedence over an index. Of the index, only the
+    names of the files are used. The tensors of a file follow from its header. Every returned file
+    exists and lies directly in the folder.
 
     Raises:
-        CheckpointError: if there is neither a file nor an index, or a shard is missing or outside
-            of the folder.
+        CheckpointError: if there is neither "model.safetensors" nor an index, or a shard is missing
+            or outside of the folder.
     """
     if exists_or_broken_link(folder / SINGLE):
         return [folder / SINGLE]
@@ -64,12 +64,12 @@ def find_shards(folder: Path) -> list[Path]:
 
 
 def _stays_inside(name: str) -> bool:
-    """Return True if a name from an index is a file name without a path, on every system."""
+    """Return True if a name from an index is a file name without a path, on any platform."""
     return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
 
 
 def _nothing_to_load(folder: Path) -> CheckpointError:
-    """Return the error for a folder without weights, with advice that fits its other files."""
+    """Return the error for a folder without weights, with a remedy that fits its other files."""
     stray = sorted(path.name for path in folder.glob("*.safetensors"))
     if stray:
         return CheckpointError(

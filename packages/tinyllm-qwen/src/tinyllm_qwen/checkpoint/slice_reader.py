@@ -1,7 +1,7 @@
-"""Read parts of tensors: the bytes of a slice, and no other bytes.
+"""A reader of slices of tensors, which reads only the bytes of the slices.
 
-MLX reads whole tensors. A rank of several needs a part of most tensors: rows, which are contiguous
-in a file, or columns, of which each row has a run.
+MLX reads whole tensors. A rank of several ranks needs only a slice of most tensors. A slice of rows
+is contiguous in a file. A slice of columns is one run of bytes per row.
 """
 
 import math
@@ -19,6 +19,8 @@ from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress
 from tinyllm_qwen.errors import CheckpointError
 
 Slices = tuple[range, ...]
+"""A slice of a tensor: one range of indices for each axis."""
+
 _DTYPES = {**MLX_DTYPES, "U32": mx.uint32, "U8": mx.uint8}
 
 
@@ -28,13 +30,13 @@ def read_slices(
     dtype: mx.Dtype | None,
     progress: Progress | None = None,
 ) -> dict[str, mx.array]:
-    """Read a part of every tensor that `slices` names; floating tensors are cast to `dtype`.
+    """Read a slice of each tensor in `slices`; floating tensors are cast to `dtype`.
 
     Args:
         stored: the tensors of the files.
         slices: a range for each axis of each wanted tensor.
-        dtype: the dtype of every floating tensor; None keeps the file's dtype.
-        progress: a callback with the bytes of the slices read so far and in all.
+        dtype: the dtype of every floating tensor; None keeps the dtypes of the files.
+        progress: a callback with the number of bytes read so far, and of all bytes to read.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -52,7 +54,7 @@ def read_slices(
                 if piece.shard not in files:
                     files[piece.shard] = stack.enter_context(_File(piece.shard))
                 room = files[piece.shard].read(piece, ranges, room)
-            # MLX takes any buffer, but its type stubs omit that.
+            # MLX accepts any buffer, but its type stubs do not declare that.
             array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
             array = array.reshape([len(axis) for axis in part])
             arrays[name] = array.astype(dtype) if dtype and tensor.dtype in MLX_DTYPES else array
@@ -68,7 +70,7 @@ def _nbytes(tensor: StoredTensor, part: Slices) -> int:
 
 
 def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Slices]]:
-    """Yield the pieces that overlap a part, with the ranges in each piece's own tensor."""
+    """Yield the pieces that overlap a slice, each with the ranges in the stored tensor."""
     if tensor.stacked:
         yield from ((tensor.pieces[index], part[1:]) for index in part[0])
         return
@@ -86,7 +88,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries = read_header(path)
-        # The data are at the end of the file, without gaps: `read_header` checks that.
+        # `read_header` has checked that the data end with the file and have no gaps.
         size = sum(entry.nbytes for entry in self._entries.values())
         self._data = path.stat().st_size - size
 
@@ -102,7 +104,7 @@ class _File:
         self._file.close()
 
     def read(self, piece: TensorSlice, ranges: Slices, room: memoryview) -> memoryview:
-        """Fill the start of `room` with a part of a tensor; return the unused rest of `room`."""
+        """Read a slice of a tensor into the start of `room`; return the unused rest of `room`."""
         entry = self._entries[piece.key]
         try:
             for offset, count in _runs(entry, ranges):
@@ -114,7 +116,7 @@ class _File:
         return room
 
     def _fill(self, room: memoryview) -> None:
-        """Read until `room` is full: one read may return fewer bytes than requested."""
+        """Read until `room` is full, because one read may return fewer bytes than requested."""
         while room:
             count = self._file.readinto(room)
             if not count:
@@ -123,8 +125,8 @@ class _File:
 
 
 def _runs(entry: TensorEntry, ranges: Slices) -> Iterator[tuple[int, int]]:
-    """Yield the offset and length in bytes of each contiguous run of a part."""
-    # Axes that are taken whole extend the runs of the axis before them.
+    """Yield the offset and length, in bytes, of each contiguous run of a slice."""
+    # Trailing axes that are read in full are contiguous: skip them, and count them in `width`.
     axis = len(ranges)
     while axis > 0 and len(ranges[axis - 1]) == entry.shape[axis - 1]:
         axis -= 1

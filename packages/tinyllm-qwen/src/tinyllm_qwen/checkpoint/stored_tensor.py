@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: their files and slices, by name."""
+"""The tensors of a checkpoint by name, with the files and slices that store them."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,14 @@ _PREFIX = "model."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSlice:
-    """A tensor of a file, or the rows `start` to `stop` of each of its matrices."""
+    """A whole tensor of a file, or rows `start` to `stop` of each matrix in a stack.
+
+    Attributes:
+        shard: the file.
+        key: the name of the tensor in the file.
+        start: the first row.
+        stop: the end of the rows; None for the whole tensor.
+    """
 
     shard: Path
     key: str
@@ -25,13 +32,13 @@ class TensorSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A tensor of the model in the checkpoint's files.
+    """A tensor of the model, as the files of a checkpoint store it.
 
     Attributes:
-        dtype: the dtype in the spelling of safetensors, such as "BF16".
+        dtype: the dtype as spelled in safetensors files, such as "BF16".
         shape: the row-major shape of the whole tensor.
-        pieces: one slice, or one for each expert, to be stacked along a new first axis.
-        stacked: True if the slices are experts.
+        pieces: one slice, or one slice for each expert.
+        stacked: True if the slices are experts, to be stacked along a new first axis.
     """
 
     dtype: str
@@ -46,14 +53,15 @@ class StoredTensor:
 
 
 def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
-    """Find every needed tensor, by its Hugging Face name less "model.".
+    """Find the tensors of a checkpoint, by their Hugging Face names without "model.".
 
-    Experts have the names of MLX, such as `mlp.switch_mlp.gate_proj.weight`, and the shape of the
-    stack of all experts. A file may have them stacked, one by one (as Qwen publishes them), or
-    with gate and up fused (transformers 5).
+    Experts get the names of MLX, such as `mlp.switch_mlp.gate_proj.weight`, and the shape of the
+    stack of all experts. Files may store experts stacked (MLX), one by one (as Qwen publishes
+    them), or with gate and up fused (transformers 5). Tensors that the model does not need are left
+    out.
 
     Raises:
-        CheckpointError: if a file is missing or damaged, or has a tensor twice.
+        CheckpointError: if a file is missing or damaged, or a tensor occurs twice.
     """
     found: dict[tuple[str, int | None], StoredTensor] = {}  # by name and number of the expert
     for shard in find_shards(folder):
@@ -62,14 +70,14 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
             if _is_surplus(name, config):
                 continue
             for part, tensor in _split(name, shard, key, entry):
-                place = expert_of(part)
-                if place in found:
-                    twin = found[place].pieces[0]
+                identity = expert_of(part)
+                if identity in found:
+                    other = found[identity].pieces[0]
                     raise CheckpointError(
-                        f"{shard}: {key[:80]} occurs twice, here and as {twin.key[:80]} in "
-                        f"{twin.shard.name}: download the checkpoint again"
+                        f"{shard}: {key[:80]} occurs twice, here and as {other.key[:80]} in "
+                        f"{other.shard.name}: download the checkpoint again"
                     )
-                found[place] = tensor
+                found[identity] = tensor
     stored: dict[str, StoredTensor] = {}
     experts: dict[str, dict[int, StoredTensor]] = {}
     for (name, expert), tensor in found.items():
@@ -88,13 +96,13 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
 
 
 def _is_surplus(name: str, config: QwenConfig) -> bool:
-    """Return True for rotary frequencies, which rope_theta gives, and for a tied head."""
+    """Return True for rotary frequencies, which follow from rope_theta, and for a tied head."""
     tied_head = config.tie_word_embeddings and name.startswith("lm_head.")
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
 def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[str, StoredTensor]]:
-    """Return the tensor of an entry, or two tensors if gate and up of all experts are fused."""
+    """Return the tensor of an entry by name, or two tensors if gate and up are fused."""
     names = fused_of(name)
     if len(names) == 1 or len(entry.shape) != 3 or entry.shape[1] % 2:
         whole = TensorSlice(shard=shard, key=key)
@@ -115,7 +123,7 @@ def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[s
 
 
 def _stack(folder: Path, name: str, members: dict[int, StoredTensor]) -> StoredTensor:
-    """Stack the tensors of all experts."""
+    """Return the stacked tensor of all experts, given the tensor of each expert."""
     first = next(iter(members.values()))
     missing = [index for index in range(max(members) + 1) if index not in members][:5]
     if missing:

@@ -1,4 +1,4 @@
-"""Read tensors in batches. Each batch is cast and in memory before the next is read."""
+"""A reader of tensors in batches. Each batch is read and cast before the next batch is read."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -10,29 +10,33 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
 from tinyllm_qwen.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
+"""A callback that gets the number of bytes so far, and of all bytes."""
+
 MLX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 
-# Bytes read between two evaluations: so many that the cost of an evaluation vanishes, and so few
-# that the originals and casts of one batch are small beside the model.
+# Bytes read between two evaluations: enough to make the cost of an evaluation negligible, and few
+# enough that a batch, original and cast, is small in comparison with the model.
 _BATCH_BYTES = 8 << 20
 
 
 def read_tensors(
     stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
 ) -> dict[str, mx.array]:
-    """Read all tensors into memory; floating tensors are cast to `dtype`. See `iterate_tensors`."""
+    """Read all tensors into memory, with the arguments and errors of `iterate_tensors`."""
     return dict(iterate_tensors(stored, dtype, progress))
 
 
 def iterate_tensors(
     stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
 ) -> Iterator[tuple[str, mx.array]]:
-    """Read tensor by tensor, in the order of `stored`. Originals are freed after their last use.
+    """Yield each tensor by name, in the order of `stored`, cast and in memory.
+
+    The arrays of a file are freed after their last use.
 
     Args:
         stored: the tensors of the files.
-        dtype: the dtype of every floating tensor; None keeps the file's dtype.
-        progress: a callback with the bytes read so far and in all.
+        dtype: the dtype of every floating tensor; None keeps the dtypes of the files.
+        progress: a callback with the number of bytes read so far, and of all bytes.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -61,10 +65,10 @@ def iterate_tensors(
 
 
 class _Files:
-    """The files of tensors, opened for their first piece and dropped after their last piece."""
+    """The files of tensors. A file is opened for its first piece; arrays are dropped after use."""
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
-        """Count the pieces of each file."""
+        """Count how often each array of a file will be used."""
         pieces = [piece for tensor in stored.values() for piece in tensor.pieces]
         self._wanted = Counter((piece.shard, piece.key) for piece in pieces)
         self._open: dict[Path, dict[str, mx.array]] = {}
@@ -85,7 +89,7 @@ class _Files:
 
 
 def _open(shard: Path) -> dict[str, mx.array]:
-    """Return the arrays of a file. Their bytes are read when they are evaluated."""
+    """Return the arrays of a file. MLX reads the bytes of an array when it is evaluated."""
     try:
         arrays = mx.load(str(shard), format="safetensors")
     except RuntimeError as error:

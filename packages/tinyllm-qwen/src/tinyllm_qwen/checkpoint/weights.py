@@ -1,4 +1,4 @@
-"""Load a checkpoint's tensors: check them, cast them and read them into memory."""
+"""The loader of weights, which checks, casts and reads the tensors of a checkpoint."""
 
 from pathlib import Path
 
@@ -26,17 +26,17 @@ def load_weights(
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
 ) -> Weights:
-    """Load every tensor that the config implies, by its Hugging Face name less "model.".
+    """Load every tensor that the config requires, by its Hugging Face name without "model.".
 
-    Quantized matrices stay packed, as one `QuantizedTensor` under the name of their weight.
-    In addition to the result, memory holds at most one batch of originals.
+    A quantized matrix stays packed, as one `QuantizedTensor` under the name of its weight. In
+    addition to the result, memory holds at most one batch of tensors before their cast.
 
     Args:
-        folder: the checkpoint: model.safetensors, or shards and their index.
+        folder: a folder with model.safetensors, or with shards and an index.
         config: the config of the checkpoint.
-        dtype: the dtype of every floating tensor. None keeps the dtype of the files, or, if they
-            mix several, the narrowest one that holds all of them exactly.
-        progress: a callback with the bytes read so far and in all.
+        dtype: the dtype of every floating tensor. None keeps the dtype of the files, or uses
+            float32 if the files have several dtypes.
+        progress: a callback with the number of bytes read so far, and of all bytes.
 
     Raises:
         CheckpointError: if a file is missing or damaged, or its tensors do not fit the config.
@@ -57,7 +57,7 @@ def load_part(
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
 ) -> tuple[Weights, list[Partition]]:
-    """Load the part of every tensor that one of several ranks needs, and read nothing else.
+    """Load the slices of the tensors that one of several ranks needs, without reading the rest.
 
     Args:
         folder: the checkpoint, as for `load_weights`.
@@ -66,14 +66,14 @@ def load_part(
         size: the number of ranks.
         split: the division of the model, by heads or by layers.
         dtype: the dtype, as for `load_weights`.
-        progress: a callback with the bytes of the part read so far and in all.
+        progress: a callback with the number of bytes of this rank read so far, and in all.
 
     Returns:
-        The weights, and the parts of all ranks.
+        The weights of this rank, and the partitions of all ranks.
 
     Raises:
-        CheckpointError: as `load_weights`.
-        ValueError: if the model cannot be divided among `size` ranks, or as `load_weights`.
+        CheckpointError: as in `load_weights`.
+        ValueError: if the model cannot be divided between `size` ranks, or as in `load_weights`.
     """
     stored, formats = _find(folder, config, dtype)
     partitions = [
@@ -86,8 +86,8 @@ def load_part(
     parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
     wanted = {name: part for name, part in parts.items() if part is not None}
     arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
-    here = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
-    return _pack(arrays, here), partitions
+    own = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
+    return _pack(arrays, own), partitions
 
 
 def _find(
@@ -101,13 +101,16 @@ def _find(
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:
-    """Return the floating dtype of the files, or float32 if they mix several: it holds all."""
+    """Return the floating dtype of the files, or float32 if the files have several dtypes.
+
+    float32 represents the numbers of float16 and bfloat16 exactly.
+    """
     dtypes = {tensor.dtype for tensor in stored.values() if tensor.dtype in FLOATING}
     return MLX_DTYPES[dtypes.pop()] if len(dtypes) == 1 else mx.float32
 
 
 def _pack(arrays: dict[str, mx.array], formats: dict[str, PackedFormat]) -> Weights:
-    """Join the parts of each packed matrix to a `QuantizedTensor`."""
+    """Join codes, scales and biases of each packed matrix to a `QuantizedTensor`."""
     weights: Weights = dict(arrays)
     for path, packed in formats.items():
         name, scales, biases = f"{path}.weight", f"{path}.scales", f"{path}.biases"

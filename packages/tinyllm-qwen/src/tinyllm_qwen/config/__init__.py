@@ -1,1 +1,1 @@
-"""The architecture and the formats that a checkpoint's JSON files describe."""
+"""The JSON files of a checkpoint: architecture, weight formats and sampling defaults."""

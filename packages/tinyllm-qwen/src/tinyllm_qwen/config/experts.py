@@ -10,11 +10,11 @@ class Experts:
     """The mixture of experts that replaces the MLP in some layers of a Qwen3-MoE model.
 
     Attributes:
-        num_experts: experts of a layer, X.
-        num_experts_per_tok: experts that a token uses, K.
-        intermediate_size: width F of each expert.
-        norm_topk_prob: True to divide the routing weights of the chosen experts by their sum.
-        layers: the layers that have experts; the other layers have an MLP.
+        num_experts: the number of experts in a layer, X.
+        num_experts_per_tok: the number of experts per token, K.
+        intermediate_size: the number of hidden features of each expert, F.
+        norm_topk_prob: True to divide the routing weights of the K experts by their sum.
+        layers: the numbers of the layers that have experts. The other layers have an MLP.
     """
 
     num_experts: int
@@ -28,7 +28,7 @@ class Experts:
         """Read the fields of a Qwen3-MoE config.
 
         Returns:
-            None if no layer has experts.
+            The settings, or None if no layer has experts.
 
         Raises:
             CheckpointError: if a field is missing or out of range.

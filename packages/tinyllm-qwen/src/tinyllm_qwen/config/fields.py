@@ -1,4 +1,4 @@
-"""The fields of a JSON object, read one by one with their type and range."""
+"""Typed access to the fields of a JSON object, with checks of types and ranges."""
 
 import math
 from collections.abc import Mapping
@@ -9,22 +9,23 @@ MAX_ITEMS = 1 << 14  # the most items of a list in a config
 
 
 class Fields:
-    """Typed access to a JSON object in which null means absent.
+    """A JSON object with a getter for each type. A field that is null counts as absent.
 
-    Every getter raises CheckpointError with the field's name, what it expected and what it got.
+    Every getter raises CheckpointError if the value has another type or is out of range. The
+    message has the name of the field, and the expected and the actual value.
     """
 
     def __init__(self, values: Mapping[str, object], source: str) -> None:
-        """Wrap a decoded object. `source`, such as "config.json", is its name in errors."""
+        """Wrap a decoded object. `source` is its name in error messages, such as "config.json"."""
         self._values = values
         self.source = source
 
     def raw(self, name: str) -> object:
-        """Return the decoded value, or None if it is absent."""
+        """Return the decoded value of any type, or None if it is absent."""
         return self._values.get(name)
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an integer in [low, high]; it is required if there is no default."""
+        """Return an integer in [low, high]. Without a default, the field is required."""
         value = self.raw(name)
         if value is None and default is not None:
             return default
@@ -33,11 +34,12 @@ class Fields:
         return value
 
     def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
-        """Return a finite number in [low, high]; it is required if there is no default."""
+        """Return a finite number in [low, high]. Without a default, the field is required."""
         value = self.raw(name)
         if value is None and default is not None:
             return default
-        # The comparison comes first, because float() of a huge integer overflows. NaN fails it.
+        # Compare before the conversion, because float() of a huge integer overflows. NaN is refused
+        # because every comparison with NaN is false.
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -47,7 +49,7 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a boolean."""
+        """Return a boolean, or the default if it is absent."""
         value = self.raw(name)
         if value is None:
             return default
@@ -81,14 +83,14 @@ class Fields:
         return tuple(items)
 
     def error(self, name: str, expected: str) -> CheckpointError:
-        """Return the error with the expected and the actual value of a field."""
+        """Make the error for a field, with the expected and the actual value."""
         value = self.raw(name)
         actual = "nothing" if value is None else show(value)
         return CheckpointError(f"{self.source}: {name}: expected {expected}, got {actual}")
 
 
 def label(name: str) -> str:
-    """Return a name from a file for an error message: short, and without control characters."""
+    """Return a name from a file for an error message, shortened and without control characters."""
     return name[:80] if name.isprintable() else repr(name)[:80]
 
 

@@ -1,4 +1,4 @@
-"""The defaults of a checkpoint for sampling, and the tokens that end an answer."""
+"""The sampling defaults of a checkpoint, and the tokens that end an answer."""
 
 import math
 from dataclasses import dataclass
@@ -17,19 +17,20 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """The fields of `generation_config.json` that tinyllm honors.
+    """The fields of `generation_config.json` that tinyllm uses.
 
-    A field that is absent from the file has the default below, which filters nothing. Lengths
-    (`max_new_tokens`, `max_length`) are arguments of the caller and are not read.
+    A field that is absent from the file has the default below, which filters no tokens. The limits
+    of the length (`max_new_tokens`, `max_length`) are not read: the caller decides the length.
 
     Attributes:
-        do_sample: False if greedy decoding is the default, for any `temperature`.
+        do_sample: False for greedy decoding by default, whatever `temperature` is.
         temperature: the divisor of the logits.
-        top_k: the number of likeliest tokens to choose from; 0 for all.
-        top_p: the probability mass to choose from, in [0, 1].
-        min_p: the least probability of a token that may be chosen, relative to the likeliest one.
-        repetition_penalty: the penalty of tokens that occurred; above 1 they become less likely.
-        eos_token_ids: tokens that end an answer.
+        top_k: the number of most likely tokens to choose from; 0 for all tokens.
+        top_p: the probability mass of the tokens to choose from, in (0, 1].
+        min_p: the least probability of a token to choose, relative to the most likely token.
+        repetition_penalty: the penalty for tokens that have occurred. A number above 1 makes these
+            tokens less likely.
+        eos_token_ids: the tokens that end an answer.
     """
 
     do_sample: bool = False
@@ -42,7 +43,7 @@ class GenerationConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> "GenerationConfig":
-        """Read `generation_config.json` in `folder`; without the file, return the defaults.
+        """Read `generation_config.json` in `folder`. Without the file, return the defaults.
 
         Raises:
             CheckpointError: if the file is broken, or a field has a wrong type or is out of range.
@@ -61,7 +62,7 @@ class GenerationConfig:
             top_k=fields.integer("top_k", 0, MAX_TOKEN_ID, default=0),
             top_p=number("top_p", math.ulp(0.0), 1.0, default=1.0),
             min_p=number("min_p", 0.0, 1.0, default=0.0),
-            # Logits are divided by the penalty: the least float above 0 excludes 0 itself.
+            # Logits are divided by the penalty, so the lower limit is the least float above 0.
             repetition_penalty=number("repetition_penalty", math.ulp(0.0), 100.0, default=1.0),
             eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
         )
@@ -75,10 +76,10 @@ class GenerationConfig:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
     ) -> SamplingParams:
-        """Return the sampling parameters: the checkpoint's defaults replace None.
+        """Return sampling parameters. Arguments that are None get the defaults of the checkpoint.
 
         Raises:
-            ValueError: if a number is out of its range.
+            ValueError: if a number is out of range.
         """
         return SamplingParams(
             temperature=_first(temperature, self.temperature if self.do_sample else 0.0),
@@ -89,5 +90,5 @@ class GenerationConfig:
         )
 
 
-def _first(asked: Number | None, advised: Number) -> Number:
-    return advised if asked is None else asked
+def _first(requested: Number | None, default: Number) -> Number:
+    return default if requested is None else requested

@@ -1,4 +1,4 @@
-"""JSON objects from untrusted files."""
+"""A parser of JSON objects from untrusted files."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 from tinyllm_qwen.checkpoint.regular_file import read_regular_file
 from tinyllm_qwen.errors import CheckpointError
 
-MAX_BYTES = 100_000_000  # a config has kilobytes, a large vocabulary 10 MB
-# A decoded value takes about a hundred bytes of memory, and as few as two in the file.
+MAX_BYTES = 100_000_000  # a config has some kilobytes, a large vocabulary 10 MB
+# A value that takes 2 bytes in a file takes about 100 bytes in memory.
 MAX_VALUES = 1_000_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -18,11 +18,11 @@ def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) ->
 
     Args:
         data: UTF-8 text.
-        source: the name of the data in an error.
-        max_values: the most values, roughly counted, to bound the memory.
+        source: the name of the data for error messages.
+        max_values: the largest number of values, counted roughly, to limit the memory.
 
     Raises:
-        CheckpointError: if the data is anything else.
+        CheckpointError: if the data is not such an object, or has too many values.
     """
     values = sum(map(data.count, (b",", b"[", b"{")))
     if values > max_values:
@@ -57,7 +57,7 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse an object in which a name occurs twice: readers differ in the value that they take."""
+    """Refuse an object in which a name occurs twice, because parsers choose different values."""
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()

@@ -13,10 +13,10 @@ _SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedFormat:
-    """The format of a packed matrix: `bits` a number, and a scale for `group_size` numbers.
+    """The format of a packed matrix: codes of `bits` bits, and a scale per `group_size` codes.
 
-    Mode "affine" has a bias for each group too. "mxfp4", "mxfp8" and "nvfp4" are floating-point
-    numbers.
+    In mode "affine", each group also has a bias. In the modes "mxfp4", "mxfp8" and "nvfp4", codes
+    are floating-point numbers.
     """
 
     group_size: int
@@ -25,7 +25,7 @@ class PackedFormat:
 
     @classmethod
     def from_hf(cls, settings: dict[str, object], source: str) -> "PackedFormat":
-        """Read group_size, bits and mode.
+        """Read the fields group_size, bits and mode of `settings`.
 
         Raises:
             CheckpointError: if a setting is missing, or MLX does not support the format.
@@ -55,36 +55,36 @@ class PackedFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """The format of a checkpoint's matrices, and the layers that differ from it.
+    """The formats of the matrices of a checkpoint.
 
     Attributes:
-        default: the format of every matrix that has scales.
-        overrides: the exceptions, by module path without the leading "model.": another format, or
-            None for a matrix that is not packed.
+        default: the format of every matrix that has scales and is not in `overrides`.
+        overrides: the formats of other matrices, by module path without "model."; None for a matrix
+            that is not packed.
     """
 
     default: PackedFormat
     overrides: Mapping[str, PackedFormat | None] = field(default_factory=dict, hash=False)
 
     def format_of(self, path: str) -> PackedFormat | None:
-        """Return the format of the matrix at `path`, or None if it is not packed."""
+        """Return the format of the matrix at module path `path`; None if it is not packed."""
         return self.overrides.get(path, self.default)
 
     @classmethod
     def from_hf(
         cls, config: dict[str, object], source: str = "config.json"
     ) -> "Quantization | None":
-        """Read `quantization` (or its twin `quantization_config`) of a config.
+        """Read the field `quantization` of a config, or `quantization_config` if it is absent.
 
         Args:
             config: the decoded config.json.
-            source: its name in an error.
+            source: the name of the config for error messages.
 
         Returns:
-            None for a checkpoint that is not quantized.
+            The formats, or None for a checkpoint that is not quantized.
 
         Raises:
-            CheckpointError: if it was not quantized by MLX, or the format is not known here.
+            CheckpointError: if MLX did not quantize the checkpoint, or the format is not supported.
         """
         fields = Fields(config, source)
         name = "quantization" if fields.raw("quantization") is not None else "quantization_config"

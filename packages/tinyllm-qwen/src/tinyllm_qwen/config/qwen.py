@@ -1,4 +1,4 @@
-"""The architecture of a model: the one place that reads `config.json`."""
+"""The architecture of a model, read from `config.json`. No other module decodes that file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,11 @@ from tinyllm_qwen.errors import CheckpointError
 
 SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE"}
 
-# Fields that would change the computation, with the values that mean "not in use". Any other value
-# is refused. A field that is in neither this table nor `QwenConfig` is ignored. Other fields of
-# published Qwen models (use_cache, initializer_range, attention_dropout, bos_token_id,
-# router_aux_loss_coef, transformers_version, ...) do not affect inference. If an unknown field adds
-# a tensor, the tensor is refused by name when the weights are loaded.
+# Fields that would change the computation, with the values that do not. Any other value is refused.
+# A field that is neither in this table nor in `QwenConfig` is ignored: other fields of published
+# Qwen models (use_cache, initializer_range, attention_dropout, bos_token_id, router_aux_loss_coef,
+# transformers_version, ...) do not affect inference. If an unknown field implies an additional
+# tensor, loading the weights refuses the tensor.
 _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),
     "dual_chunk_attention_config": (),
@@ -40,19 +40,18 @@ class QwenConfig:
 
     Attributes:
         model_type: "qwen2" (Qwen2.5 too), "qwen3" or "qwen3_moe".
-        vocab_size: rows of the embedding, V; the tokenizer may have fewer tokens.
-        hidden_size: model width E.
+        vocab_size: the number of rows of the embedding, V. The tokenizer may have fewer tokens.
+        hidden_size: the width of the model, E.
         num_hidden_layers: the number of decoder layers.
-        intermediate_size: MLP width F.
-        num_attention_heads: query heads H.
-        num_key_value_heads: key/value heads Hkv, a divisor of H.
-        head_dim: D, even; H * D need not be E.
-        max_position_embeddings: the longest context that the config names, in tokens; see
-            `context_length`.
-        rms_norm_eps: eps inside the root of every RMSNorm.
+        intermediate_size: the number of hidden features of the MLP, F.
+        num_attention_heads: the number of query heads, H.
+        num_key_value_heads: the number of key/value heads, Hkv, a divisor of H.
+        head_dim: D, an even number. H * D need not equal E.
+        max_position_embeddings: the context length in the config, in tokens; see `context_length`.
+        rms_norm_eps: eps of every RMSNorm.
         rope_theta: base of the rotary frequencies.
-        rope_scaling: YaRN, for longer contexts; None for no scaling.
-        tie_word_embeddings: True if the embedding is also the head.
+        rope_scaling: settings of YaRN, for longer contexts; None for no scaling.
+        tie_word_embeddings: True if the embedding is also the output head.
         attention_bias: True if the q, k and v projections have biases.
         qk_norm: True if q and k are normalized per head before RoPE (Qwen3).
         sliding_window: the layers with a sliding window; None if there are none.
@@ -88,7 +87,7 @@ class QwenConfig:
     def context_length(self) -> int:
         """The longest context that the model supports, in tokens.
 
-        Qwen extends the context by `rope_scaling` and leaves max_position_embeddings as it is.
+        Configs of Qwen that set `rope_scaling` do not change max_position_embeddings.
         """
         if self.rope_scaling is None:
             return self.max_position_embeddings
@@ -100,7 +99,7 @@ class QwenConfig:
         """Read `config.json` of a checkpoint.
 
         Raises:
-            CheckpointError: as `from_hf`, or if the file is missing or not JSON.
+            CheckpointError: as in `from_hf`, or if the file is missing or not JSON.
         """
         path = folder / "config.json"
         return cls.from_hf(read_json_object(path), str(path))
@@ -109,16 +108,16 @@ class QwenConfig:
     def from_hf(cls, config: dict[str, object], source: str = "config.json") -> "QwenConfig":
         """Read the decoded `config.json` of a Hugging Face or MLX checkpoint.
 
-        Files of transformers 4 and 5 are supported. The ranges are far beyond any published
-        model: they keep a damaged file from asking for a billion layers.
+        Files of transformers 4 and 5 are supported. The upper limits of numbers are far beyond any
+        published model. They prevent a damaged file from requiring, say, a billion layers.
 
         Args:
             config: the decoded object.
-            source: the name of the object in an error.
+            source: the name of the object for error messages.
 
         Raises:
-            CheckpointError: if a field is missing or invalid, with the expected and the actual
-                value; or if the config asks for a feature that is not implemented.
+            CheckpointError: if a field is missing or invalid, or if the config requires a feature
+                that is not implemented.
         """
         fields = Fields(config, source)
         model_type = fields.text("model_type")
@@ -147,7 +146,7 @@ class QwenConfig:
             rope_theta=read_rope_theta(fields),
             rope_scaling=read_rope_scaling(fields, context),
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
-            # Qwen2 has these biases for any value of the field: transformers does not read it.
+            # Qwen2 always has these biases: transformers does not read the field for Qwen2.
             attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
             qk_norm=model_type != "qwen2",
             sliding_window=SlidingWindow.from_hf(fields, layers),
@@ -157,7 +156,7 @@ class QwenConfig:
 
 
 def _refuse_unimplemented(fields: Fields) -> None:
-    """Raise if the config asks for a feature that is not implemented."""
+    """Raise CheckpointError if the config requires a feature that is not implemented."""
     for name, neutral in _NOT_IN_USE.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:

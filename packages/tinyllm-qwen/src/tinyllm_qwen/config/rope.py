@@ -1,4 +1,4 @@
-"""The settings of RoPE in `config.json`."""
+"""A reader of the RoPE settings in `config.json`."""
 
 import math
 
@@ -14,12 +14,12 @@ def read_rope_theta(fields: Fields) -> float:
     """Read `rope_theta`, at the top level (transformers 4) or in `rope_parameters` (5).
 
     Raises:
-        CheckpointError: if there is none, or the two differ.
+        CheckpointError: if both are absent, or if both are present and differ.
     """
     nested = Fields(fields.table("rope_parameters") or {}, f"{fields.source}: rope_parameters")
-    places = [place for place in (fields, nested) if place.raw("rope_theta") is not None]
-    # The field is required, because transformers assumes 10,000 without it and MLX 1,000,000.
-    values = {place.number("rope_theta", 1.0, _LARGEST) for place in places or [fields]}
+    tables = [table for table in (fields, nested) if table.raw("rope_theta") is not None]
+    # The field is required, because the defaults differ: 10,000 in transformers, 1,000,000 in MLX.
+    values = {table.number("rope_theta", 1.0, _LARGEST) for table in tables or [fields]}
     if len(values) > 1:
         raise CheckpointError(
             f"{fields.source}: rope_theta: expected one value, got {values} at the top level and "
@@ -29,11 +29,14 @@ def read_rope_theta(fields: Fields) -> float:
 
 
 def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | None:
-    """Read YaRN's settings from `rope_scaling` (transformers 4) or `rope_parameters` (5), if any.
+    """Read the settings of YaRN from `rope_scaling` (transformers 4) or `rope_parameters` (5).
+
+    Returns:
+        The settings, or None if neither table has them.
 
     Raises:
-        CheckpointError: if a setting is out of range, the two tables differ, or they ask for
-            another kind of scaling.
+        CheckpointError: if a setting is out of range, the two tables differ, or a table has another
+            kind of scaling.
     """
     found = [
         _scaling(Fields(fields.table(name) or {}, f"{fields.source}: {name}"))
@@ -51,7 +54,7 @@ def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | No
 
 
 def _scaling(table: Fields) -> Fields | None:
-    """Return the table if it asks for YaRN, or None for the plain rotation."""
+    """Return the table if its type is YaRN, or None if it has no scaling."""
     if table.raw("partial_rotary_factor") not in (None, 1):
         raise CheckpointError(f"{table.source}: partial rotation is not implemented yet")
     kind = table.raw("rope_type") if table.raw("rope_type") is not None else table.raw("type")
@@ -70,7 +73,7 @@ def _scaling(table: Fields) -> Fields | None:
 
 
 def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
-    """Read YaRN's own settings. Absent settings have the paper's values."""
+    """Read the settings of YaRN. Absent settings get the values of the paper."""
     original = table.integer(
         "original_max_position_embeddings", 1, 1 << 31, default=max_position_embeddings
     )
@@ -93,9 +96,12 @@ def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
 
 
 def _attention_factor(table: Fields, factor: float) -> float | None:
-    """Return the given factor, the factor of mscale and mscale_all_dim, or None for the paper's.
+    """Return attention_factor, or the factor that follows from mscale and mscale_all_dim.
 
-    As in transformers, mscale and mscale_all_dim count only if both are given and not 0.
+    As in transformers, mscale and mscale_all_dim are used only if both are given and not 0.
+
+    Returns:
+        The factor, or None for the factor of the paper.
     """
     if table.raw("attention_factor") is not None:
         return table.number("attention_factor", 1e-6, 1e6)

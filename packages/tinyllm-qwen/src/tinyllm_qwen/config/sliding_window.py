@@ -1,4 +1,4 @@
-"""Sliding-window attention: layers in which a token attends only to the latest tokens."""
+"""The settings of sliding-window attention, in which a token attends only to recent tokens."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,12 @@ _KINDS = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindow:
-    """The layers with a sliding window, and its size.
+    """The layers with a sliding window, and the size of the window.
 
     Attributes:
         size: the number of tokens that a token attends to, itself included.
-        layers: the layers with the window; tokens of other layers attend to all earlier tokens.
+        layers: the numbers of the layers with the window. In other layers, a token attends to all
+            earlier tokens.
     """
 
     size: int
@@ -27,7 +28,7 @@ class SlidingWindow:
         `max_window_layers` on have a window in Qwen2 and Qwen3, and all layers in Qwen3-MoE.
 
         Returns:
-            None if no layer has a window.
+            The settings, or None if no layer has a window.
 
         Raises:
             CheckpointError: if a field is missing, of the wrong type, or contradicts another field.
@@ -49,7 +50,7 @@ class SlidingWindow:
 
 
 def _layer_types(fields: Fields, num_hidden_layers: int) -> list[object] | None:
-    """Return the kind of each layer, or None if the config does not list them."""
+    """Return the kind of each layer, or None if the config does not list the kinds."""
     value = fields.raw("layer_types")
     if value is None:
         return None

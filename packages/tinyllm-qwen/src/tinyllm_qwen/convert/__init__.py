@@ -1,1 +1,1 @@
-"""Quantize a checkpoint, one tensor at a time."""
+"""Conversion of a checkpoint to MLX's format, quantized or not, one tensor at a time."""

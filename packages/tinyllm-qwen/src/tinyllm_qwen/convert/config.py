@@ -8,7 +8,7 @@ from tinyllm_ops.quantization.tensor import check_format
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
 
-SHARD_BYTES = 5_000_000_000  # about mlx-lm's limit; suits file systems and the Hub
+SHARD_BYTES = 5_000_000_000  # about the limit of mlx-lm; suitable for file systems and the Hub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +17,14 @@ class ConversionConfig:
 
     Attributes:
         packed: the format of the matrices; None for no quantization.
-        dtype: the dtype of unpacked tensors and of affine scales; None keeps the files' own.
-        skip: patterns (`fnmatch`) of matrices that stay unpacked, by MLX's module path, such as
-            "lm_head" or "model.layers.0.*".
-        shard_bytes: the largest size of a file, unless one tensor is larger.
+        dtype: the dtype of unpacked tensors and of affine scales; None keeps the dtypes of the
+            source.
+        skip: patterns (`fnmatch`) of matrices that are not packed, matched with MLX's module paths,
+            such as "lm_head" or "model.layers.0.*".
+        shard_bytes: the largest size of a file. A single tensor may be larger.
 
     Raises:
-        ValueError: if a value is not allowed; the message lists the allowed values.
+        ValueError: if a value is not allowed.
     """
 
     packed: PackedFormat | None = None

@@ -1,4 +1,4 @@
-"""Convert a Hugging Face checkpoint to an MLX checkpoint, tensor by tensor."""
+"""Conversion of a Hugging Face checkpoint to an MLX checkpoint, tensor by tensor."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import ConversionError
 
-_BESIDE = 1 << 20  # upper bound of the bytes of config, index and headers
+_OVERHEAD_BYTES = 1 << 20  # upper bound of the size of config, index and headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,12 @@ class Conversion:
 
     Attributes:
         folder: the new checkpoint.
-        source_bytes: the bytes of the tensors before the conversion.
-        nbytes: the bytes of the tensors after it.
-        bits_per_weight: all bytes, scales and norms included, over all numbers of the model.
-        unquantized: matrices that are not packed, by module path.
-        copied: names of the files that were copied.
+        source_bytes: the size of the tensors before the conversion.
+        nbytes: the size of the tensors after the conversion.
+        bits_per_weight: the size of all tensors in bits, scales and norms included, divided by the
+            number of parameters.
+        unquantized: the module paths of matrices that are not packed.
+        copied: the names of the files that were copied unchanged.
     """
 
     folder: Path
@@ -50,55 +51,55 @@ class Conversion:
 def convert(
     path_or_repo: str | Path,
     target: Path,
-    config: ConversionConfig | None = None,
+    settings: ConversionConfig | None = None,
     *,
     revision: str | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
     """Write a checkpoint that MLX, mlx-lm and this package can read.
 
-    Names, codes and config are the same as from `mlx_lm.convert`. Memory holds about twice the
-    largest tensor (a stack of all experts of a layer counts as one), for any size of the model.
-    The target appears when it is complete, or never.
+    Tensor names, codes and config equal the result of `mlx_lm.convert`. The conversion needs memory
+    for about twice the largest tensor, whatever the size of the model. The stack of all experts of
+    a layer counts as one tensor. The target folder appears only once it is complete.
 
     Args:
         path_or_repo: a folder or a repository, as for `load`, that is not quantized.
         target: a folder that does not exist yet, or is empty.
-        config: the settings; None writes the same numbers under MLX's names.
+        settings: the settings of the conversion; None writes the same numbers under MLX's names.
         revision: the branch, tag or commit of a repository.
-        progress: a callback with the bytes of the source converted so far and in all.
+        progress: a callback with the number of converted bytes of the source, and of all bytes.
 
     Raises:
         ConversionError: if the target exists, the checkpoint is quantized already, or memory or
-            disk space do not suffice.
+            disk space is too small.
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
         ValueError: if the settings do not fit the model.
     """
-    config = config or ConversionConfig()
-    place = check_target(target)
+    settings = settings or ConversionConfig()
+    path = check_target(target)
     folder = resolve(path_or_repo, revision)
     description = read_json_object(folder / "config.json")
-    model_config = QwenConfig.from_hf(description, str(folder / "config.json"))
-    if model_config.quantization is not None:
-        usual = model_config.quantization.default
+    config = QwenConfig.from_hf(description, str(folder / "config.json"))
+    if config.quantization is not None:
+        usual = config.quantization.default
         raise ConversionError(
             f"{path_or_repo} is quantized already ({usual.mode}, {usual.bits} bits): `chat` runs "
             "it as it is; for another format convert the original, unquantized checkpoint"
         )
-    stored = find_tensors(folder, model_config)
-    check_schema(model_config, stored, str(folder))
-    plan = make_plan(model_config, stored, config)
+    stored = find_tensors(folder, config)
+    check_schema(config, stored, str(folder))
+    plan = make_plan(config, stored, settings)
     copied = files_to_copy(folder)
     _check_memory(plan, stored)
-    _check_space(place, plan.nbytes + _BESIDE + sum(file.stat().st_size for file in copied))
-    with partial_folder(place) as partial:
+    _check_space(path, plan.nbytes + _OVERHEAD_BYTES + sum(file.stat().st_size for file in copied))
+    with partial_folder(path) as partial:
         for file in copied:
             copy(file, partial)
-        _write_json(partial / "config.json", _describe(description, plan, config))
-        _write_tensors(partial, plan, stored, config, progress)
+        _write_json(partial / "config.json", _describe(description, plan, settings))
+        _write_tensors(partial, plan, stored, settings, progress)
     return Conversion(
-        folder=place,
+        folder=path,
         source_bytes=sum(tensor.nbytes for tensor in stored.values()),
         nbytes=plan.nbytes,
         bits_per_weight=8 * plan.nbytes / plan.parameters,
@@ -111,12 +112,12 @@ def _write_tensors(
     folder: Path,
     plan: ConversionPlan,
     stored: Mapping[str, StoredTensor],
-    config: ConversionConfig,
+    settings: ConversionConfig,
     progress: Progress | None,
 ) -> None:
-    """Read, pack and write every tensor, then write the index of the files."""
+    """Read, pack and write every tensor, and then write the index of the shards."""
     done, total = 0, sum(tensor.nbytes for tensor in stored.values())
-    source = iterate_tensors({t.source: stored[t.source] for t in plan.tensors}, config.dtype)
+    source = iterate_tensors({t.source: stored[t.source] for t in plan.tensors}, settings.dtype)
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(plan.shards, 1):
         count = len(plan.shards)
@@ -130,25 +131,25 @@ def _write_tensors(
                 for name in tensor.parts:
                     writer.write(name, arrays.pop(0))
                 del array, arrays  # free them before the next tensor is read
-                mx.clear_cache()  # tensors of many sizes would fill the cache
+                mx.clear_cache()  # MLX would keep a free buffer for each size of tensor
                 done += stored[tensor.source].nbytes
                 if progress is not None:
                     progress(done, total)
-    # A single file gets an index too, because mlx-lm reads there which files to download.
+    # A single file gets an index too, because mlx-lm reads the names of files to download from it.
     sizes = {"total_size": plan.nbytes, "total_parameters": plan.parameters}
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
 
 
 def _describe(
-    description: dict[str, object], plan: ConversionPlan, config: ConversionConfig
+    description: dict[str, object], plan: ConversionPlan, settings: ConversionConfig
 ) -> dict[str, object]:
-    """Return the config of the result."""
+    """Return the config.json of the result."""
     new = {key: value for key, value in description.items() if key != "_name_or_path"}
-    if config.dtype is not None:
+    if settings.dtype is not None:
         fields = [name for name in ("dtype", "torch_dtype") if name in new] or ["torch_dtype"]
-        new |= dict.fromkeys(fields, str(config.dtype).removeprefix("mlx.core."))
-    if config.packed is not None:
-        new["quantization"] = new["quantization_config"] = plan.quantization(config.packed)
+        new |= dict.fromkeys(fields, str(settings.dtype).removeprefix("mlx.core."))
+    if settings.packed is not None:
+        new["quantization"] = new["quantization_config"] = plan.quantization(settings.packed)
     return dict(sorted(new.items()))
 
 
@@ -157,7 +158,7 @@ def _write_json(path: Path, value: dict[str, object]) -> None:
 
 
 def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> None:
-    """Raise if memory cannot hold the largest tensor before and after its conversion."""
+    """Raise ConversionError if memory cannot hold the largest tensor before and after packing."""
     needed = max(2 * stored[tensor.source].nbytes + tensor.nbytes for tensor in plan.tensors)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
@@ -167,11 +168,11 @@ def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> N
         )
 
 
-def _check_space(place: Path, needed: int) -> None:
-    """Raise if the disk has no room for the result."""
-    free = free_bytes(place)
+def _check_space(path: Path, needed: int) -> None:
+    """Raise ConversionError if the result does not fit on the disk of `path`."""
+    free = free_bytes(path)
     if needed > free:
         raise ConversionError(
-            f"{place} needs {needed / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: free "
+            f"{path} needs {needed / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: free "
             "some space, or name a folder on a larger disk"
         )

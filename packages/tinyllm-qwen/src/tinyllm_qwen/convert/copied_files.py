@@ -1,10 +1,10 @@
-"""The files of a checkpoint that a conversion copies."""
+"""The files of a checkpoint that a conversion copies unchanged."""
 
 from pathlib import Path
 
 from tinyllm_qwen.errors import CheckpointError
 
-# Files are copied by name, so that no pickle and no code is copied from the folder.
+# Only files with these names are copied, so that no pickle and no code is copied.
 _NAMES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -23,7 +23,7 @@ _NAMES = (
 
 
 def files_to_copy(folder: Path) -> list[Path]:
-    """List the tokenizer, the chat template, the defaults for generation and the license."""
+    """List the files of the tokenizer, the chat template, the sampling defaults and the license."""
     return [folder / name for name in _NAMES if (folder / name).is_file()]
 
 

@@ -1,4 +1,4 @@
-"""The tensors that a conversion writes, known before the first one is read."""
+"""The plan of a conversion: the formats and files of all tensors, before any tensor is read."""
 
 import math
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
 
-# A wrong choice of experts costs more than the few bytes of a router. mlx-lm packs routers in this
-# format too, for any format of the other matrices.
+# Routers always have 8 bits, as in mlx-lm: a router is small, and a wrong choice of experts costs
+# more quality than its bytes save.
 ROUTER_FORMAT = PackedFormat(group_size=64, bits=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTensor:
-    """A tensor of the model that will be written to a file.
+    """A tensor of the model, as the conversion will write it.
 
     Attributes:
         source: the name in the source checkpoint, without "model.".
-        dtype: the dtype of unpacked numbers and scales, in the spelling of safetensors.
-        shape: the shape of the numbers, before packing.
+        dtype: the dtype of unpacked numbers and affine scales, as spelled in safetensors files.
+        shape: the shape before packing.
         packed: the format of a packed tensor; None if it is not packed.
     """
 
@@ -38,12 +38,12 @@ class PlannedTensor:
 
     @property
     def path(self) -> str:
-        """The path of the tensor's module, in MLX's naming."""
+        """The module path of the tensor in MLX."""
         return mlx_name(self.source).removesuffix(".weight")
 
     @property
     def parts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The dtype and shape of each tensor in the file, by name."""
+        """The dtype and shape of each written array by name: the weight, or codes and scales."""
         name = mlx_name(self.source)
         if self.packed is None:
             return {name: (self.dtype, self.shape)}
@@ -58,13 +58,13 @@ class PlannedTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size of all parts in bytes."""
+        """The size of all written arrays in bytes."""
         return sum(math.prod(shape) * DTYPE_BYTES[dtype] for dtype, shape in self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan:
-    """All tensors file by file, in the order of computation."""
+    """The tensors of each file, in the order of computation."""
 
     shards: tuple[tuple[PlannedTensor, ...], ...]
 
@@ -89,7 +89,7 @@ class ConversionPlan:
         return tuple(t.path for t in self.tensors if t.packed is None and len(t.shape) > 1)
 
     def quantization(self, default: PackedFormat) -> dict[str, object]:
-        """Return the formats for config.json: the default, and the modules that differ."""
+        """Return the field `quantization` of config.json: the default format, and the routers."""
         routers = {
             tensor.path: {"group_size": ROUTER_FORMAT.group_size, "bits": ROUTER_FORMAT.bits}
             for tensor in self.tensors
@@ -100,22 +100,22 @@ class ConversionPlan:
 
 
 def mlx_name(source: str) -> str:
-    """Return the name of a tensor in an MLX checkpoint: all but the head begin with "model."."""
+    """Return the name of a tensor in an MLX checkpoint. All names but the head's have "model."."""
     return source if source.startswith("lm_head.") else f"model.{source}"
 
 
 def make_plan(
-    model_config: QwenConfig, stored: Mapping[str, StoredTensor], config: ConversionConfig
+    config: QwenConfig, stored: Mapping[str, StoredTensor], settings: ConversionConfig
 ) -> ConversionPlan:
     """Decide the format and the file of every tensor.
 
-    All matrices are packed, embedding, head and experts included, if their rows divide into groups
-    and no pattern skips them.
+    A matrix is packed if the length of its rows is a multiple of the group size and no pattern
+    skips it. This includes embedding, head and experts.
 
     Args:
-        model_config: the config of the checkpoint.
+        config: the config of the checkpoint.
         stored: the tensors by name, checked by `check_schema`.
-        config: the settings of the conversion.
+        settings: the settings of the conversion.
 
     Raises:
         ValueError: if a pattern matches no matrix, or no matrix can be packed.
@@ -124,50 +124,50 @@ def make_plan(
     tensors = [
         PlannedTensor(
             source=name,
-            dtype=stored[name].dtype if config.dtype is None else names[config.dtype],
+            dtype=stored[name].dtype if settings.dtype is None else names[settings.dtype],
             shape=shape,
-            packed=_format(name, shape, config),
+            packed=_format(name, shape, settings),
         )
-        for name, shape in expected_shapes(model_config).items()
+        for name, shape in expected_shapes(config).items()
     ]
-    _check_effect(tensors, config)
+    _check_effect(tensors, settings)
     shards: list[list[PlannedTensor]] = []
     room = 0
     for tensor in tensors:
         if not shards or tensor.nbytes > room:
             shards.append([])
-            room = config.shard_bytes
+            room = settings.shard_bytes
         shards[-1].append(tensor)
         room -= tensor.nbytes
     return ConversionPlan(tuple(tuple(shard) for shard in shards))
 
 
-def _format(name: str, shape: tuple[int, ...], config: ConversionConfig) -> PackedFormat | None:
-    """Return the format of a tensor, by mlx-lm's rules; None if it is not packed."""
+def _format(name: str, shape: tuple[int, ...], settings: ConversionConfig) -> PackedFormat | None:
+    """Return the format of a tensor by the rules of mlx-lm; None if it is not packed."""
     path = mlx_name(name).removesuffix(".weight")
-    if config.packed is None or len(shape) < 2 or _skipped(path, config):
+    if settings.packed is None or len(shape) < 2 or _skipped(path, settings):
         return None
-    packed = ROUTER_FORMAT if path.endswith(".mlp.gate") else config.packed
-    whole = not (shape[-1] % config.packed.group_size or shape[-1] % packed.group_size)
+    packed = ROUTER_FORMAT if path.endswith(".mlp.gate") else settings.packed
+    whole = not (shape[-1] % settings.packed.group_size or shape[-1] % packed.group_size)
     return packed if whole else None
 
 
-def _skipped(path: str, config: ConversionConfig) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in config.skip)
+def _skipped(path: str, settings: ConversionConfig) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in settings.skip)
 
 
-def _check_effect(tensors: list[PlannedTensor], config: ConversionConfig) -> None:
-    """Raise if a setting has no effect."""
+def _check_effect(tensors: list[PlannedTensor], settings: ConversionConfig) -> None:
+    """Raise ValueError if a setting has no effect."""
     matrices = [tensor.path for tensor in tensors if len(tensor.shape) > 1]
-    for pattern in config.skip:
+    for pattern in settings.skip:
         if not any(fnmatchcase(path, pattern) for path in matrices):
             raise ValueError(
                 f"skip: {pattern!r} matches no matrix: expected a path such as {matrices[-1]}, "
                 "or a pattern such as '*.mlp.down_proj'"
             )
-    if config.packed is not None and all(tensor.packed is None for tensor in tensors):
+    if settings.packed is not None and all(tensor.packed is None for tensor in tensors):
         raise ValueError(
             f"nothing would be packed: no matrix is left whose rows divide into groups of "
-            f"{config.packed.group_size}; their lengths are "
+            f"{settings.packed.group_size}; their lengths are "
             f"{sorted({tensor.shape[-1] for tensor in tensors if len(tensor.shape) > 1})}"
         )

@@ -1,19 +1,20 @@
-"""Pack a large matrix some rows at a time."""
+"""Quantization of a large matrix, some rows at a time."""
 
 import mlx.core as mx
 from tinyllm_ops import MLX, QuantizedTensor
 
 from tinyllm_qwen.config.quantization import PackedFormat
 
-# On a CPU, MLX packs the float modes with 40 times the memory of the matrix.
+# How many numbers are packed at a time. On a CPU, MLX's float modes need 40 times their memory.
 _NUMBERS = 1 << 20
 
 
 def pack_rows(weight: mx.array, packed: PackedFormat) -> list[mx.array]:
-    """Pack a matrix or a stack of matrices slice by slice. Rows are packed independently.
+    """Pack a matrix `O I` or a stack of matrices `X O I`, some rows at a time.
 
     Returns:
-        Codes, scales, and in affine mode biases, equal to `mx.quantize` of the whole.
+        Codes, scales, and in affine mode biases. They equal the result of `mx.quantize` for the
+        whole tensor, because rows are packed independently.
     """
     columns = weight.shape[-1]
     matrix = weight.reshape(-1, columns)

@@ -1,4 +1,4 @@
-"""A cache of rank 0 that can be trimmed only as far as the caches of all other ranks."""
+"""A cache of rank 0 that refuses to be trimmed further than the caches of the other ranks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tinyllm_qwen.config.qwen import QwenConfig
 
 
 class BoundedCache(KVCache):
-    """A cache that can be trimmed only as far as another rank's `RotatingCache` of `size` tokens.
+    """A cache that can be trimmed only if a `RotatingCache` of `size` tokens can be trimmed too.
 
     Attributes:
-        cache: the keys and values.
-        size: the number of tokens in the smallest ring of the other ranks.
+        cache: the cache that stores the keys and values.
+        size: the number of tokens in the smallest `RotatingCache` of the other ranks.
     """
 
     def __init__(self, cache: KVCache, size: int) -> None:
-        """Bound a cache."""
+        """Wrap a cache."""
         self.cache = cache
         self.size = size
 
@@ -55,11 +55,11 @@ class BoundedCache(KVCache):
         return self.cache.attend(q, k, v, batch, scale, ops)
 
     def can_trim(self, length: int) -> bool:
-        """Return True if every rank can go back to the first `length` tokens."""
+        """Return True if every rank can trim its caches to the first `length` tokens."""
         return self.cache.can_trim(length) and self.offset <= max(self.size, length)
 
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Remove all but the first `length` tokens."""
         if not self.can_trim(length):
             raise ValueError(
                 f"length: expected a prefix that all ranks can go back to, which keep {self.size} "
@@ -79,7 +79,7 @@ def bounded(
     kv_bits: int | None = None,
     max_size: int | None = None,
 ) -> list[KVCache]:
-    """Bound the first cache if other ranks have smaller rings than this rank.
+    """Return the caches, the first as a `BoundedCache` if other ranks have smaller ring buffers.
 
     Args:
         caches: the caches of this rank's layers.
@@ -88,14 +88,14 @@ def bounded(
         max_size: the number of tokens that the caches keep, as in `make_caches`.
     """
     layers = range(config.num_hidden_layers)
-    everywhere = _smallest(make_caches(config, layers, kv_bits=kv_bits, max_size=max_size))
-    here = _smallest(caches)
-    if everywhere is None or (here is not None and here <= everywhere):
+    on_all_ranks = _smallest(make_caches(config, layers, kv_bits=kv_bits, max_size=max_size))
+    on_this_rank = _smallest(caches)
+    if on_all_ranks is None or (on_this_rank is not None and on_this_rank <= on_all_ranks):
         return list(caches)
-    return [BoundedCache(caches[0], everywhere), *caches[1:]]
+    return [BoundedCache(caches[0], on_all_ranks), *caches[1:]]
 
 
 def _smallest(caches: Sequence[KVCache]) -> int | None:
-    """Return the number of tokens in the smallest ring; None if there is no ring."""
+    """Return the size of the smallest rotating cache; None if there is no rotating cache."""
     sizes = (cache.max_size for cache in caches if isinstance(cache, RotatingCache))
     return min(sizes, default=None)

@@ -1,4 +1,4 @@
-"""The command that rank 0 sends to the workers: one forward pass, as a line of JSON."""
+"""The command that rank 0 sends to the workers for a forward pass, as a line of JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from tinyllm_ops import PageTable, Phase
 from tinyllm_qwen.model import Qwen
 
 Output = Literal["hidden", "logits", "best"]
-"""The result of a pass: of `Qwen.hidden`, of `Qwen.__call__` or of `Qwen.best`."""
+"""The result of a pass: of `Qwen.hidden`, of `Qwen.__call__` or of `Qwen.best`, in this order."""
 
 _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "slot_mapping")
 
@@ -45,18 +45,18 @@ class Forward:
     """One forward pass, or a change of the caches if there are no tokens.
 
     Attributes:
-        cache: the number of the caches. A rank that sees a new number makes caches for it.
+        cache: the number of the caches of the pass. A rank makes new caches for a new number.
         spec: the kind of the caches.
-        dropped: numbers of caches to free.
+        dropped: the numbers of caches to free.
         length: the length to which caches of one sequence are trimmed before the pass; None for
             pages.
         copies: source and target of each page to copy before the pass.
-        tokens: ids `B L`. Without tokens, the caches are made and evaluated, and no pass runs.
-        batch: the layout of the pass.
-        output: the result wanted.
-        last: for logits, the number of last positions to score; None for all.
-        rows: for logits and best tokens, the rows to score; None for all.
-        k: for best tokens, the number of tokens.
+        tokens: the ids `B L`. Without tokens, the caches are made and evaluated, and no pass runs.
+        batch: the layout of the pass; None without tokens.
+        output: the kind of the result.
+        last: for "logits", the number of last positions; None for all.
+        rows: for "logits" and "best", the rows; None for all.
+        k: for "best", the number of tokens.
     """
 
     cache: int
@@ -73,12 +73,12 @@ class Forward:
 
 
 def encode(forward: Forward) -> bytes:
-    """Write a command as one line. Fields that have their default value are left out.
+    """Encode a command as one line of JSON. Fields with their default values are left out.
 
     Raises:
-        ValueError: if the positions of the batch are an array and there is no page table.
+        ValueError: if the batch has an array of positions but no page table.
     """
-    # Not `asdict`, which copies every number of a block table: ten times the time of JSON.
+    # `asdict` would copy every number of a block table, which takes ten times as long as JSON.
     content = {
         field.name: getattr(forward, field.name)
         for field in fields(forward)
@@ -94,10 +94,10 @@ def encode(forward: Forward) -> bytes:
 
 
 def decode(line: bytes) -> Forward:
-    """Read a command.
+    """Decode a line of JSON to a command.
 
     Raises:
-        ValueError: if the line is no command of this version.
+        ValueError: if the line is not a command of this version of tinyllm.
     """
     try:
         return _forward(**json.loads(line))
@@ -109,7 +109,7 @@ def decode(line: bytes) -> Forward:
 
 
 def _encoded_batch(batch: Batch) -> dict[str, object]:
-    """Return the fields of a batch that the tokens and the caches do not imply."""
+    """Return the fields of a batch that do not follow from the tokens and the cache spec."""
     if batch.pages is not None:
         return {"phase": batch.phase} | {name: getattr(batch.pages, name) for name in _TABLE}
     positions = batch.positions
@@ -137,8 +137,9 @@ def _forward(
     slot_mapping: Sequence[int] = (),
     **rest: object,
 ) -> Forward:
-    """Make a command from the fields of a line."""
-    # The fields come from JSON: `decode` turns those of another version into an error.
+    """Make a command from the fields of a decoded line."""
+    # The types are not checked, since the fields come from JSON. `decode` reports a TypeError for
+    # fields of another version.
     caches = CacheSpec(**(spec or {}))  # type: ignore[arg-type]
     batch = None
     if tokens and caches.num_pages is None:
@@ -154,5 +155,5 @@ def _forward(
         )
         batch = Batch.paged(table, phase)
     pairs = tuple((source, target) for source, target in copies)
-    # The rest is from JSON as well.
+    # The other fields come from JSON as well.
     return Forward(cache, caches, copies=pairs, tokens=tokens, batch=batch, **rest)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A connection between rank 0 and another rank that detects the loss of either."""
+"""A connection between rank 0 and another rank, on which each detects the loss of the other."""
 
 import contextlib
 import queue
@@ -15,29 +15,30 @@ HEARTBEAT_TIMEOUT = 10.0
 _END = b"end\n"
 
 LossCallback = Callable[[int, str], None]
-"""A function of the number of a lost rank and the description of the loss."""
+"""A function that gets the number of a lost rank and a description of the loss."""
 
 
 class ControlChannel:
-    """Lines of text to and from another rank; empty lines are heartbeats.
+    """A channel that sends lines of text to another rank and receives lines from it.
 
-    A process that has died closes its connection, which is detected at once. A process that hangs,
-    or whose machine is unplugged, stops sending: that is detected after `HEARTBEAT_TIMEOUT`
-    seconds. A rank 0 that ends in good order counts as lost too, if this process is in the middle
-    of a computation that needs it.
+    Empty lines are heartbeats. If the other process dies, the system closes its connection, and the
+    loss is detected at once. If the other process hangs, or its machine is unplugged, heartbeats
+    stop, and the loss is detected after `HEARTBEAT_TIMEOUT` seconds. If rank 0 announces its end,
+    and this process has not ended after that time, rank 0 counts as lost too: this process then
+    waits in a computation that needs rank 0.
 
     Attributes:
-        rank: the number of the other process.
+        rank: the number of the other rank.
     """
 
     def __init__(self, connection: socket.socket, rank: int, on_loss: LossCallback) -> None:
-        """Start to listen and to send heartbeats.
+        """Start the threads that receive lines and send heartbeats.
 
         Args:
-            connection: the connection to the other process. The channel owns it from now on.
-            rank: the number of the other process.
-            on_loss: a callback for the loss of the other process, called from a thread. It is not
-                called after `close`.
+            connection: the connection to the other rank. The channel closes it.
+            rank: the number of the other rank.
+            on_loss: a callback for the loss of the other rank. A thread of the channel calls it,
+                but never after `close`.
         """
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(HEARTBEAT_TIMEOUT)
@@ -52,7 +53,7 @@ class ControlChannel:
             threading.Thread(target=work, name=f"rank {rank}", daemon=True).start()
 
     def send(self, line: bytes) -> None:
-        """Send a line. The listening thread reports a connection that is broken."""
+        """Send a line. A broken connection raises no error: the listening thread reports it."""
         try:
             with self._sending:
                 self._connection.sendall(line)
@@ -60,7 +61,7 @@ class ControlChannel:
             return
 
     def received(self) -> Iterator[bytes]:
-        """Yield the lines of rank 0 as they arrive, until it ends."""
+        """Yield the lines of rank 0 as they arrive, until rank 0 announces its end."""
         while True:
             line = self._lines.get()
             if line is None:
@@ -73,15 +74,15 @@ class ControlChannel:
         return self._ended.is_set()
 
     def ignore_loss(self) -> None:
-        """Stop reporting the loss of the other process, because this process is about to end."""
+        """Stop reporting the loss of the other rank, because this process will end."""
         self._closed.set()
 
     def close(self) -> None:
-        """Close the connection. Rank 0 announces it, so that the other ranks may end too."""
-        self.ignore_loss()  # first: the other process may end at once
+        """Close the connection. On rank 0, announce the end first, so that workers can end too."""
+        self.ignore_loss()  # before the announcement, because the other process may end at once
         if self.rank:
             self.send(_END)
-        with contextlib.suppress(OSError):  # the other process may have closed it already
+        with contextlib.suppress(OSError):  # the other process may have closed the connection
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
@@ -97,7 +98,7 @@ class ControlChannel:
                         break
                     if line != b"\n":
                         self._lines.put(line)
-        except ConnectionResetError:  # the process died with unread lines
+        except ConnectionResetError:  # the other process died before it read all lines
             pass
         except TimeoutError:
             why = f"has given no sign of life for {HEARTBEAT_TIMEOUT:.0f} s"

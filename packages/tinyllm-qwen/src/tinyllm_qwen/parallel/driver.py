@@ -1,4 +1,4 @@
-"""The model of rank 0. All ranks compute each of its passes."""
+"""The driver: the model of rank 0, whose passes all ranks compute together."""
 
 import weakref
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 
 class Driver:
-    """A `LanguageModel` that broadcasts each pass as a `Forward` command and then executes it.
+    """A `LanguageModel` that sends each pass to the workers as a command, and then executes it.
 
-    A pass is computed at once, not lazily when its result is read: see `execute`.
+    The evaluation of a pass starts at once, even if the result is not read: see `execute`.
     """
 
     def __init__(self, model: Qwen, channels: Sequence[ControlChannel]) -> None:
-        """Drive the workers.
+        """Make the driver.
 
         Args:
-            model: the part of the model that rank 0 has.
+            model: rank 0's part of the model.
             channels: the channels to all other ranks.
         """
         self._model = model
@@ -51,7 +51,7 @@ class Driver:
         last: int | None = None,
         rows: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
-        """Score every possible next token on all ranks; see `Qwen`."""
+        """Return the logits of the next token, computed on all ranks; see `Qwen`."""
         check_selection(tokens, last, rows)
         caches = self.make_cache() if caches is None else caches
         batch = following(caches, *tokens.shape) if batch is None else batch
@@ -61,7 +61,7 @@ class Driver:
     def hidden(
         self, tokens: Integer[mx.array, "B L"], batch: Batch, caches: Sequence[LayerCache]
     ) -> Float[mx.array, "B L E"]:
-        """Compute the output of the last layer on all ranks; see `Qwen.hidden`."""
+        """Return the output of the last layer, computed on all ranks; see `Qwen.hidden`."""
         return self._array(self._forward(tokens, batch, caches), caches)
 
     def best(
@@ -73,7 +73,7 @@ class Driver:
         *,
         rows: Sequence[int] | None = None,
     ) -> BestTokens:
-        """Find the k best next tokens on all ranks; see `Qwen.best`."""
+        """Return the k most likely next tokens, computed on all ranks; see `Qwen.best`."""
         check_num_best(k, self.config.vocab_size)
         check_selection(tokens, 1, rows)
         forward = self._forward(tokens, batch, caches)
@@ -84,7 +84,7 @@ class Driver:
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[KVCache]:
-        """Make empty caches for one sequence; the workers make theirs with the first pass."""
+        """Make empty caches for one sequence. Workers make their caches with the first pass."""
         caches = self._model.make_cache(kv_bits=kv_bits, max_size=max_size)
         caches = bounded(caches, self.config, kv_bits=kv_bits, max_size=max_size)
         self._number(caches[0], CacheSpec(kv_bits=kv_bits, max_size=max_size))
@@ -93,7 +93,7 @@ class Driver:
     def make_pages(
         self, count: int, page_size: int, *, kv_bits: int | None = None
     ) -> list[PagedCache]:
-        """Make empty pages for many sequences, on all ranks and in memory."""
+        """Make empty pages for many sequences. All ranks allocate the memory at once."""
         pages = self._model.make_pages(count, page_size, kv_bits=kv_bits)
         spec = CacheSpec(kv_bits=kv_bits, num_pages=count, page_size=page_size)
         self._run(Forward(self._number(pages[0], spec), spec), pages)
@@ -105,7 +105,7 @@ class Driver:
         self._run(Forward(number, spec, copies=pairs), pages)
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
-        """Return the bytes of one page in the process with most bytes; see `Qwen.page_bytes`."""
+        """Return the size of one page in bytes, the largest of all ranks; see `Qwen.page_bytes`."""
         return self._model.page_bytes(page_size, kv_bits=kv_bits)
 
     def weights(self) -> list[Weight]:
@@ -129,7 +129,7 @@ class Driver:
 
     @property
     def norm(self) -> RMSNorm:
-        """The last norm."""
+        """The norm after the last layer."""
         return self._model.norm
 
     @property
@@ -148,18 +148,19 @@ class Driver:
         return self._model.nbytes
 
     def _number(self, cache: LayerCache, spec: CacheSpec) -> int:
-        """Give a number to new caches, of which this is the first."""
+        """Assign a number to new caches. `cache` is the cache of the first layer."""
         number, self._made = self._made, self._made + 1
         self._known[cache] = number, spec
-        # Sent with the next command: a finalizer may run in the middle of one.
+        # The finalizer only notes the number, because it may run while a command is sent. The next
+        # command carries the number to the workers.
         weakref.finalize(cache, self._dropped.append, number).atexit = False
         return number
 
     def _cache_of(self, caches: Sequence[LayerCache]) -> tuple[int, CacheSpec]:
-        """Return the number and the kind of caches.
+        """Return the number and the spec of caches.
 
         Raises:
-            ValueError: if this driver has not made them.
+            ValueError: if this driver has not made the caches.
         """
         known = self._known.get(caches[0]) if caches else None
         if known is None or len(caches) != self.num_layers:
@@ -170,10 +171,12 @@ class Driver:
         return known
 
     def _forward(self, tokens: mx.array, batch: Batch, caches: Sequence[LayerCache]) -> Forward:
-        """Describe a pass. Check everything that could fail after the workers have begun.
+        """Make the command of a pass.
+
+        All checks that could fail happen here, before the workers get the command.
 
         Raises:
-            ValueError: if the driver has not made the caches, or the batch does not suit the caches
+            ValueError: if the driver has not made the caches, or the batch does not fit the caches
                 or the tokens.
         """
         number, spec = self._cache_of(caches)
@@ -205,10 +208,10 @@ class Driver:
         return result
 
     def _run(self, forward: Forward, caches: Sequence[LayerCache]) -> Result:
-        """Broadcast a command and execute it.
+        """Send a command to all workers and execute it.
 
         Raises:
-            RuntimeError: if an earlier pass was interrupted: the workers wait in the middle of it.
+            RuntimeError: if an earlier pass was interrupted, so that the workers still wait in it.
         """
         if not self._in_step:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The execution of one command, the same on every rank."""
+"""The execution of one command, which every rank does in the same way."""
 
 from collections.abc import MutableMapping, Sequence
 
@@ -10,7 +10,7 @@ from tinyllm_qwen.parallel.command import Forward
 from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 Caches = MutableMapping[int, Sequence[LayerCache]]
-"""The caches of this rank by their numbers, one `LayerCache` for each of its layers."""
+"""The caches of this rank by number, each a sequence of one `LayerCache` per layer."""
 
 Result = mx.array | BestTokens | None
 
@@ -18,22 +18,23 @@ Result = mx.array | BestTokens | None
 def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
     """Compute a forward pass with this rank's part of the model.
 
-    The result is computed at once, even if the caller never reads it: the other ranks compute
-    their part in any case, and wait for this one in every all-reduce.
+    The evaluation starts at once, even if the caller never reads the result, because the other
+    ranks compute their parts and wait for this rank in every all-reduce.
 
     Args:
-        model: the part of the model that this rank has.
-        caches: the caches of this rank; new ones are added and dropped ones removed.
+        model: this rank's part of the model.
+        caches: the caches of this rank. New caches are added, and dropped caches are removed.
         forward: the command.
 
     Returns:
-        The output that the command asks for; None if it has no tokens.
+        The result of the kind `forward.output`; None if the command has no tokens.
 
     Raises:
-        ValueError: if a cache cannot be trimmed that far, or the batch does not suit the caches.
+        ValueError: if a cache cannot be trimmed to `forward.length`, or the batch does not fit the
+            caches.
     """
     for number in forward.dropped:
-        caches.pop(number, None)  # caches that were never used have no counterpart here
+        caches.pop(number, None)  # a worker has no caches that were dropped before their first pass
     if forward.cache not in caches:
         caches[forward.cache] = forward.spec.make(model)
     own = caches[forward.cache]
@@ -43,7 +44,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         pages = [cache for cache in own if isinstance(cache, PagedCache)]
         model.copy_pages(pages, forward.copies)
     if forward.batch is None:
-        # Evaluated now, so that a lack of memory for the pages shows before the first request.
+        # Allocate the memory now, so that a lack of memory is reported before the first request.
         mx.eval(_arrays(own))
         return None
     tokens = mx.array([list(row) for row in forward.tokens], dtype=mx.int32)
@@ -66,7 +67,7 @@ def arrays_of(result: Result) -> list[mx.array]:
 
 
 def _trim(caches: Sequence[LayerCache], length: int) -> None:
-    """Trim the tokens that the driver has trimmed."""
+    """Trim the caches to the length of the driver's caches."""
     for cache in caches:
         if isinstance(cache, KVCache) and cache.offset != length:
             cache.trim(length)

@@ -1,4 +1,4 @@
-"""The membership of this process in a group that shares a model."""
+"""One process of a group that shares a model: how it joins, loads its part, and leaves."""
 
 import faulthandler
 import os
@@ -27,29 +27,30 @@ from tinyllm_qwen.text.tokenizer import Tokenizer
 JOIN_TIMEOUT = 60
 """Seconds that a rank waits for the other ranks before it gives up."""
 
-_RING_PATIENCE = 15
-"""Seconds after which MLX's ring gives up a neighbor that does not listen yet."""
+_RING_TIMEOUT = 15
+"""Seconds after which MLX's ring backend stops trying to connect to the next rank."""
 
 LOSS_TIMEOUT = 2.0
 """Timeout, in seconds, for the control channels to report a lost rank after a failed all-reduce."""
 
-# Set by mlx.launch (or by hand), by Open MPI and by MPICH.
+# Variables with the rank of a process: of mlx.launch (or set by hand), Open MPI and MPICH.
 _RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def is_launched() -> bool:
-    """Return True if a launcher has started this process as one of several."""
+    """Return True if a launcher has started this process as one of several ranks."""
     return any(os.environ.get(name) for name in _RANK_VARIABLES)
 
 
 def launched_split(text: str) -> Split:
-    """Parse the split of a model among the processes that a launcher has started.
+    """Parse the option `--split` of a program that may be one of several ranks.
 
     Args:
-        text: the text that a user types; see `Split.parse`.
+        text: the value of the option; see `Split.parse`.
 
     Raises:
-        ValueError: if the text is not valid, or this process is not one of several.
+        ValueError: if the text is not valid, or the process is single and the split is not by
+            heads.
     """
     split = Split.parse(text)
     if split != HEADS and not is_launched():
@@ -62,13 +63,14 @@ def launched_split(text: str) -> Split:
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a group, with its control channels. Leaving the context closes them.
+    """This process as one rank of a group: a context manager that closes the control channels.
 
     Attributes:
-        group: all ranks.
+        group: the MLX group of all ranks.
         ranks: the communicator of the group.
-        channels: the channels: on rank 0 to all other ranks, on every other rank to rank 0.
-        split: the division of the model among the ranks.
+        channels: on rank 0, the channels to all other ranks; on another rank, the one channel to
+            rank 0.
+        split: the division of the model between the ranks.
     """
 
     group: mx.distributed.Group
@@ -78,24 +80,26 @@ class Member:
 
     @classmethod
     def join(cls, on_loss: LossCallback, split: Split = HEADS) -> "Member | None":
-        """Join the other ranks.
+        """Join the group of ranks that the environment variables describe.
 
-        If they do not join within `JOIN_TIMEOUT` seconds, this process ends with exit code 1.
+        If the other ranks do not join within `JOIN_TIMEOUT` seconds, this process ends with exit
+        code 1.
 
         Args:
             on_loss: a callback for the loss of a rank; see `ControlChannel`.
-            split: the division of the models that the ranks load.
+            split: the division of the model between the ranks.
 
         Returns:
-            None if this process is the only one.
+            The member, or None if this process is the only rank.
 
         Raises:
-            RuntimeError: if the group that the environment describes cannot be made.
+            RuntimeError: if the group cannot be made.
         """
         hosts = os.environ.get("MLX_HOSTFILE")
         if hosts and Path(hosts).is_file() and not Path(hosts).read_text().strip():
-            return None  # mlx.launch gives an empty hostfile to the only process that it starts
-        # MLX waits without releasing the GIL, so that no Python thread could enforce the timeout.
+            return None  # mlx.launch passes an empty hostfile if it starts only one process
+        # MLX waits without releasing the GIL, so no Python thread could enforce the timeout.
+        # faulthandler ends the process from a C thread.
         with Path(os.devnull).open("w") as nowhere:
             faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=nowhere)
             try:
@@ -122,26 +126,28 @@ class Member:
         progress: Progress | None = None,
         compare_progress: Progress | None = None,
     ) -> tuple[Qwen, Tokenizer]:
-        """Load this rank's part of a model. All ranks must call this at about the same time.
+        """Load this rank's part of a model. All ranks must call this method at the same time.
 
-        The ranks compare all bytes of their weight files, unless they read the same files of one
-        machine.
+        The ranks compare all bytes of their weight files, except ranks that read the same files on
+        one machine.
 
         Args:
             path_or_repo: the checkpoint, as in `tinyllm_qwen.load`.
             ops: the implementation of the maths, or a `Backend`.
             dtype: the dtype of the floating weights, as in `tinyllm_qwen.load`.
             revision: the branch, tag or commit of a repository.
-            progress: a callback with the bytes of this rank's part read so far and in all.
-            compare_progress: a callback with the bytes compared so far and in all, if the
-                comparison takes longer than the loading.
+            progress: a callback with the number of bytes of this rank's part read so far, and of
+                all its bytes.
+            compare_progress: a callback with the number of bytes compared so far, and of all bytes.
+                It is called only if the comparison takes longer than the loading.
 
         Returns:
-            The part, for `drive` on rank 0 and `work` on the other ranks; and the tokenizer.
+            The tokenizer, and this rank's part of the model. Pass the part to `drive` on rank 0,
+            and to `work` on the other ranks.
 
         Raises:
-            CheckpointError, HubError: as `tinyllm_qwen.load`.
-            ValueError: as `tinyllm_qwen.load`, or if another rank loads a different model.
+            CheckpointError, HubError: as in `tinyllm_qwen.load`.
+            ValueError: as in `tinyllm_qwen.load`, or if another rank loads a different model.
         """
         folder = resolve(path_or_repo, revision)
         with comparison(self.ranks, folder) as weights:
@@ -159,19 +165,19 @@ class Member:
         return model, tokenizer
 
     def drive(self, model: Qwen) -> Driver:
-        """Make the model of rank 0. All ranks compute its passes."""
+        """Make the model of rank 0, whose passes all ranks compute together."""
         return Driver(model, self.channels)
 
     def work(self, model: Qwen) -> None:
-        """Execute the commands of rank 0 until there are no more; see `work`."""
+        """Execute the commands of rank 0 until rank 0 ends; see `parallel.worker.work`."""
         (channel,) = self.channels
         work(model, channel.received())
 
     def await_loss(self) -> None:
-        """After a failed computation, wait until a control channel has reported a lost rank.
+        """Wait until a control channel can have reported a lost rank, after a failed computation.
 
-        An all-reduce without one of its ranks fails at once, but does not report the lost rank.
-        The channel to that rank does, as soon as the system schedules its thread.
+        If a rank is lost, an all-reduce fails at once, but does not name the lost rank. The control
+        channel to that rank names it as soon as the system schedules the channel's thread.
         """
         time.sleep(LOSS_TIMEOUT)
 
@@ -182,18 +188,18 @@ class Member:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
     ) -> None:
-        """Announce the end of this process, once its part of running computations is done.
+        """Finish this rank's part of running computations, and close the channels.
 
         Raises:
-            RuntimeError: if rank 0 has ended in good order, instead of an error that only reports
-                the loss of rank 0.
+            RuntimeError: if a computation has failed because rank 0 ended without an error. The
+                message says so, and the failure is the cause.
         """
         failed = isinstance(error, RuntimeError)
         if failed:
             self.await_loss()
         elif isinstance(error, Exception):
-            # Other ranks may fail for the same reason: they should report the reason and not the
-            # end of this process.
+            # Other ranks may fail for the same reason. Give them time to report that reason before
+            # they notice the end of this process.
             for channel in self.channels:
                 channel.ignore_loss()
             time.sleep(LOSS_TIMEOUT)
@@ -206,15 +212,15 @@ class Member:
 
 
 def _described_group() -> mx.distributed.Group:
-    """Join the group that the environment describes.
+    """Join the group that the environment variables describe.
 
-    Joining is tried again, because starting ranks by hand on several machines may take longer than
-    MLX's ring waits.
+    If MLX's ring backend cannot connect, the function tries again, because starting ranks by hand
+    on several machines may take longer than MLX waits.
 
     Raises:
         RuntimeError: if the group cannot be made.
     """
-    until = time.monotonic() + JOIN_TIMEOUT - _RING_PATIENCE
+    until = time.monotonic() + JOIN_TIMEOUT - _RING_TIMEOUT
     while True:
         try:
             return mx.distributed.init(strict=True)

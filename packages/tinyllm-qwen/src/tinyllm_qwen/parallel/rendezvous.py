@@ -1,4 +1,4 @@
-"""The control channels of a group: rank 0 and the other ranks find each other."""
+"""The rendezvous of a group, in which rank 0 opens a control channel to each other rank."""
 
 import hmac
 import json
@@ -14,14 +14,15 @@ from tinyllm_layers import Communicator
 from tinyllm_qwen.parallel.control_channel import HEARTBEAT_TIMEOUT, ControlChannel, LossCallback
 
 _MESSAGE_BYTES = 512
-"""Bytes of a text that is exchanged through the group."""
+"""The length of a text that ranks exchange through the group, padded with zeros."""
 
 
 def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
     """Connect rank 0 to each of the other ranks.
 
-    Rank 0 listens at the address that the launcher names (TINYLLM_LEADER names another one). It
-    sends the port and a password through the group, which only the ranks can read.
+    Rank 0 listens at the address of the environment variable TINYLLM_LEADER, or else at the address
+    that the launcher has set. It sends address, port and a password through the group, which only
+    the ranks can read.
 
     Args:
         ranks: the group.
@@ -32,7 +33,7 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
         rank 0.
 
     Raises:
-        OSError: if the address is not one of this machine, or cannot be reached.
+        OSError: if rank 0 cannot listen at the address, or another rank cannot reach it.
     """
     if ranks.rank:
         host, port, password = json.loads(_broadcast(ranks, ""))
@@ -61,10 +62,10 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
 
 
 def agree(ranks: Communicator, fact: str) -> None:
-    """Check that all ranks state the same fact.
+    """Check that all ranks call this function with equal texts.
 
     Raises:
-        ValueError: on every rank, if two ranks state different facts.
+        ValueError: on every rank, if two texts differ.
     """
     first, *others = [_text(codes) for codes in ranks.all_gather(_codes(fact))]
     for rank, other in enumerate(others, start=1):
@@ -76,12 +77,12 @@ def agree(ranks: Communicator, fact: str) -> None:
 
 
 def _broadcast(ranks: Communicator, text: str) -> str:
-    """Return the text of the rank with a text that is not empty."""
+    """Return the text of rank 0 on every rank. The texts of the other ranks must be empty."""
     return _text(ranks.all_reduce(_codes(text)))
 
 
 def _codes(text: str) -> mx.array:
-    """Write a text as numbers of a fixed length."""
+    """Encode a text as an array of `_MESSAGE_BYTES` numbers."""
     codes = list(text.encode()[:_MESSAGE_BYTES])
     return mx.array(codes + [0] * (_MESSAGE_BYTES - len(codes)), dtype=mx.int32)
 
@@ -94,7 +95,8 @@ def _text(codes: mx.array) -> str:
 def _own_host() -> str:
     """Return the address at which other ranks reach this machine.
 
-    It is the address that a launcher gives to MLX's backends, or the name of the machine.
+    Without TINYLLM_LEADER, the result is the address that a launcher has set for a backend of MLX,
+    or else the name of the machine.
     """
     named = os.environ.get("TINYLLM_LEADER")
     if named:
@@ -110,7 +112,7 @@ def _own_host() -> str:
 
 
 def _unreachable(problem: str, error: OSError) -> OSError:
-    """Return an error with a remedy."""
+    """Return the error for a failed connection, with a remedy."""
     return OSError(
         f"{problem} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an "
         "address of its machine that the others reach"
@@ -118,7 +120,7 @@ def _unreachable(problem: str, error: OSError) -> OSError:
 
 
 def _rank_of(connection: socket.socket, password: str) -> int | None:
-    """Read the rank of a new connection; None if it does not know the password."""
+    """Read the rank from a new connection; None if its password is wrong."""
     connection.settimeout(HEARTBEAT_TIMEOUT)
     try:
         with connection.makefile("rb") as lines:

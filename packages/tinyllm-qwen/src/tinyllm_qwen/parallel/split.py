@@ -1,16 +1,16 @@
-"""The division of a model among processes, as a user asks for it."""
+"""The division of a model between processes, as the option `--split` requests it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The part of a model's decoder layers that each rank has.
+    """The division of the decoder layers of a model between ranks.
 
     Attributes:
-        by_layers: True if each rank has whole layers (pipeline parallelism), False if it has heads
-            and columns of all layers (tensor parallelism).
-        layers: layers of each rank; empty to divide them evenly.
+        by_layers: True if each rank has whole layers (pipeline parallelism), False if it has some
+            heads and columns of every layer (tensor parallelism).
+        layers: the number of layers of each rank; empty to divide the layers evenly.
     """
 
     by_layers: bool = False
@@ -18,10 +18,10 @@ class Split:
 
     @classmethod
     def parse(cls, text: str) -> "Split":
-        """Parse `heads`, `layers`, or numbers of layers such as `20,8`.
+        """Parse "heads", "layers", or the number of layers of each rank, such as "20,8".
 
         Raises:
-            ValueError: if the text is none of these.
+            ValueError: if the text has another form.
         """
         if text in ("heads", "layers"):
             return cls(by_layers=text == "layers")

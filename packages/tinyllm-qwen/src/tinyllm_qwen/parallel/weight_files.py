@@ -1,4 +1,4 @@
-"""The check that all ranks load the same weights, to the last byte."""
+"""The check that the weight files of all ranks have the same bytes."""
 
 import socket
 import time
@@ -27,13 +27,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @contextmanager
 def comparison(ranks: Communicator, folder: Path) -> Iterator["WeightComparison"]:
-    """Compare the weight files of all ranks while the context loads the model.
+    """Compare the weight files of all ranks, while the body of the context loads the model.
 
-    Ranks on one machine that read the same files need no comparison. Otherwise one rank for each
-    copy of the files reads all of it, in a thread.
+    Ranks on one machine that read the same files need no comparison. If there are several copies of
+    the files, one rank for each copy reads the whole copy, in a thread.
 
     Args:
-        ranks: all ranks; each has to enter the context.
+        ranks: all ranks. Each rank must enter the context.
         folder: the checkpoint of this rank.
 
     Raises:
@@ -41,7 +41,7 @@ def comparison(ranks: Communicator, folder: Path) -> Iterator["WeightComparison"
     """
     files = find_shards(folder)
     identities = _exchanged(ranks, _identity(files))
-    # Ranks with the same identity read the same files: the first of them reads for all.
+    # Ranks with the same identity read the same files. The first rank of each identity reads them.
     readers = [identities.index(identity) for identity in identities]
     work = WeightComparison(ranks, files, readers)
     with ThreadPoolExecutor(1, "weight digest") as executor:
@@ -60,10 +60,10 @@ class WeightComparison:
     Attributes:
         ranks: all ranks.
         files: the weight files of this rank.
-        readers: for each rank the rank that reads its files.
-        digests: the digest of each file, in progress; None if another rank reads the same files.
-        cancelled: set to end the reading thread.
-        bytes_read: bytes of the files read so far.
+        readers: for each rank, the number of the rank that reads its files.
+        digests: the digests of the files, which a thread computes; None if this rank does not read.
+        cancelled: an event that ends the reading thread.
+        bytes_read: the number of bytes read so far.
     """
 
     ranks: Communicator
@@ -77,11 +77,13 @@ class WeightComparison:
         """Wait for the digests of all ranks and compare them.
 
         Args:
-            progress: a callback with the bytes read so far and in all while this rank reads.
+            progress: a callback with the number of bytes read so far, and of all bytes. It is
+                called while this rank still reads.
 
         Raises:
             CheckpointError: if a file cannot be read.
-            ValueError: on every rank, naming the file, if two ranks have different bytes.
+            ValueError: on every rank, if two ranks have different bytes. The message names the
+                file.
         """
         if not any(self.readers):
             return
@@ -98,11 +100,11 @@ class WeightComparison:
         found = _exchanged(self.ranks, b"".join(digests))
         for rank, reader in enumerate(self.readers):
             for at, name in enumerate(names):
-                part = slice(at * _DIGEST_BYTES, (at + 1) * _DIGEST_BYTES)
-                if found[reader][part] != found[0][part]:
+                span = slice(at * _DIGEST_BYTES, (at + 1) * _DIGEST_BYTES)
+                if found[reader][span] != found[0][span]:
                     raise ValueError(
                         f"{name}: ranks 0 and {rank} have different bytes in this file (blake2b "
-                        f"{found[0][part].hex()} and {found[reader][part].hex()}): start all "
+                        f"{found[0][span].hex()} and {found[reader][span].hex()}): start all "
                         "ranks with the same files"
                     )
 
@@ -112,14 +114,14 @@ class WeightComparison:
         Raises:
             CheckpointError: if a file cannot be read.
         """
-        room = bytearray(_CHUNK_BYTES)
+        buffer = bytearray(_CHUNK_BYTES)
         digests = []
         for path in self.files:
             digest = blake2b(digest_size=_DIGEST_BYTES)
             try:
                 with path.open("rb", buffering=0) as file:
-                    while (count := file.readinto(room)) and not self.cancelled.is_set():
-                        digest.update(memoryview(room)[:count])
+                    while (count := file.readinto(buffer)) and not self.cancelled.is_set():
+                        digest.update(memoryview(buffer)[:count])
                         self.bytes_read += count
             except OSError as error:
                 raise unreadable(path, error) from error
@@ -128,27 +130,30 @@ class WeightComparison:
 
 
 def _identity(files: Sequence[Path]) -> bytes:
-    """Return a digest of the machine and of the files' places on its disks, not of their bytes."""
+    """Return a digest of the machine, and of names, inodes, sizes and times of the files.
+
+    The bytes of the files are not read.
+    """
     digest = blake2b(_machine().encode(), digest_size=_DIGEST_BYTES)
     for path in files:
         try:
             status = path.stat()
         except OSError as error:
             raise unreadable(path, error) from error
-        place = (path.name, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        digest.update(repr(place).encode())
+        identity = (path.name, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        digest.update(repr(identity).encode())
     return digest.digest()
 
 
 def _machine() -> str:
-    """Return a text unique to this machine: the id of the boot, or name and network address."""
+    """Return a text unique to this machine: the boot id of Linux, or name and network address."""
     try:
         return _BOOT_ID.read_text()
-    except OSError:  # only Linux has it
+    except OSError:  # not Linux
         return f"{socket.gethostname()} {uuid.getnode()}"
 
 
 def _exchanged(ranks: Communicator, data: bytes) -> list[bytes]:
-    """Return the data of all ranks by rank. The data must be equally long."""
+    """Return the data of all ranks, by rank. The data of all ranks must have one length."""
     rows = ranks.all_gather(mx.array(list(data), dtype=mx.int32))
     return [bytes(cast(list[int], row.tolist())) for row in rows]

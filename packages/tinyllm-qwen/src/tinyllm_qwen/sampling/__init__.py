@@ -1,1 +1,1 @@
-"""Sampling: the choice of the next token from the logits."""
+"""Sampling, which chooses the next token from the logits."""

@@ -1,4 +1,4 @@
-"""The likeliest tokens of a model, without the scores of all other tokens."""
+"""The most likely tokens with their scores, gathered from processes that share a vocabulary."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from tinyllm_ops import OpSet
 
 @dataclass(frozen=True)
 class BestTokens:
-    """N tokens with their scores, the best tokens of the vocabulary among them.
+    """N tokens with their scores, which include the k best tokens of the vocabulary.
 
     Attributes:
-        tokens: ids; the best tokens of each rank in order, by rank.
-        scores: their logits.
-        log_total: log sum exp of the scores of the whole vocabulary, to normalize them.
+        tokens: the ids: the k best tokens of rank 0, then the k best tokens of rank 1, and so on.
+        scores: the logits of these tokens.
+        log_total: log sum exp of the logits of the whole vocabulary, to normalize the scores.
     """
 
     tokens: Int32[mx.array, "*batch N"]
@@ -26,11 +26,17 @@ class BestTokens:
     def of(
         cls, scores: Float[mx.array, "*batch V"], k: int, first: int, ops: OpSet
     ) -> "BestTokens":
-        """Find the k best tokens of the part of the vocabulary that begins with id `first`.
+        """Find the k best tokens of a process.
 
-        Among tokens that tie for the best place the first token is taken.
+        If k is 1 and several tokens have the best score, the token with the lowest id is taken.
+
+        Args:
+            scores: the logits of the tokens of this process.
+            k: the number of tokens.
+            first: the id of the first token of this process.
+            ops: the implementation of argmax, top-k and log-probability.
         """
-        if k == 1:  # of equal scores `argmax` takes the first, `top_k` any
+        if k == 1:  # of equal scores `argmax` takes the first, but `top_k` any
             found = ops.argmax(scores)[..., None]
             best = mx.take_along_axis(scores, found, axis=-1)
         else:
@@ -39,17 +45,20 @@ class BestTokens:
         log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
         return cls(found + first, best, log_total)
 
-    def at(self, *place: int | slice | mx.array) -> "BestTokens":
-        """Return the best tokens of one position, or of several."""
-        return BestTokens(self.tokens[place], self.scores[place], self.log_total[place])
+    def at(self, *index: int | slice | mx.array) -> "BestTokens":
+        """Return the best tokens at an index of the axes `*batch`."""
+        return BestTokens(self.tokens[index], self.scores[index], self.log_total[index])
 
     def packed(self) -> Float32[mx.array, "*batch packed"]:
-        """Return all fields as one array, for one message instead of three; ids by their bits."""
+        """Return all fields as one array, for one all-gather instead of three.
+
+        Ids are reinterpreted as float32, bit by bit.
+        """
         tokens = self.tokens.view(mx.float32)
         return mx.concatenate([self.scores, tokens, self.log_total[..., None]], axis=-1)
 
     def gathered(self, communicator: Communicator) -> "BestTokens":
-        """Gather the best tokens of all processes, each of which has a part of the vocabulary."""
+        """Return the best tokens of all processes, of which each has a part of the vocabulary."""
         if communicator.size == 1:
             return self
         packed = communicator.all_gather(self.packed())
@@ -66,6 +75,6 @@ class BestTokens:
 
 
 def check_num_best(k: int, vocab_size: int) -> None:
-    """Raise ValueError unless k is a number of tokens of the vocabulary."""
+    """Raise ValueError unless k is in 1..V."""
     if not 1 <= k <= vocab_size:
         raise ValueError(f"k: expected 1 to {vocab_size}, got {k}")

@@ -1,4 +1,4 @@
-"""The tokens to draw from, and the filters that reduce them."""
+"""The candidates for the next token, and filters that remove candidates."""
 
 import math
 from collections.abc import Sequence
@@ -9,50 +9,54 @@ from jaxtyping import Float, Int, Integer, UInt32
 from tinyllm_ops import REFERENCE, OpSet
 
 _SMALLEST_P = 1e-30
-"""The least top-p. It keeps only the best token; a smaller p is 0 in float32 and keeps none."""
+"""The lower limit of top-p, which keeps only the best token. A smaller p could become 0 in float32,
+which would keep no token."""
 
 PerRow = float | Sequence[float]
-"""A setting: one number for all rows, or one number a row of `R N`."""
+"""A setting of a filter: one number for all R rows, or one number per row."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """N tokens and their scores, in any order; logits until `tempered` divides them.
+    """N tokens and their scores, in any order. Scores are logits, until `tempered` divides them.
 
-    Each filter returns new candidates: fewer of them, or some with the score -inf, which is never
-    drawn. Every filter keeps a best token, and none reads a value back from the device. A filter
-    that needs the ranking sorts the candidates that it is given, so that top-k first makes top-p
-    cheap: a full sort of Qwen's 151,936 scores takes longer on a CPU than a small model's token.
+    Each filter returns new candidates: fewer candidates, or candidates of which some have the score
+    -inf and are never drawn. Every filter keeps a best token. No filter waits for the device. A
+    filter that needs a ranking sorts its candidates, so top-k before top-p makes top-p cheap: on a
+    CPU, a sort of Qwen's 151,936 scores takes longer than one token of a small model.
 
-    Rows are filtered and drawn from independently: each gets the bits that it gets alone.
+    Rows are independent. The result of a row has the same bits whatever the other rows are.
 
     Attributes:
-        tokens: the ids; None if they are 0 to N - 1.
-        scores: their scores.
+        tokens: the ids; None for the ids 0 to N - 1.
+        scores: the score of each token.
     """
 
     tokens: Int[mx.array, "*batch N"] | None
     scores: Float[mx.array, "*batch N"]
 
     def top_k(self, k: int, ops: OpSet = REFERENCE) -> "Candidates":
-        """Keep the k best candidates; all if k exceeds their number.
+        """Keep the k best candidates, or all candidates if there are fewer than k.
 
-        Among scores that tie for the last place the OpSet chooses, so that exactly k remain.
-        (vLLM keeps every token of the tie.)
+        If several scores equal the k-th best score, `ops` decides which candidates are kept, so
+        that exactly k remain. (vLLM keeps all candidates with that score.)
         """
         if k >= self.scores.shape[-1]:
             return self
-        scores, places = ops.top_k(self.scores, k)
-        return Candidates(self._tokens_at(places), scores)
+        scores, indices = ops.top_k(self.scores, k)
+        return Candidates(self._tokens_at(indices), scores)
 
     def tempered(self, temperature: PerRow) -> "Candidates":
-        """Divide the scores, in float32: exp(s / t) is flatter than exp(s) where t is above 1."""
+        """Divide the scores by the temperature, in float32.
+
+        A temperature above 1 makes the distribution flatter.
+        """
         return Candidates(self.tokens, self.scores.astype(mx.float32) / _column(temperature))
 
     def min_p(self, p: PerRow) -> "Candidates":
-        """Keep the tokens at least p times as likely as the best one (arXiv:2407.01082).
+        """Keep the tokens at least p times as likely as the best token (arXiv:2407.01082).
 
-        exp(s) >= p exp(max s) is compared as s >= max s + log p: no softmax is needed.
+        The condition exp(s) >= p exp(max s) is computed as s >= max s + log p, without a softmax.
         """
         if not any(_numbers(p)):
             return self
@@ -63,16 +67,17 @@ class Candidates:
     def top_p(self, p: PerRow) -> "Candidates":
         """Keep the smallest set of best tokens whose probability reaches p (arXiv:1904.09751).
 
-        A token stays if the tokens ranked above it hold less than p: the token that crosses p is
-        kept, and so is the best one, however small p is. The result is ranked, best last. All
-        rows are left as they are if p is 1 in all of them.
+        A token is kept if the sum of the probabilities of all better tokens is less than p. So the
+        token at which the sum reaches p is kept, and the best token is kept for any p. The result
+        is sorted by score, the best token last. If p is 1 in all rows, the candidates are returned
+        unchanged.
         """
         if all(number == 1 for number in _numbers(p)):
             return self
         ranking = mx.argsort(self.scores, axis=-1)
         scores = mx.take_along_axis(self.scores, ranking, axis=-1)
-        # Summed from the smallest up: downward, a float32 sum near 1 swallows the small terms of
-        # a large vocabulary and is off by 6e-4 at V = 151,936; upward, by 3e-7.
+        # Sum from the smallest term up. A float32 sum that starts with the largest term loses the
+        # small terms of a large vocabulary: at V = 151,936 its error is 6e-4 instead of 3e-7.
         mass = mx.cumsum(mx.exp(scores - scores.max(axis=-1, keepdims=True)), axis=-1)
         mass_above = (mass[..., -1:] - mass) / mass[..., -1:]
         most = [max(number, _SMALLEST_P) for number in _numbers(p)]
@@ -80,22 +85,22 @@ class Candidates:
         return Candidates(self._tokens_at(ranking), mx.where(keep, scores, -math.inf))
 
     def draw(self, keys: UInt32[mx.array, "*batch 2"]) -> Int[mx.array, "*batch"]:
-        """Draw one token of each row with probability softmax(scores), from the row's own key."""
+        """Draw one token of each row with probability softmax(scores), with the key of the row."""
         if self.scores.ndim == 1:
-            place = mx.random.categorical(self.scores, key=keys)
+            index = mx.random.categorical(self.scores, key=keys)
         else:
-            place = _categorical(self.scores, keys)
-        return self._tokens_at(place[..., None])[..., 0]
+            index = _categorical(self.scores, keys)
+        return self._tokens_at(index[..., None])[..., 0]
 
-    def _tokens_at(self, places: Integer[mx.array, "*batch K"]) -> Int[mx.array, "*batch K"]:
+    def _tokens_at(self, indices: Integer[mx.array, "*batch K"]) -> Int[mx.array, "*batch K"]:
         if self.tokens is None:
-            return places.astype(mx.int32)
-        return mx.take_along_axis(self.tokens, places, axis=-1)
+            return indices.astype(mx.int32)
+        return mx.take_along_axis(self.tokens, indices, axis=-1)
 
 
 @mx.vmap
 def _categorical(scores: mx.array, key: mx.array) -> mx.array:
-    """Draw an index from each row `N`, with the random numbers of the row's own key."""
+    """Draw an index from the N scores of a row, with the key of the row."""
     return mx.random.categorical(scores, key=key)
 
 
@@ -108,7 +113,7 @@ def _numbers(setting: PerRow) -> Sequence[float]:
 
 
 def _column(setting: PerRow) -> float | Float[mx.array, "R 1"]:
-    """Return the setting in a form that broadcasts over the candidates of a row."""
+    """Return the setting in a shape that broadcasts over the candidates of each row."""
     if isinstance(setting, Sequence):
         return mx.array(list(setting), dtype=mx.float32)[:, None]
     return setting

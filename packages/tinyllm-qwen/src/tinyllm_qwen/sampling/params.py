@@ -1,11 +1,12 @@
-"""The sampling settings of a request, checked once."""
+"""The sampling parameters of a request, checked by their constructor."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _GREEDY_BELOW = 1e-5
-"""Lower temperatures are greedy, as in vLLM, because scores divided by them overflow float32."""
+"""The temperature below which decoding is greedy, as in vLLM, because scores divided by a smaller
+number may overflow float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,20 +14,22 @@ class SamplingParams:
     """Settings of the sampler. The defaults are greedy decoding without penalties.
 
     Attributes:
-        temperature: the divisor of the scores; 0 (anything under 1e-5) takes the best token.
-        top_k: the number of best tokens to draw from; 0 is off.
-        top_p: the probability mass of the best tokens to draw from; 1 is off.
-        min_p: the least probability of a token to draw, relative to the best token; 0 is off.
-        repetition_penalty: the divisor of positive scores, and the factor of negative scores, of
-            tokens in the prompt or the output (CTRL, arXiv:1909.05858); 1 is off.
-        presence_penalty: the number subtracted from the score of a token in the output.
+        temperature: the divisor of the scores. 0, or any number below 1e-5, is greedy decoding.
+        top_k: the number of best tokens to draw from; 0 for no limit.
+        top_p: the probability mass of the best tokens to draw from; 1 for no limit.
+        min_p: the least probability of a token to draw, relative to the best token; 0 for no limit.
+        repetition_penalty: applies to tokens in the prompt or the output. Positive scores are
+            divided by the penalty, negative scores are multiplied (CTRL, arXiv:1909.05858). 1 has
+            no effect.
+        presence_penalty: the number subtracted once from the score of each token in the output.
         frequency_penalty: the number subtracted for each occurrence of a token in the output.
-        logit_bias: the numbers added to the scores of single tokens, by id; -inf bans a token.
-        seed: the seed of the draws; the same seed gives the same tokens. None takes fresh entropy.
-        top_logprobs: the number of likeliest tokens to report beside the chosen token.
+        logit_bias: numbers added to the scores of single tokens, by id; -inf bans a token.
+        seed: the seed of the random numbers. Equal seeds give equal tokens. None draws a random
+            seed.
+        top_logprobs: the number of most likely tokens to report with each chosen token.
 
     Raises:
-        ValueError: if a setting is out of its range, or NaN.
+        ValueError: if a setting is NaN or out of range.
     """
 
     temperature: float = 0.0
@@ -36,14 +39,14 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    # A dict has no hash; equal parameters still hash equal without it.
+    # A dict has no hash, so the field is left out of the hash. Equal parameters still hash equal.
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     seed: int | None = None
     top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         """Check every range."""
-        # Every comparison with NaN is false, so that NaN fails each of these.
+        # Every comparison with NaN is false, so NaN fails each of these checks.
         _require("temperature", self.temperature, "in [0, inf)", 0 <= self.temperature < math.inf)
         _require("top_k", self.top_k, "in [0, inf)", self.top_k >= 0)
         _require("top_p", self.top_p, "in (0, 1]", 0 < self.top_p <= 1)
@@ -60,17 +63,17 @@ class SamplingParams:
         for token, bias in self.logit_bias.items():
             _require("logit_bias", token, "in [0, vocabulary size)", token >= 0)
             _require(f"logit_bias[{token}]", bias, "in [-inf, inf)", bias < math.inf)
-        # A copy: the caller's own mapping may change, these parameters may not.
+        # Copy the mapping, because the caller may change the original.
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
 
     @property
     def is_greedy(self) -> bool:
-        """True if the best token is taken and nothing is drawn."""
+        """True for greedy decoding, which takes the best token without random numbers."""
         return self.temperature < _GREEDY_BELOW
 
     @property
     def has_penalties(self) -> bool:
-        """True if a token's score depends on the tokens before it."""
+        """True if the score of a token depends on the tokens before it."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return penalties != (1, 0, 0)
 

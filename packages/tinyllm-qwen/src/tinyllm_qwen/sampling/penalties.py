@@ -1,4 +1,4 @@
-"""Scores lowered for tokens that have been seen: repetition, presence, frequency."""
+"""Penalties, which lower the scores of tokens that have occurred before."""
 
 import mlx.core as mx
 from jaxtyping import Float, Int, Integer
@@ -7,19 +7,24 @@ from tinyllm_qwen.sampling.params import SamplingParams
 
 
 class Penalties:
-    """The tokens that one sequence contains so far, and the penalties for repeating them.
+    """The penalties of one sequence, and counts of the tokens that it contains so far.
 
-    Repetition looks at the prompt and the output, presence and frequency at the output alone,
-    and repetition comes first, as in vLLM (`apply_penalties` in
-    vllm/model_executor/layers/utils.py; OpenAI defines the latter two). mlx-lm instead looks back
-    over the last 20 tokens, prompt or output, for all three.
+    The repetition penalty comes first, and applies to tokens of the prompt and the output. The
+    presence and frequency penalties apply to tokens of the output. vLLM does the same
+    (`apply_penalties` in vllm/model_executor/layers/utils.py; OpenAI defines the latter two
+    penalties). In mlx-lm, all three penalties apply to the last 20 tokens of prompt and output.
 
-    The tokens are counted in one array of length V each for prompt and output, kept on the device:
-    `record` adds to the graph of a token that has perhaps not been computed yet.
+    Tokens are counted in two arrays of length V on the device, for prompt and output. `record` only
+    adds to the graph, so that a token can be recorded before it is computed.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int) -> None:
-        """Start without tokens, for a vocabulary of V."""
+        """Start an empty sequence.
+
+        Args:
+            params: the settings, of which the three penalties are used.
+            vocab_size: V.
+        """
         self._repetition = params.repetition_penalty
         self._presence = params.presence_penalty
         self._frequency = params.frequency_penalty
@@ -27,7 +32,7 @@ class Penalties:
         self.start(mx.zeros((0,), dtype=mx.int32))
 
     def start(self, prompt: Integer[mx.array, "L"]) -> None:
-        """Forget the last sequence, and begin a new one after `prompt`, with ids below V."""
+        """Start a new sequence with the token ids `prompt`, all below V."""
         in_prompt = mx.zeros((self._vocab_size,), dtype=mx.bool_)
         in_prompt[prompt] = True
         self._in_prompt = in_prompt
@@ -39,11 +44,11 @@ class Penalties:
         in_output = self._output_counts > 0
         if self._repetition != 1:
             seen = self._in_prompt | in_output
-            # Both branches lower the score: division alone would raise a negative one.
+            # Both branches lower the score. Division would raise a negative score.
             lowered = mx.where(scores > 0, scores / self._repetition, scores * self._repetition)
             scores = mx.where(seen, lowered, scores)
         return scores - self._frequency * self._output_counts - self._presence * in_output
 
     def record(self, token: Int[mx.array, ""]) -> None:
-        """Count one token of output, computed or not."""
+        """Count one token of the output. The token may be an array that is not evaluated yet."""
         self._output_counts = self._output_counts.at[token].add(1)

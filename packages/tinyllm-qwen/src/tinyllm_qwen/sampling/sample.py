@@ -8,14 +8,14 @@ from jaxtyping import Float, Int
 
 @dataclass(frozen=True)
 class Sample:
-    """A token, or a token of each row, and its log-probability in the model.
+    """The chosen token, or the chosen token of each row, with log-probabilities.
 
-    Log-probabilities are of the model's own distribution, log_softmax of the logits as they came,
-    before bias, penalties, temperature and filters: vLLM's default, `raw_logprobs`. They measure
-    the model and not the settings, and they stay finite for a token that a filter would have cut.
+    Log-probabilities are log_softmax of the logits of the model, before bias, penalties,
+    temperature and filters, like the default of vLLM, `raw_logprobs`. So they describe the model
+    and not the settings, and stay finite for a token that a filter would have removed.
 
-    Every field is lazy. A log-probability that is not evaluated costs no time, but it keeps the
-    step's logits in memory for as long as the sample is held.
+    Every field is lazy. A log-probability that is not evaluated takes no time, but keeps the logits
+    of its step in memory as long as the sample exists.
 
     Attributes:
         token: the chosen id.

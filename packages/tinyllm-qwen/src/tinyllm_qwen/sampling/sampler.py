@@ -1,4 +1,4 @@
-"""Sampling of the next token, for one sequence and for many at once."""
+"""Samplers, which choose the next tokens of one sequence or of many sequences at once."""
 
 import copy
 import math
@@ -18,38 +18,41 @@ from tinyllm_qwen.sampling.sample import Sample
 
 _LAST_TOKEN = 2**31 - 1
 _RULED_OUT = -1e30
-"""The lowest score of an allowed token: far below all others, and above -inf."""
+"""The lowest score of a token that a grammar allows: below any logit, but above -inf."""
 
 
 class Sampler:
     """A sampler of the tokens of one sequence.
 
-    In float32, in vLLM's order (the docstring of vllm/v1/sample/sampler.py): logit bias,
-    penalties; then the best token, or: temperature, min-p, top-k, top-p over what top-k left, and
-    a draw. mlx-lm 0.32 filters before it applies the temperature, top-p first, then min-p, then
-    top-k (`make_sampler` in mlx_lm/sample_utils.py): at temperature 1 and with one filter alone
-    the two agree.
+    The sampler works in float32, in the order of vLLM (see the docstring of
+    vllm/v1/sample/sampler.py). It adds the logit bias and applies the penalties. Greedy decoding
+    then takes the best token. Otherwise the sampler applies temperature, min-p, top-k, and top-p to
+    the tokens that top-k has kept, and draws a token. mlx-lm 0.32 applies the filters before the
+    temperature, in the order top-p, min-p, top-k (`make_sampler` in mlx_lm/sample_utils.py). Both
+    agree at temperature 1 with a single filter.
 
-    Nothing here waits for the device. `Sample.token` can go into the next step's graph before it
-    has been computed, and the penalties and random keys follow it there.
+    The sampler never waits for the device. `Sample.token` can be used in the graph of the next step
+    before it is computed, and so can the penalties and the random keys after that token.
 
-    Random numbers come from a key of the sampler's own, split at every token, and never from MLX's
-    global generator. A seed therefore gives the same tokens beside any other work in the process.
+    Random numbers come from a key of this sampler, which is split at every token, and never from
+    the global generator of MLX. Equal seeds therefore give equal tokens, whatever else the process
+    computes.
 
     Attributes:
         params: the settings of the request.
-        ops: the functions that search the logits.
+        ops: the implementation of argmax, top-k and log-probability.
         adjusts: True if a bias or a penalty changes the scores.
-        steps: the steps that rows must share to be computed together; None for greedy decoding.
+        steps: top-k, and True if top-p is used; None for greedy decoding. `choose` computes rows
+            with equal steps together.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
-        """Make a sampler that has seen no tokens.
+        """Make a sampler for an empty sequence.
 
         Args:
             params: the settings of the request.
             vocab_size: V, the length of the logits.
-            ops: the functions that search the logits, as a rule the model's own.
+            ops: the implementation of argmax, top-k and log-probability, usually `model.ops`.
 
         Raises:
             ValueError: if V is 0, or `logit_bias` names a token outside the vocabulary.
@@ -70,13 +73,13 @@ class Sampler:
         self._keys = self._first_keys()
 
     def start(self, prompt: Integer[mx.array, "L"]) -> None:
-        """Begin a sequence: forget the last one's tokens and draw again from the seed.
+        """Start a new sequence, with the first random key of the seed.
 
         Args:
-            prompt: the ids already in context, for the repetition penalty; it may be empty.
+            prompt: the token ids of the prompt, for the repetition penalty. It may be empty.
 
         Raises:
-            ValueError: if `prompt` is not one row of integers.
+            ValueError: if `prompt` is not a vector of integers.
         """
         if prompt.ndim != 1 or not mx.issubdtype(prompt.dtype, mx.integer):
             raise ValueError(
@@ -89,15 +92,15 @@ class Sampler:
     def __call__(
         self, logits: Float[mx.array, "V"], allowed: Bool[mx.array, "V"] | None = None
     ) -> Sample:
-        """Choose the token after the position that gave these logits, and advance by it.
+        """Choose the next token from the logits, and advance by the token.
 
         Args:
-            logits: the model's scores, of any floating dtype.
-            allowed: the tokens to choose from; None allows all. One of them is chosen even if
-                `logit_bias` bans all of them.
+            logits: the logits of one position, of any floating dtype.
+            allowed: True for tokens to choose from; None allows all tokens. If `logit_bias` bans
+                all allowed tokens, one of them is still chosen.
 
         Raises:
-            ValueError: if `logits` is not one row of the vocabulary's length.
+            ValueError: if `logits` does not have the shape `V`.
         """
         if logits.shape != (self._vocab_size,):
             raise ValueError(f"logits: expected shape {(self._vocab_size,)}, got {logits.shape}")
@@ -106,10 +109,13 @@ class Sampler:
         return with_logprobs(token, logits, self.params.top_logprobs, self.ops)
 
     def from_candidates(self, best: BestTokens) -> Sample:
-        """Choose from the best tokens, at least `num_candidates` of them, and advance.
+        """Choose the next token from the best tokens, and advance by the token.
 
-        The token is the same as from all scores, except if scores tie for the last place: see
-        `Candidates.top_k`.
+        The result equals the choice from all logits, except if several scores equal the k-th best
+        score: see `Candidates.top_k`.
+
+        Args:
+            best: at least `num_candidates` tokens.
         """
         token = choose([self], Candidates(best.tokens[None], best.scores[None]))[0]
         self.advance(token)
@@ -117,10 +123,10 @@ class Sampler:
 
     @property
     def num_candidates(self) -> int | None:
-        """The number of best tokens that decide the choice and the log-probabilities reported.
+        """How many best tokens suffice for the choice and for the reported log-probabilities.
 
-        None if every score counts: without top-k a draw and its filters look at all of them, and a
-        bias or a penalty can bring any token to the top.
+        The number is None if all logits are needed: a draw without top-k may choose any token, and
+        a bias or a penalty can make any token the best.
         """
         params = self.params
         if self.adjusts:
@@ -149,7 +155,7 @@ class Sampler:
         return scores
 
     def advance(self, token: Int[mx.array, ""] | int) -> None:
-        """Go on to the position after `token`: count it, and take the next random key."""
+        """Advance to the position after `token`: count the token, and take the next random key."""
         if self._penalties is not None:
             self._penalties.record(mx.array(token))
         if self.steps is not None:
@@ -158,19 +164,21 @@ class Sampler:
     def ahead(self, draft: Sequence[int]) -> list["Sampler"]:
         """Return this sampler, and a sampler for the position after each draft token.
 
-        Each of them chooses the token that this sampler would choose at that position after it had
-        chosen the draft tokens.
+        The sampler after a draft token chooses the token that this sampler would choose there, if
+        it had chosen all draft tokens up to that position.
         """
-        states = [self]
+        samplers = [self]
         for token in draft:
-            twin = copy.copy(states[-1])
-            twin._penalties = copy.copy(twin._penalties)  # its arrays are replaced, never written
-            twin.advance(token)
-            states.append(twin)
-        return states
+            sampler = copy.copy(samplers[-1])
+            # A shallow copy is enough, because `Penalties` replaces its arrays and never writes
+            # to them.
+            sampler._penalties = copy.copy(sampler._penalties)
+            sampler.advance(token)
+            samplers.append(sampler)
+        return samplers
 
     def _first_keys(self) -> UInt32[mx.array, "2 2"]:
-        """Return the key from which the next keys are split, and the key of the next token."""
+        """Return the key from which later keys are split, and the key of the next token."""
         seed = self.params.seed
         return mx.random.split(mx.random.key(secrets.randbits(64) if seed is None else seed))
 
@@ -180,16 +188,17 @@ def choose(
     candidates: Candidates,
     allowed: Sequence[Bool[mx.array, "V"] | None] | None = None,
 ) -> Int[mx.array, "R"]:
-    """Choose a token for each of R rows; no sampler advances.
+    """Choose a token for each of R rows. The samplers do not advance.
 
-    Rows with the same steps are computed together: one `argmax` for all greedy rows, one `top_k`
-    for all rows of the same k. Each row gets the token that its sampler chooses alone.
+    Rows with equal `steps` are computed together: one `argmax` for all greedy rows, one `top_k` for
+    all rows with the same k. Each row gets the token that its sampler would choose alone.
 
     Args:
         samplers: the sampler of each row.
-        candidates: the logits `R V`, or the best tokens of each row `R N`, at least
-            `num_candidates` of its sampler.
-        allowed: the tokens to choose from, for each row; None allows all. For logits only.
+        candidates: the logits `R V`, or the best tokens `R N`, where N is at least the
+            `num_candidates` of every sampler.
+        allowed: for each row, True for tokens to choose from, or None for all tokens. Masks need
+            logits.
     """
     masks = [None] * len(samplers) if allowed is None else allowed
     adjusted = {
@@ -212,8 +221,8 @@ def choose(
     if len(chosen) == 1:
         return chosen[0]
     order = [row for rows in groups.values() for row in rows]
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return mx.concatenate(chosen)[mx.array(back)]
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return mx.concatenate(chosen)[mx.array(inverse)]
 
 
 def with_logprobs(
@@ -222,7 +231,14 @@ def with_logprobs(
     top: int,
     ops: OpSet = REFERENCE,
 ) -> Sample:
-    """Report `token` and the `top` likeliest tokens; all V if `top` exceeds V."""
+    """Make a sample of `token`, with the log-probabilities of the `top` most likely tokens.
+
+    Args:
+        token: the chosen token of each row.
+        scores: the logits, or best tokens that include the chosen and the `top` best tokens.
+        top: the number of most likely tokens to report. At most V are reported.
+        ops: the implementation of top-k and log-probability.
+    """
     if isinstance(scores, BestTokens):
         is_chosen = scores.tokens == token[..., None]
         chosen = mx.where(is_chosen, scores.scores, -math.inf).max(axis=-1)
@@ -240,7 +256,7 @@ def with_logprobs(
 
 
 def take_rows(x: mx.array, rows: Sequence[int]) -> mx.array:
-    """Return rows of x, given in ascending order; x itself if they are all rows."""
+    """Return the listed rows of x; x itself if all rows are listed. `rows` must ascend."""
     return x if len(rows) == len(x) else x[mx.array(list(rows))]
 
 
@@ -249,17 +265,17 @@ def _choose_alike(
     tokens: Int[mx.array, "R N"] | None,
     scores: Float[mx.array, "R N"],
 ) -> Int[mx.array, "R"]:
-    """Choose a token for each row, of samplers with the same `steps`."""
+    """Choose a token for each row. All samplers must have equal `steps`."""
     params = [sampler.params for sampler in samplers]
     first, ops = params[0], samplers[0].ops
     if samplers[0].steps is None:
         if tokens is None:
             return ops.argmax(scores)
-        # Of equal scores the first token, as `argmax` takes it: candidates may be in any order.
+        # If scores are equal, take the lowest id, as `argmax` does: candidates have any order.
         best = scores == scores.max(axis=-1, keepdims=True)
         return mx.where(best, tokens, _LAST_TOKEN).min(axis=-1)
-    # Top-k may come before the temperature, which leaves the ranking as it is, and before min-p,
-    # which keeps a prefix of it: it leaves fewer tokens for those steps.
+    # Top-k first leaves fewer tokens for the other steps. The result is the same: the temperature
+    # does not change the ranking, and min-p keeps a prefix of the ranking.
     candidates = Candidates(tokens, scores)
     if first.top_k > 0:
         candidates = candidates.top_k(first.top_k, ops)

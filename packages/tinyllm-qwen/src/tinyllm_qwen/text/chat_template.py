@@ -1,4 +1,4 @@
-"""Chat templates: render messages as the prompt text that a model was trained on."""
+"""Chat templates, which render messages as a prompt in the format of the model's training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,10 +9,11 @@ from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError
 
-MAX_BYTES = 100_000  # published templates have up to 20,000; compiling takes 20 us a byte
+MAX_BYTES = 100_000  # published templates have up to 20,000; compiling takes 20 us per byte
 
 Message: TypeAlias = Mapping[str, object]
-"""A turn: `role`, `content` and, of an assistant, `reasoning_content` and `tool_calls`."""
+"""A turn of a conversation, with the fields `role` and `content`. A turn of the assistant may also
+have `reasoning_content` and `tool_calls`."""
 
 
 class ChatTemplate:
@@ -24,13 +25,13 @@ class ChatTemplate:
         origin: str = "chat template",
         variables: Mapping[str, object] | None = None,
     ) -> None:
-        """Keep the templates; each is compiled when it is first rendered.
+        """Store the templates. Each template is compiled when it is first rendered.
 
         Args:
-            sources: templates by name. "default" is required. "tool_use" is optional, for
-                conversations with tools.
-            origin: the file of the templates, for errors.
-            variables: names that every render can use, such as `eos_token`.
+            sources: the text of each template by name. "default" is required. "tool_use" is
+                optional, for conversations with tools.
+            origin: the file of the templates, for error messages.
+            variables: variables of every render, such as `eos_token`.
 
         Raises:
             CheckpointError: if there is no default template.
@@ -48,10 +49,10 @@ class ChatTemplate:
     def from_folder(
         cls, folder: Path, variables: Mapping[str, object] | None = None
     ) -> "ChatTemplate | None":
-        """Read the template of the checkpoint in `folder`; return None if it has none.
+        """Read the chat template of the checkpoint in `folder`; return None if there is none.
 
         `chat_template.jinja` takes precedence over `chat_template.json`, and both over the field
-        of `tokenizer_config.json`.
+        `chat_template` of `tokenizer_config.json`.
 
         Raises:
             CheckpointError: if the file with the template is broken.
@@ -78,19 +79,20 @@ class ChatTemplate:
     ) -> str:
         """Render the prompt for `messages`.
 
-        As in Hugging Face's implementation, a field of a message that is None counts as absent, and
-        the content of a message is not escaped: a "<|im_end|>" in it ends its turn.
+        As in Hugging Face's implementation, a field of a message that is None counts as absent. The
+        content of a message is not escaped: the text "<|im_end|>" in a message ends its turn.
 
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: True to end with the beginning of an assistant's turn.
+            add_generation_prompt: True to end the prompt with the start of the assistant's turn.
             variables: further variables of the template, such as `enable_thinking`.
 
         Raises:
-            ValueError: if there are no messages, or they are not plain data.
+            ValueError: if there are no messages, or a value is not of a JSON type.
             TemplateError: if the template refuses the messages or fails on them.
-            CheckpointError: if the template is broken or not to be trusted.
+            CheckpointError: if the template is broken, exceeds its limits, or attempts to access
+                Python's internals.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")
@@ -102,9 +104,9 @@ class ChatTemplate:
             {
                 **self._variables,
                 "documents": None,
-                **{name: _plain(value, name) for name, value in variables.items()},
-                "messages": _plain(turns, "messages"),
-                "tools": _plain(tools, "tools"),
+                **{name: _json_value(value, name) for name, value in variables.items()},
+                "messages": _json_value(turns, "messages"),
+                "tools": _json_value(tools, "tools"),
                 "add_generation_prompt": add_generation_prompt,
             }
         )
@@ -112,7 +114,8 @@ class ChatTemplate:
     def _renderer(self, name: str) -> Callable[[Mapping[str, object]], str]:
         name = name if name in self._sources else "default"
         if name not in self._renderers:
-            from tinyllm_qwen.text.sandbox.sandbox import SandboxedTemplate  # jinja2 takes 0.1 s
+            # Import here, because the import of jinja2 takes 0.1 s.
+            from tinyllm_qwen.text.sandbox.sandbox import SandboxedTemplate
 
             self._renderers[name] = SandboxedTemplate(self._sources[name], self._origin).render
         return self._renderers[name]
@@ -140,22 +143,22 @@ def _sources(fields: Fields) -> dict[str, str]:
     return sources
 
 
-def _plain(value: object, where: str) -> object:
-    """Copy a value to JSON types: other objects have methods that a template could call."""
+def _json_value(value: object, name: str) -> object:
+    """Copy a value to JSON types, because a template could call methods of other objects."""
     if value is None or type(value) in (str, bool, int, float):
         return value
     if isinstance(value, str):
         return str.__str__(value)  # the text of a str-based Enum
     if isinstance(value, Mapping):
-        return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {_key(key, name): _json_value(item, f"{name}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [_json_value(item, f"{name}[{index}]") for index, item in enumerate(value)]
     raise ValueError(
-        f"{where}: expected text, a number, a list or a mapping, got {type(value).__name__}"
+        f"{name}: expected text, a number, a list or a mapping, got {type(value).__name__}"
     )
 
 
-def _key(key: object, where: str) -> str:
+def _key(key: object, name: str) -> str:
     if not isinstance(key, str):
-        raise ValueError(f"{where}: expected text for a key, got {key!r}")
+        raise ValueError(f"{name}: expected text for a key, got {key!r}")
     return key

@@ -1,4 +1,4 @@
-"""The output of generation: text, token by token, with its counts and times."""
+"""The output of generation: the text of each token, with counts and times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ class Stats:
     """Counts and times of a generation so far.
 
     Attributes:
-        prompt_tokens: tokens of the prompt.
-        cached_tokens: prompt tokens that were in the cache already.
-        generated_tokens: tokens chosen, the end token included.
+        prompt_tokens: the number of prompt tokens.
+        cached_tokens: the number of prompt tokens that were in the cache before the call.
+        generated_tokens: the number of generated tokens, the end token included.
         prefill_seconds: the time from the first `next` to the first token.
-        decode_seconds: the time from the first token to the latest, the caller's own time
-            included.
+        decode_seconds: the time from the first to the latest token, including the time that the
+            caller takes between two tokens.
     """
 
     prompt_tokens: int
@@ -32,12 +32,12 @@ class Stats:
 
     @property
     def prefill_rate(self) -> float:
-        """Prompt tokens computed a second."""
+        """Prompt tokens computed per second."""
         return (self.prompt_tokens - self.cached_tokens) / max(self.prefill_seconds, 1e-9)
 
     @property
     def decode_rate(self) -> float:
-        """Tokens a second after the first token; 0 if there is no second token to time."""
+        """Tokens per second after the first token; 0 before the second token."""
         if self.generated_tokens < 2:
             return 0.0
         return (self.generated_tokens - 1) / max(self.decode_seconds, 1e-9)
@@ -45,18 +45,18 @@ class Stats:
 
 @dataclass(frozen=True)
 class Piece:
-    """A token, and the text that it completed.
+    """One generated token, and the text that became complete with the token.
 
-    Text is held back while a character is incomplete or while it may be the beginning of a stop
-    string, so a piece may have no text, or the text of several tokens.
+    Text is held back while a character is incomplete, or while it may be the start of a stop
+    string. A piece may therefore have no text, or the text of several tokens.
 
     Attributes:
         text: the text to show next.
-        token: the id chosen.
-        finish_reason: None before the last piece; "stop" for an end token or a stop string,
-            "length" after the most tokens.
+        token: the id of the token.
+        finish_reason: in the last piece, "stop" for an end token or a stop string, and "length" if
+            the limit of tokens is reached. None in all pieces before.
         stats: counts and times, this token included.
-        sample: the log-probabilities of the token and of the likeliest ones, still on the device.
+        sample: the log-probabilities of this token and of the most likely tokens, not evaluated.
     """
 
     text: str
@@ -67,12 +67,12 @@ class Piece:
 
     @property
     def logprob(self) -> float:
-        """The log-probability that the model gave the token, computed at the first access."""
+        """The log-probability of the token under the model, evaluated at the first access."""
         return float(self.sample.logprob)
 
     @property
     def top_logprobs(self) -> list[tuple[int, float]]:
-        """The likeliest tokens and their log-probabilities, `top_logprobs` of them."""
+        """The most likely tokens with log-probabilities; as many as requested by `top_logprobs`."""
         tokens, logprobs = self.sample.top_tokens, self.sample.top_logprobs
         if tokens is None or logprobs is None:
             return []
@@ -80,9 +80,9 @@ class Piece:
 
 
 class OutputProcessor:
-    """A converter of chosen tokens to text to show, which also finds the end of the text.
+    """A converter of generated tokens to text, which also detects the end of the text.
 
-    Text is held back while a character is incomplete or while it may be the beginning of a stop
+    Text is held back while a character is incomplete, or while it may be the start of a stop
     string.
     """
 
@@ -92,9 +92,9 @@ class OutputProcessor:
         """Start an empty text.
 
         Args:
-            tokenizer: the tokenizer, with the bytes of tokens and the end tokens.
-            stop: strings before which the text ends.
-            ignore_end: True to go on after end tokens, which are not shown.
+            tokenizer: the tokenizer of the model.
+            stop: strings at which the text ends. The text does not contain them.
+            ignore_end: True to continue after end tokens, which have no text.
 
         Raises:
             ValueError: if a stop string is empty.
@@ -104,14 +104,14 @@ class OutputProcessor:
         self._stops = StopStrings(stop) if stop else None
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
-        """Take the next token.
+        """Add the next token.
 
         Args:
-            token: its id.
-            ended: True if no further token will come.
+            token: the id of the token.
+            ended: True if this is the last token because of a limit.
 
         Returns:
-            The text that the token completes, and the reason if the text ends here.
+            The text to show next, and the finish reason if the text ends with this token.
         """
         if token in self._end_tokens:
             return self._rest(), "stop"
@@ -125,6 +125,6 @@ class OutputProcessor:
         return (text, False) if self._stops is None else self._stops.push(text)
 
     def _rest(self) -> str:
-        """Return the text that was held back."""
+        """Return the text that was held back, at the end of the text."""
         shown, met = self._until_stop(self._stream.finish())
         return shown if met or self._stops is None else shown + self._stops.flush()

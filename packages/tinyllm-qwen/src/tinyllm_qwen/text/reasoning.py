@@ -1,4 +1,4 @@
-"""Separate reasoning from the answer, in text that comes in pieces."""
+"""A parser that separates reasoning from the answer while text is generated."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of text of one kind.
+    """A piece of text that is either reasoning or answer.
 
     Attributes:
         text: the text to show.
@@ -19,25 +19,25 @@ class Segment:
 
 
 class ReasoningParser:
-    """A parser that splits `<think>...</think>` at the beginning of an answer from the rest.
+    """A parser that splits a text into `<think>...</think>` at its start, and the answer.
 
-    Only one pair of tags before the answer counts: a `<think>` within the answer is part of it.
-    Blank lines and spaces around the tags belong to neither part. The result does not depend on the
-    division of the text into pieces.
+    Only one pair of tags before the answer is parsed. A `<think>` within the answer is text of the
+    answer. White space around the tags belongs neither to the reasoning nor to the answer. The
+    result does not depend on the division of the text into pieces.
     """
 
     def __init__(self, *, opened: bool = False) -> None:
-        """Start a text.
+        """Start an empty text.
 
         Args:
-            opened: True if the prompt has opened the reasoning already, as some templates do.
+            opened: True if the prompt ends with `<think>`, as some templates do.
         """
-        self._tag: str | None = CLOSE if opened else OPEN
+        self._tag: str | None = CLOSE if opened else OPEN  # the next tag; None within the answer
         self._held = ""
-        self._begun = False
+        self._begun = False  # True once the current kind of text has a character
 
     def push(self, text: str) -> list[Segment]:
-        """Take the next piece, and return the segments that it completes."""
+        """Add the next piece of text, and return the segments that can be shown now."""
         self._held += text
         segments: list[Segment] = []
         if self._tag == OPEN:
@@ -46,7 +46,7 @@ class ReasoningParser:
                 self._tag, self._held = CLOSE, start[len(OPEN) :]
             elif not OPEN.startswith(start):
                 self._tag = None
-                self._begun = True  # an answer without thinking is shown as it is
+                self._begun = True  # without reasoning, leading white space is text of the answer
             else:
                 return []
         if self._tag == CLOSE:
@@ -62,13 +62,13 @@ class ReasoningParser:
         return segments + self._segment(rest, thinking=False)
 
     def finish(self) -> list[Segment]:
-        """Return the text that was held back, at the end of the answer."""
+        """End the text, and return the text that was held back."""
         rest, self._held = self._held, ""
         thinking = self._tag == CLOSE
         return self._segment(rest.rstrip() if thinking else rest, thinking=thinking)
 
     def _segment(self, text: str, *, thinking: bool) -> list[Segment]:
-        """Return the text as a segment, less the space before the first word of its part."""
+        """Return the text as a segment, without white space at the start of its kind of text."""
         if not self._begun:
             text = text.lstrip()
             self._begun = bool(text)
@@ -76,10 +76,10 @@ class ReasoningParser:
 
 
 def undecided(text: str, tag: str) -> int:
-    """Count the characters at the end of a text that may be the beginning of `tag`.
+    """Count the characters at the end of a text that may be the start of `tag`.
 
     White space before the tag counts as well.
     """
-    part = next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
-    before = text[: len(text) - part]
-    return part + len(before) - len(before.rstrip())
+    matched = next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
+    before = text[: len(text) - matched]
+    return matched + len(before) - len(before.rstrip())

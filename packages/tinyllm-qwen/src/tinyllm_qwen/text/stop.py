@@ -1,24 +1,24 @@
-"""End a text before the first of several stop strings, while it is generated."""
+"""A search for stop strings in a text while it is generated."""
 
 from collections import deque
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """A search for the first of several strings, in text that comes in pieces.
+    """A search for the first of several stop strings, in text that is added in pieces.
 
-    No part of the string is shown. The first string is the string that is complete first. Of
-    several strings that are complete at the same character the longest counts, so that the text
-    ends before the earliest of their starts. The result does not depend on the division of the text
-    into pieces.
+    The first stop string is the one that is complete first, and no character of it is shown. If
+    several stop strings are complete at the same character, the longest counts, so that the shown
+    text contains no character of any of them. The result does not depend on the division of the
+    text into pieces.
 
-    This is the automaton of Aho and Corasick (1975). Its state stands for the longest end of the
-    text that a stop string begins with, which is exactly the text to hold back. A character costs
-    amortized constant time for any number of stop strings.
+    The search is the automaton of Aho and Corasick (1975). Its state is the longest end of the text
+    that is also the start of a stop string, and this end is the text to hold back. A character
+    takes amortized constant time for any number of stop strings.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Prepare to look for each of `stops`; with none, all text passes.
+        """Make the automaton for `stops`. If `stops` is empty, all text is shown.
 
         Raises:
             ValueError: if a stop string is empty, or `stops` is itself a string.
@@ -27,13 +27,11 @@ class StopStrings:
             raise ValueError(f"stop strings: expected a list of them, got the string {stops!r}")
         if "" in stops:
             raise ValueError(f"stop strings: expected at least one character in each, got {stops}")
-        # State 0 is the empty text. Of each state: its successors, its length in characters, the
-        # longest shorter end of it that is a state too, and the length of the longest stop string
-        # that it ends with (0 for none).
-        self._next: list[dict[str, int]] = [{}]
-        self._length = [0]
-        self._suffix = [0]
-        self._match = [0]
+        # Each state is a text, the start of a stop string. State 0 is the empty text.
+        self._next: list[dict[str, int]] = [{}]  # the next state for each character
+        self._length = [0]  # the number of characters of the text
+        self._suffix = [0]  # the longest proper suffix of the text that is a state too
+        self._match = [0]  # the length of the longest stop string at its end; 0 for none
         for stop in stops:
             self._add(stop)
         self._link()
@@ -42,11 +40,11 @@ class StopStrings:
         self._met = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take the next piece of text.
+        """Add the next piece of text.
 
         Returns:
-            The text that may now be shown, and True once a stop string has been found: nothing more
-            is shown then.
+            The text to show now, and True once a stop string was found. No text is shown after a
+            stop string.
         """
         if self._met:
             return "", True
@@ -63,7 +61,7 @@ class StopStrings:
         return text[:end], False
 
     def flush(self) -> str:
-        """Return the text still held back, to be shown when generation ends for another reason."""
+        """Return the text that is held back, to show when generation ends without a stop string."""
         held, self._held, self._state = self._held, "", 0
         return held
 
@@ -80,7 +78,7 @@ class StopStrings:
         self._match[state] = len(stop)
 
     def _link(self) -> None:
-        # Breadth first: the suffix of a state is shorter than the state and must be known before.
+        # Breadth first, because the suffix of a state is shorter and must be linked before.
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint's tokenizer.json: text to token ids and back."""
+"""The tokenizer of a checkpoint, which converts text to token ids and token ids to text."""
 
 import codecs
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from tinyllm_qwen.text.tokenizer_files import has_panicked, read_backend, read_n
 
 
 def _byte_of_character() -> dict[str, int]:
-    """Return the alphabet of byte-level BPE (GPT-2): the byte of each printable character."""
+    """Return the alphabet of byte-level BPE (GPT-2): the byte for which each character stands."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -28,18 +28,18 @@ _BYTE_OF_CHARACTER = _byte_of_character()
 
 
 class IncrementalDetokenizer:
-    """A decoder of tokens that come one at a time, which never returns half a character.
+    """A decoder of tokens that are added one at a time. It never returns half a character.
 
-    A byte-level token is a run of bytes, and a character may spread over several tokens. Bytes are
-    held back until they complete a character or can no longer do so. All pieces together, including
-    the piece of `finish`, equal the decoding of all tokens at once.
+    A byte-level token is a sequence of bytes, and the bytes of a character may belong to several
+    tokens. Bytes are held back until they form a character, or are invalid as the start of one. All
+    results of `push` and `finish` together equal the decoding of all tokens at once.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
-        """Start a text.
+        """Start an empty text.
 
         Args:
-            token_bytes: a function that returns the bytes of a token; b"" for a hidden token.
+            token_bytes: returns the bytes of a token; b"" for a hidden token.
         """
         self._token_bytes = token_bytes
         # As `tokenizers` does, one U+FFFD stands for each maximal subpart of a broken sequence
@@ -47,11 +47,14 @@ class IncrementalDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """Return the text that `token` completes; empty while a character is incomplete."""
+        """Return the text that is complete with `token`; empty while a character is incomplete."""
         return self._decoder.decode(self._token_bytes(token))
 
     def finish(self) -> str:
-        """End the text: an incomplete character becomes U+FFFD, and the next push starts anew."""
+        """End the text, and return U+FFFD if a character is incomplete.
+
+        The next `push` starts a new text.
+        """
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
@@ -61,10 +64,10 @@ class Tokenizer:
     """A byte-level BPE tokenizer with its special tokens and chat template.
 
     Attributes:
-        eos_token_ids: the tokens that end an answer, according to any of the checkpoint's files.
-        bos_token_id: the token that begins a text; Qwen has none.
-        special_token_ids: control tokens, which are not text, end tokens included.
-        chat_template: the chat template; None if the checkpoint is not made for conversations.
+        eos_token_ids: the tokens that end an answer, collected from all files of the checkpoint.
+        bos_token_id: the token at the start of a text; None for Qwen.
+        special_token_ids: control tokens, which are not text. End tokens are included.
+        chat_template: the chat template; None if the checkpoint has none.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class Tokenizer:
         bos_token_id: int | None = None,
         chat_template: ChatTemplate | None = None,
     ) -> None:
-        """Wrap a byte-level tokenizer; `from_folder` is the usual way to get one."""
+        """Wrap a byte-level tokenizer. `from_folder` reads the arguments from a checkpoint."""
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
         self.chat_template = chat_template
@@ -109,23 +112,23 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The largest id plus one, added tokens included. A model may have more rows."""
+        """The largest id plus one, added tokens included. An embedding may have more rows."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the token ids of `text`.
 
-        As in Hugging Face's implementation, a special token that is written out in `text` becomes
-        that token, in untrusted text too. A surrogate pair is one character. A lone surrogate,
-        which UTF-8 cannot express, becomes U+FFFD.
+        As in Hugging Face's implementation, the name of a special token in `text` becomes that
+        token, also in untrusted text. A surrogate pair is one character. A lone surrogate, which
+        UTF-8 cannot encode, becomes U+FFFD.
 
         Args:
             text: any text.
-            add_special_tokens: True to add the tokens that tokenizer.json puts around a text;
-                Qwen has none.
+            add_special_tokens: True to add the special tokens that tokenizer.json puts around a
+                text; Qwen has none.
 
         Raises:
-            CheckpointError: if the pattern that cuts texts into words fails on this text.
+            CheckpointError: if the pattern that splits texts into words fails on this text.
         """
         try:
             text.encode()
@@ -142,24 +145,24 @@ class Tokenizer:
             ) from None
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of `ids`. Invalid UTF-8 becomes U+FFFD; unassigned ids have no text."""
+        """Return the text of `ids`. Invalid UTF-8 becomes U+FFFD. Unassigned ids have no text."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of `token`: for a special token, its text in UTF-8.
+        """Return the bytes of `token`. The bytes of a special token are its name in UTF-8.
 
-        An unassigned id has no bytes: embeddings are often padded past the vocabulary.
+        An unassigned id has no bytes. Embeddings often have rows for unassigned ids, as padding.
         """
         text = self._backend.id_to_token(token)
         if text is None:
             return b""
         try:
             return bytes(_BYTE_OF_CHARACTER[character] for character in text)
-        except KeyError:  # an added token, outside the alphabet: the decoder's rule too
+        except KeyError:  # an added token is not in the alphabet; `decode` has the same rule
             return text.encode()
 
     def stream(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
-        """Start a detokenizer that returns the text of `decode`, token by token."""
+        """Make a detokenizer that returns the text of `decode` token by token."""
         hidden = self.special_token_ids if skip_special_tokens else frozenset[int]()
         return IncrementalDetokenizer(
             lambda token: b"" if token in hidden else self.token_bytes(token)
@@ -179,13 +182,15 @@ class Tokenizer:
         Args:
             messages: the conversation, at least one turn.
             tools: JSON schemas of the functions that the model may call.
-            add_generation_prompt: True to end with the beginning of an assistant's turn.
-            enable_thinking: True to let the model think first; None for the template's default.
+            add_generation_prompt: True to end the prompt with the start of the assistant's turn.
+            enable_thinking: True to let the model think first; None for the default of the
+                template.
             template_kwargs: further variables of the template.
 
         Raises:
             TemplateError: if the template refuses the messages, or there is no template.
-            CheckpointError: if the template is broken or not to be trusted.
+            CheckpointError: if the template is broken, exceeds its limits, or attempts to access
+                Python's internals.
         """
         if self.chat_template is None:
             raise TemplateError(

@@ -1,4 +1,4 @@
-"""The files of a tokenizer: tokenizer.json, and the additions of tokenizer_config.json."""
+"""A reader of the files of a tokenizer: tokenizer.json and tokenizer_config.json."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.text.tokenizer_rules import MAX_ADDED_TOKENS, check_tokenizer
 
 CONFIG = "tokenizer_config.json"
-MAX_VALUES = 4_000_000  # of tokenizer.json: a vocabulary of 150,000 has 600,000
+MAX_VALUES = 4_000_000  # limit for tokenizer.json; a vocabulary of 150,000 tokens has 600,000
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -34,7 +34,8 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_buffer(data)
     except BaseException as error:
-        # The library raises plain Exception, and after a panic a class that is no Exception.
+        # The library raises Exception itself. After a panic it raises a class that is not derived
+        # from Exception.
         if not isinstance(error, Exception) and not has_panicked(error):
             raise
         raise CheckpointError(
@@ -45,7 +46,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(
             f"{path}: expected a ByteLevel decoder, which every Qwen has, got {backend.decoder}"
         )
-    # As in transformers, because a file may contain the settings of the run that saved it.
+    # As in transformers, because a file may contain the padding and truncation of a training run.
     backend.no_truncation()
     backend.no_padding()
     _add_tokens(backend, folder / CONFIG)
@@ -53,21 +54,21 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Return True if the library panicked (an unexpected error in its Rust code)."""
+    """Return True if `error` is a panic: an unexpected error in the Rust code of the library."""
     return type(error).__name__ == "PanicException"
 
 
 def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
-    """Return the texts of the tokens in tokenizer_config.json, by names such as "eos_token".
+    """Return the named tokens of tokenizer_config.json, as texts by names such as "eos_token".
 
     Raises:
-        CheckpointError: if one of them is not a token of `backend`.
+        CheckpointError: if a text is not a token of `backend`.
     """
     fields = _fields(folder / CONFIG)
     named: dict[str, str] = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         value = fields.raw(name)
-        if isinstance(value, dict):  # a description of the token
+        if isinstance(value, dict):  # an object that describes the token
             value = value.get("content")
         if value is None:
             continue

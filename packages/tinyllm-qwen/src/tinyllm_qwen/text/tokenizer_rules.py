@@ -1,7 +1,7 @@
-"""Limits for a tokenizer.json: the parts of Qwen's tokenizers, in bounded numbers.
+"""Checks of a tokenizer.json: only components of Qwen's tokenizers, in limited numbers.
 
-The library `tokenizers` was written for trusted files. Some parts, which no Qwen has, can end the
-whole process. Other parts repeat a text without limit.
+The library `tokenizers` was written for trusted files. Some components, which no Qwen has, can end
+the whole process. Other components can repeat a text without limit.
 """
 
 import re
@@ -22,14 +22,14 @@ Part = Mapping[str, object]
 
 
 def check_tokenizer(document: Part, source: str) -> None:
-    """Refuse parts that the library would not survive, or that no byte-level tokenizer needs.
+    """Refuse components that can crash the library, or that no byte-level tokenizer needs.
 
     Args:
         document: the decoded tokenizer.json.
-        source: the name of the file in an error.
+        source: the name of the file for error messages.
 
     Raises:
-        CheckpointError: if a part is refused; the message names the part.
+        CheckpointError: if a component is refused. The message names the component.
     """
 
     def refuse(place: str, expected: str, value: object) -> CheckpointError:
@@ -66,7 +66,7 @@ def check_tokenizer(document: Part, source: str) -> None:
 
 
 def _parts(value: object, list_name: str) -> list[object]:
-    """Return the parts of a sequence, one level deep, or the single part."""
+    """Return the components of a "Sequence", without nesting, or a single component as a list."""
     if value is None:
         return []
     if isinstance(value, dict) and value.get("type") == "Sequence":
@@ -78,8 +78,8 @@ def _parts(value: object, list_name: str) -> list[object]:
 def _check_model(model: Part, refuse: Callable[[str, str, object], CheckpointError]) -> None:
     if model.get("type") not in ("BPE", None):
         raise refuse("model.type", "BPE", model.get("type"))
-    # The library cuts off texts around subwords without a check, and byte-level tokens do not have
-    # them. Dropout would make the encoding of a text random.
+    # The library removes subword prefixes and suffixes without a check, and byte-level tokens have
+    # neither. Dropout would make the encoding of a text random.
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(name) not in (None, "", 0):
             raise refuse(f"model.{name}", "none", model.get(name))
@@ -97,7 +97,7 @@ def _check_model(model: Part, refuse: Callable[[str, str, object], CheckpointErr
 
 
 def _check_pattern(pattern: object, refuse: Callable[[str, str, object], CheckpointError]) -> None:
-    """Refuse nested repetitions, because their time would be exponential in the text."""
+    """Refuse repeated groups, because matching them can take exponential time."""
     text = pattern.get("Regex") if isinstance(pattern, dict) else None
     if not isinstance(text, str):
         return
@@ -105,8 +105,8 @@ def _check_pattern(pattern: object, refuse: Callable[[str, str, object], Checkpo
         raise refuse("pre_tokenizer.pattern", f"at most {_MAX_PATTERN} characters", text)
     if _HIDING.search(text):
         raise refuse("pre_tokenizer.pattern", "an expression without comments and calls", text)
-    plain = _CLASS.sub("x", _ESCAPED.sub("x", text))
-    if _REPEATED_GROUP.search(plain):
+    simplified = _CLASS.sub("x", _ESCAPED.sub("x", text))
+    if _REPEATED_GROUP.search(simplified):
         raise refuse("pre_tokenizer.pattern", "an expression without repeated groups", text)
 
 

@@ -1,1 +1,1 @@
-"""Render untrusted chat templates within limits of time and memory."""
+"""A sandbox that renders untrusted chat templates within limits of time and memory."""

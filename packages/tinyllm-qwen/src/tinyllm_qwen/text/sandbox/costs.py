@@ -1,8 +1,9 @@
-"""The cost of the filters and methods of a template, estimated before they are called.
+"""Estimates of the cost of filters and methods, made before a template calls them.
 
-Functions with a result hardly larger than their arguments are charged after the call. This module
-has the costs of the other functions. A cost is an upper bound in characters, seldom a close one. It
-follows from the value and from all arguments in their order, named or not.
+Most functions return a result that is hardly larger than their arguments. They are charged after
+the call. This module estimates the costs of all other functions before the call. A cost is an upper
+bound of the result in characters, and often much too high. It is computed from the value and from
+the arguments in their order, named or not.
 """
 
 import re
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from tinyllm_qwen.text.sandbox.meter import ITEM
 
 Cost = Callable[[object, Sequence[object]], int]
+"""A function of a value and the other arguments of a call that returns the cost of the call."""
 
 # Filters that no chat template needs, and that may take long for a short result.
 WITHHELD_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmlattr"})
@@ -18,15 +20,15 @@ WITHHELD_FILTERS = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmla
 # translation tables grow a text.
 WITHHELD_METHODS = frozenset({"encode", "from_bytes", "maketrans", "to_bytes", "translate"})
 
-_HUGE = 1 << 40  # more than any render may spend
-_MAX_PRECISION = 1000  # digits: `round` computes this power of ten
+_HUGE = 1 << 40  # more than the allowance of a render
+_MAX_PRECISION = 1000  # digits; `round` computes ten to the power of its precision
 _SPACES = [*"\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"]
 _SPACES += map(chr, range(0x2000, 0x200B))
 _NUMBERS = re.compile(r"\d+")
 
 
 def widths_in(layout: str) -> int:
-    """Return the sum of the numbers in a format, an upper bound of its widths."""
+    """Return the sum of all numbers in a format string, an upper bound of the widths in it."""
     numbers = _NUMBERS.findall(layout)
     return sum(int(number) if len(number) < 10 else _HUGE for number in numbers)
 
@@ -66,7 +68,7 @@ def _separators(value: object, given: Sequence[object]) -> int:
 
 
 def _pieces(value: object, given: Sequence[object]) -> int:
-    """Return the cost of splitting a text by a separator or by white space: an object a piece."""
+    """Return the cost of splitting a text by a separator or by white space: `ITEM` per piece."""
     if not isinstance(value, str):
         return 0
     separator = given[0] if given else None
@@ -83,7 +85,7 @@ def _power(_: object, given: Sequence[object]) -> int:
 
 
 def _characters(value: object, _: Sequence[object]) -> int:
-    """Return the cost of a list of the characters of a text: an object a character."""
+    """Return the cost of a list of the characters of a text: `ITEM` per character."""
     return len(value) * ITEM if isinstance(value, str) else 0
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's jinja2 environment for chat templates, with a meter."""
+"""The jinja2 environment of Hugging Face for chat templates, with a meter of all operations."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ from tinyllm_qwen.text.sandbox.meter import ITEM, MAX_INTEGER_BITS, TemplateMete
 
 Function = Callable[..., object]
 
-# Filters that turn any value into text: a list is charged by the length of its text.
+# Filters that convert their value to text. A list is charged by the length of its text.
 _TEXT_FILTERS = frozenset(
     {"capitalize", "center", "e", "escape", "forceescape", "format", "indent"}
 )
@@ -32,16 +32,16 @@ _TEXT_FILTERS |= {"urlencode", "wordcount"}
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """The jinja2 environment of a template: its names, and the operations that it may use.
+    """The jinja2 environment of a template, with the names and operations that it may use.
 
     Attributes:
-        meter: the limits of the render in progress.
+        meter: the meter of the render in progress.
     """
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self) -> None:
-        """Meter every filter, function, operator and piece of text."""
+        """Make the environment, in which every filter, function and operator is metered."""
         self.meter = TemplateMeter()
         super().__init__(
             trim_blocks=True,
@@ -64,18 +64,18 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         }
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """Return True if a template may read an attribute."""
+        """Return True if a template may read attribute `attr` of `obj`."""
         withheld = isinstance(obj, str | int) and attr in WITHHELD_METHODS
         return not withheld and super().is_safe_attribute(obj, attr, value)
 
     def unsafe_undefined(self, obj: object, attribute: str) -> Undefined:
-        """Replace an attribute that the sandbox withholds; raise if it is Python's own."""
+        """Return "undefined" for a withheld attribute; raise if its name starts with "_"."""
         if attribute.startswith("_"):
             raise SecurityError(f"it reaches for {attribute[:80]!r} of a {type(obj).__name__}")
         return super().unsafe_undefined(obj, attribute)
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
-        """Return `text.format` and `text.format_map` metered, and None for anything else."""
+        """Return a metered `str.format` or `str.format_map`, or None for any other value."""
         if super().wrap_str_format(value) is None or not isinstance(value, BuiltinMethodType):
             return None
         layout, takes_mapping = str(value.__self__), value.__name__ == "format_map"
@@ -88,7 +88,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return format_text
 
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
-        """Call a function, a method, a macro or, in a recursive loop, the loop."""
+        """Call a function, a method, a macro, or a recursive loop, and charge for the call."""
         if isinstance(obj, LoopContext) and args and isinstance(args[0], Iterable):
             args = (self.meter.spend_on_items(args[0]), *args[1:])
         if isinstance(obj, BuiltinMethodType) and isinstance(obj.__self__, str):
@@ -96,12 +96,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 args = (list(args[0]), *args[1:])
             cost = METHOD_COSTS.get(obj.__name__)
             self.meter.spend(cost(obj.__self__, [*args, *kwargs.values()]) if cost else 0)
-        # A macro can use all its arguments as one value, `varargs`.
+        # Charge for the arguments, because a macro can read all of them as one value, `varargs`.
         self.meter.spend_on((args, kwargs))
         return self.meter.spend_on(super().call(context, obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Compute `left operator right`, after charging its largest possible result."""
+        """Compute `left operator right`, after a charge for the largest possible result."""
         if operator == "*":
             for value, times in ((left, right), (right, left)):
                 if isinstance(value, str | list | tuple) and isinstance(times, int):
@@ -120,14 +120,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self.meter.spend_on(super().call_binop(context, operator, left, right))
 
     def _metered(self, name: str, function: Function) -> Function:
-        """Return a filter that charges its cost before the call and its result after it."""
+        """Return a filter that charges its cost before the call and its result after the call."""
         # jinja2 passes a context before the value if the function has this attribute.
-        place = 0 if getattr(function, "jinja_pass_arg", None) is None else 1
+        index = 0 if getattr(function, "jinja_pass_arg", None) is None else 1
         cost = FILTER_COSTS.get(name)
 
         @functools.wraps(function)
         def metered(*args: object, **kwargs: object) -> object:
-            before, value, rest = args[:place], args[place], args[place + 1 :]
+            before, value, rest = args[:index], args[index], args[index + 1 :]
             if name == "join" and isinstance(value, Iterable):
                 value = [self.meter.spend_on_text(item) for item in value]
                 separator = rest[0] if rest else kwargs.get("d", "")
@@ -142,7 +142,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _sum(
         self, items: Iterable[object], attribute: str | int | None = None, start: object = 0
     ) -> object:
-        """Sum `items`, with a charge for each step, because sums of lists are lists."""
+        """Sum `items`, with a charge for each addition, because a sum of lists is a new list."""
         get = None if attribute is None else make_attrgetter(self, attribute)
         for item in items:
             term = item if get is None else get(item)
@@ -157,7 +157,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        """Write JSON like Hugging Face, without HTML escapes, charged piece by piece."""
+        """Encode a value as JSON like Hugging Face, without HTML escapes, charged by piece."""
         encoder = json.JSONEncoder(
             ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
@@ -170,7 +170,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _terms(values: object) -> Sequence[object]:
-    """Return the operands to the right of a `%` as a sequence."""
+    """Return the values on the right of a `%` operator as a sequence."""
     if isinstance(values, Mapping):
         return list(values.values())
     return values if isinstance(values, tuple) else [values]

@@ -1,4 +1,4 @@
-"""Functions that Hugging Face adds to jinja2 for chat templates."""
+"""Functions, tags and types that chat templates of Hugging Face can use beside jinja2's own."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -10,7 +10,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.utils import Namespace
 
-_MAX_DATE_LAYOUT = 1000  # characters; each becomes up to 256 in the C library
+_MAX_DATE_LAYOUT = 1000  # characters; the C library expands a character to up to 256
 
 
 class RefusalError(JinjaError):
@@ -18,10 +18,10 @@ class RefusalError(JinjaError):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`, which marks the assistant's text. It renders its body in a scope."""
+    """The tag `{% generation %}`, which marks text of the assistant. Its body has its own scope."""
 
     def __init__(self, environment: Environment) -> None:
-        """Register the tag."""
+        """Register the tag with jinja2."""
         super().__init__(environment)
         self.tags = {"generation"}
 
@@ -33,13 +33,14 @@ class GenerationTag(Extension):
 
 
 class SafeNamespace(Namespace):
-    """A namespace without the names that Python itself looks up, past the sandbox.
+    """A namespace that refuses names with a leading "_".
 
-    Its text does not show its contents, which can change after it was put into a list and charged.
+    Python looks up such names itself, without asking the sandbox. The text of a namespace does not
+    show its contents. The contents can change after a list that contains the namespace was charged.
     """
 
     def __init__(self, /, *args: Mapping[str, object], **attributes: object) -> None:
-        """Take the initial values, like `dict`."""
+        """Set the initial values, given as for `dict`."""
         super().__init__()
         for name, value in dict(*args, **attributes).items():
             Namespace.__setitem__(self, _public(name), value)
@@ -49,7 +50,7 @@ class SafeNamespace(Namespace):
         super().__setitem__(_public(name), value)
 
     def __repr__(self) -> str:
-        """Return a fixed text."""
+        """Return a text that does not depend on the contents."""
         return "<Namespace>"
 
 

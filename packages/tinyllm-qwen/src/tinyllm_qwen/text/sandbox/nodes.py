@@ -1,4 +1,4 @@
-"""The meter in a template's syntax tree, for the parts without a hook in jinja2's sandbox."""
+"""A transformer of syntax trees that meters operations without a hook in jinja2's sandbox."""
 
 from jinja2 import Environment, nodes
 from jinja2.visitor import NodeTransformer
@@ -8,14 +8,14 @@ class MeteredNodes(NodeTransformer):
     """Adds metering filters to loops, comparisons, literals, subscripts and `a ~ b`."""
 
     def __init__(self, environment: Environment) -> None:
-        """Rewrite for an environment that has the filters."""
+        """Make a transformer for an environment that has the metering filters."""
         self._environment = environment
 
     def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
-        """Rewrite a node after its children."""
+        """Return the transformed node. Its children are transformed first."""
         node = self.generic_visit(node, *args, **kwargs)
         if isinstance(node, nodes.For):
-            # The template's own text in one turn of the loop, perhaps in the buffer of a macro.
+            # Charge the template's text in each iteration: a macro may collect it in a buffer.
             text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
             node.iter = self._filtered(node.iter, "metered_items", nodes.Const(text))
         elif isinstance(node, nodes.Concat):

@@ -1,6 +1,6 @@
-"""A chat template, compiled in jinja2's sandbox and metered.
+"""A chat template that is compiled in jinja2's sandbox and metered.
 
-This module imports jinja2, which takes 0.1 s: import it where a template is rendered.
+Import this module only before a template is rendered, because it imports jinja2, which takes 0.1 s.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,13 @@ from tinyllm_qwen.text.sandbox.nodes import MeteredNodes
 class SandboxedTemplate:
     """A compiled chat template, rendered as Hugging Face renders it.
 
-    Blocks are trimmed, `break`, `continue` and `{% generation %}` are known, `tojson` does not
-    escape HTML, and `raise_exception` and `strftime_now` are defined. Python's internals are out of
-    reach and values cannot be changed. All work is metered: a template that never ends, or that
-    asks for gigabytes, ends with an error. A few filters and methods that are of no use in a prompt
-    and cannot be metered (`urlize`, `wordwrap`, `encode`, ...) are withheld.
+    As with Hugging Face, blocks are trimmed, and `tojson` does not escape HTML. `break`, `continue`
+    and `{% generation %}` are supported, and `raise_exception` and `strftime_now` are defined.
+
+    A template cannot access Python's internals or change values. All work is metered: a template
+    that never ends, or that needs gigabytes, is stopped with an error. Some filters and methods
+    that prompts do not need and that cannot be metered are withheld, such as `urlize`, `wordwrap`
+    and `encode`.
     """
 
     def __init__(self, source: str, origin: str) -> None:
@@ -30,14 +32,14 @@ class SandboxedTemplate:
 
         Args:
             source: the text of the template.
-            origin: the file of the template, for errors.
+            origin: the file of the template, for error messages.
 
         Raises:
             CheckpointError: if the template is not valid jinja2.
         """
         self._origin = origin
         self._environment = TemplateEnvironment()
-        self._lock = Lock()  # the environment counts the steps of one render at a time
+        self._lock = Lock()  # the environment has one meter, so one render runs at a time
         try:
             tree = self._environment.parse(source)
             MeteredNodes(self._environment).visit(tree)
@@ -48,7 +50,7 @@ class SandboxedTemplate:
             ) from None
         except (RecursionError, MemoryError, SyntaxError):
             raise CheckpointError(f"{origin}: the chat template is nested too deeply") from None
-        except ValueError as error:  # thousands of digits, half a surrogate pair
+        except ValueError as error:  # a number of thousands of digits, or half a surrogate pair
             raise CheckpointError(f"{origin}: the chat template is broken: {error}") from None
         namespace = self._environment.make_globals(None)
         self._template = Template.from_code(self._environment, code, namespace)
@@ -58,7 +60,8 @@ class SandboxedTemplate:
 
         Raises:
             TemplateError: if the template refuses the variables or fails on them.
-            CheckpointError: if the template reaches for Python's internals or does not end.
+            CheckpointError: if the template exceeds its limits, or attempts to access Python's
+                internals.
         """
         pieces: list[str] = []
         with self._lock:
@@ -73,7 +76,7 @@ class SandboxedTemplate:
                     f"{self._origin}: the chat template was stopped ({error}): do not trust this"
                     " checkpoint, or replace its template"
                 ) from None
-            # A template is a program: it can raise anything on unexpected data.
+            # A template is a program, which can raise any exception on unexpected data.
             except Exception as error:
                 raise TemplateError(
                     f"{self._origin}: the chat template fails on these messages:"
