@@ -1,7 +1,8 @@
 // Compares AccessSet with the definition of a race, on every program of four accesses to one byte.
 //
 // An access is by one of five threads: two of one simdgroup, one of another simdgroup, and two of
-// another group. After each access there is no barrier, a simdgroup barrier or a threadgroup barrier.
+// another group. After each access there is no barrier, a simdgroup barrier or a threadgroup
+// barrier.
 #include "memory/shadow.h"
 
 #include <stdio.h>

@@ -27,15 +27,15 @@ SOURCE = """
     CELL
     int sum = 0;
     for (int s = 0; s < STEPS; ++s) {
-      const int what = what_to_do[s * threads_per_grid.x + i];
-      if (what == 1) sum += *cell;
-      if (what == 2) *cell = s;
-      if (what == 3)
+      const int kind = access_kinds[s * threads_per_grid.x + i];
+      if (kind == 1) sum += *cell;
+      if (kind == 2) *cell = s;
+      if (kind == 3)
         atomic_fetch_add_explicit(reinterpret_cast<SPACE atomic_int*>(cell), 1,
                                   memory_order_relaxed);
-      if (between[s] == 1) simdgroup_barrier(mem_flags::MINE);
-      if (between[s] == 2) threadgroup_barrier(mem_flags::MINE);
-      if (between[s] == 3) threadgroup_barrier(mem_flags::OTHER);
+      if (barriers[s] == 1) simdgroup_barrier(mem_flags::MINE);
+      if (barriers[s] == 2) threadgroup_barrier(mem_flags::MINE);
+      if (barriers[s] == 3) threadgroup_barrier(mem_flags::OTHER);
     }
     y[i] = sum;
 """
@@ -78,21 +78,21 @@ class Access:
 
 def program(rng: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return the access of each thread in each step, and the barrier after each step."""
-    what = np.zeros((STEPS, THREADS), np.int32)
+    kinds = np.zeros((STEPS, THREADS), np.int32)
     # Few accesses by few threads, so that a race that is found does not hide a race that is missed.
     for step in np.sort(rng.choice(STEPS, rng.integers(3, 6))):
-        what[step, rng.choice(BUSY)] = rng.choice([READ, READ, READ, WRITE, ATOMIC])
-    return what, rng.choice(4, STEPS, p=[0.35, 0.3, 0.3, 0.05]).astype(np.int32)
+        kinds[step, rng.choice(BUSY)] = rng.choice([READ, READ, READ, WRITE, ATOMIC])
+    return kinds, rng.choice(4, STEPS, p=[0.35, 0.3, 0.3, 0.05]).astype(np.int32)
 
 
-def has_race(what: NDArray[np.int32], between: NDArray[np.int32], group_size: int) -> bool:
+def has_race(kinds: NDArray[np.int32], barriers: NDArray[np.int32], group_size: int) -> bool:
     accesses, epoch, simd_epoch = [], 0, 0
     for step in range(STEPS):
-        for i in np.flatnonzero(what[step]):
+        for i in np.flatnonzero(kinds[step]):
             group, thread = divmod(int(i), group_size)
-            accesses.append(Access(int(what[step, i]), group, thread, epoch, simd_epoch))
-        epoch += between[step] == THREADGROUP
-        simd_epoch += between[step] == SIMDGROUP
+            accesses.append(Access(int(kinds[step, i]), group, thread, epoch, simd_epoch))
+        epoch += barriers[step] == THREADGROUP
+        simd_epoch += barriers[step] == SIMDGROUP
     return any(one.races_with(other) for one, other in combinations(accesses, 2))
 
 
@@ -104,19 +104,19 @@ def test_the_detector_agrees_with_the_definition_on_random_programs(
     source = SOURCE.replace("STEPS", str(STEPS))
     for word, replacement in where.items():
         source = source.replace(word, replacement)
-    kernel = metal_kernel("random", ["what_to_do", "between"], ["y", "z"], source)
+    kernel = metal_kernel("random", ["access_kinds", "barriers"], ["y", "z"], source)
     rng = np.random.default_rng(7)
     verdicts = []
     for number in range(PROGRAMS):
-        what, between = program(rng)
+        kinds, barriers = program(rng)
         if where is OF_GROUP and group_size < THREADS:
-            what[:, group_size:] = NOTHING  # each group has its own cell
-        expected = has_race(what, between, group_size)
+            kinds[:, group_size:] = NOTHING  # each group has its own cell
+        expected = has_race(kinds, barriers, group_size)
         found: frozenset[FaultKind] = frozenset()
         try:
             with using(Settings(seed=number % 3)):
                 kernel(
-                    inputs=[what, between],
+                    inputs=[kinds, barriers],
                     output_shapes=[(THREADS,), (1,)],
                     output_dtypes=[np.int32, np.int32],
                     grid=(THREADS, 1, 1),
@@ -126,8 +126,8 @@ def test_the_detector_agrees_with_the_definition_on_random_programs(
         except KernelFaultError as error:
             found = error.kinds
         assert found == ({FaultKind.RACE} if expected else set()), (
-            what[:, [0, 1, 33, 64, 95]],
-            between,
+            kinds[:, [0, 1, 33, 64, 95]],
+            barriers,
         )
         verdicts.append(expected)
     assert (

@@ -56,7 +56,8 @@ def names(folder: Path) -> set[str]:
         typed = r"(?:\b(?:T|void|bool|int|uint|ulong|float|half|bfloat|simd_vote|Index|uint16_t"
         typed += r"|bfloat16_t|__VA_ARGS__|vote_t)|>|T>>)[&*]? (\w+)\("
         found |= set(re.findall(typed, text))
-    return {name for name in found - INTERNAL if not name.endswith("name")}  # of a macro
+    # In the macros, `name` is a parameter.
+    return {name for name in found - INTERNAL if not name.endswith("name")}
 
 
 def test_both_copies_have_the_same_functions() -> None:

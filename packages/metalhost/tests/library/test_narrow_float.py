@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Evaluate = Callable[..., NDArray[np.generic]]
 KINDS = {"bfloat": ml_dtypes.bfloat16, "metal::narrow_float<metal::half_format>": np.float16}
-HOST_ALONE = Settings(mode="fast", address_spaces=False)  # half as a class is none of Metal's types
+HOST_ONLY = Settings(mode="fast", address_spaces=False)  # clang's unit has no class for half
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -22,7 +22,7 @@ def test_every_value_survives_conversion_to_float_and_back(kind: str, evaluate: 
         np.uint32,
         threads=2**16,
         header=f"typedef {kind} K;\n",
-        settings=HOST_ALONE,
+        settings=HOST_ONLY,
         x=values,
     )
     read = np.ascontiguousarray(results[:, 0]).view(np.float32)
@@ -43,7 +43,7 @@ def test_floats_are_rounded_to_nearest_even(kind: str, evaluate: Evaluate) -> No
         np.uint16,
         threads=len(x),
         header=f"typedef {kind} K;\n",
-        settings=HOST_ALONE,
+        settings=HOST_ONLY,
         x=x,
     )
     with np.errstate(over="ignore", invalid="ignore"):  # some of the numbers are NaN
@@ -78,7 +78,7 @@ def test_arithmetic_is_rounded_after_every_operation(kind: str, evaluate: Evalua
         threads=512,
         setup=setup,
         header=f"typedef {kind} K;\n",
-        settings=HOST_ALONE,
+        settings=HOST_ONLY,
         x=a.astype(np.float32),
         z=b.astype(np.float32),
     )

@@ -11,7 +11,7 @@ Evaluate = Callable[..., NDArray[np.generic]]
 THREADS = 64
 LANE = np.arange(THREADS) % 32
 RNG = np.random.default_rng(0)
-# Small whole numbers: every sum is exact in every order.
+# Sums of small whole numbers are exact in every order.
 V = RNG.integers(-8, 8, THREADS)
 W = V.reshape(2, 32)
 

@@ -1,5 +1,5 @@
-// Beginning of every kernel's translation unit: the part of MLX's own header that kernels may use, and
-// Metal's keywords. MLX puts its header before every kernel.
+// Beginning of every kernel's translation unit: the part of MLX's own header that kernels may use,
+// and Metal's keywords. MLX puts its header before every kernel.
 #pragma once
 #include "metal_stdlib"
 

@@ -1,4 +1,5 @@
-// Program of a kernel: runs one launch, read from standard input. The reports go to standard output.
+// Program of a kernel: runs one launch, read from standard input. The reports go to standard
+// output.
 #include <stdio.h>
 #include <stdlib.h>
 

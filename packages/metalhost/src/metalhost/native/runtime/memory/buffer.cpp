@@ -36,8 +36,8 @@ void map(Buffer& b, const BufferRecord& record) {
   mprotect(inner, pages, PROT_READ | PROT_WRITE);
   poison(inner, pages);
 
-  // The buffer is at the end of the pages, so that a read past its end traps. The alignment leaves a
-  // gap of up to 15 bytes.
+  // The buffer is at the end of the pages, so that a read past its end traps. The alignment leaves
+  // a gap of up to 15 bytes.
   uint64_t last = uint64_t(inner) + pages - record.bytes - record.misalignment;
   b.begin = reinterpret_cast<char*>(last / ALIGNMENT * ALIGNMENT + record.misalignment);
   b.end = b.begin + record.bytes;

@@ -71,7 +71,8 @@ class AccessSet {
   uint32_t pc() const { return pc_; }
 
  private:
-  enum Extent : uint32_t { EMPTY, THREAD, SIMDGROUP, GROUP, SEVERAL_GROUPS };  // zeroed memory: EMPTY
+  // EMPTY is 0, so that zeroed memory has no accesses.
+  enum Extent : uint32_t { EMPTY, THREAD, SIMDGROUP, GROUP, SEVERAL_GROUPS };
 
   uint32_t group_, epoch_, pc_;
   uint32_t simd_epoch_ : 16, thread_ : 10, extent_ : 3;

@@ -8,7 +8,8 @@
 namespace metalhost {
 namespace {
 
-constexpr uint32_t CAPACITY = 256 << 10;  // more than a device has, so that a kernel over the limit still runs
+// More than a device has, so that a kernel over the limit still runs.
+constexpr uint32_t CAPACITY = 256 << 10;
 constexpr uint32_t GAP = 64;  // bytes between variables, in which an access is out of bounds
 constexpr uint32_t MAX_VARIABLES = 256;
 
