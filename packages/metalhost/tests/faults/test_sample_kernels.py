@@ -35,8 +35,8 @@ RMS_NORM = f"""
       y[row * D + i] = T(float(x[row * D + i]) * inverse * float(w[i]));
     }}
 """
-# c = a b. Four simdgroups compute a tile of 16 x 16. Blocks of 16 columns of a and 16 rows of b pass
-# through threadgroup memory.
+# c = a b. Four simdgroups compute a tile of 16 x 16. They load blocks of 16 columns of a and
+# 16 rows of b into threadgroup memory.
 MATMUL = f"""
     constexpr int STRIDE = 20;
     threadgroup T a_tile[16 * STRIDE], b_tile[16 * STRIDE];
