@@ -1,4 +1,4 @@
-"""What the tests share: kernels of one line."""
+"""Fixtures for the tests: a usable compiler, and kernels that evaluate expressions."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ Evaluate = Callable[..., NDArray[np.generic]]
 
 @pytest.fixture(scope="session")
 def host() -> None:
-    """There is a compiler: what runs no kernel needs none."""
+    """Skip the test without a usable compiler. Tests that run no kernel do not need one."""
     try:
         compiler()
     except CompilerError as error:
@@ -21,7 +21,10 @@ def host() -> None:
 
 @pytest.fixture
 def evaluate(host: None) -> Evaluate:
-    """Computes expressions of a thread's number `i`, one column each, in a checked kernel."""
+    """Return a function that evaluates expressions of the thread index `i` in a checked kernel.
+
+    The result has a row for each thread and a column for each expression.
+    """
 
     def run(
         expressions: Sequence[str],

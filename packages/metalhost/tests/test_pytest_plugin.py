@@ -1,4 +1,4 @@
-"""The fixtures that the package brings to the tests of a project."""
+"""Pytest fixtures of the package, as a project's tests use them."""
 
 import functools
 import sys
@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from metalhost.settings import current
 
-# On a Mac the fixtures leave MLX alone, as their own tests would have to.
+# On a Mac the fixtures replace nothing.
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="kernels run on the GPU of a Mac")
 
 SEEN: list[metalhost.Settings | None] = []
@@ -16,7 +16,7 @@ SEEN: list[metalhost.Settings | None] = []
 
 @functools.cache
 def wrapper() -> object:
-    """A project's own, which keeps its kernel object."""
+    """Make a kernel object once, as a wrapper of a project does."""
     source = "uint i = thread_position_in_grid.x; y[i] = T(2) * x[i];"
     return mx.fast.metal_kernel("twice", ["x"], ["y"], source)
 
@@ -41,20 +41,22 @@ def test_a_wrapper_runs_unchanged(metal_host: None) -> None:
     assert mx.array_equal(twice(x), 2 * x)
 
 
-def test_a_wrapper_runs_by_every_setting(metal_sweep: metalhost.Settings | None) -> None:
+def test_a_wrapper_runs_with_every_setting_of_the_sweep(
+    metal_sweep: metalhost.Settings | None,
+) -> None:
     SEEN.append(metal_sweep)
     assert current() == metal_sweep
     x = mx.arange(100).astype(mx.float16).reshape(10, 10)
     assert mx.array_equal(twice(x), 2 * x)
 
 
-def test_afterwards_everything_is_as_before() -> None:
+def test_the_fixtures_restore_mlx_and_the_settings() -> None:
     assert tuple(SEEN) == metalhost.SWEEP
     assert mx.fast.metal_kernel is not metalhost.metal_kernel
     assert current() == metalhost.Settings()
 
 
-def test_without_a_compiler_tests_are_skipped_and_say_why(
+def test_without_a_compiler_tests_are_skipped_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("METALHOST_CXX", "no-such-compiler")

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# metalhost's tests with every compiler of this machine that it is written for: `g++` and `clang++` of
-# each version by its number, and g++ for AArch64, whose programs run under qemu. Which of them are not
-# here is said. `bash packages/metalhost/tools/every_compiler.sh` in a synced workspace.
+# Runs metalhost's tests with every supported compiler on this machine: each version of g++ and
+# clang++ by its numbered name, and g++ for AArch64, whose programs run under qemu. Prints the
+# compilers that are missing. Run `bash packages/metalhost/tools/every_compiler.sh` in a synced
+# workspace.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
@@ -14,7 +15,7 @@ for compiler in g++-{12..15} clang++-{16..21}; do
   if command -v "$compiler" > /dev/null; then
     check "$compiler"
   else
-    echo "no $compiler"
+    echo "missing: $compiler"
   fi
 done
 
@@ -22,5 +23,5 @@ cross=aarch64-linux-gnu-g++
 if command -v "$cross" > /dev/null && command -v qemu-aarch64 > /dev/null; then
   check "$cross" "qemu-aarch64 -L /usr/aarch64-linux-gnu"
 else
-  echo "no $cross with qemu-aarch64"
+  echo "missing: $cross with qemu-aarch64"
 fi

@@ -1,4 +1,4 @@
-"""`metal_kernel`: the arguments and the meaning of `mx.fast.metal_kernel`, on the CPU."""
+"""`metal_kernel`, with the arguments and the behavior of `mx.fast.metal_kernel`, on the CPU."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ import math
 import sys
 from collections.abc import Sequence
 
-from metalhost import address_spaces
-from metalhost.arrays import Array, Input, Scalar, is_mlx, output
-from metalhost.buffers import buffers
-from metalhost.diagnosis import faults
-from metalhost.element_type import element_type
-from metalhost.fault import KernelFaultError
-from metalhost.grid import group_size
-from metalhost.kernel_text import KernelText
-from metalhost.launch import launch
-from metalhost.lint import lint
-from metalhost.problem import KernelTextError, Problem
-from metalhost.program import program
-from metalhost.settings import Mode, Settings, chosen
-from metalhost.signature import Signature, Template, signature, signature_problems
+from metalhost.checks.address_spaces import address_space_problems
+from metalhost.checks.lint import lint
+from metalhost.compilation.program import build_program
+from metalhost.execution.buffers import make_buffers
+from metalhost.execution.diagnosis import diagnose
+from metalhost.execution.fault import KernelFaultError
+from metalhost.execution.grid import threadgroup_size
+from metalhost.execution.launch import launch
+from metalhost.settings import Mode, Settings, call_settings
+from metalhost.text.arrays import Array, Input, Scalar, is_mlx, to_array
+from metalhost.text.element_type import element_type
+from metalhost.text.kernel_text import KernelText
+from metalhost.text.problem import KernelTextError, Problem
+from metalhost.text.signature import (
+    Signature,
+    Template,
+    generate_signature,
+    signature_problems,
+)
 
-MAX_BUFFERS = 31  # that Metal binds to a kernel
+MAX_BUFFERS = 31  # limit of Metal
 
 
 class MetalKernel:
-    """A kernel that can be called; `metal_kernel` makes it."""
+    """Callable kernel, made by `metal_kernel`."""
 
     def __init__(
         self,
@@ -64,50 +69,51 @@ class MetalKernel:
         seed: int | None = None,
         offset_views: bool | None = None,
     ) -> list[Array]:
-        """Run the kernel; up to `stream`, the arguments are those of MLX.
+        """Run the kernel. MLX has the same arguments, except `mode`, `seed` and `offset_views`.
 
         Args:
-            inputs: arrays of NumPy or MLX, and plain numbers.
-            output_shapes: of each output.
-            output_dtypes: of each output; MLX's, NumPy's, or names.
-            grid: how many threads, not groups.
-            threadgroup: how many of them make a group; at the grid's edge there are fewer.
-            template: names with numbers, booleans or dtypes.
-            init_value: what the outputs hold before; poison unless given.
+            inputs: NumPy arrays, MLX arrays and Python numbers.
+            output_shapes: shape of each output.
+            output_dtypes: dtype of each output: an MLX dtype, a NumPy dtype or a name.
+            grid: number of threads along each axis, not of threadgroups.
+            threadgroup: threads of a threadgroup along each axis. Threadgroups at the edge of the
+                grid may be smaller.
+            template: names of template parameters with numbers, booleans or dtypes.
+            init_value: initial value of all outputs. Without it they are uninitialized.
             verbose: print the text that MLX would generate.
-            stream: of no effect: a call returns when the kernel has come to its end.
-            mode: see `Settings`; those that are current unless given.
-            seed: likewise.
-            offset_views: likewise.
+            stream: ignored, because a call returns when the kernel has finished.
+            mode: overrides the current `Settings.mode`.
+            seed: overrides the current `Settings.seed`.
+            offset_views: overrides the current `Settings.offset_views`.
 
         Returns:
-            the outputs: MLX arrays if any argument or dtype is one of MLX, NumPy arrays otherwise.
+            the outputs: MLX arrays if any input or dtype is from MLX, otherwise NumPy arrays.
 
         Raises:
-            ValueError: if the arguments do not fit each other.
-            KernelTextError: if the text is wrong, or is none that can be run here.
-            KernelFaultError: if the kernel did what it must not; the message names the lines.
-            CompilerError: if this machine has no C++ compiler.
+            ValueError: if the arguments are inconsistent.
+            KernelTextError: if the text is invalid, or uses a feature that is not supported.
+            KernelFaultError: if the kernel has faults. The message names their lines.
+            CompilerError: if the machine has no usable C++ compiler.
         """
         del stream
-        settings = chosen(mode, seed, offset_views)
-        around = self._signature(inputs, output_dtypes, template)
-        _same_length("output_shapes", output_shapes, self.output_names)
-        size = group_size(grid, threadgroup)
-        text = KernelText.of(self.name, self.header, self.source, around)
+        settings = call_settings(mode, seed, offset_views)
+        signature = self._signature(inputs, output_dtypes, template)
+        _check_length("output_shapes", output_shapes, self.output_names)
+        group_size = threadgroup_size(grid, threadgroup)
+        text = KernelText.assemble(self.name, self.header, self.source, signature)
         if verbose:
             sys.stdout.write(f"{text.metal()}\n")
-        self._refuse(around, text, settings)
+        self._check_text(signature, text, settings)
         counts = [math.prod(shape) for shape in output_shapes]
-        memory = buffers(around, counts, init_value, settings.offset_views)
-        built = program(text, settings.mode)
-        outcome = launch(built, grid, size, memory, settings)
-        found = faults(outcome.findings, built, text)
-        if found:
-            raise KernelFaultError(self.name, str(settings), found)
+        buffers = make_buffers(signature, counts, init_value, settings.offset_views)
+        program = build_program(text, settings.mode)
+        outcome = launch(program, grid, group_size, buffers, settings)
+        faults = diagnose(outcome.findings, program, text)
+        if faults:
+            raise KernelFaultError(self.name, str(settings), faults)
         as_mlx = any(map(is_mlx, [*inputs, *output_dtypes]))
-        written = zip(outcome.outputs, output_shapes, output_dtypes, strict=True)
-        return [output(raw, shape, dtype, as_mlx) for raw, shape, dtype in written]
+        outputs = zip(outcome.outputs, output_shapes, output_dtypes, strict=True)
+        return [to_array(raw, shape, dtype, as_mlx) for raw, shape, dtype in outputs]
 
     def problems(
         self,
@@ -116,17 +122,17 @@ class MetalKernel:
         output_dtypes: Sequence[object],
         template: Template | None = None,
     ) -> list[Problem]:
-        """What the lint finds in the text and, where clang is installed, clang; nothing is run.
+        """Check the text with the lint and, if it is installed, clang, without running the kernel.
 
         Args:
-            inputs: as for a call: their types and sizes are part of the generated text.
-            output_dtypes: as for a call.
-            template: as for a call.
+            inputs: as in a call. Their types and sizes determine the generated signature.
+            output_dtypes: as in a call.
+            template: as in a call.
         """
-        around = self._signature(inputs, output_dtypes, template)
-        text = KernelText.of(self.name, self.header, self.source, around)
-        found = [*lint(self.header, self.source), *signature_problems(around)]
-        return found + address_spaces.problems(text)
+        signature = self._signature(inputs, output_dtypes, template)
+        text = KernelText.assemble(self.name, self.header, self.source, signature)
+        found = [*lint(self.header, self.source), *signature_problems(signature)]
+        return found + address_space_problems(text)
 
     def _signature(
         self,
@@ -134,31 +140,31 @@ class MetalKernel:
         output_dtypes: Sequence[object],
         template: Template | None,
     ) -> Signature:
-        """What MLX would write around the body for these arguments."""
-        _same_length("inputs", inputs, self.input_names)
-        _same_length("output_dtypes", output_dtypes, self.output_names)
-        arguments = [Input.of(value, self._row_contiguous) for value in inputs]
-        kinds = [element_type(dtype) for dtype in output_dtypes]
-        around = signature(
+        """Generate the signature that MLX would generate for these arguments."""
+        _check_length("inputs", inputs, self.input_names)
+        _check_length("output_dtypes", output_dtypes, self.output_names)
+        values = [Input.from_value(value, self._row_contiguous) for value in inputs]
+        dtypes = [element_type(dtype) for dtype in output_dtypes]
+        signature = generate_signature(
             self.name,
             self.source,
-            list(zip(self.input_names, arguments, strict=True)),
-            list(zip(self.output_names, kinds, strict=True)),
+            list(zip(self.input_names, values, strict=True)),
+            list(zip(self.output_names, dtypes, strict=True)),
             template or (),
             self._atomic_outputs,
         )
-        count = len(around.parameters)
+        count = len(signature.parameters)
         if count > MAX_BUFFERS:
             raise ValueError(f"buffers: expected {MAX_BUFFERS} at most, got {count}")
-        return around
+        return signature
 
-    def _refuse(self, around: Signature, text: KernelText, settings: Settings) -> None:
-        """Raise an error for what is wrong with the text before it is compiled."""
-        found = signature_problems(around)
+    def _check_text(self, signature: Signature, text: KernelText, settings: Settings) -> None:
+        """Raise `KernelTextError` if the text has problems that are found without compiling it."""
+        found = signature_problems(signature)
         if settings.lint:
             found += lint(self.header, self.source)
         if not found and settings.address_spaces and settings.mode == "check":
-            found = address_spaces.problems(text)
+            found = address_space_problems(text)
         if found:
             raise KernelTextError(self.name, found)
 
@@ -173,17 +179,17 @@ def metal_kernel(
     atomic_outputs: bool = False,
     compile_options: object | None = None,
 ) -> MetalKernel:
-    """A kernel, from the arguments of `mx.fast.metal_kernel`.
+    """Make a kernel from the arguments of `mx.fast.metal_kernel`.
 
     Args:
-        name: of the kernel.
-        input_names: the names of the inputs in the text.
-        output_names: the names of the outputs.
-        source: the body of the kernel; MLX writes the signature around it.
-        header: what stands before the kernel: functions, includes.
-        ensure_row_contiguous: copy inputs whose elements are not in order, one after the other.
+        name: name of the kernel.
+        input_names: names of the inputs in the text.
+        output_names: names of the outputs in the text.
+        source: body of the kernel. MLX generates the signature around it.
+        header: text before the kernel, such as functions and includes.
+        ensure_row_contiguous: copy inputs that are not row-contiguous.
         atomic_outputs: make the outputs atomic: `device atomic<float>*`.
-        compile_options: of no effect: the host's arithmetic is that of the math mode "safe".
+        compile_options: ignored, because the host always computes as in Metal's math mode "safe".
 
     Raises:
         ValueError: if there is no output.
@@ -194,6 +200,6 @@ def metal_kernel(
     )
 
 
-def _same_length(what: str, got: Sequence[object], names: Sequence[str]) -> None:
+def _check_length(argument: str, got: Sequence[object], names: Sequence[str]) -> None:
     if len(got) != len(names):
-        raise ValueError(f"{what}: expected {len(names)} ({', '.join(names)}), got {len(got)}")
+        raise ValueError(f"{argument}: expected {len(names)} ({', '.join(names)}), got {len(got)}")

@@ -1,4 +1,4 @@
-"""How kernels are run."""
+"""Settings of kernel runs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ Mode = Literal["check", "fast"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a kernel is run.
+    """Settings of a kernel run.
 
     Attributes:
-        mode: `"check"` looks at every load and store before it happens: bounds, races, memory that
-            nobody has written, undefined behaviour, outputs left unwritten. `"fast"` has guard
-            pages and poisoned memory alone, at two to four times the speed. Both find divergence.
-        seed: 0 runs threads in their natural order, any other in a random one of its own.
-        offset_views: let inputs begin one element after an aligned address, as slices do in MLX.
-        allow_divergence: let some lanes of a simdgroup do simd operations without the others.
-        timeout: seconds that a launch may take.
-        threadgroup_memory: bytes of it that a device has.
-        lint: refuse what a C++ compiler takes and Metal does not.
-        address_spaces: where clang is installed, have it check those in every kernel that is
-            checked.
+        mode: `"check"` checks every load and store before it happens: bounds, races, uninitialized
+            memory, undefined behavior, unwritten outputs. `"fast"` uses only guard pages and
+            poisoned memory, and runs two to four times as fast. Both modes find divergence.
+        seed: 0 runs threads in their natural order. Every other seed selects a random order.
+        offset_views: start inputs one element after an aligned address, as MLX slices do.
+        allow_divergence: let some lanes of a simdgroup run simd operations without the others.
+        timeout: time limit of a launch, in seconds.
+        threadgroup_memory: threadgroup memory of the device, in bytes.
+        lint: reject constructs that C++ accepts and Metal rejects.
+        address_spaces: check address spaces with clang, if it is installed, in mode `"check"`.
     """
 
     mode: Mode = "check"
@@ -39,7 +38,7 @@ class Settings:
     address_spaces: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the values."""
         if self.mode not in ("check", "fast"):
             raise ValueError(f"mode: expected 'check' or 'fast', got {self.mode!r}")
         if not 0 <= self.seed < 2**64:
@@ -48,7 +47,7 @@ class Settings:
             raise ValueError(f"timeout: expected seconds up to a day, got {self.timeout}")
 
     def __str__(self) -> str:
-        """A short name, as a test's parameter has it."""
+        """Return a short name, such as `check-1-offset`, for test IDs and reports."""
         return f"{self.mode}-{self.seed}{'-offset' if self.offset_views else ''}"
 
 
@@ -58,19 +57,19 @@ SWEEP = (
     Settings(seed=2, offset_views=True),
     *(Settings(mode="fast", seed=seed) for seed in (0, 1, 2, 3)),
 )
-"""What a kernel should pass before it meets a GPU."""
+"""Settings that a kernel should pass before it runs on a GPU."""
 
 _current: ContextVar[Settings] = ContextVar("metalhost settings")
 
 
 def current() -> Settings:
-    """The settings of calls that bring none."""
+    """Return the settings for calls that specify none."""
     return _current.get(Settings())
 
 
 @contextmanager
 def using(settings: Settings) -> Iterator[Settings]:
-    """Run all kernels within by these settings, unless a call brings its own."""
+    """Use the settings for all kernel calls in the `with` block that specify none."""
     token = _current.set(settings)
     try:
         yield settings
@@ -78,12 +77,12 @@ def using(settings: Settings) -> Iterator[Settings]:
         _current.reset(token)
 
 
-def chosen(mode: Mode | None, seed: int | None, offset_views: bool | None) -> Settings:
-    """The current settings, but for what a call says."""
-    now = current()
+def call_settings(mode: Mode | None, seed: int | None, offset_views: bool | None) -> Settings:
+    """Return the current settings, with the values that a call specifies."""
+    settings = current()
     return replace(
-        now,
-        mode=now.mode if mode is None else mode,
-        seed=now.seed if seed is None else seed,
-        offset_views=now.offset_views if offset_views is None else offset_views,
+        settings,
+        mode=settings.mode if mode is None else mode,
+        seed=settings.seed if seed is None else seed,
+        offset_views=settings.offset_views if offset_views is None else offset_views,
     )

@@ -1,5 +1,5 @@
-// Affine codes. A number is scale * code + bias, with a code of BITS bits. Codes are packed lowest
-// bit first: for any width, 32 codes are BITS whole words, and all of them belong to one group.
+// Affine codes: a number is scale * code + bias, with a code of BITS bits. Codes are packed lowest
+// bit first. For any width, 32 codes are BITS whole words of one quantization group.
 #include <metal_stdlib>
 using namespace metal;
 

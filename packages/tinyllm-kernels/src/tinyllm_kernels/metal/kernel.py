@@ -1,4 +1,4 @@
-"""Metal kernels: text from the `.metal` files of this package, passed to MLX at the first call."""
+"""Metal kernels, whose text is passed to MLX at the first call."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from importlib import resources
 import mlx.core as mx
 
 SIMD = 32
-"""Threads of a simdgroup, on every Apple GPU."""
+"""Number of threads in a simdgroup, on every Apple GPU."""
 
 MAX_THREADS = 1024
-"""Threads of a threadgroup, at most."""
+"""Maximum number of threads in a threadgroup."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Metal kernel. MLX compiles it once for each choice of its template arguments.
+    """Metal kernel. MLX compiles it once for each set of template arguments.
 
-    MLX writes the function around `body`. It passes an array of fewer than eight elements in the
-    address space `constant`, and any larger array in `device`. Functions that a body calls
-    therefore take pointers to inputs as template parameters.
+    MLX generates the function around `body`. An array of fewer than eight elements is in the
+    address space `constant`, a larger array in `device`. The types of pointers to inputs are
+    therefore template parameters of the functions that the body calls.
 
     Attributes:
         name: name of the kernel function.
@@ -30,9 +30,9 @@ class Kernel:
             order in which they are included.
         inputs: names of the inputs, as the body uses them.
         outputs: names of the outputs.
-        body: text of the function body. It declares the threadgroup memory, if there is any.
-        row_contiguous: True if MLX copies inputs that are not row-contiguous. Otherwise the body
-            uses strides.
+        body: function body, with the declarations of threadgroup memory.
+        row_contiguous: True to let MLX copy inputs that are not row-contiguous. Otherwise the
+            body must use strides.
     """
 
     name: str
@@ -59,9 +59,8 @@ class Kernel:
             outputs: shape and dtype of each output. No output may be empty.
             groups: threadgroups along each axis, at least one.
             group: threads of a threadgroup along each axis.
-            template: names in the body that are constants at compile time, with their values.
-            init_value: value of the outputs before the kernel runs, for a kernel that does not
-                write all of them.
+            template: name and value of each template parameter, a constant at compile time.
+            init_value: initial value of the outputs, for a kernel that does not write all of them.
         """
         x, y, z = (count * size for count, size in zip(groups, group, strict=True))
         results = mlx_kernel(self)(
@@ -79,10 +78,10 @@ class Kernel:
 
 @functools.cache
 def mlx_kernel(kernel: Kernel) -> Callable[..., object]:
-    """Make MLX's kernel object, which compiles the text when it is first evaluated.
+    """Make MLX's kernel object, which compiles the text at its first evaluation.
 
-    The object is kept for the life of the process. Call `mlx_kernel.cache_clear()` after a change
-    of a text.
+    The object is cached for the life of the process. Call `mlx_kernel.cache_clear()` after a text
+    has changed.
     """
     folder = resources.files("tinyllm_kernels.metal")
     texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in kernel.files)

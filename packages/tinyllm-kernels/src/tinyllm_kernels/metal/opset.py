@@ -31,5 +31,5 @@ METAL = OpSet(
     log_probability=MLX.log_probability,
     norm_rope=Fusion(norm_rope, of=("rms_norm", "rope")),
 )
-"""Ops by Metal kernels. MLX computes the ops and formats that have no kernel: dense weights and
-floating-point formats, quantization, and the choice of a token."""
+"""Ops with Metal kernels. MLX computes the ops and formats without a kernel: dense weights and
+floating-point formats, quantization, and the selection of tokens."""

@@ -1,9 +1,10 @@
-// Sums and maxima over the threads of a threadgroup with one axis.
+// Reductions over all threads of a threadgroup. `partial` has one number for each simdgroup.
 #include <metal_stdlib>
 using namespace metal;
 
-// Returns the sum of `value` over the group to every thread. Each simdgroup sums its lanes. Then
-// every simdgroup adds all of these sums, which saves a second barrier for handing out the result.
+// Returns the sum of `value` over the group, to every thread. Each simdgroup first adds its lanes.
+// Then every simdgroup adds the sums of all simdgroups. This saves a second barrier, which a
+// broadcast of the result would need.
 inline float group_sum(float value, threadgroup float* partial, uint lane, uint simdgroup,
                        uint simdgroups) {
   const float sum = simd_sum(value);
@@ -14,7 +15,7 @@ inline float group_sum(float value, threadgroup float* partial, uint lane, uint 
   return simd_sum(lane < simdgroups ? partial[lane] : 0.0f);
 }
 
-// Returns the largest `value` of the group to every thread.
+// Returns the maximum of `value` over the group, to every thread.
 inline float group_max(float value, threadgroup float* partial, uint lane, uint simdgroup,
                        uint simdgroups) {
   const float top = simd_max(value);

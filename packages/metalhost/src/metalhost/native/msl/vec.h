@@ -1,4 +1,4 @@
-// vec<T, N>: two, three or four numbers, with arithmetic number by number.
+// vec<T, N>: vector of two, three or four numbers, with elementwise arithmetic.
 #pragma once
 #include "metal_types"
 
@@ -14,8 +14,8 @@ constexpr int component_count = 1;
 template <class T, int N>
 constexpr int component_count<vec<T, N>> = N;
 
-// The translation writes v.zyx as v[swizzle<2, 1, 0>()], and as v[swizzled<2, 1, 0>()] where it is
-// assigned to: a vector cannot have members of all these names.
+// Tags of swizzles. The translation replaces v.zyx by v[swizzle<2, 1, 0>()], or by
+// v[swizzled<2, 1, 0>()] if it is assigned to. A vector cannot have a member for every swizzle.
 template <int... I>
 struct swizzle {};
 template <int... I>
@@ -53,7 +53,7 @@ struct named_components<T, 2> {
 template <class T>
 struct named_components<T, 3> {
   union {
-    T components[4];  // a float3 takes as much room as a float4
+    T components[4];  // a float3 has the size of a float4
     struct { T x, y, z; };
     struct { T r, g, b; };
   };
@@ -81,7 +81,7 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : named_components<T, N> {
   METAL_INLINE explicit constexpr vec(const vec<U, N>& other) {
     METAL_EACH components[i] = T(other.components[i]);
   }
-  // float4(v.xy, 0, 1): scalars and vectors, as many components as there are.
+  // Concatenates scalars and vectors, as in float4(v.xy, 0, 1).
   template <class A, class B, class... C>
   METAL_INLINE constexpr vec(A a, B b, C... c) {
     static_assert(component_count<A> + component_count<B> + (component_count<C> + ... + 0) == N,
@@ -103,7 +103,7 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : named_components<T, N> {
     return {components};
   }
 
-  // Friends, so that in v * 2 the 2 becomes a vector.
+  // The operators are friends, so that v * 2 converts the 2 to a vector.
 #define METAL_OPERATOR(op)                                              \
   METAL_INLINE friend constexpr vec operator op(vec a, vec b) {         \
     vec r;                                                              \
@@ -162,7 +162,7 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : named_components<T, N> {
   }
 };
 
-// The same without padding, aligned as one number: for loads from anywhere.
+// Vector without padding and with the alignment of one number.
 template <class T, int N>
 struct packed_vec {
   T components[N];
@@ -202,7 +202,7 @@ METAL_PACKED_VECTORS(half)
 METAL_PACKED_VECTORS(float)
 METAL_PACKED_VECTORS(bfloat)
 
-// The bits of one type, taken for those of another of the same size.
+// Reinterprets the bits of a value as another type of the same size.
 template <class To, class From>
 METAL_INLINE constexpr To as_type(From from) {
   static_assert(sizeof(To) == sizeof(From), "as_type: the sizes differ");

@@ -1,7 +1,7 @@
-// What a kernel, compiled for the host, and the program that runs it know of each other.
+// Interface between a compiled kernel and the runtime that executes it.
 //
-// The shim headers in ../msl call these functions; the runtime calls `kernel_entry`, which the
-// generated text of every kernel defines.
+// The headers of Metal's library in ../msl call these functions. The runtime calls `kernel_entry`,
+// which the translation of every kernel defines.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,13 +10,13 @@
 
 namespace metalhost {
 
-// Where a Metal thread stands: the values of the attributes [[thread_position_in_grid]] and so on.
+// Values of a thread's attributes: [[thread_position_in_grid]] and so on.
 struct Coordinates {
   uint32_t grid[3];                     // [[threads_per_grid]]
   uint32_t groups[3];                   // [[threadgroups_per_grid]]
   uint32_t group[3];                    // [[threadgroup_position_in_grid]]
-  uint32_t group_size[3];               // [[threads_per_threadgroup]]: smaller at the grid's edge
-  uint32_t dispatched_group_size[3];    // [[dispatch_threads_per_threadgroup]]: as asked for
+  uint32_t group_size[3];               // [[threads_per_threadgroup]], smaller at the grid's edge
+  uint32_t dispatched_group_size[3];    // [[dispatch_threads_per_threadgroup]], as requested
   uint32_t in_grid[3];                  // [[thread_position_in_grid]]
   uint32_t in_group[3];                 // [[thread_position_in_threadgroup]]
   uint32_t index;                       // [[thread_index_in_threadgroup]]
@@ -26,8 +26,8 @@ struct Coordinates {
   uint32_t dispatched_simdgroups;       // [[dispatch_simdgroups_per_threadgroup]]
 };
 
-// A place in the kernel's text. As a default argument, `Site::here()` is the place of the call. Two
-// calls in a line are two places, as in `odd ? simd_sum(a) : simd_sum(b)`.
+// Location in the kernel's text. `Site::here()` as a default argument is the location of the call.
+// The column tells two calls in a line apart, as in `odd ? simd_sum(a) : simd_sum(b)`.
 struct Site {
   const char* file;
   int line, column;
@@ -42,29 +42,30 @@ struct Site {
 
 constexpr uint32_t LANES = 32;
 constexpr uint32_t ALL_LANES = 0xffffffffu;
-constexpr uint32_t SLOT_BYTES = 64;  // the most that one lane hands to the others at once
+constexpr uint32_t SLOT_BYTES = 64;  // maximum size of a value that a lane can exchange
 
-// What the lanes of a simdgroup handed in: lane i's bytes begin at slots + i * SLOT_BYTES.
+// Values of all lanes of a simdgroup. The value of lane i begins at slots + i * SLOT_BYTES.
 struct Exchange {
   const unsigned char* slots;
-  uint32_t active;  // bit i: lane i takes part
-  uint32_t lane;    // the caller's own
+  uint32_t active;  // bit i is set if lane i takes part
+  uint32_t lane;    // lane of the caller
 };
 
-// Hands `bytes` bytes to the other lanes, and returns when all of them have done so.
+// Passes a value of `bytes` bytes to the other lanes. Returns when all lanes have done so.
 Exchange exchange(const void* value, uint32_t bytes, const char* operation, Site site);
 
-// `flags` are those of metal::mem_flags.
+// `flags` are the flags of metal::mem_flags.
 void threadgroup_barrier(uint32_t flags, Site site);
 void simdgroup_barrier(uint32_t flags, Site site);
 
-// The memory of the threadgroup variable `id`: the same for all threads of a group.
+// Returns the memory of threadgroup variable `id`, which all threads of a group share.
 void* threadgroup_variable(int id, uint32_t bytes, uint32_t alignment, const char* name, Site site);
 
-// Told before an atomic operation touches memory. Only a store does not care what was there.
+// Called before an atomic operation accesses memory. `reads` is false for a store, which does not
+// need an initialized value.
 void atomic_access(const volatile void* address, uint32_t bytes, bool reads);
 
-// Told when a lane asks for the value of one that takes no part.
+// Called when an operation reads the value of a lane that takes no part in it.
 void inactive_lane(const char* operation, Site site);
 
 void kernel_entry(void* const* buffers, const Coordinates& at);

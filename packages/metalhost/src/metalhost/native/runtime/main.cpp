@@ -1,14 +1,15 @@
-// Runs one launch of the kernel that it is linked with: `kernel <>launch >reports`.
+// Program of a kernel: runs one launch, read from standard input. The reports go to standard
+// output.
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "buffer.h"
-#include "fiber.h"
-#include "launch.h"
-#include "report.h"
-#include "schedule.h"
-#include "signals.h"
-#include "threadgroup.h"
+#include "checks/checks.h"
+#include "fibers/fiber.h"
+#include "fibers/schedule.h"
+#include "host/launch.h"
+#include "host/report.h"
+#include "memory/buffer.h"
+#include "threads/threadgroup.h"
 
 using namespace metalhost;
 
@@ -16,7 +17,7 @@ int main() {
   read_launch();
   map_stacks(launch.group_size[0] * launch.group_size[1] * launch.group_size[2]);
   map_buffers();
-  catch_signals();
+  install_signal_handlers();
 
   uint32_t groups = 1;
   for (int k = 0; k < 3; ++k) {

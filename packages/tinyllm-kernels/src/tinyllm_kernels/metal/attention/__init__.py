@@ -1,18 +1,18 @@
 """Attention over the keys of a dense cache.
 
 `decode.py` computes decode steps, one query of each head at a time. `tiles.py` computes prompts, 32
-query rows at a time. The two kernels round differently, so the phase chooses the kernel: a prompt
-chunk of one token has the bits that the token has in a longer chunk. A call without a phase counts
-one query a head as a decode step.
+query rows at a time. The two kernels round differently, so the phase chooses the kernel. A prompt
+chunk of one token therefore has the same bits as the token in a longer chunk. A call without a
+phase treats one query of each head as a decode step.
 
-Head dims are 64, 80, 96 and 128, without a mask or with the causal one. Keys and values are dense
-or affine codes (`stored_keys.py`). MLX computes array masks, additive or boolean, and the other
-head dims and formats. It chooses its kernels by the number of queries.
+The kernels support head dims of 64, 80, 96 and 128, causal attention, and attention without a mask.
+Keys and values are dense or affine codes (`stored_keys.py`). MLX computes array masks, other head
+dims and other formats, and chooses its kernels by the number of queries.
 
-Both kernels read keys and values through their strides, in place, and once for all query heads that
-share a key/value head: query i of head g is row i G + g of the G = H / Hkv heads.
+Both kernels read keys and values in place, through their strides. A key is read once for all query
+heads that share a key/value head: query i of head g is row i G + g of the G = H / Hkv heads.
 
-None of the sizes was chosen by measuring: these kernels have not run on a Mac yet.
+These kernels have not run on a Mac yet, so none of the sizes was chosen by measuring.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """softmax(q k^T * scale) v; see `tinyllm_ops.scaled_dot_product_attention_grouped`."""
+    """Compute softmax(q k^T * scale) v; see `tinyllm_ops.scaled_dot_product_attention_grouped`."""
     check_attention(q, k, v, mask)
     *batch, _, length, dim = q.shape
     if q.size == 0 or k.shape[-2] == 0:

@@ -1,21 +1,25 @@
-"""Decode attention: one query of each head, by an online softmax over parts of the keys.
+"""Decode attention: one query of each head, with an online softmax over parts of the keys.
 
-A decode step is limited by the bytes of keys and values, 4 S D Hkv in 16 bits. A threadgroup has 4
-simdgroups. Each of them takes every fourth key, and a lane takes D/32 columns of it. Up to ROWS = 8
-heads share a threadgroup. A head keeps D/32 numbers of q and as many sums: 64 floats a thread at
-D = 128, beside 16 for the state of the softmax and 8 for a key and its value. Threadgroup memory is
-D floats for each simdgroup and 2 numbers a row: 2.3 KB.
+The time of a decode step depends on the bytes of keys and values, 4 S D Hkv in 16 bits. A
+threadgroup has four simdgroups. A simdgroup reads every fourth key, and a lane computes D/32
+columns. Up to eight query heads share a threadgroup. For each head, a thread keeps D/32 numbers of
+q and D/32 sums in registers. For eight heads at D = 128 these are 64 floats, with 16 more for the
+state of the softmax and 8 for a key and its value. Threadgroup memory has D floats for each
+simdgroup and two numbers for each row and simdgroup: 2.3 KB.
 
-Hkv threadgroups would leave a GPU idle. The keys are therefore split into parts with a threadgroup
-each. A part has at least 256 keys, so that its output, D + 2 floats a row, is 3% of its input with
-8 rows at D = 128 in 16 bits (6% of 8-bit codes, 11% of 4-bit codes). There are at most 16 parts,
-128 threadgroups of a model with 8 key heads; longer texts have larger parts. The size of a part
-depends on S alone, so that a sequence has the same bits in any batch. A second kernel merges the
-parts, one thread a column.
+One threadgroup for each of the Hkv key heads would leave a GPU idle. The keys are therefore split
+into parts, each with a threadgroup:
 
-Neighboring lanes share a word of packed keys (32 / BITS codes), a scale and a bias, with one access
-for all of them. A number is dequantized by a shift, a mask, a multiplication and an addition, which
-serve all heads of the group.
+- A part has at least 256 keys. Its output is D + 2 floats for each row. With 8 rows at D = 128,
+  this is 3% of its input in 16 bits, 6% of 8-bit codes and 11% of 4-bit codes.
+- There are at most 16 parts, which are 128 threadgroups for a model with 8 key heads. Longer
+  sequences have larger parts.
+- The size of a part depends only on S, so that a sequence has the same bits in any batch.
+- A second kernel merges the parts, with one thread for each column.
+
+Neighboring lanes share a word of packed keys (32 / BITS codes), a scale and a bias, and read them
+in one access. Dequantizing a number takes a shift, a mask, a multiplication and an addition, once
+for all heads of the group.
 """
 
 from __future__ import annotations
@@ -59,14 +63,14 @@ _MERGE = Kernel(
 
 @functools.cache
 def _decode(keys: KeyFormat) -> Kernel:
-    """Make the kernel for one format of keys."""
-    select = """
+    """Make the kernel for one format of keys and values."""
+    declare_head = """
     threadgroup float sums[SIMDGROUPS * D], tops[SIMDGROUPS * ROWS], totals[SIMDGROUPS * ROWS];
     const uint3 at = threadgroup_position_in_grid;
     const HeadGroup heads = head_group_of_decode<ROWS>(at, q_shape, k_shape);
     const HeadInBatch head = {heads.batch, heads.kv_head};
     """
-    attend = """
+    call = """
     attend_part<D, ROWS, SIMDGROUPS>(
         queries_of(q, q_strides, heads), keys, values, scale, heads.row0, heads.group,
         part_of<MIN_PART, MAX_PARTS>({0, k_shape[2]}, at.x),
@@ -74,11 +78,11 @@ def _decode(keys: KeyFormat) -> Kernel:
         sums, tops, totals, thread_index_in_threadgroup);
     """
     return Kernel(
-        f"attention_decode{keys.name}",
+        f"attention_decode{keys.suffix}",
         files=(*READ, "attention/dense.metal", *ATTEND_PART),
         inputs=("q", *keys.inputs, "scale"),
         outputs=("out",),
-        body=select + keys.body + attend,
+        body=declare_head + keys.declaration + call,
         row_contiguous=False,
     )
 
@@ -86,8 +90,11 @@ def _decode(keys: KeyFormat) -> Kernel:
 def decode(
     q: Float[mx.array, "B H L D"], stored: StoredKeys, scale: float, *, causal: bool
 ) -> Float[mx.array, "B H L D"]:
-    """Attend with each query as a decode step: as the only query, over the keys that it sees."""
-    length, keys = q.shape[2], stored.lead[2]
+    """Compute each query as a decode step of its own, over its visible keys.
+
+    If causal, the queries are the last tokens of the keys.
+    """
+    length, keys = q.shape[2], stored.leading_shape[2]
     if length == 1:
         return _decode_step(q, stored, scale)
     steps = []
@@ -101,9 +108,9 @@ def decode(
 
 
 def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float) -> mx.array:
-    """Attend with one query of each head to all keys."""
+    """Compute one query of each head over all keys."""
     rows, heads, _, dim = q.shape
-    _, kv_heads, keys = stored.lead
+    _, kv_heads, keys = stored.leading_shape
     parts = parts_at_most(keys)
     partial = ((rows, heads, parts, dim + 2), mx.float32)
     (out,) = _decode(stored.format)(
@@ -135,7 +142,7 @@ def decode_groups(heads: int, kv_heads: int) -> int:
 
 
 def decode_template(heads: int, kv_heads: int, dim: int) -> list[tuple[str, int]]:
-    """Return the constants of a decode kernel."""
+    """Return the template arguments of a decode kernel."""
     return [
         ("D", dim),
         ("ROWS", min(heads // kv_heads, MAX_ROWS)),

@@ -6,7 +6,7 @@ Queries<T> queries_of(const device T* q, Strides strides, HeadGroup heads) {
           strides[1], strides[3], heads.group};
 }
 
-// Selects the keys or values of one head.
+// Key/value head of a sequence. `rows` selects its keys or values in an array.
 struct HeadInBatch {
   int batch, kv_head;
 
@@ -16,7 +16,7 @@ struct HeadInBatch {
   }
 };
 
-// Results in a contiguous array like q.
+// Returns the results of a group of heads, in a contiguous array of the shape of q.
 template <typename T, typename Shape>
 Results<T> results_of(device T* out, Shape q_shape, HeadGroup heads) {
   const int64_t head_stride = int64_t(q_shape[2]) * q_shape[3];

@@ -1,5 +1,5 @@
-// Affine keys and values: codes, scales and biases are rows of their own. A number is dequantized
-// where it is used, because storing it would cost more than computing it again.
+// Affine keys and values, with separate rows of codes, scales and biases. A number is dequantized
+// each time it is read, because storing it would cost more.
 
 template <int BITS, int GROUP_SIZE, typename Words, typename Scales, typename Biases>
 struct PackedRow {

@@ -1,11 +1,11 @@
-// Decode attention splits the keys into parts: their sizes, and the merge of their results.
+// Parts of the keys in decode attention: their sizes, their results, and the merge of the results.
 
-// Keys [first, end).
+// Range of keys [first, end).
 struct Range {
   int first, end;
 };
 
-// Returns the number of keys of a part. It depends on the visible keys of one sequence alone, so
+// Returns the number of keys of a part. It depends only on the visible keys of the sequence, so
 // that a sequence has the same bits in any batch.
 template <int MIN_PART, int MAX_PARTS>
 int part_size(Range keys) {
@@ -25,9 +25,9 @@ int part_count(Range keys) {
   return (keys.end - keys.first + size - 1) / size;
 }
 
-// Output of one part of the keys for a row: D sums of weighted values, the highest score, and the
-// sum of weights. Scores are exponents of 2. Weights are relative to the highest score. If WHOLE,
-// the part has all keys, and the output is the result of attention.
+// Results of one part of the keys. A row has D sums of weighted values, the highest score, and the
+// sum of weights. Scores are exponents of 2, and weights are relative to the highest score. If
+// WHOLE, the part has all keys, and the row is the result of attention.
 template <typename O, int D, bool WHOLE>
 struct PartResults {
   device O* x;
@@ -43,7 +43,8 @@ struct PartResults {
   }
 };
 
-// Selects one part of the heads from `head` on, in a contiguous array `heads parts width`.
+// Returns the results of one part for the heads from `head` on, in a contiguous array
+// `heads parts width`.
 template <int D, bool WHOLE, typename O>
 PartResults<O, D, WHOLE> part_results_of(device O* out, int64_t head, int part, int parts) {
   const int width = WHOLE ? D : D + 2;

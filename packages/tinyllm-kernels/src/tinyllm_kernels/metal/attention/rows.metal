@@ -2,8 +2,8 @@
 #include <metal_stdlib>
 using namespace metal;
 
-// The queries of the heads that share a key/value head, as rows. Query i of head g of the group is
-// row i * group + g, so that a key is read once for all heads of the group.
+// Queries of the heads that share a key/value head, as rows. Query i of head g in the group is row
+// i * group + g, so that a key is read once for all heads of the group.
 template <typename T>
 struct Queries {
   const device T* x;
@@ -15,7 +15,7 @@ struct Queries {
   }
 };
 
-// One key or value, or its codes, scales or biases. P is a pointer.
+// One key or value, or a row of its codes, scales or biases. P is a pointer.
 template <typename P>
 struct Row {
   P x;
@@ -24,7 +24,7 @@ struct Row {
   auto operator[](int column) const { return x[column * column_stride]; }
 };
 
-// The keys or values of one head. They are a view of a cache's buffer and are read in place, since
+// Keys or values of one head. They are a view of the cache's buffer, and are read in place, because
 // a copy would cost as much as attention itself.
 template <typename P>
 struct Rows {
@@ -34,7 +34,7 @@ struct Rows {
   Row<P> row(int key) const { return {x + key * token_stride, column_stride}; }
 };
 
-// The results, with the rows of `Queries`.
+// Results, with the same rows as `Queries`.
 template <typename T>
 struct Results {
   device T* x;
@@ -49,5 +49,5 @@ struct Results {
 // Returns the number to subtract from scores before exp2. If all scores are -inf, 0 avoids NaN.
 inline float shift_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// Returns the weighted mean of values, or zero for a query that sees no key.
+// Returns the weighted mean of values, or zero for a query without visible keys.
 inline float mean_of(float sum, float total) { return total == 0.0f ? 0.0f : sum / total; }

@@ -1,4 +1,4 @@
-"""Formats of stored keys and values: dense numbers, or affine codes with scales and biases."""
+"""Formats of cached keys and values: dense numbers, or affine codes with scales and biases."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tinyllm_ops.quantization.tensor import AFFINE
 
 @dataclass(frozen=True)
 class KeyFormat:
-    """The text that a kernel needs for one format of keys and values.
+    """Parts of a kernel's text that depend on the format of keys and values.
 
     Attributes:
-        name: suffix of the kernel's name.
+        suffix: suffix of the kernel's name.
         inputs: names of the arrays of keys and values.
-        body: declares the variables `keys` and `values`. It uses a variable `head`, whose function
-            `rows` selects the rows of a key/value head in an array.
+        declaration: statements that declare `keys` and `values`. They use a variable `head`, whose
+            function `rows` selects the rows of a key/value head in an array.
     """
 
-    name: str
+    suffix: str
     inputs: tuple[str, ...]
-    body: str
+    declaration: str
 
 
 DENSE = KeyFormat(
@@ -53,9 +53,9 @@ class StoredKeys:
     """Keys and values of one call.
 
     Attributes:
-        format: chooses the kernel.
-        arrays: inputs of the kernel. Each has four axes, of which the last one is a key or value.
-        template: constants of the kernel.
+        format: selects the kernel.
+        arrays: inputs of the kernel, with four axes each. The last axis is one key or value.
+        template: template arguments of the kernel.
     """
 
     format: KeyFormat
@@ -64,9 +64,9 @@ class StoredKeys:
 
     @classmethod
     def of(cls, k: Weight, v: Weight) -> StoredKeys | None:
-        """Return k and v as kernel inputs, or None for a format without a kernel.
+        """Make the inputs of a kernel from k and v. Return None for a format without a kernel.
 
-        MLX computes these: floating-point codes, and a pair of which only one is quantized.
+        There is no kernel for floating-point codes, nor if only one of k and v is quantized.
         """
         if isinstance(k, mx.array) and isinstance(v, mx.array):
             return cls(DENSE, (k, v))
@@ -81,15 +81,15 @@ class StoredKeys:
         return cls(PACKED, (*k.arrays, *v.arrays), template)
 
     def map(self, transform: Callable[[mx.array], mx.array]) -> StoredKeys:
-        """Apply `transform`, which must not touch the last axis, to each array."""
+        """Apply `transform` to each array. It must keep the last axis."""
         return StoredKeys(self.format, tuple(map(transform, self.arrays)), self.template)
 
     def first(self, count: int) -> StoredKeys:
-        """Return the first `count` keys of each row of a dense cache."""
+        """Return the first `count` keys and values of each head in a dense cache."""
         return self.map(lambda part: part[:, :, :count])
 
     @property
-    def lead(self) -> tuple[int, int, int]:
-        """Axes before the last one: `B Hkv S` of dense keys, `P Hkv page` of pages."""
+    def leading_shape(self) -> tuple[int, int, int]:
+        """Shape without the last axis: `B Hkv S` for a dense cache, `P Hkv page` for pages."""
         first, heads, tokens, _ = self.arrays[0].shape
         return first, heads, tokens

@@ -1,11 +1,11 @@
-// Prefill attention: 32 query rows against blocks of 32 keys (FlashAttention, Dao 2022), on
-// matrices of 8 x 8.
+// Prefill attention: 32 query rows against blocks of 32 keys (FlashAttention, Dao 2022), with
+// simdgroup matrices of 8 x 8.
 //
 // A lane holds two neighboring elements of a matrix. Metal does not document their position, but
-// MLX's own attention relies on the same layout. Scores and weights therefore stay in registers: a
-// row is in the four lanes whose numbers differ in bits 0 and 3.
+// MLX's own attention relies on the same layout. Scores and weights can therefore stay in
+// registers: a row is in the four lanes whose indices differ in bits 0 and 3.
 
-// The first of the two elements of a lane.
+// Position of the first of a lane's two elements in a matrix.
 struct Element {
   int row, column;
 };
@@ -14,17 +14,19 @@ inline Element element_of(int lane) {
   return {lane / 16 * 4 + lane / 2 % 4, lane / 8 % 2 * 4 + lane % 2 * 2};
 }
 
-// Computes query rows [row0, rows), at most 32. Query i sees the keys up to before + i of the
-// `keys` that exist. If `window` is not 0, it sees only the last `window` of these.
+// Computes query rows [row0, rows), at most 32, and passes the results to `output.put`.
+//
+// Query i attends to keys [0, before + i], and at most to the `keys` keys that exist. If `window`
+// is not 0, it attends only to the last `window` of these keys. `tile` has TILE * STRIDE numbers.
 template <typename T, int D, int STRIDE, typename Q, typename Keys, typename Values,
           typename Output>
 void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int before, int keys,
                  int window, Output output, threadgroup T* tile, int thread_index) {
-  constexpr int SIMDGROUPS = 4;  // with eight rows each
+  constexpr int SIMDGROUPS = 4;  // each has eight rows
   const Element element = element_of(thread_index % 32);
   const int row = row0 + thread_index / 32 * 8 + element.row;
 
-  // 1. Queries stay in registers, in the dtype of the product.
+  // 1. Load the queries into registers, in the dtype of the keys.
   simdgroup_matrix<T, 8, 8> query[D / 8];
   simdgroup_float8x8 sum[D / 8];
   for (int d = 0; d < D / 8; ++d) {
@@ -35,7 +37,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     sum[d] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
   }
 
-  // 2. The keys that this row sees, and the keys that any row of the tile sees.
+  // 2. The visible keys of this row are [own_first, own_end), of the whole tile [first, end).
   const int own_end = min(keys, before + row / q.group + 1);
   const int own_first = window == 0 ? 0 : max(0, own_end - window);
   const int last = min(row0 + TILE, rows) - 1;
@@ -44,11 +46,11 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
   float top = -INFINITY, total = 0;
 
   for (int block = first / TILE * TILE; block < end; block += TILE) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // the previous values were read
+    threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads have read the previous values
     stage<T, D, STRIDE, SIMDGROUPS>(k, block, first, end, tile, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // 3. Scores.
+    // 3. Compute the scores of the block.
     simdgroup_float8x8 weight[TILE / 8];
     for (int j = 0; j < TILE / 8; ++j) {
       weight[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -59,21 +61,21 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
       }
     }
 
-    // 4. Scores become weights relative to the highest score so far. Earlier sums are rescaled from
-    // the previous highest score.
-    float higher = top;
+    // 4. Replace the scores by weights relative to the highest score so far, and rescale the
+    // earlier sums, which are relative to the previous highest score.
+    float new_top = top;
     for (int j = 0; j < TILE / 8; ++j) {
       for (int e = 0; e < 2; ++e) {
         const int key = block + 8 * j + element.column + e;
         const float score = weight[j].thread_elements()[e] * scale * M_LOG2E_F;
-        const float seen = key >= own_first && key < own_end ? score : -INFINITY;
-        weight[j].thread_elements()[e] = seen;
-        higher = max(higher, seen);
+        const float masked = key >= own_first && key < own_end ? score : -INFINITY;
+        weight[j].thread_elements()[e] = masked;
+        new_top = max(new_top, masked);
       }
     }
-    higher = max(higher, simd_shuffle_xor(higher, 1));
-    higher = max(higher, simd_shuffle_xor(higher, 8));
-    const float shift = shift_of(higher), factor = exp2(top - shift);
+    new_top = max(new_top, simd_shuffle_xor(new_top, 1));
+    new_top = max(new_top, simd_shuffle_xor(new_top, 8));
+    const float shift = shift_of(new_top), factor = exp2(top - shift);
     total *= factor;
     for (int j = 0; j < TILE / 8; ++j) {
       for (int e = 0; e < 2; ++e) {
@@ -85,9 +87,9 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     for (int d = 0; d < D / 8; ++d) {
       for (int e = 0; e < 2; ++e) sum[d].thread_elements()[e] *= factor;
     }
-    top = higher;
+    top = new_top;
 
-    // 5. Weighted values, through the threadgroup memory of the keys.
+    // 5. Add the weighted values. They use the threadgroup memory of the keys.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage<T, D, STRIDE, SIMDGROUPS>(v, block, first, end, tile, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -100,7 +102,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     }
   }
 
-  // 6. Each of the four lanes of a row has summed the weights of its own keys.
+  // 6. Add the sums of weights of the four lanes of a row, and write the means.
   total += simd_shuffle_xor(total, 1);
   total += simd_shuffle_xor(total, 8);
   if (row < rows) {

@@ -1,8 +1,8 @@
-"""Rows of a quantized table, one number for each thread.
+"""Embedding lookup in a quantized table, with one thread for each number.
 
-A number costs BITS/8 bytes to read and two or four to write. A scale serves 32 numbers or more.
-Neighboring threads read the same word, which is one access for all of them, and write side by side.
-A token moves so few bytes that the launch takes most of the time. No threadgroup memory.
+A thread reads BITS/8 bytes of codes and writes two or four bytes. 32 or more numbers share a scale.
+Neighboring threads read the same word in one access, and write neighboring numbers. A token has so
+few bytes that the launch takes most of the time. There is no threadgroup memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EMBEDDING = Kernel(
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids]; see `tinyllm_ops.embedding`. MLX computes tables that are not affine."""
+    """Return w[ids]; see `tinyllm_ops.embedding`. MLX computes tables that are not affine."""
     check_embedding(ids, w)
     if not isinstance(w, QuantizedTensor) or w.mode != AFFINE or ids.size == 0:
         return MLX.embedding(ids, w)

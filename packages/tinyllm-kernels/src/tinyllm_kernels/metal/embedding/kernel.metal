@@ -1,4 +1,5 @@
-// y[n] = row ids[n] of a packed table of `dim` columns. Each thread computes one number.
+// Embedding lookup: y[n] is row ids[n] of a packed table with `dim` columns. A thread computes one
+// number.
 template <typename T, int BITS, typename I, typename W, typename S, typename B>
 void embedding(I ids, W packed, S scales, B biases, device T* y, uint dim, uint group_size, uint n,
                uint column) {

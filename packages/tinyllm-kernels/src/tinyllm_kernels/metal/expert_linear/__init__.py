@@ -1,15 +1,16 @@
-"""Product of each row with the matrix of its own expert.
+"""Linear layers of a mixture of experts: each row of x has the weights of its expert.
 
-Both kernels find the matrix by the expert's number, so that the host never waits for the router.
-They are the two kernels of `linear`, and the phase chooses one of them:
+Both kernels read the expert's index on the GPU, so that the host does not wait for the router. They
+are the two kernels of `linear`, and the phase chooses one of them:
 
 - Decode: `matrix_vector` for one token, with the rows as a second axis of the grid. The experts of
-  a token differ from each other, so no two rows of it share a matrix.
-- Prefill: `matrix_product`. A threadgroup takes 32 rows and goes through their runs of one expert.
-  Sorted rows have few runs. A row has the same bits in any run, and so in any chunk of its prompt.
-  A short chunk has one run for each row, which wastes most of the tile's arithmetic.
+  a token differ, so its rows never share weights.
+- Prefill: `matrix_product`. A threadgroup takes 32 rows, and computes a product for each run of
+  rows with the same expert. Sorted rows have few runs. A row has the same bits in any run, and
+  therefore in any chunk of its prompt. A short chunk has a run for each row, which wastes most of
+  the tile's arithmetic.
 
-A call without a phase counts a matrix `N I` of up to 64 rows as decode steps. Dense weights and
+A call without a phase treats a matrix `N I` of up to 64 rows as decode steps. Dense weights and
 weights in floating-point formats go to MLX.
 """
 
@@ -22,14 +23,12 @@ from tinyllm_ops.checks import check_expert_linear
 from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
-from tinyllm_kernels.metal.linear.matrix_product import DECLARE as DECLARE_TILE
+from tinyllm_kernels.metal.linear.matrix_product import DECLARE_TILES, SIDE, SIMDGROUPS
 from tinyllm_kernels.metal.linear.matrix_product import FILES as PREFILL_FILES
-from tinyllm_kernels.metal.linear.matrix_product import SIDE, SIMDGROUPS
-from tinyllm_kernels.metal.linear.matrix_vector import DECLARE as DECLARE_SUMS
+from tinyllm_kernels.metal.linear.matrix_vector import DECLARE_SUMS, ROWS, simdgroup_count
 from tinyllm_kernels.metal.linear.matrix_vector import FILES as DECODE_FILES
-from tinyllm_kernels.metal.linear.matrix_vector import ROWS, simdgroup_count
 
-MAX_ROWS = 64
+MAX_ROWS = 64  # rows of a decode step, for calls without a phase
 
 _INPUTS = ("x", "packed", "scales", "biases", "experts", "rows", "outputs", "inputs", "group_size")
 _DECODE = Kernel(
@@ -53,7 +52,7 @@ _PREFILL = Kernel(
     (*PREFILL_FILES, "expert_linear/prefill.metal"),
     _INPUTS,
     ("y",),
-    DECLARE_TILE
+    DECLARE_TILES
     + """
     expert_linear_prefill<T, BITS>(
         x, packed, scales, biases, experts, y, uint(rows), uint(outputs), uint(inputs),
@@ -70,7 +69,7 @@ def expert_linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """y[n] = w[experts[n]] x[n]; see `tinyllm_ops.expert_linear`."""
+    """Compute y[n] = w[experts[n]] x[n]; see `tinyllm_ops.expert_linear`."""
     check_expert_linear(x, w, experts)
     is_affine = isinstance(w, QuantizedTensor) and w.mode == AFFINE
     if not is_affine or x.size == 0 or 0 in w.shape:

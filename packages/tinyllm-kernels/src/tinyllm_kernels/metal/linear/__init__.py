@@ -1,9 +1,9 @@
-"""Products with quantized matrices.
+"""Linear layers with quantized weights.
 
 `matrix_vector.py` computes decode steps, `matrix_product.py` computes prompts. The two kernels
-round differently, so the phase chooses the kernel and the number of rows does not: a token has the
-same bits alone and in a batch, and in chunks of any length. A call without a phase counts a matrix
-`N I` of up to eight rows as decode steps. No GPU has been measured to find the best limit.
+round differently. The phase alone chooses the kernel, so that a token has the same bits alone, in
+any batch, and in chunks of any length. A call without a phase treats a matrix `N I` of up to eight
+rows as decode steps. This limit has not been measured on a GPU.
 
 Both kernels read affine weights of 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128. Dense
 weights and weights in floating-point formats (mxfp4, mxfp8, nvfp4) go to MLX, which has kernels

@@ -1,11 +1,11 @@
-// The numbers that a product kernel adds before it rounds.
+// Addend of a product kernel: a number for each token and output, added before rounding.
 
 struct NoAddend {
   float at(uint, uint) const { return 0.0f; }
 };
 
-// One number for each output: of each token (a residual), or the same row for all tokens (a bias,
-// with `token_stride` 0). P is a pointer.
+// Array of numbers: one row for each token (a residual), or one row for all tokens (a bias, with
+// `token_stride` 0). P is a pointer.
 template <typename P>
 struct Addend {
   P x;
@@ -16,6 +16,7 @@ struct Addend {
   }
 };
 
+// Returns the addend for the tokens from `first_token` on.
 template <typename P>
 Addend<P> addend_from(P x, uint token_stride, uint first_token) {
   return {x + ulong(first_token) * token_stride, token_stride};

@@ -1,4 +1,4 @@
-"""The numbers that a product kernel adds before it rounds: a bias, a residual, or their sum."""
+"""Addend of a product, added before rounding: a bias, a residual, their sum, or nothing."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from jaxtyping import Float
 
 @dataclass(frozen=True)
 class AddendFormat:
-    """The text that a kernel needs for one kind of addend.
+    """Parts of a kernel's text that depend on the kind of addend.
 
     Attributes:
-        name: suffix of the kernel's name.
+        suffix: suffix of the kernel's name.
         inputs: names of the additional inputs.
-        body: declares the variable `added`. It refers to rows from `first_token` on.
+        declaration: statement that declares `addend`, for the tokens from `first_token` on.
     """
 
-    name: str
+    suffix: str
     inputs: tuple[str, ...]
-    body: str
+    declaration: str
 
 
-NO_ADDEND = AddendFormat("", (), "const NoAddend added;")
+NO_ADDEND = AddendFormat("", (), "const NoAddend addend;")
 ARRAY = AddendFormat(
     "_add",
-    ("addend", "addend_stride"),
-    "const auto added = addend_from(addend, uint(addend_stride), first_token);",
+    ("addend_values", "addend_stride"),
+    "const auto addend = addend_from(addend_values, uint(addend_stride), first_token);",
 )
 
 
 @dataclass(frozen=True)
 class Addend:
-    """The addend of one call.
+    """Addend of one call.
 
     Attributes:
-        format: chooses the kernel.
+        format: selects the kernel.
         inputs: values of the additional inputs.
     """
 
@@ -49,7 +49,10 @@ class Addend:
         bias: Float[mx.array, "O"] | None,
         residual: Float[mx.array, "*batch O"] | None,
     ) -> Addend:
-        """Make the addend of a projection. A bias has a stride of 0: all tokens share its row."""
+        """Make the addend of a bias and a residual.
+
+        A bias has a stride of 0, so that all tokens read the same row.
+        """
         if residual is None:
             return cls() if bias is None else cls(ARRAY, (bias, 0))
         rows = residual if bias is None else residual + bias

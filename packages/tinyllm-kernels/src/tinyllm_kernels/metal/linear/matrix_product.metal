@@ -1,12 +1,14 @@
-// A tile of y = x w^T + addend, 32 tokens by 32 rows of w, computed by four simdgroups.
+// Matrix product y = x w^T + addend. Four simdgroups compute a tile of y: 32 tokens from
+// `first_token` on by 32 rows of w from `first_row` on.
 //
-// The tile sums the units of 32 columns from `begin` to `end`, part by part. The result is the same
-// if each part has a threadgroup of its own. Sums are float32. OUT is T, or float for a part.
+// The product sums the units of 32 columns in [begin, end). It adds the units of each part first,
+// and then the parts, so that the result has the same bits if every part has its own threadgroup.
+// Sums are float32. OUT is T, or float for the sum of one part.
 #include <metal_simdgroup_matrix>
 
 template <typename T>
 struct Tiles {
-  enum : uint { SIDE = 32, STRIDE = SIDE + 16 / sizeof(T) };  // rows begin in different banks
+  enum : uint { SIDE = 32, STRIDE = SIDE + 16 / sizeof(T) };  // padding: rows use different banks
 };
 
 template <typename T, typename OUT, int BITS, typename X, typename W, typename S, typename B,
@@ -17,11 +19,11 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
                     uint simdgroup, threadgroup T* x_tile, threadgroup T* w_tile,
                     threadgroup float* y_tile) {
   constexpr uint STRIDE = Tiles<T>::STRIDE;
-  const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
-  // Four threads share a row of a tile, eight numbers for each.
+  const uint units = inputs / 32, units_per_group = group_size / 32, groups = inputs / group_size;
+  // Of both input tiles, a thread fills row r, columns c to c + 7.
   const uint r = thread_index / 4, c = thread_index % 4 * 8;
   const uint token = first_token + r, row = first_row + r;
-  // Each simdgroup has a quarter of the tile, two matrices by two.
+  // A simdgroup computes a quarter of the tile of y: two by two matrices from (top, left) on.
   const uint top = simdgroup / 2 * 16, left = simdgroup % 2 * 16;
   simdgroup_float8x8 sum[2][2], total[2][2];
 #pragma unroll
@@ -31,8 +33,8 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
   }
 
   for (uint unit = begin; unit < end; ++unit) {
-    // 1. Both tiles, in T; zeros where there is no such token or row.
-    const ulong group = ulong(row) * groups + unit / units_of_group;
+    // 1. Fill both tiles, in T. Tokens and rows past the end are zeros.
+    const ulong group = ulong(row) * groups + unit / units_per_group;
     const float scale = row < outputs ? float(scales[group]) : 0.0f;
     const float bias = row < outputs ? float(biases[group]) : 0.0f;
 #pragma unroll
@@ -45,7 +47,7 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // 2. Eight columns at a time; a row of w is a column of its transpose.
+    // 2. Multiply eight columns at a time. The tile of w is loaded transposed.
     for (uint k = 0; k < 32; k += 8) {
       simdgroup_matrix<T, 8, 8> x_part[2], w_part[2];
 #pragma unroll
@@ -61,7 +63,7 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // 3. The sum of a part is complete.
+    // 3. At the end of a part, add its sum to the total.
     if ((unit + 1) % part_units == 0 || unit + 1 == end) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -71,16 +73,16 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
     }
   }
 
-  // 4. The tile goes through threadgroup memory, since it may extend beyond the edges of y.
+  // 4. Write the tile through threadgroup memory, because it may extend beyond the edges of y.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     simdgroup_store(total[i / 2][i % 2], y_tile + (top + i / 2 * 8) * 32 + left + i % 2 * 8, 32);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint i = thread_index; i < 32 * 32; i += 128) {
-    const uint at_token = first_token + i / 32, at_row = first_row + i % 32;
-    if (at_token < tokens && at_row < outputs) {
-      y[ulong(at_token) * outputs + at_row] = OUT(y_tile[i] + addend.at(at_token, at_row));
+    const uint y_token = first_token + i / 32, y_row = first_row + i % 32;
+    if (y_token < tokens && y_row < outputs) {
+      y[ulong(y_token) * outputs + y_row] = OUT(y_tile[i] + addend.at(y_token, y_row));
     }
   }
 }

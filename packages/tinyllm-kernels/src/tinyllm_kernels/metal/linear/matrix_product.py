@@ -1,9 +1,9 @@
-"""Product of many tokens with a quantized matrix, for prompts.
+"""Matrix product of many tokens with a quantized matrix, for prompts.
 
-With 32 tokens a weight is used 32 times, and arithmetic takes the time: it runs on simdgroup
-matrices. A tile of y is 32 by 32. It has four simdgroups with four 8x8 sums each. A step of 32
-columns reads 1,024 numbers of x, unpacks 1,024 weights (eight for each of the 128 threads) and
-multiplies 64 pairs of matrices. An unpacked weight is used 32 times.
+With 32 tokens each unpacked weight is used 32 times, so arithmetic takes the time. The kernel
+multiplies simdgroup matrices. A threadgroup computes a tile of y, 32 tokens by 32 outputs. Each of
+its four simdgroups has four 8x8 sums. A step of 32 columns reads 1,024 numbers of x, unpacks 1,024
+weights (eight for each of the 128 threads) and multiplies 64 pairs of matrices.
 
 Threadgroup memory holds two tiles of 32 rows of 40 numbers (36 in float32), padded so that rows
 begin in different banks, and 4 KiB of sums: 9 KiB in 16 bits, 13 KiB in float32, of the 32 KiB that
@@ -29,15 +29,15 @@ from tinyllm_ops import QuantizedTensor
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 from tinyllm_kernels.metal.linear.addend import Addend, AddendFormat
 
-SIDE = 32  # tokens and outputs of a tile, and columns of a step
+SIDE = 32  # tokens of a tile, outputs of a tile, and columns of a unit
 SIMDGROUPS = 4
 ENOUGH_GROUPS = 128  # threadgroups that fill a GPU
-MIN_PART_UNITS = 8  # units of 32 columns
-MAX_PARTS = 4
+MIN_PART_UNITS = 8  # units of a part of a sum, at least
+MAX_PARTS = 4  # parts of a sum
 SUM_THREADS = 256
 
 FILES = ("codes.metal", "linear/addend.metal", "linear/matrix_product.metal")
-DECLARE = """
+DECLARE_TILES = """
     threadgroup T x_tile[32 * Tiles<T>::STRIDE], w_tile[32 * Tiles<T>::STRIDE];
     threadgroup float y_tile[32 * 32];
     const uint3 group = threadgroup_position_in_grid;
@@ -45,55 +45,55 @@ DECLARE = """
 
 
 @functools.cache
-def _matrix_product(added: AddendFormat) -> Kernel:
-    """Make the kernel for one kind of addend."""
-    begin = """
+def _matrix_product(addend: AddendFormat) -> Kernel:
+    """Make the kernel for one format of the addend."""
+    declare_range = """
     const uint begin = group.z * units, first_token = 0;
     """
-    multiply = """
+    call = """
     matrix_product<T, OUT, BITS>(
-        x, packed, scales, biases, added, y + ulong(group.z) * tokens * outputs, uint(tokens),
+        x, packed, scales, biases, addend, y + ulong(group.z) * tokens * outputs, uint(tokens),
         uint(outputs), uint(inputs), uint(group_size), begin,
         metal::min(begin + units, uint(inputs) / 32), uint(part_units), group.y * 32, group.x * 32,
         thread_index_in_threadgroup, simdgroup_index_in_threadgroup, x_tile, w_tile, y_tile);
     """
     sizes = ("tokens", "outputs", "inputs", "group_size", "part_units", "units")
     return Kernel(
-        f"matrix_product{added.name}",
+        f"matrix_product{addend.suffix}",
         FILES,
-        ("x", "packed", "scales", "biases", *sizes, *added.inputs),
+        ("x", "packed", "scales", "biases", *sizes, *addend.inputs),
         ("y",),
-        DECLARE + begin + added.body + multiply,
+        DECLARE_TILES + declare_range + addend.declaration + call,
     )
 
 
 @functools.cache
-def _sum_of_parts(added: AddendFormat) -> Kernel:
-    """Make the kernel that adds the parts of split K, for one kind of addend."""
-    first = """
+def _sum_of_parts(addend: AddendFormat) -> Kernel:
+    """Make the kernel that adds the parts of split K, for one format of the addend."""
+    declare_first_token = """
     const uint first_token = 0;
     """
-    add = """
-    sum_of_parts<T>(parts, added, y, uint(count), uint(size), uint(outputs),
+    call = """
+    sum_of_parts<T>(parts, addend, y, uint(count), uint(size), uint(outputs),
                     thread_position_in_grid.x);
     """
     return Kernel(
-        f"sum_of_parts{added.name}",
+        f"sum_of_parts{addend.suffix}",
         ("codes.metal", "linear/addend.metal", "linear/sum_of_parts.metal"),
-        ("parts", "count", "size", "outputs", *added.inputs),
+        ("parts", "count", "size", "outputs", *addend.inputs),
         ("y",),
-        first + added.body + add,
+        declare_first_token + addend.declaration + call,
     )
 
 
 def part_units(inputs: int) -> int:
-    """Units of 32 columns in a part of a sum. The number of tokens has no influence."""
+    """Return the units of 32 columns in a part of a sum. It does not depend on the tokens."""
     units = inputs // SIDE
     return -(-units // max(1, min(MAX_PARTS, units // MIN_PART_UNITS)))
 
 
 def group_units(tokens: int, outputs: int, inputs: int) -> int:
-    """Units that a threadgroup sums: one part if the tiles do not fill a GPU, otherwise all."""
+    """Return the units of a threadgroup: one part if the tiles do not fill a GPU, otherwise all."""
     tiles = -(-tokens // SIDE) * -(-outputs // SIDE)
     return part_units(inputs) if tiles < ENOUGH_GROUPS else inputs // SIDE
 
@@ -101,20 +101,21 @@ def group_units(tokens: int, outputs: int, inputs: int) -> int:
 def matrix_product(
     x: Float[mx.array, "M I"], w: QuantizedTensor, addend: Addend
 ) -> Float[mx.array, "M O"]:
-    """x w^T + addend for an affine w of shape `O I`."""
+    """Return x w^T + addend, with an affine w of shape `O I`."""
     tokens, inputs = x.shape
     outputs = w.shape[0]
     units = group_units(tokens, outputs, inputs)
     parts = -(-inputs // (SIDE * units))
     sizes = (tokens, outputs, inputs, w.group_size, part_units(inputs), units)
-    out = x.dtype if parts == 1 else mx.float32
-    added_here = addend if parts == 1 else Addend()
-    (y,) = _matrix_product(added_here.format)(
-        (x, *w.arrays, *sizes, *added_here.inputs),
-        [((parts, tokens, outputs), out)],
+    # With several parts, the second kernel rounds and adds the addend.
+    dtype = x.dtype if parts == 1 else mx.float32
+    first_addend = addend if parts == 1 else Addend()
+    (y,) = _matrix_product(first_addend.format)(
+        (x, *w.arrays, *sizes, *first_addend.inputs),
+        [((parts, tokens, outputs), dtype)],
         groups=(-(-outputs // SIDE), -(-tokens // SIDE), parts),
         group=(SIMD * SIMDGROUPS, 1, 1),
-        template=[("T", x.dtype), ("OUT", out), ("BITS", w.bits)],
+        template=[("T", x.dtype), ("OUT", dtype), ("BITS", w.bits)],
     )
     if parts > 1:
         size = tokens * outputs

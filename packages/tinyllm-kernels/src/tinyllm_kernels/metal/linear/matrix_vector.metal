@@ -1,46 +1,52 @@
-// y = x w^T + addend for up to TOKENS rows of x and ROWS rows of w a threadgroup.
+// Matrix-vector product y = x w^T + addend, for `tokens` rows of x and the rows of w from
+// `first_row` on. At most TOKENS tokens and ROWS rows are computed.
 //
-// The simdgroups split the columns. A lane reads units of 32 numbers: BITS words with one scale.
+// w has `outputs` rows of `inputs` codes with BITS bits, and a scale and a bias for each
+// `group_size` codes of a row. The simdgroups of the threadgroup split the columns of w. A lane
+// reads units of 32 codes, which are BITS words. `partial` has room for simdgroups * TOKENS * ROWS
+// sums.
 template <typename T, int BITS, int TOKENS, int ROWS, typename X, typename W, typename S,
           typename B, typename A>
 void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uint tokens,
                    uint outputs, uint inputs, uint group_size, uint first_row, uint lane,
                    uint simdgroup, uint simdgroups, threadgroup float* partial) {
-  const uint units = inputs / 32, units_of_group = group_size / 32, groups = inputs / group_size;
+  const uint units = inputs / 32, units_per_group = group_size / 32, groups = inputs / group_size;
   float sum[TOKENS][ROWS] = {};
   for (uint unit = simdgroup * 32 + lane; unit < units; unit += simdgroups * 32) {
-    // 1. The words of the unit in each row. Rows and tokens past the end read the last one again.
+    // 1. Read the words of the unit in each row. Rows past the end repeat the last row, and tokens
+    // past the end the last token. Their sums are not written.
     uint words[ROWS][BITS];
     float scale[ROWS], bias[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const ulong row = metal::min(first_row + r, outputs - 1);
-      const ulong begin = (row * units + unit) * BITS, group = row * groups + unit / units_of_group;
+      const ulong first_word = (row * units + unit) * BITS,
+                  group = row * groups + unit / units_per_group;
 #pragma unroll
       for (int i = 0; i < BITS; ++i) {
-        words[r][i] = packed[begin + i];
+        words[r][i] = packed[first_word + i];
       }
       scale[r] = float(scales[group]);
       bias[r] = float(biases[group]);
     }
 
-    // 2. Eight weights at a time are unpacked once and multiplied with the numbers of each token.
+    // 2. Unpack eight weights of each row at a time, and multiply them with each token.
 #pragma unroll
-    for (uint part = 0; part < 32; part += 8) {
+    for (uint offset = 0; offset < 32; offset += 8) {
       float w[ROWS][8];
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
         for (uint i = 0; i < 8; ++i) {
-          w[r][i] = scale[r] * float(code_at<BITS>(words[r], part + i)) + bias[r];
+          w[r][i] = scale[r] * float(code_at<BITS>(words[r], offset + i)) + bias[r];
         }
       }
 #pragma unroll
       for (uint token = 0; token < TOKENS; ++token) {
-        const ulong begin = ulong(metal::min(token, tokens - 1)) * inputs + unit * 32 + part;
+        const ulong first_x = ulong(metal::min(token, tokens - 1)) * inputs + unit * 32 + offset;
 #pragma unroll
         for (uint i = 0; i < 8; ++i) {
-          const float value = float(x[begin + i]);
+          const float value = float(x[first_x + i]);
 #pragma unroll
           for (int r = 0; r < ROWS; ++r) {
             sum[token][r] += value * w[r][i];
@@ -50,21 +56,21 @@ void matrix_vector(X x, W packed, S scales, B biases, A addend, device T* y, uin
     }
   }
 
-  // 3. Sums over the lanes, then over the simdgroups.
+  // 3. Add the sums of the lanes, then of the simdgroups. One thread adds and writes each result.
 #pragma unroll
   for (int i = 0; i < TOKENS * ROWS; ++i) {
-    const float all = simd_sum(sum[i / ROWS][i % ROWS]);
+    const float simdgroup_sum = simd_sum(sum[i / ROWS][i % ROWS]);
     if (lane == 0) {
-      partial[simdgroup * TOKENS * ROWS + i] = all;
+      partial[simdgroup * TOKENS * ROWS + i] = simdgroup_sum;
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint i = simdgroup * 32 + lane, token = i / ROWS, row = first_row + i % ROWS;
   if (i < TOKENS * ROWS && token < tokens && row < outputs) {
-    float all = addend.at(token, row);
+    float total = addend.at(token, row);
     for (uint s = 0; s < simdgroups; ++s) {
-      all += partial[s * TOKENS * ROWS + i];
+      total += partial[s * TOKENS * ROWS + i];
     }
-    y[ulong(token) * outputs + row] = T(all);
+    y[ulong(token) * outputs + row] = T(total);
   }
 }

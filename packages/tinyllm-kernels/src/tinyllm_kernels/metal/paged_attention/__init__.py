@@ -1,23 +1,24 @@
 """Attention over keys and values in pages.
 
-Head dims are 64, 80, 96 and 128, pages are dense or affine codes. MLX computes the other head dims
-and formats, one sequence after the other.
+The kernels support head dims of 64, 80, 96 and 128, and pages of dense numbers or affine codes. MLX
+computes other head dims and formats, one sequence after the other.
 
-The kernels of dense attention are used with a block table between a key's number and its address.
-`attention/decode.py` and `attention/tiles.py` have their sizes.
+The kernels are those of dense attention, with a block table that gives the address of each key. See
+`attention/decode.py` and `attention/tiles.py` for their sizes.
 
-- Prefill, one launch: tiles of 32 query rows. The host launches exactly the tiles that there are.
-  Each threadgroup finds the sequence of its tile by a prefix sum over the sequences.
-- Decode, two launches: parts of the keys of each sequence, then their merge.
+- Prefill takes one launch, with a threadgroup for each tile of 32 query rows. Each threadgroup
+  finds the sequence of its tile by a prefix sum over the sequences.
+- Decode takes two launches: parts of the keys of each sequence, then the merge of the parts.
 
-The phase chooses between them, because the two round differently. In the phase "prefill" a chunk of
-one token is a tile, as it is inside a longer chunk. In the phase "decode" every token is a decode
-step. Without a phase, sequences with one query decode and longer ones are tiles. A call with both
-kinds runs both paths and selects between their outputs. The split of a sequence depends on that
-sequence alone, so that it has the same bits in any batch.
+The two kernels round differently, so the phase chooses the kernel. In the phase "prefill" a chunk
+of one token is a tile, as in a longer chunk. In the phase "decode" every token is a decode step.
+Without a phase, sequences with one query are decode steps, and longer sequences are tiles. A call
+with both kinds runs both kernels and selects between their outputs. The parts of a sequence depend
+only on its own length, so that the sequence has the same bits in any batch.
 
-The parts take R H parts (D + 2) float32: 17 MB for 64 sequences of 4,096 keys with 32 heads of 128.
-Their keys and values are 1 GB with 8 key heads in 16 bits.
+The results of the parts take R H parts (D + 2) float32 numbers for R sequences: 17 MB for 64
+sequences of 4,096 keys with 32 heads of 128. Their keys and values take 1 GB with 8 key heads in 16
+bits.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ _SEQUENCES = """
 
 @functools.cache
 def _decode_parts(keys: KeyFormat) -> Kernel:
-    """Make the first kernel of the decode path, for one format of keys."""
-    select = """
+    """Make the kernel for the parts of decode steps, for one format of keys and values."""
+    declare_head = """
     threadgroup float sums[SIMDGROUPS * D], tops[SIMDGROUPS * ROWS], totals[SIMDGROUPS * ROWS];
     const uint3 at = threadgroup_position_in_grid;
     const HeadGroup heads = head_group_of_decode<ROWS>(at, q_shape, k_shape);
     const auto head = head_in_pages(sequences.pages(heads.batch), k_shape[2], heads.kv_head);
     """
-    attend = """
+    call = """
     attend_part<D, ROWS, SIMDGROUPS>(
         queries_from(q, q_strides, min(cu_seqlens_q[heads.batch], q_shape[0] - 1), heads), keys,
         values, scale, heads.row0, heads.group,
@@ -81,11 +82,11 @@ def _decode_parts(keys: KeyFormat) -> Kernel:
         sums, tops, totals, thread_index_in_threadgroup);
     """
     return Kernel(
-        f"paged_attention_parts{keys.name}",
+        f"paged_attention_parts{keys.suffix}",
         _FILES,
         ("q", *keys.inputs, *_TABLE, "scale"),
         ("partial",),
-        _SEQUENCES + select + keys.body + attend,
+        _SEQUENCES + declare_head + keys.declaration + call,
         row_contiguous=False,
     )
 
@@ -107,8 +108,8 @@ _DECODE_MERGE = Kernel(
 
 @functools.cache
 def _prefill(keys: KeyFormat) -> Kernel:
-    """Make the kernel of the prefill path, for one format of keys."""
-    select = """
+    """Make the kernel of prefill tiles, for one format of keys and values."""
+    declare_head = """
     constexpr int STRIDE = D + 8;
     threadgroup T tile[TILE * STRIDE];
     const int kv_head = threadgroup_position_in_grid.y, kv_heads = k_shape[1];
@@ -117,17 +118,17 @@ def _prefill(keys: KeyFormat) -> Kernel:
                          min_queries, thread_index_in_threadgroup % 32);
     const auto head = head_in_pages(sequences.pages(at.sequence), k_shape[2], kv_head);
     """
-    attend = """
+    call = """
     attend_tile_of_sequence<T, D, STRIDE>(sequences, at, q, keys, values, scale, out, q_shape,
                                           q_strides, kv_heads, kv_head, tile,
                                           thread_index_in_threadgroup);
     """
     return Kernel(
-        f"paged_attention_tiles{keys.name}",
+        f"paged_attention_tiles{keys.suffix}",
         _FILES,
         ("q", *keys.inputs, *_TABLE, "scale", "min_queries"),
         ("out",),
-        _SEQUENCES + select + keys.body + attend,
+        _SEQUENCES + declare_head + keys.declaration + call,
         row_contiguous=False,
     )
 
@@ -142,7 +143,7 @@ def paged_attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """softmax(q k^T * scale) v for each sequence; see `tinyllm_ops.paged_attention`."""
+    """Compute softmax(q k^T * scale) v of each sequence; see `tinyllm_ops.paged_attention`."""
     check_paged_attention(q, k, v, pages, window)
     tokens, _, dim = q.shape
     counts = [end - start for start, end in pairwise(pages.cu_seqlens_q)]
@@ -167,7 +168,7 @@ def paged_attention(
 
 
 def _one_query_each(pages: PageTable) -> PageTable:
-    """List each query as a sequence of its own, which ends with the key of the query."""
+    """Return a page table in which each query is a sequence that ends with its own key."""
     first = pages.cu_seqlens_q[0]
     block_tables = [
         table
@@ -189,7 +190,7 @@ def _one_query_each(pages: PageTable) -> PageTable:
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """The arguments of one call.
+    """Arguments of one call.
 
     Attributes:
         q: queries.
@@ -197,7 +198,7 @@ class _Call:
         pages: the page table.
         counts: number of queries of each sequence.
         scale: factor of the scores.
-        window: keys that a query sees, or None.
+        window: number of keys that a query attends to, or None for all.
     """
 
     q: Float[mx.array, "T H D"]
@@ -208,9 +209,9 @@ class _Call:
     window: int | None
 
     def decode(self) -> Float[mx.array, "T H D"]:
-        """Compute the sequences with one query; the other rows are zeros."""
+        """Compute the sequences with one query. The rows of other sequences are zeros."""
         tokens, heads, dim = self.q.shape
-        kv_heads = self.stored.lead[1]
+        kv_heads = self.stored.leading_shape[1]
         longest = max(self.pages.seq_lens)
         parts = parts_at_most(longest if self.window is None else min(longest, self.window))
         sequences = len(self.counts)
@@ -235,9 +236,9 @@ class _Call:
         return out
 
     def prefill(self, min_queries: int) -> Float[mx.array, "T H D"]:
-        """Compute the sequences with at least `min_queries` queries; the other rows are zeros."""
+        """Compute the sequences with `min_queries` or more queries. All other rows are zeros."""
         tokens, heads, dim = self.q.shape
-        kv_heads = self.stored.lead[1]
+        kv_heads = self.stored.leading_shape[1]
         group = heads // kv_heads
         chunks = [count for count in self.counts if count >= min_queries]
         (out,) = _prefill(self.stored.format)(
@@ -252,6 +253,6 @@ class _Call:
 
     @property
     def _table(self) -> tuple[mx.array | int, ...]:
-        """The inputs `_TABLE`."""
+        """Values of the inputs `_TABLE`."""
         arrays = self.pages.arrays
         return arrays.block_tables, arrays.cu_seqlens_q, arrays.seq_lens, self.window or 0

@@ -1,6 +1,6 @@
-// Results of attention over pages: a tile of a chunk, or the merged parts of a decode step.
+// Attention over pages: a tile of query rows, and the merge of a decode step's parts.
 
-// Computes a tile of the query rows of one sequence.
+// Computes the tile `at` of the query rows of one sequence, for one key/value head.
 template <typename T, int D, int STRIDE, typename Table, typename Keys, typename Values,
           typename Shape, typename Strides>
 void attend_tile_of_sequence(Table sequences, TileOfSequence at, const device T* q, Keys k,
@@ -16,8 +16,8 @@ void attend_tile_of_sequence(Table sequences, TileOfSequence at, const device T*
                             results_from(out, q_shape, token, heads), tile, thread_index);
 }
 
-// Merges the parts of a sequence with exactly one query. A threadgroup computes the heads of one
-// key/value head.
+// Merges the parts of a sequence with exactly one query. A threadgroup computes the query heads
+// that share a key/value head.
 template <typename T, int D, int THREADS, int MIN_PART, int MAX_PARTS, typename Table>
 void merge_sequence(Table sequences, const device float* partial, device T* out, int heads,
                     int kv_heads, int most_parts, int sequence, int kv_head, int thread_index) {

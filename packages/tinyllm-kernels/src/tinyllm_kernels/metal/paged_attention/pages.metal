@@ -1,11 +1,11 @@
-// Access to keys and values in pages, `P Hkv page D` (Kwon et al. 2023).
+// Access to keys and values in pages, arrays of shape `P Hkv page D` (Kwon et al. 2023).
 
-// The keys or values of one head of one sequence. P is a pointer.
+// Keys or values of one head of one sequence. P is a pointer.
 template <typename P, typename Table>
 struct RowsInPages {
-  P x;                // the head in page 0
-  Table block_table;  // the pages of the sequence, in order
-  int page;           // keys of a page
+  P x;                // first key of the head in page 0
+  Table block_table;  // pages of the sequence, in order
+  int page;           // keys in a page
   int64_t page_stride, token_stride, column_stride;
 
   Row<P> row(int key) const {
@@ -13,7 +13,7 @@ struct RowsInPages {
   }
 };
 
-// Selects the keys or values of one head.
+// Key/value head of a sequence. `rows` selects its keys or values in an array of pages.
 template <typename Table>
 struct HeadInPages {
   Table block_table;
@@ -30,14 +30,15 @@ HeadInPages<Table> head_in_pages(Table block_table, int page, int kv_head) {
   return {block_table, page, kv_head};
 }
 
-// The queries `T H D` of the heads of a group, from a token on.
+// Returns the queries of a group of heads, from a token on, in an array `T H D`.
 template <typename T, typename Strides>
 Queries<T> queries_from(const device T* q, Strides strides, int token, HeadGroup heads) {
   return {q + token * strides[0] + heads.kv_head * heads.group * strides[1], strides[0], strides[1],
           strides[2], heads.group};
 }
 
-// Results in a contiguous array like q.
+// Returns the results of a group of heads, from a token on, in a contiguous array of the shape of
+// q.
 template <typename T, typename Shape>
 Results<T> results_from(device T* out, Shape q_shape, int token, HeadGroup heads) {
   const int dim = q_shape[2];

@@ -1,4 +1,4 @@
-// The sequences of a pass, as a `PageTable` has them on the device.
+// Sequences of a forward pass, from the arrays of a `PageTable`.
 
 template <typename Tables, typename Starts, typename Lengths>
 struct Sequences {
@@ -11,8 +11,8 @@ struct Sequences {
   int queries(int sequence) const { return cu_seqlens_q[sequence + 1] - cu_seqlens_q[sequence]; }
   Tables pages(int sequence) const { return block_tables + sequence * blocks; }
 
-  // Returns the keys that the only query of a sequence sees. A sequence with no query or several
-  // queries is no decode step, and the range is empty.
+  // Returns the visible keys of a decode step: a sequence with exactly one query. For any other
+  // sequence the range is empty.
   Range visible_to_one(int sequence) const {
     const int end = queries(sequence) == 1 ? seq_lens[sequence] : 0;
     return {window == 0 ? 0 : max(0, end - window), end};
@@ -25,14 +25,14 @@ Sequences<Tables, Starts, Lengths> sequences_of(Tables block_tables, Starts cu_s
   return {block_tables, cu_seqlens_q, seq_lens, shape[0], shape[1], window};
 }
 
-// A tile of the query rows of a sequence, from `row0` on.
+// Tile of the query rows of a sequence, from `row0` on.
 struct TileOfSequence {
   int sequence, row0;
 };
 
-// Finds tile `index` among the tiles of all sequences with at least `min_queries` queries. The 32
-// lanes of a simdgroup count the tiles of 32 sequences at a time. The host counts the tiles too,
-// so the search always finds one.
+// Returns tile `index` among the tiles of all sequences with at least `min_queries` queries. The 32
+// lanes of a simdgroup count the tiles of 32 sequences at a time. The host launches one threadgroup
+// for each tile, so the search always succeeds.
 template <typename Table>
 TileOfSequence tile_of_sequence(Table sequences, int index, int group, int min_queries, int lane) {
   int before = 0;

@@ -1,9 +1,9 @@
-"""RMSNorm, one row for each threadgroup.
+"""RMSNorm, with one threadgroup for each row.
 
-A row is read twice, the second time from the cache, and written once: 2 D numbers of memory
-traffic, which takes the time. Each thread computes four numbers, with neighboring threads on
-neighboring numbers. A group is full at 4,096 numbers, and longer rows take more numbers a thread. A
-head of 128 is one simdgroup. Threadgroup memory: 128 bytes.
+A row is read twice, the second time from the cache, and written once. These 2 D numbers of memory
+traffic take the time. A thread computes four numbers, and neighboring threads access neighboring
+numbers. A threadgroup has all 1,024 threads at 4,096 numbers. In longer rows a thread computes more
+numbers. A head of 128 takes one simdgroup. Threadgroup memory has 128 bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tinyllm_ops.checks import check_rms_norm
 
 from tinyllm_kernels.metal.kernel import MAX_THREADS, SIMD, Kernel
 
-PER_THREAD = 4
+PER_THREAD = 4  # numbers
 
 _RMS_NORM = Kernel(
     "rms_norm",
@@ -33,7 +33,7 @@ _RMS_NORM = Kernel(
 def rms_norm(
     x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
 ) -> Float[mx.array, "*batch D"]:
-    """x / sqrt(mean(x^2) + eps) * weight; see `tinyllm_ops.rms_norm`."""
+    """Compute x / sqrt(mean(x^2) + eps) * weight; see `tinyllm_ops.rms_norm`."""
     check_rms_norm(x, weight, eps)
     if x.size == 0:
         return x

@@ -1,11 +1,13 @@
-"""Rotary position embedding, optionally with the RMSNorm of each head before it.
+"""Rotary position embedding (RoPE), with or without the RMSNorm of each head before it.
 
-A simdgroup rotates one head of one token. A head of 128 is 64 pairs, two for each lane: it is read
-once, rotated and written once. The norm of a head adds a `simd_sum`. `norm_rope` therefore
-normalizes, rotates and transposes the queries or keys of Qwen3 in one pass instead of three.
+`rope` rotates queries or keys. `norm_rope` normalizes each head, rotates it and moves the heads
+before the tokens, in one kernel instead of three: Qwen3 needs all three steps.
 
-Each head computes its angles anew: two sines a lane cost less than reading a table. No threadgroup
-memory. Four heads make a threadgroup of 128 threads.
+A simdgroup computes one head of one token. A head of 128 features is 64 pairs, two for each of the
+32 lanes. It is read once and written once. The norm adds one `simd_sum`.
+
+Each head computes its sines and cosines itself, because that costs less than reading a table. A
+threadgroup has four heads, 128 threads, and no threadgroup memory.
 """
 
 from __future__ import annotations
@@ -21,22 +23,24 @@ from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 
-HEADS = 4  # heads of a threadgroup, one for each simdgroup
+HEADS_PER_GROUP = 4  # one simdgroup for each head
 
 _FILES = ("simdgroups.metal", "rope/kernel.metal")
 _INPUTS = (
-    *("x", "positions", "frequencies", "position_count", "count", "heads", "length"),
+    *("x", "positions", "frequencies", "position_count", "head_count", "heads", "length"),
     *("heads_first", "dim", "magnitude"),
 )
-# `head` counts the heads of x, `B L H D`. `place` is its index in y, which may be `B H L D`.
-_INDICES = """
+# x has `head_count` heads in the order `B L H`. `head` is the index of this simdgroup's head in x,
+# and `y_head` its index in y, whose order is `B H L` if `heads_first`.
+_DECLARE_INDICES = """
     const uint head = thread_position_in_grid.y;
-    if (head >= uint(count)) {
-      return;  // the whole simdgroup, since its lanes share one head
+    if (head >= uint(head_count)) {
+      return;  // all lanes of the simdgroup return, because they share a head
     }
-    const uint token = head / heads, row = token / length;
-    const uint at = token % position_count;  // positions are `1 L` or `B L`
-    const uint place = heads_first ? (row * heads + head % heads) * length + token % length : head;
+    const uint token = head / heads, sequence = token / length;
+    const uint position = token % position_count;  // positions are `1 L` or `B L`
+    const uint y_head =
+        heads_first ? (sequence * heads + head % heads) * length + token % length : head;
     const uint lane = thread_index_in_simdgroup;
 """
 _ROPE = Kernel(
@@ -44,10 +48,10 @@ _ROPE = Kernel(
     _FILES,
     _INPUTS,
     ("y",),
-    _INDICES
+    _DECLARE_INDICES
     + """
-    rope<T, TRADITIONAL>(x + head * dim, frequencies, y + place * dim, uint(dim), positions[at],
-                         magnitude, lane, Identity());
+    rope<T, TRADITIONAL>(x + head * dim, frequencies, y + y_head * dim, uint(dim),
+                         positions[position], magnitude, lane, Identity());
     """,
 )
 _NORM_ROPE = Kernel(
@@ -55,11 +59,11 @@ _NORM_ROPE = Kernel(
     _FILES,
     (*_INPUTS, "weight", "eps"),
     ("y",),
-    _INDICES
+    _DECLARE_INDICES
     + """
-    rope<T, TRADITIONAL>(x + head * dim, frequencies, y + place * dim, uint(dim), positions[at],
-                         magnitude, lane,
-                         rms_norm_of<T>(x + head * dim, weight, uint(dim), eps, lane));
+    rope<T, TRADITIONAL>(x + head * dim, frequencies, y + y_head * dim, uint(dim),
+                         positions[position], magnitude, lane,
+                         head_norm_of<T>(x + head * dim, weight, uint(dim), eps, lane));
     """,
 )
 
@@ -71,7 +75,7 @@ def rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
-    """Rotate each pair of features by its token's position; see `tinyllm_ops.rope`."""
+    """Rotate each pair of features by the position of its token; see `tinyllm_ops.rope`."""
     return _rotate(x, positions, base, traditional, scaling, norm=(), heads_first=False)
 
 
@@ -84,7 +88,10 @@ def norm_rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Float[mx.array, "B H L D"]:
-    """Normalize, rotate and transpose each head in one kernel; see `tinyllm_ops.norm_rope`."""
+    """Normalize and rotate each head, and move heads before tokens; see `tinyllm_ops.norm_rope`.
+
+    Without a weight, heads are not normalized.
+    """
     norm: tuple[mx.array | float, ...] = ()
     if weight is not None:
         check_rms_norm(x, weight, eps)
@@ -102,39 +109,42 @@ def _rotate(
     norm: tuple[mx.array | float, ...],
     heads_first: bool,
 ) -> mx.array:
-    """Run `_ROPE`, or `_NORM_ROPE` if there is a norm.
+    """Run `_NORM_ROPE` if `norm` is not empty, otherwise `_ROPE`.
 
     Args:
         x: queries or keys.
-        positions: as in `rope`.
-        base: as in `rope`.
-        traditional: as in `rope`.
-        scaling: as in `rope`.
-        norm: weight and eps of the norm, or nothing.
+        positions: position of each token.
+        base: base of the frequencies.
+        traditional: True to rotate pairs of neighboring features.
+        scaling: YaRN scaling of frequencies and magnitude, if any.
+        norm: weight and eps of the norm, or an empty tuple.
         heads_first: True for a result `B H L D`, False for `B L H D`.
     """
     check_rope(x, base)
     batch, length, heads, dim = x.shape
     shape = (batch, heads, length, dim) if heads_first else x.shape
-    rows = _position_rows(positions, batch, length)
+    token_positions = _int32_positions(positions, batch, length)
     if x.size == 0:
         return x.reshape(shape)
-    count = batch * length * heads
+    head_count = batch * length * heads
     magnitude = 1.0 if scaling is None else scaling.magnitude
-    sizes = (rows.size, count, heads, length, int(heads_first), dim, magnitude)
+    sizes = (token_positions.size, head_count, heads, length, int(heads_first), dim, magnitude)
     kernel = _NORM_ROPE if norm else _ROPE
     (y,) = kernel(
-        (x, rows, _frequencies(dim, base, scaling), *sizes, *norm),
+        (x, token_positions, _frequencies(dim, base, scaling), *sizes, *norm),
         [(shape, x.dtype)],
-        groups=(1, -(-count // HEADS), 1),
-        group=(SIMD, HEADS, 1),
+        groups=(1, -(-head_count // HEADS_PER_GROUP), 1),
+        group=(SIMD, HEADS_PER_GROUP, 1),
         template=[("T", x.dtype), ("TRADITIONAL", traditional)],
     )
     return y
 
 
-def _position_rows(positions: Positions, batch: int, length: int) -> Int32[mx.array, "rows L"]:
-    """Positions as int32, `1 L` or `B L`. A slice becomes a constant, which saves a launch."""
+def _int32_positions(positions: Positions, batch: int, length: int) -> Int32[mx.array, "rows L"]:
+    """Return the positions as an array `1 L` or `B L`.
+
+    A slice becomes a constant array, so that no kernel computes the positions.
+    """
     if isinstance(positions, slice):
         start = slice_start(positions, length)
         return mx.array([list(range(start, start + length))], dtype=mx.int32)

@@ -1,22 +1,24 @@
-// Rotary position embedding: a simdgroup rotates the pairs of one head by position * frequency.
+// Rotary position embedding. A simdgroup rotates one head of one token: each lane rotates every
+// 32nd pair of features by the angle position * frequency.
 
-// Leaves a feature as it is.
+// Leaves a feature unchanged, for a rotation without a norm.
 struct Identity {
   float operator()(float value, uint) const { return value; }
 };
 
-// Normalizes and weights a feature, rounding each result to T as the kernel of RMSNorm does.
+// RMSNorm of one feature of a head. It rounds both products to T, as the kernel of RMSNorm does.
 template <typename T, typename W>
 struct HeadNorm {
-  W weight;
-  float inverse;
+  W weight;           // `dim` numbers
+  float inverse_rms;  // of the head
   float operator()(float value, uint i) const {
-    return float(T(float(T(value * inverse)) * float(weight[i])));
+    return float(T(float(T(value * inverse_rms)) * float(weight[i])));
   }
 };
 
+// Returns the RMSNorm of a head of `dim` features. All lanes of the simdgroup must call it.
 template <typename T, typename W, typename X>
-HeadNorm<T, W> rms_norm_of(X head, W weight, uint dim, float eps, uint lane) {
+HeadNorm<T, W> head_norm_of(X head, W weight, uint dim, float eps, uint lane) {
   float squares = 0;
   for (uint i = lane; i < dim; i += 32) {
     const float value = float(head[i]);
@@ -25,8 +27,11 @@ HeadNorm<T, W> rms_norm_of(X head, W weight, uint dim, float eps, uint lane) {
   return {weight, metal::precise::rsqrt(simd_sum(squares) / float(dim) + eps)};
 }
 
-// Pair i is features i and i + dim / 2, or features 2 i and 2 i + 1 if TRADITIONAL. `norm` is
-// applied to each feature before the rotation.
+// Normalizes the `dim` features of `head` with `norm`, rotates them, and writes them to `y`.
+//
+// Pair p is the features p and p + dim / 2, or the features 2 p and 2 p + 1 if TRADITIONAL.
+// `frequencies` has the angle of each pair at position 1, in radians. `magnitude` scales the
+// result.
 template <typename T, bool TRADITIONAL, typename X, typename F, typename Norm>
 void rope(X head, F frequencies, device T* y, uint dim, int position, float magnitude, uint lane,
           Norm norm) {

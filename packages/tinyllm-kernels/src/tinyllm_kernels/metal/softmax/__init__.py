@@ -1,9 +1,10 @@
-"""Softmax, one row for each threadgroup.
+"""Softmax, with one threadgroup for each row.
 
-A row is read three times, twice from the cache. Its exponentials are computed twice instead of
-being stored, so that a row of any length needs only the 256 bytes of the two reductions. Each
-thread computes four numbers. A group is full at 4,096 numbers, and longer rows take more numbers a
-thread. An axis other than the last one is moved there first, which copies.
+A row is read three times, twice from the cache. The exponentials are computed twice instead of
+being stored, so that a row of any length needs only 256 bytes of threadgroup memory for two
+reductions. A thread computes four numbers. A threadgroup has all 1,024 threads at 4,096 numbers. In
+longer rows a thread computes more numbers. An axis other than the last one is moved to the end,
+which copies x.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tinyllm_ops.checks import check_softmax
 
 from tinyllm_kernels.metal.kernel import MAX_THREADS, SIMD, Kernel
 
-PER_THREAD = 4
+PER_THREAD = 4  # numbers
 
 _SOFTMAX = Kernel(
     "softmax",
@@ -30,7 +31,7 @@ _SOFTMAX = Kernel(
 
 
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
-    """exp(x - max x) / sum exp(x - max x) along an axis; see `tinyllm_ops.softmax`."""
+    """Compute exp(x - max x) / sum exp(x - max x) along an axis; see `tinyllm_ops.softmax`."""
     check_softmax(x, axis)
     if x.size == 0:
         return x

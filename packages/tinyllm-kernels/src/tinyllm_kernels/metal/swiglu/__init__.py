@@ -1,8 +1,8 @@
-"""SwiGLU, one number for each thread.
+"""SwiGLU, with one thread for each number.
 
-A thread reads two numbers and writes one, next to its neighbors' numbers. Threads share nothing, so
-any size of full groups does. A number of any dtype costs one exponential in float32 and is rounded
-once. No threadgroup memory.
+A thread reads two numbers and writes one. Neighboring threads access neighboring numbers. Threads
+share nothing, so the size of a threadgroup does not matter. A number of any dtype takes one
+exponential in float32, and is rounded once. There is no threadgroup memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SWIGLU = Kernel(
 def swiglu(
     gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
 ) -> Float[mx.array, "*shape"]:
-    """silu(gate) * up; see `tinyllm_ops.swiglu`."""
+    """Compute silu(gate) * up; see `tinyllm_ops.swiglu`."""
     check_swiglu(gate, up)
     if gate.size == 0:
         return gate

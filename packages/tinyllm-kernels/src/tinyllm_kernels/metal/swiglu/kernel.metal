@@ -1,4 +1,4 @@
-// y = gate / (1 + exp(-gate)) * up. Each thread computes one number.
+// SwiGLU: y = gate / (1 + exp(-gate)) * up. A thread computes number `i` of `count`.
 #include <metal_stdlib>
 using namespace metal;
 
@@ -7,7 +7,7 @@ void swiglu(G gate, U up, device T* y, uint count, uint i) {
   if (i >= count) {
     return;
   }
-  // exp(-abs(gate)) is at most 1, whatever the gate.
+  // exp(-abs(gate)) is at most 1, so it cannot overflow.
   const float value = float(gate[i]);
   const float decay = metal::precise::exp(-metal::abs(value));
   const float sigmoid = (value < 0 ? decay : 1.0f) / (1.0f + decay);

@@ -1,0 +1,1 @@
+"""Compilation of kernels into programs, with a cache of the results."""

@@ -1,0 +1,1 @@
+"""Execution of a program over arrays, and reports of the faults that it found."""

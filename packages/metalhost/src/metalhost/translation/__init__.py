@@ -1,0 +1,1 @@
+"""Translation of Metal text to C++: tokens, rewrites, and complete translation units."""
