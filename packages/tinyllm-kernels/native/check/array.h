@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "../half.h"
-#include "../tiers.h"
+#include "types.h"
+#include "dispatch/kernels.h"
 
 namespace tinyllm::check {
 

@@ -10,12 +10,16 @@
 #include <string_view>
 #include <vector>
 
-#include "../kernels.h"
-#include "array.h"
-#include "attention.h"
-#include "blocks.h"
-#include "choice.h"
-#include "linear.h"
+#include "dispatch/kernels.h"
+#include "check/array.h"
+#include "check/checks.h"
+
+namespace tinyllm::amx {
+extern const Kernels kernels;
+}
+namespace tinyllm::avx512bf16 {
+extern const Kernels kernels;
+}
 
 namespace {
 
@@ -110,18 +114,19 @@ void check_all(const Kernels& kernels) {
   }
 }
 
-// The kernels of that name, or none if this machine cannot run them. The matrix unit of amx is here
-// in software: the rest of it is what has to be there.
+// The kernels of that name, or null if this machine cannot run them.
 const Kernels* find(std::string_view name) {
-#if defined(__x86_64__)
-  if (name == "amx") {
-    const bool rest = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-    return rest ? &amx::kernels : nullptr;
-  }
-#endif
   for (const Kernels* kernels : tiers()) {
     if (kernels->name == name) return kernels;
   }
+#if defined(__x86_64__)
+  // With tiles in software the amx kernels need nothing but the vector instructions.
+  const bool has_vectors =
+      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  if (name == "amx" && has_vectors) return &amx::kernels;
+  // Intel's processors do not choose this set, which they have: see tiers.cpp.
+  if (name == "avx512bf16" && has_vectors) return &avx512bf16::kernels;
+#endif
   return nullptr;
 }
 

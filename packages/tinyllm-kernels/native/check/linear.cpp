@@ -1,9 +1,9 @@
-#include "linear.h"
+#include "check/checks.h"
 
 #include <vector>
 
-#include "../product.h"
-#include "matrix.h"
+#include "layers/products.h"
+#include "check/matrix.h"
 
 namespace tinyllm::check {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "array.h"
+#include "check/array.h"
 
 namespace tinyllm::check {
 

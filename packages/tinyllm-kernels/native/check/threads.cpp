@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "../product_order.h"
-#include "../thread_pool.h"
+#include "runtime/product_order.h"
+#include "runtime/thread_pool.h"
 
 namespace {
 
