@@ -1,16 +1,16 @@
-// Times attention without MLX or Python: decoding by the bytes of keys and values that it reads a
-// second, prompts by the products and sums that a causal mask leaves. `run.sh` builds it.
+// A benchmark of attention without MLX or Python. It prints the bandwidth of reading keys and values,
+// and the rate of the multiplications and additions that a causal mask leaves. `run.sh` builds it.
 //
-// What is printed is the fastest of many runs: the machine may be shared.
+// Each line is the fastest of many runs, because the machine may be shared.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <random>
 #include <vector>
 
-#include "types.h"
 #include "layers/attention.h"
 #include "runtime/thread_pool.h"
+#include "types.h"
 
 namespace tinyllm::TINYLLM_TIER {
 extern const Kernels kernels;
@@ -25,7 +25,7 @@ struct Shape {
   int64_t heads, kv_heads, length, keys, dim;
 };
 
-// Normal numbers, as many as are wanted, in bfloat16 or codes of any kind: only NaN would be slow.
+// Returns `numbers` normally distributed numbers. The bytes also serve as random codes.
 std::vector<char> random_bytes(int64_t numbers, Type type) {
   std::mt19937 generator(0);
   std::normal_distribution<float> normal;
@@ -41,7 +41,7 @@ std::vector<char> random_bytes(int64_t numbers, Type type) {
   return bytes;
 }
 
-// Rows of `dim` numbers; the arrays that hold them live in `memory`.
+// Makes keys or values of the shape. `memory` owns their arrays.
 KeyValues make_rows(const Shape& s, Type type, int bits, std::vector<std::vector<char>>& memory) {
   KeyValues kv;
   const auto part = [&](int64_t row_bytes, std::vector<char> bytes) {
@@ -63,7 +63,7 @@ KeyValues make_rows(const Shape& s, Type type, int bits, std::vector<std::vector
 }
 
 void time_attention(const Shape& s, Type type, int bits) {
-  // Layers enough that their keys and values do not stay in a cache.
+  // Enough layers that their keys and values do not stay in a cache.
   const int64_t number = bits ? bits : type == Type::float32 ? 32 : 16;
   const int64_t bytes = 2 * s.kv_heads * s.keys * s.dim * number / 8;
   const int64_t layers = s.length > 8 ? 1 : std::max<int64_t>(1, (192 << 20) / bytes);

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/thread_pool.h"
 #include "isa/vectors.h"
+#include "runtime/thread_pool.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include "layers/attention.h"
 #include "check/array.h"
 #include "check/matrix.h"
+#include "layers/attention.h"
 
 namespace tinyllm::check {
 namespace {

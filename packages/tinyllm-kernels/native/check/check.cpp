@@ -1,8 +1,8 @@
-// Every kernel of every instruction set of this machine against float64, without MLX or Python.
+// A program that checks every kernel of one instruction set against float64, without MLX or Python.
 //
-// For what Python tests cannot do: run under qemu for another architecture, and under sanitizers
-// with each input in an allocation of exactly its size. `check.sh` builds and runs it, with the name
-// of an instruction set.
+// It covers two gaps of the Python tests: it runs under qemu for other architectures, and under
+// sanitizers with each input in an allocation of exactly its size. `check.sh` builds and runs it. The
+// argument is the name of an instruction set.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "dispatch/kernels.h"
 #include "check/array.h"
 #include "check/checks.h"
+#include "dispatch/kernels.h"
 
 namespace tinyllm::amx {
 extern const Kernels kernels;
@@ -54,8 +54,8 @@ void check_swiglu(const Kernels& kernels, Type type, int size) {
   compare(kernels, "swiglu", y, expected);
 }
 
-// Codes are exact if none of the numbers is farther from what it stands for than half a step, or is
-// beyond the last code: the scale is one that zero is a code of, which may leave an end outside.
+// Checks that no number is more than half a step from its code, or lies beyond the last code. MLX's
+// scale gives zero a code of its own, which may leave one end of the range outside.
 void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
   const int D = 256;
   Array row = Array::random(type, D);
@@ -109,8 +109,8 @@ void check_all(const Kernels& kernels) {
       for (int group : {32, 64, 128}) check_quantize(kernels, type, bits, group);
     }
     check_attention(kernels, type);
-    check_blocks(kernels, type);
-    check_choice(kernels, type);
+    check_layers(kernels, type);
+    check_token_choice(kernels, type);
   }
 }
 

@@ -1,4 +1,4 @@
-// Attention against float64.
+// The checks of all kernels against float64. A failure is printed and counted in `failures`.
 #pragma once
 
 #include "check/array.h"
@@ -6,22 +6,10 @@
 
 namespace tinyllm::check {
 
-void check_attention(const Kernels& kernels, Type type);
-
-// --- check/blocks.h
-// Both halves of a block, with packed weights, against float64.
-
-// For decoded tokens and for a text behind cached keys.
-void check_blocks(const Kernels& kernels, Type type);
-
-// --- check/choice.h
-// What is chosen from scores against float64.
-
-void check_choice(const Kernels& kernels, Type type);
-
-// --- check/linear.h
-// Products of matrices, whatever the kernels make of their size.
-
 void check_linear(const Kernels& kernels, Type type);
+void check_attention(const Kernels& kernels, Type type);
+// Both halves of a layer with packed weights: decode steps, and a prompt after cached keys.
+void check_layers(const Kernels& kernels, Type type);
+void check_token_choice(const Kernels& kernels, Type type);
 
 }  // namespace tinyllm::check

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "layers/attention.h"
 #include "check/matrix.h"
+#include "layers/attention.h"
 
 namespace tinyllm::check {
 namespace {
@@ -15,7 +15,7 @@ using Numbers = std::vector<double>;
 constexpr float kEps = 1e-6f;
 constexpr int E = 128, F = 256, H = 4, Hkv = 2, D = 32;
 
-// A matrix under which numbers keep their size, more or less.
+// A packed matrix with scales so small that products have about the size of x.
 Matrix packed(int rows, int columns, Type type) {
   Matrix matrix(rows, columns, 4, 32, type);
   for (Array* part : {&matrix.scales, &matrix.biases}) {
@@ -30,7 +30,7 @@ Numbers exact(const Array& array, size_t size) {
   return numbers;
 }
 
-// Each row of as many numbers as the weight has.
+// RMSNorm of rows of `width` numbers.
 Numbers normalized(Numbers x, const Array& weight, size_t width) {
   for (size_t first = 0; first < x.size(); first += width) {
     double squares = 0;
@@ -60,18 +60,18 @@ void check_mlp(const Kernels& kernels, Type type, Phase phase, int rows) {
   const size_t size = size_t(rows) * E;
   Array x = Array::random(type, size), norm = Array::random(type, E), y(type, size);
   const Matrix gate = packed(F, E, type), up = packed(F, E, type), down = packed(E, F, type);
-  run(kernels, MlpBlockTask{x.bytes.data(), x.bytes.data(), rows, phase, {norm.bytes.data(), kEps},
+  run(kernels, MlpTask{x.bytes.data(), x.bytes.data(), rows, phase, {norm.bytes.data(), kEps},
                             gate.w, up.w, down.w, y.bytes.data(), type});
   const Numbers normal = normalized(exact(x, size), norm, E), upped = product(normal, up);
   Numbers gated = product(normal, gate);
   for (size_t i = 0; i < gated.size(); ++i) gated[i] *= upped[i] / (1 + std::exp(-gated[i]));
   Numbers expected = product(gated, down);
   for (size_t i = 0; i < size; ++i) expected[i] += x.at(i);
-  compare(kernels, "mlp_block", y, expected);
+  compare(kernels, "mlp", y, expected);
 }
 
-// The heads of one text, normalized and turned to their positions.
-Numbers turned(Numbers rows, const Array& norm, int heads, int offset) {
+// The heads of one sequence, normalized and rotated to their positions.
+Numbers rotated(Numbers rows, const Array& norm, int heads, int offset) {
   rows = normalized(std::move(rows), norm, D);
   for (size_t n = 0; n < rows.size() / D; ++n) {
     for (int i = 0; i < D / 2; ++i) {
@@ -85,9 +85,9 @@ Numbers turned(Numbers rows, const Array& norm, int heads, int offset) {
   return rows;
 }
 
-// A text of `offset` cached tokens and `length` new ones.
-struct Text {
-  Text(Type type, int length, int offset)
+// A sequence of `offset` cached tokens and `length` new ones.
+struct Sequence {
+  Sequence(Type type, int length, int offset)
       : type(type), length(length), offset(offset), capacity(offset + length + 2) {
     std::iota(positions.begin(), positions.end(), offset);
     for (int i = 0; i < D / 2; ++i) {
@@ -101,12 +101,12 @@ struct Text {
   }
 
   void compute(const Kernels& kernels, Phase phase) {
-    AttentionBlockTask task{};
-    task.inputs = {.x = x.bytes.data(), .batch = 1, .length = length, .phase = phase,
+    AttentionLayerTask task{};
+    task.projection = {.x = x.bytes.data(), .batch = 1, .length = length, .phase = phase,
                    .norm = {norm.bytes.data(), kEps}, .q_norm = {q_norm.bytes.data(), kEps},
                    .k_norm = {k_norm.bytes.data(), kEps}, .q = q.w, .k = k.w, .v = v.w,
                    .q_bias = q_bias.bytes.data(), .k_bias = nullptr, .v_bias = nullptr, .heads = H,
-                   .kv_heads = Hkv, .dim = D, .positions = positions.data(), .one_row = true,
+                   .kv_heads = Hkv, .dim = D, .positions = positions.data(), .shares_positions = true,
                    .frequencies = frequencies.data(), .traditional = false, .magnitude = 1,
                    .to_q = {}, .to_k = added(keys), .to_v = added(values), .type = type};
     task.o = o.w, task.residual = x.bytes.data(), task.y = y.bytes.data();
@@ -114,27 +114,27 @@ struct Text {
     run(kernels, task);
   }
 
-  // What `compute` leaves in y, from the keys and values as they were before.
+  // The result of `compute`. Call it first: `compute` changes the cached keys and values.
   Numbers expected() const {
     const Numbers normal = normalized(exact(x, size_t(length) * E), norm, E);
-    const Numbers queries = turned(product(normal, q, &q_bias), q_norm, H, offset);
-    const Numbers fresh = turned(product(normal, k), k_norm, Hkv, offset);
-    const Numbers added_values = product(normal, v);
+    const Numbers queries = rotated(product(normal, q, &q_bias), q_norm, H, offset);
+    const Numbers new_keys = rotated(product(normal, k), k_norm, Hkv, offset);
+    const Numbers new_values = product(normal, v);
     Numbers heads(size_t(length) * H * D);
     for (int row = 0; row < length * H; ++row) {
       const int head = row % H / (H / Hkv), last = offset + row / H + 1;
       double total = 0;
       for (int key = 0; key < last; ++key) {
-        const auto number = [&](const Array& cache, const Numbers& now, int d) {
+        const auto number = [&](const Array& cache, const Numbers& added, int d) {
           return key < offset ? cache.at((size_t(head) * capacity + key) * D + d)
-                              : now[(size_t(key - offset) * Hkv + head) * D + d];
+                              : added[(size_t(key - offset) * Hkv + head) * D + d];
         };
         double score = 0;
-        for (int d = 0; d < D; ++d) score += queries[size_t(row) * D + d] * number(keys, fresh, d);
+        for (int d = 0; d < D; ++d) score += queries[size_t(row) * D + d] * number(keys, new_keys, d);
         const double weight = std::exp(score / std::sqrt(D));
         total += weight;
         for (int d = 0; d < D; ++d) {
-          heads[size_t(row) * D + d] += weight * number(values, added_values, d);
+          heads[size_t(row) * D + d] += weight * number(values, new_values, d);
         }
       }
       for (int d = 0; d < D; ++d) heads[size_t(row) * D + d] /= total;
@@ -159,15 +159,15 @@ struct Text {
 
 }  // namespace
 
-void check_blocks(const Kernels& kernels, Type type) {
+void check_layers(const Kernels& kernels, Type type) {
   for (int rows : {1, 5}) check_mlp(kernels, type, Phase::decode, rows);
   for (int rows : {1, 2, 35}) check_mlp(kernels, type, Phase::prefill, rows);
   for (int length : {1, 7}) {
     for (Phase phase : {Phase::prefill, Phase::decode}) {
-      Text text(type, length, 21);
-      const Numbers expected = text.expected();
-      text.compute(kernels, phase);
-      compare(kernels, "attention_block", text.y, expected);
+      Sequence sequence(type, length, 21);
+      const Numbers expected = sequence.expected();
+      sequence.compute(kernels, phase);
+      compare(kernels, "attention layer", sequence.y, expected);
     }
   }
 }

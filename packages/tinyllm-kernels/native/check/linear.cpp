@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "layers/products.h"
 #include "check/matrix.h"
+#include "layers/products.h"
 
 namespace tinyllm::check {
 namespace {

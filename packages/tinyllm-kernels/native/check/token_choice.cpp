@@ -6,8 +6,8 @@
 #include <iterator>
 #include <numeric>
 
-#include "layers/token_choice.h"
 #include "check/array.h"
+#include "layers/token_choice.h"
 
 namespace tinyllm::check {
 namespace {
@@ -17,10 +17,10 @@ void check_rows(const Kernels& kernels, Type type, int columns, int k) {
   Array x = Array::random(type, size_t(R) * columns), best(type, size_t(R) * k);
   const ScoreRows scores{x.bytes.data(), R, columns, type};
   std::vector<int32_t> first(R), indices(R * k);
-  std::vector<float> likely(R * k);
+  std::vector<float> log_probabilities(R * k);
   argmax(kernels, scores, first.data());
   top_k(kernels, scores, k, best.bytes.data(), indices.data());
-  log_probability(kernels, scores, indices.data(), k, likely.data());
+  log_probability(kernels, scores, indices.data(), k, log_probabilities.data());
 
   std::vector<double> expected_best(R * k), expected(R * k);
   Array logarithms(Type::float32, size_t(R) * k);
@@ -31,15 +31,15 @@ void check_rows(const Kernels& kernels, Type type, int columns, int k) {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return score(a) > score(b); });
     double total = 0;
     for (int i = 0; i < columns; ++i) total += std::exp(score(i));
-    bool right = first[row] == order[0];
+    bool is_right = first[row] == order[0];
     for (int i = 0; i < k; ++i) {
-      right = right && indices[row * k + i] == order[i];
+      is_right = is_right && indices[row * k + i] == order[i];
       expected_best[row * k + i] = score(order[i]);
       expected[row * k + i] = score(order[i]) - std::log(total);
-      logarithms.set(row * k + i, likely[row * k + i]);
+      logarithms.set(row * k + i, log_probabilities[row * k + i]);
     }
-    if (!right) {
-      std::printf("%s: another choice than the %d best of %d\n", kernels.name, k, columns);
+    if (!is_right) {
+      std::printf("%s: argmax or top_k differ from the %d largest of %d scores\n", kernels.name, k, columns);
       ++failures;
     }
   }
@@ -47,15 +47,15 @@ void check_rows(const Kernels& kernels, Type type, int columns, int k) {
   compare(kernels, "log_probability", logarithms, expected);
 }
 
-// Ids outside of the row are read as its last one.
+// An id outside of the row must be read as the last one.
 void check_clamped_ids(const Kernels& kernels, Type type) {
   const int32_t V = 200, last = V - 1, ids[] = {last, V, -1, INT32_MAX, INT32_MIN};
   const Array x = Array::random(type, V);
-  float found[std::size(ids)];
-  log_probability(kernels, {x.bytes.data(), 1, V, type}, ids, std::size(ids), found);
-  for (float each : found) {
-    if (each == found[0]) continue;
-    std::printf("%s: log_probability of an id outside of the row is not that of the last\n",
+  float actual[std::size(ids)];
+  log_probability(kernels, {x.bytes.data(), 1, V, type}, ids, std::size(ids), actual);
+  for (float each : actual) {
+    if (each == actual[0]) continue;
+    std::printf("%s: log_probability of an id outside of the row differs from the last one\n",
                 kernels.name);
     ++failures;
   }
@@ -63,7 +63,7 @@ void check_clamped_ids(const Kernels& kernels, Type type) {
 
 }  // namespace
 
-void check_choice(const Kernels& kernels, Type type) {
+void check_token_choice(const Kernels& kernels, Type type) {
   check_clamped_ids(kernels, type);
   check_rows(kernels, type, 7, 2);
   check_rows(kernels, type, 200, 5);

@@ -23,9 +23,10 @@ void run_attention(const Kernels& kernels, const AttentionTask& task) {
 
 namespace {
 
-// The heads of tokens `first` to `last`, from the rows of a projection to where they belong.
-struct Turned {
-  const AttentionInputsTask& t;
+// Normalizes and rotates the heads of tokens `first` to `last` of a projection, and writes them to
+// their output.
+struct NormAndRope {
+  const ProjectTask& t;
   const Kernels& kernels;
   char* rows;  // B L heads D
   int64_t heads;
@@ -40,17 +41,23 @@ struct Turned {
     }
     RopeTask rope{};
     rope.x = rows, rope.y = to.data;
-    rope.strides[0] = t.length * width, rope.strides[1] = width, rope.strides[2] = t.dim;
-    rope.y_strides[0] = to.strides[0], rope.y_strides[1] = to.strides[2];
+    rope.strides[0] = t.length * width;
+    rope.strides[1] = width;
+    rope.strides[2] = t.dim;
+    rope.y_strides[0] = to.strides[0];
+    rope.y_strides[1] = to.strides[2];
     rope.y_strides[2] = to.strides[1];
-    rope.positions = t.positions, rope.one_row = t.one_row, rope.frequencies = t.frequencies;
+    rope.positions = t.positions;
+    rope.one_row = t.shares_positions;
+    rope.frequencies = t.frequencies;
     rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
     rope.traditional = t.traditional, rope.magnitude = t.magnitude, rope.type = t.type;
     kernels.rope_tokens(rope, first, last);
   }
 };
 
-void place(const AttentionInputsTask& t, const char* rows, int64_t first, int64_t last) {
+// Copies the values of tokens `first` to `last` to their output.
+void copy_values(const ProjectTask& t, const char* rows, int64_t first, int64_t last) {
   const int64_t size = size_of(t.type), bytes = t.dim * size;
   for (int64_t n = first; n < last; ++n) {
     for (int64_t head = 0; head < t.kv_heads; ++head) {
@@ -62,8 +69,9 @@ void place(const AttentionInputsTask& t, const char* rows, int64_t first, int64_
   }
 }
 
-// The keys, or values, from the first of a text on, of which the new ones are number `offset` on.
-KeyValues::Part cache_of(const Heads& added, int64_t offset, Type type) {
+// Returns the keys, or values, of a sequence from its first token on. `added` are the rows of the
+// tokens from `offset` on.
+KeyValues::Part whole_cache(const Heads& added, int64_t offset, Type type) {
   KeyValues::Part part;
   for (int i = 0; i < 3; ++i) part.strides[i] = added.strides[i] * size_of(type);
   part.data = static_cast<const char*>(added.data) - offset * part.strides[2];
@@ -72,17 +80,17 @@ KeyValues::Part cache_of(const Heads& added, int64_t offset, Type type) {
 
 }  // namespace
 
-void run(const Kernels& kernels, const AttentionInputsTask& t) {
+void run(const Kernels& kernels, const ProjectTask& t) {
   const int64_t rows = t.batch * t.length, size = size_of(t.type);
   const int width = t.q.columns;
   const void* x = t.x;
-  Aligned<char> normal;
+  Aligned<char> normalized;
   if (t.norm.weight) {
-    normal = aligned<char>(rows * width * size);
-    const RmsNormTask norm{t.x, t.norm.weight, normal.get(), width, t.norm.eps, t.type};
-    in_chunks(rows, width,
-              [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
-    x = normal.get();
+    normalized = aligned<char>(rows * width * size);
+    const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
+    parallel_for(rows, width,
+                 [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+    x = normalized.get();
   }
   Operand operand(kernels, x, t.type, rows, width, t.phase);
   auto q = aligned<char>(rows * t.q.rows * size);
@@ -90,28 +98,28 @@ void run(const Kernels& kernels, const AttentionInputsTask& t) {
   multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
                      {&operand, &t.k, t.k_bias, nullptr, k.get()},
                      {&operand, &t.v, t.v_bias, nullptr, v.get()}});
-  const Turned queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q};
-  const Turned keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k};
-  in_chunks(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
+  const NormAndRope queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q};
+  const NormAndRope keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k};
+  parallel_for(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
     queries(first, last);
     keys(first, last);
-    place(t, v.get(), first, last);
+    copy_values(t, v.get(), first, last);
   });
 }
 
-void run(const Kernels& kernels, const AttentionBlockTask& t) {
-  const AttentionInputsTask& in = t.inputs;
+void run(const Kernels& kernels, const AttentionLayerTask& t) {
+  const ProjectTask& in = t.projection;
   const int64_t tokens = in.batch * in.length, width = in.heads * in.dim;
   auto heads = aligned<char>(tokens * width * size_of(in.type));
-  AttentionInputsTask inputs = in;
+  ProjectTask inputs = in;
   auto q = aligned<char>(tokens * width * size_of(in.type));
   inputs.to_q = {q.get(), {in.length * width, in.dim, width}};
   run(kernels, inputs);
 
   AttentionTask attention;
   attention.q = q.get(), attention.y = heads.get();
-  attention.k.codes = cache_of(in.to_k, t.offset, in.type);
-  attention.v.codes = cache_of(in.to_v, t.offset, in.type);
+  attention.k.codes = whole_cache(in.to_k, t.offset, in.type);
+  attention.v.codes = whole_cache(in.to_v, t.offset, in.type);
   attention.type = attention.k.type = attention.v.type = in.type;
   for (int i = 0; i < 3; ++i) {
     attention.q_strides[i] = attention.y_strides[i] = inputs.to_q.strides[i];
@@ -124,12 +132,12 @@ void run(const Kernels& kernels, const AttentionBlockTask& t) {
   attention.decode_queries = in.phase == Phase::decode ? in.length : 0;
   run_attention(kernels, attention);
 
-  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
-  multiply(kernels, {{&joined, &t.o, t.o_bias, t.residual, t.y}});
+  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
+  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
 }
 
-void run(const Kernels& kernels, const PagedAttentionBlockTask& t) {
-  AttentionInputsTask in = t.inputs;
+void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
+  ProjectTask in = t.projection;
   const int64_t tokens = in.batch * in.length, size = size_of(in.type);
   const int64_t width = in.heads * in.dim, kv_width = in.kv_heads * in.dim;
   auto q = aligned<char>(tokens * width * size);
@@ -143,7 +151,7 @@ void run(const Kernels& kernels, const PagedAttentionBlockTask& t) {
   }
 
   auto heads = aligned<char>(tokens * width * size);
-  std::memset(heads.get(), 0, tokens * width * size);  // tokens that belong to no request
+  std::memset(heads.get(), 0, tokens * width * size);  // tokens of no request stay zero
   AttentionTask attention;
   attention.q = q.get(), attention.y = heads.get();
   attention.q_strides[1] = attention.y_strides[1] = in.dim;
@@ -159,8 +167,8 @@ void run(const Kernels& kernels, const PagedAttentionBlockTask& t) {
   attention.decode_queries = t.decode_queries;
   run_attention(kernels, attention);
 
-  Operand joined(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
-  multiply(kernels, {{&joined, &t.o, t.o_bias, t.residual, t.y}});
+  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
+  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
 }
 
 }  // namespace tinyllm

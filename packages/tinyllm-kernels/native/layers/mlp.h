@@ -1,18 +1,28 @@
-// The feed-forward half of a transformer block: y = x + down(silu(gate n) * (up n)), n = norm(x).
+// The feed-forward half of a decoder layer.
 #pragma once
 
 #include "dispatch/kernels.h"
 
 namespace tinyllm {
 
+// RMSNorm with its weight. A null weight stands for no norm.
 struct Norm {
-  const void* weight;  // null where nothing is normalized
+  const void* weight;
   float eps;
 };
 
-struct MlpBlockTask {
+// Rows of x `count E`.
+struct Rows {
+  const void* x;
+  int64_t count;
+  Phase phase;
+  Type type;
+};
+
+// y = residual + down(silu(gate n) * (up n)), n = norm(x).
+struct MlpTask {
   const void* x;         // rows E
-  const void* residual;  // x, or null where it is not added
+  const void* residual;  // rows E, or null
   int64_t rows;
   Phase phase;
   Norm norm;
@@ -21,23 +31,14 @@ struct MlpBlockTask {
   Type type;
 };
 
-void run(const Kernels& kernels, const MlpBlockTask& task);
+void run(const Kernels& kernels, const MlpTask& task);
 
-// --- feed_forward.h
-// The half of a block behind attention, of either kind, told once and used for every token.
-
-// Rows of x and what they are.
-struct Rows {
-  const void* x;
-  int64_t count;
-  Phase phase;
-  Type type;
-};
-
+// The feed-forward half of a layer with its weights: an MLP or a mixture of experts.
 class FeedForward {
  public:
   virtual ~FeedForward() = default;
 
+  // Writes the result for all rows to y `count E`.
   virtual void run(const Kernels& kernels, const Rows& rows, void* y) const = 0;
 };
 

@@ -3,93 +3,105 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/parallel.h"
 #include "layers/products.h"
 #include "layers/routing.h"
+#include "runtime/parallel.h"
 
 namespace tinyllm {
 namespace {
 
-const void* moved(const void* data, int64_t bytes) {
+const void* offset_by(const void* data, int64_t bytes) {
   return data ? static_cast<const char*>(data) + bytes : nullptr;
 }
 
-// The row of x of each choice, as the runs have them.
-Aligned<char> gathered(const Routes& routes, const MoeBlockTask& t, const char* x, int64_t bytes) {
-  auto rows = aligned<char>(t.rows * t.chosen * bytes);
-  in_chunks(t.rows, t.chosen * t.router.columns, [&](int64_t first, int64_t last) {
-    for (int64_t i = first * t.chosen; i < last * t.chosen; ++i) {
-      std::memcpy(rows.get() + routes.places[i] * bytes, x + i / t.chosen * bytes, bytes);
+// Copies the row of each token once for each of its experts, sorted by expert.
+Aligned<char> gather_rows(const Routing& routing, const MoeTask& t, const char* x,
+                          int64_t row_bytes) {
+  const int64_t per_token = t.experts_per_token;
+  auto rows = aligned<char>(t.rows * per_token * row_bytes);
+  parallel_for(t.rows, per_token * t.router.columns, [&](int64_t first, int64_t last) {
+    for (int64_t i = first * per_token; i < last * per_token; ++i) {
+      std::memcpy(rows.get() + routing.sorted_rows[i] * row_bytes, x + i / per_token * row_bytes,
+                  row_bytes);
     }
   });
   return rows;
 }
 
-// The operand of each run: rows from `rows` on.
-std::vector<Operand> operands(const Kernels& kernels, const Routes& routes, const MoeBlockTask& t,
-                              const char* rows, int columns) {
-  std::vector<Operand> found;
-  for (const Run& run : routes.runs) {
-    found.emplace_back(kernels, rows + run.first * columns * size_of(t.type), t.type, run.count,
-                       columns, t.phase);
+// One operand for each expert that was chosen. `rows` are sorted by expert.
+std::vector<Operand> operands_by_expert(const Kernels& kernels, const Routing& routing,
+                                        const MoeTask& t, const char* rows, int columns) {
+  std::vector<Operand> operands;
+  for (const ExpertRows& own : routing.experts) {
+    operands.emplace_back(kernels, rows + own.first * columns * size_of(t.type), t.type, own.count,
+                          columns, t.phase);
   }
-  return found;
+  return operands;
 }
 
 }  // namespace
 
 Weights Experts::operator[](int64_t expert) const {
-  Weights found = first;
-  found.data = moved(first.data, expert * data_bytes);
-  found.scales = moved(first.scales, expert * scale_bytes);
-  found.biases = moved(first.biases, expert * bias_bytes);
-  return found;
+  Weights w = first;
+  w.data = offset_by(first.data, expert * data_bytes);
+  w.scales = offset_by(first.scales, expert * scale_bytes);
+  w.biases = offset_by(first.biases, expert * bias_bytes);
+  return w;
 }
 
-void run(const Kernels& kernels, const MoeBlockTask& t) {
+void run(const Kernels& kernels, const MoeTask& t) {
   const int width = t.router.columns, hidden = t.gate.first.rows;
-  const int64_t size = size_of(t.type), choices = t.rows * t.chosen;
+  const int64_t size = size_of(t.type), sorted_count = t.rows * t.experts_per_token;
   const char* x = static_cast<const char*>(t.x);
-  Aligned<char> normal;
+  Aligned<char> normalized;
   if (t.norm.weight) {
-    normal = aligned<char>(t.rows * width * size);
-    const RmsNormTask norm{t.x, t.norm.weight, normal.get(), width, t.norm.eps, t.type};
-    in_chunks(t.rows, width,
-              [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
-    x = normal.get();
+    normalized = aligned<char>(t.rows * width * size);
+    const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
+    parallel_for(t.rows, width,
+                 [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+    x = normalized.get();
   }
-  const Routes routes(kernels, t, x);
+  const Routing routing(kernels, t, x);
 
-  // All experts of a single token have the same operand.
-  const bool single = t.rows == 1;
-  const Aligned<char> rows = single ? nullptr : gathered(routes, t, x, width * size);
+  // All experts of a single token share one operand, so nothing is gathered.
+  const bool is_single = t.rows == 1;
+  const Aligned<char> rows = is_single ? nullptr : gather_rows(routing, t, x, width * size);
   Operand token(kernels, x, t.type, 1, width, t.phase);
-  std::vector<Operand> of_runs;
-  if (!single) of_runs = operands(kernels, routes, t, rows.get(), width);
-  auto gated = aligned<char>(choices * hidden * size), up = aligned<char>(choices * hidden * size);
-  auto said = aligned<char>(choices * width * size);
-  std::vector<Operand> between = operands(kernels, routes, t, gated.get(), hidden);
+  std::vector<Operand> inputs;
+  if (!is_single) inputs = operands_by_expert(kernels, routing, t, rows.get(), width);
+  auto gated = aligned<char>(sorted_count * hidden * size);
+  auto up = aligned<char>(sorted_count * hidden * size);
+  auto expert_out = aligned<char>(sorted_count * width * size);
+  std::vector<Operand> hidden_rows = operands_by_expert(kernels, routing, t, gated.get(), hidden);
 
-  std::vector<Weights> weights;  // gate, up and down of each run
-  for (const Run& run : routes.runs) {
-    weights.insert(weights.end(), {t.gate[run.expert], t.up[run.expert], t.down[run.expert]});
+  std::vector<Weights> weights;  // gate, up and down of each chosen expert
+  for (const ExpertRows& own : routing.experts) {
+    weights.insert(weights.end(), {t.gate[own.expert], t.up[own.expert], t.down[own.expert]});
   }
-  std::vector<GatedProduct> gates;
-  std::vector<Product> downs;
-  for (size_t i = 0; i < routes.runs.size(); ++i) {
-    const int64_t at = routes.runs[i].first, inner = at * hidden * size;
-    const Weights* of_run = &weights[3 * i];
-    gates.push_back({single ? &token : &of_runs[i], of_run, of_run + 1, up.get() + inner,
-                     gated.get() + inner});
-    downs.push_back({&between[i], of_run + 2, nullptr, nullptr, said.get() + at * width * size});
+  std::vector<GatedProduct> gated_products;
+  std::vector<Product> down_products;
+  for (size_t i = 0; i < routing.experts.size(); ++i) {
+    const int64_t first = routing.experts[i].first;
+    const int64_t hidden_offset = first * hidden * size, out_offset = first * width * size;
+    const Weights* of_expert = &weights[3 * i];
+    gated_products.push_back({is_single ? &token : &inputs[i], of_expert, of_expert + 1,
+                              up.get() + hidden_offset, gated.get() + hidden_offset});
+    down_products.push_back(
+        {&hidden_rows[i], of_expert + 2, nullptr, nullptr, expert_out.get() + out_offset});
   }
-  multiply_gated(kernels, gates);
-  multiply(kernels, downs);
+  multiply_gated(kernels, gated_products);
+  multiply(kernels, down_products);
 
-  const WeightedSumTask sum{said.get(), routes.places.data(), routes.shares.data(), t.chosen, width,
-                            t.residual, t.y, t.type};
-  in_chunks(t.rows, t.chosen * width,
-            [&](int64_t first, int64_t last) { kernels.weighted_sums(sum, first, last); });
+  const WeightedSumTask sum{expert_out.get(),
+                            routing.sorted_rows.data(),
+                            routing.weights.data(),
+                            t.experts_per_token,
+                            width,
+                            t.residual,
+                            t.y,
+                            t.type};
+  parallel_for(t.rows, t.experts_per_token * width,
+               [&](int64_t first, int64_t last) { kernels.weighted_sums(sum, first, last); });
 }
 
 }  // namespace tinyllm

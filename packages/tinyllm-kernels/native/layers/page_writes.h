@@ -1,4 +1,4 @@
-// Pages of keys, or of values, that new rows are written to.
+// Writing new keys or values to pages.
 #pragma once
 
 #include "attention/attention.h"
@@ -6,17 +6,18 @@
 
 namespace tinyllm {
 
-// Where pages are read, and, by the same strides, written.
-struct PageRows {
+// The pages of keys, or of values: `kv` to read, and the same arrays to write. Both use the strides
+// of `kv`.
+struct WritablePages {
   KeyValues kv;
   char* codes = nullptr;
   char* scales = nullptr;
   char* biases = nullptr;
 
-  // Rows of `heads` times `dim` numbers, one for each of `tokens` tokens, to their slots: page times
-  // page size and the place in the page. A slot that does not exist is nowhere.
+  // Writes `rows`, tokens heads dim, to the slots of their tokens. Slot `page * page_size + offset`
+  // is a token's place in the pages. A slot outside of the pages is ignored.
   void write(const Kernels& kernels, const void* rows, Type type, int64_t tokens, int64_t heads,
-             int64_t dim, const int32_t* slots, int64_t pages, int64_t page) const;
+             int64_t dim, const int32_t* slots, int64_t num_pages, int64_t page_size) const;
 };
 
 }  // namespace tinyllm

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/parallel.h"
 #include "layers/products.h"
+#include "runtime/parallel.h"
 
 namespace tinyllm {
 namespace {
 
-// Scores as shares: e^score over the sum of these. One that is no number leaves no other one.
+// Replaces scores by their softmax. A NaN among the scores makes all of them NaN.
 void softmax(float* scores, int64_t count) {
   float largest = scores[0], total = 0;
   for (int64_t i = 1; i < count; ++i) largest = std::max(largest, scores[i]);
@@ -17,24 +17,27 @@ void softmax(float* scores, int64_t count) {
   for (int64_t i = 0; i < count; ++i) scores[i] /= total;
 }
 
-// The largest of the shares, which are few: one after the other, of equal ones the first.
-void choose(float* shares, int64_t count, int64_t chosen, float* best, int64_t* experts) {
+// Writes the k largest probabilities and their experts. The lower index wins a tie. Repeated
+// selection is fast enough for k of about 8.
+void choose_experts(const float* probabilities, int64_t count, int64_t k, float* weights,
+                    int64_t* chosen) {
   std::vector<bool> taken(count);
-  for (int64_t k = 0; k < chosen; ++k) {
-    int64_t found = -1;
+  for (int64_t n = 0; n < k; ++n) {
+    int64_t best = -1;
     for (int64_t i = 0; i < count; ++i) {
-      if (!taken[i] && (found < 0 || shares[i] > shares[found])) found = i;
+      if (!taken[i] && (best < 0 || probabilities[i] > probabilities[best])) best = i;
     }
-    taken[found] = true;
-    best[k] = shares[found], experts[k] = found;
+    taken[best] = true;
+    weights[n] = probabilities[best];
+    chosen[n] = best;
   }
 }
 
-// x in float32, in which tokens are routed whatever the dtype.
-Aligned<float> floats_of(const Kernels& kernels, const MoeBlockTask& t, const void* x) {
+// Converts x to float32, the type in which tokens are routed.
+Aligned<float> to_floats(const Kernels& kernels, const MoeTask& t, const void* x) {
   const int64_t width = t.router.columns, size = size_of(t.type);
   auto floats = aligned<float>(t.rows * width);
-  in_chunks(t.rows, width, [&](int64_t first, int64_t last) {
+  parallel_for(t.rows, width, [&](int64_t first, int64_t last) {
     kernels.to_floats(static_cast<const char*>(x) + first * width * size, t.type,
                       floats.get() + first * width, (last - first) * width);
   });
@@ -43,32 +46,39 @@ Aligned<float> floats_of(const Kernels& kernels, const MoeBlockTask& t, const vo
 
 }  // namespace
 
-Routes::Routes(const Kernels& kernels, const MoeBlockTask& t, const void* normal)
-    : shares(t.rows * t.chosen), experts(t.rows * t.chosen), places(t.rows * t.chosen) {
-  const int64_t count = t.router.rows;
-  const Aligned<float> x = floats_of(kernels, t, normal);
-  auto scores = aligned<float>(t.rows * count);
-  Operand rows(kernels, x.get(), Type::float32, t.rows, t.router.columns, t.phase);
-  multiply(kernels, {{&rows, &t.router, nullptr, nullptr, scores.get()}});
-  in_chunks(t.rows, t.chosen * count, [&](int64_t first, int64_t last) {
+Routing::Routing(const Kernels& kernels, const MoeTask& t, const void* x)
+    : weights(t.rows * t.experts_per_token),
+      chosen(t.rows * t.experts_per_token),
+      sorted_rows(t.rows * t.experts_per_token) {
+  const int64_t num_experts = t.router.rows, k = t.experts_per_token;
+  const Aligned<float> rows = to_floats(kernels, t, x);
+  auto scores = aligned<float>(t.rows * num_experts);
+  Operand operand(kernels, rows.get(), Type::float32, t.rows, t.router.columns, t.phase);
+  multiply(kernels, {{&operand, &t.router, nullptr, nullptr, scores.get()}});
+  parallel_for(t.rows, k * num_experts, [&](int64_t first, int64_t last) {
     for (int64_t n = first; n < last; ++n) {
-      float *of_row = scores.get() + n * count, *best = shares.data() + n * t.chosen;
-      softmax(of_row, count);
-      choose(of_row, count, t.chosen, best, experts.data() + n * t.chosen);
-      if (!t.shares_add_to_1) continue;
+      float* row = scores.get() + n * num_experts;
+      float* row_weights = weights.data() + n * k;
+      softmax(row, num_experts);
+      choose_experts(row, num_experts, k, row_weights, chosen.data() + n * k);
+      if (!t.normalizes_routing_weights) continue;
       float total = 0;
-      for (int64_t k = 0; k < t.chosen; ++k) total += best[k];
-      for (int64_t k = 0; k < t.chosen; ++k) best[k] /= total;
+      for (int64_t i = 0; i < k; ++i) total += row_weights[i];
+      for (int64_t i = 0; i < k; ++i) row_weights[i] /= total;
     }
   });
-  std::vector<int64_t> next(count);  // first how many go there, then where the next one belongs
-  for (const int64_t expert : experts) ++next[expert];
-  for (int64_t expert = 0, first = 0; expert < count; ++expert) {
-    const int64_t of_expert = next[expert];
-    if (of_expert) runs.push_back({expert, first, of_expert});
-    next[expert] = first, first += of_expert;
+
+  // A counting sort by expert: `next` first counts the rows of each expert, then is the position of
+  // its next row.
+  std::vector<int64_t> next(num_experts);
+  for (const int64_t expert : chosen) ++next[expert];
+  for (int64_t expert = 0, first = 0; expert < num_experts; ++expert) {
+    const int64_t count = next[expert];
+    if (count) experts.push_back({expert, first, count});
+    next[expert] = first;
+    first += count;
   }
-  for (size_t i = 0; i < experts.size(); ++i) places[i] = next[experts[i]]++;
+  for (size_t i = 0; i < chosen.size(); ++i) sorted_rows[i] = next[chosen[i]]++;
 }
 
 }  // namespace tinyllm

@@ -1,4 +1,4 @@
-// Which experts a token goes to, and what shares they have.
+// Routing: the experts of each token and their weights.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,20 @@
 
 namespace tinyllm {
 
-// Choices of tokens that go to one expert, side by side.
-struct Run {
+// The rows of one expert after all rows were sorted by expert.
+struct ExpertRows {
   int64_t expert, first, count;
 };
 
-struct Routes {
-  // Of the rows of a task, normalized.
-  Routes(const Kernels& kernels, const MoeBlockTask& task, const void* normal);
+// For each of `rows` tokens the K experts with the largest softmax scores.
+struct Routing {
+  // `x` are the normalized rows of the task, rows E.
+  Routing(const Kernels& kernels, const MoeTask& task, const void* x);
 
-  std::vector<float> shares;     // rows K, largest first
-  std::vector<int64_t> experts;  // rows K
-  std::vector<Run> runs;         // by expert
-  std::vector<int64_t> places;   // rows K, among the choices of all runs
+  std::vector<float> weights;        // rows K, largest first
+  std::vector<int64_t> chosen;       // rows K, the expert of each weight
+  std::vector<ExpertRows> experts;   // the experts that were chosen, ascending
+  std::vector<int64_t> sorted_rows;  // rows K, the row of each choice after sorting by expert
 };
 
 }  // namespace tinyllm

@@ -1,4 +1,4 @@
-// What is chosen from rows of scores, each `V`, on all threads: one pass over memory.
+// Token choice from rows of logits `R V`, on all threads, in one pass over memory.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ struct ScoreRows {
   Type type;
 };
 
-// The index of the largest score of each row, of equal ones the first; of what is no number the
-// first where there is any.
+// Writes the index of the largest score of each row. The lowest index wins a tie. In a row with NaN
+// the first NaN is the largest.
 void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices);
 
-// The k best of each row, R K, in their order: see `before`. Scores are of the rows' type.
+// Writes the k largest scores of each row and their indices, both R K, in the order of `before`.
+// The scores keep their type.
 void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices);
 
-// log softmax of the scores at `ids` R K of each row. An id outside of the row is read as the last
-// one.
-void log_probability(const Kernels& kernels, const ScoreRows& scores, const int32_t* ids,
-                     int64_t k, float* y);
+// Writes log softmax(x) at `ids`, R K. An id outside of the row is read as the last one.
+void log_probability(const Kernels& kernels, const ScoreRows& scores, const int32_t* ids, int64_t k,
+                     float* y);
 
 }  // namespace tinyllm

@@ -1,11 +1,13 @@
+// Attention over dense caches and over pages as primitives of MLX.
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
-#include "mlx/inputs.h"
-#include "mlx/primitive.h"
-#include "mlx/operations.h"
 #include "layers/attention.h"
+#include "mlx/inputs.h"
+#include "mlx/operations.h"
+#include "mlx/primitive.h"
 #include "mlx/weight_inputs.h"
 
 namespace tinyllm {
@@ -13,20 +15,21 @@ namespace {
 
 namespace mx = mlx::core;
 
-// Inputs one after the other, and the copies that had to be made of them.
-class Operands {
+// Reads the inputs of attention in order. Rows that are not contiguous are copied.
+class InputReader {
  public:
-  explicit Operands(const std::vector<Input>& inputs) : inputs_(inputs) {}
+  explicit InputReader(const std::vector<Input>& inputs) : inputs_(inputs) {}
 
   const Input& next() { return inputs_[next_++]; }
-  bool more() const { return next_ < inputs_.size(); }
+  bool has_next() const { return next_ < inputs_.size(); }
 
-  // The next one's numbers, and its strides but the last, which must have no gaps.
-  const char* rows(std::vector<int64_t>& strides) {
+  // Returns the numbers of the next input and sets the strides of all axes but the last, whose
+  // numbers are contiguous.
+  const char* next_rows(std::vector<int64_t>& strides) {
     const Input& x = next();
     strides = x.strides;
     strides.pop_back();
-    if (x.has_whole_rows()) return static_cast<const char*>(x.data);
+    if (x.has_contiguous_rows()) return static_cast<const char*>(x.data);
     int64_t stride = x.shape.back();
     for (size_t axis = strides.size(); axis-- > 0; stride *= x.shape[axis]) strides[axis] = stride;
     return static_cast<const char*>(compact(x));
@@ -34,19 +37,21 @@ class Operands {
 
   const void* compact(const Input& x) { return x.compact(copies_.emplace_back()); }
 
-  KeyValues::Part part() {
+  // Reads the next input as one array of keys or values.
+  KeyValues::Part next_part() {
     const int64_t itemsize = static_cast<int64_t>(inputs_[next_].itemsize);
     KeyValues::Part part;
     std::vector<int64_t> strides;
-    part.data = rows(strides);
+    part.data = next_rows(strides);
     for (int axis = 0; axis < 3; ++axis) part.strides[axis] = strides[axis] * itemsize;
     return part;
   }
 
-  void place(KeyValues& kv) {
-    kv.codes = part();
-    if (kv.mode != Mode::dense) kv.scales = part();
-    if (kv.mode == Mode::affine) kv.biases = part();
+  // Reads all arrays of the keys or values whose format is `kv`.
+  void read(KeyValues& kv) {
+    kv.codes = next_part();
+    if (kv.mode != Mode::dense) kv.scales = next_part();
+    if (kv.mode == Mode::affine) kv.biases = next_part();
   }
 
  private:
@@ -55,11 +60,12 @@ class Operands {
   std::vector<std::unique_ptr<char[]>> copies_;
 };
 
-std::vector<mx::array> arrays(const mx::array& q, const WeightArrays& k, const WeightArrays& v) {
-  std::vector<mx::array> found = {q};
-  append(found, k);
-  append(found, v);
-  return found;
+// Returns the arrays in the order in which `InputReader` reads them.
+std::vector<mx::array> inputs_of(const mx::array& q, const WeightArrays& k, const WeightArrays& v) {
+  std::vector<mx::array> inputs = {q};
+  append(inputs, k);
+  append(inputs, v);
+  return inputs;
 }
 
 class Attention : public CpuPrimitive {
@@ -69,19 +75,20 @@ class Attention : public CpuPrimitive {
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     dispatch(out, [&kernels = kernels_, inputs = std::vector<Input>(inputs.begin(), inputs.end()),
                    task = task_, y = allocate(out)]() mutable {
-      Operands operands(inputs);
+      InputReader reader(inputs);
       std::vector<int64_t> strides;
-      task.q = operands.rows(strides);
+      task.q = reader.next_rows(strides);
       std::copy_n(strides.begin(), 3, task.q_strides);
-      operands.place(task.k), operands.place(task.v);
+      reader.read(task.k);
+      reader.read(task.v);
       const std::vector<int64_t>& shape = inputs[0].shape;  // B H L D
       task.requests = shape[0], task.heads = shape[1], task.length = shape[2], task.dim = shape[3];
       task.kv_heads = inputs[1].shape[1], task.keys = inputs[1].shape[2];
       task.y = y;
       task.y_strides[2] = task.dim, task.y_strides[1] = task.length * task.dim;
       task.y_strides[0] = task.heads * task.y_strides[1];
-      if (operands.more()) {
-        const Input& mask = operands.next();
+      if (reader.has_next()) {
+        const Input& mask = reader.next();
         task.mask = mask.data;
         std::copy_n(mask.strides.begin(), 4, task.mask_strides);
       }
@@ -102,23 +109,24 @@ class PagedAttention : public CpuPrimitive {
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     dispatch(out, [&kernels = kernels_, inputs = std::vector<Input>(inputs.begin(), inputs.end()),
                    task = task_, y = allocate(out), bytes = out.nbytes()]() mutable {
-      Operands operands(inputs);
+      InputReader reader(inputs);
       std::vector<int64_t> strides;
-      task.q = operands.rows(strides);
+      task.q = reader.next_rows(strides);
       task.q_strides[1] = strides[1], task.q_strides[2] = strides[0];
-      operands.place(task.k), operands.place(task.v);
+      reader.read(task.k);
+      reader.read(task.v);
       const std::vector<int64_t>& shape = inputs[0].shape;  // T H D
       task.heads = shape[1], task.dim = shape[2];
       task.tokens = shape[0], task.pages = inputs[1].shape[0];
       task.kv_heads = inputs[1].shape[1], task.page = inputs[1].shape[2];
       task.y = y;
       task.y_strides[1] = task.dim, task.y_strides[2] = task.heads * task.dim;
-      const Input& table = operands.next();
+      const Input& table = reader.next();
       task.requests = table.shape[0], task.blocks = table.shape[1];
-      task.block_table = static_cast<const int32_t*>(operands.compact(table));
-      task.query_starts = static_cast<const int32_t*>(operands.compact(operands.next()));
-      task.context_lengths = static_cast<const int32_t*>(operands.compact(operands.next()));
-      std::memset(y, 0, bytes);  // tokens that belong to no request
+      task.block_table = static_cast<const int32_t*>(reader.compact(table));
+      task.query_starts = static_cast<const int32_t*>(reader.compact(reader.next()));
+      task.context_lengths = static_cast<const int32_t*>(reader.compact(reader.next()));
+      std::memset(y, 0, bytes);  // tokens of no request stay zero
       run_attention(kernels, task);
     });
   }
@@ -129,7 +137,7 @@ class PagedAttention : public CpuPrimitive {
   AttentionTask task_;
 };
 
-// What does not depend on where anything lies.
+// Returns a task with everything but data, strides and sizes.
 AttentionTask describe(const mx::array& q, const WeightArrays& k, const WeightArrays& v,
                        float scale, bool causal, OptionalPhase phase) {
   AttentionTask task;
@@ -146,7 +154,7 @@ AttentionTask describe(const mx::array& q, const WeightArrays& k, const WeightAr
 mx::array attention(const mx::array& q, const WeightArrays& k, const WeightArrays& v, float scale,
                     bool causal, const std::optional<mx::array>& mask, OptionalPhase phase) {
   AttentionTask task = describe(q, k, v, scale, causal, phase);
-  std::vector<mx::array> inputs = arrays(q, k, v);
+  std::vector<mx::array> inputs = inputs_of(q, k, v);
   if (mask) {
     task.mask_type = type_of(mask->dtype());
     inputs.push_back(*mask);
@@ -160,10 +168,9 @@ mx::array paged_attention(const mx::array& q, const WeightArrays& k, const Weigh
                           OptionalPhase phase) {
   AttentionTask task = describe(q, k, v, scale, true, phase);
   task.window = window;
-  std::vector<mx::array> inputs = arrays(q, k, v);
+  std::vector<mx::array> inputs = inputs_of(q, k, v);
   inputs.insert(inputs.end(), {block_table, query_starts, context_lengths});
-  return mx::array(q.shape(), q.dtype(), std::make_shared<PagedAttention>(task),
-                   std::move(inputs));
+  return mx::array(q.shape(), q.dtype(), std::make_shared<PagedAttention>(task), std::move(inputs));
 }
 
 }  // namespace tinyllm

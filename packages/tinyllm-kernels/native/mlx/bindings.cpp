@@ -1,3 +1,4 @@
+// The Python module `tinyllm_kernels._cpu`: see _cpu.pyi for its types.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -7,11 +8,11 @@
 #include <memory>
 #include <tuple>
 
-#include "mlx/handles.h"
-#include "runtime/huge_pages.h"
-#include "mlx/operations.h"
-#include "runtime/thread_pool.h"
 #include "dispatch/kernels.h"
+#include "mlx/handles.h"
+#include "mlx/operations.h"
+#include "runtime/huge_pages.h"
+#include "runtime/thread_pool.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,19 +20,19 @@ using mlx::core::array;
 
 namespace {
 
-using Part = std::optional<array>;
+using OptionalArray = std::optional<array>;
 
-// As Python hands them over; keys and values as weights.
-using Weight = std::tuple<array, Part, Part, int, int, std::string, int>;
-using Projection = std::tuple<Weight, Part>;
-using Norm = std::tuple<Part, float>;
-using Rotary = std::tuple<array, bool, float>;
-using PagedTokens = std::tuple<array, array, array, array, array>;
+// Plain tuples from Python. Keys and values have the type of a weight.
+using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::string, int>;
+using Projection = std::tuple<Weight, OptionalArray>;
+using Norm = std::tuple<OptionalArray, float>;
+using Rope = std::tuple<array, bool, float>;
+using PageTable = std::tuple<array, array, array, array, array>;
 using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
 tinyllm::WeightArrays weight(const Weight& w) {
-  const auto& [numbers, scales, biases, group_size, bits, mode, interleaved] = w;
-  return {numbers, scales, biases, group_size, bits, mode, interleaved};
+  const auto& [w_array, scales, biases, group_size, bits, mode, interleaved] = w;
+  return {w_array, scales, biases, group_size, bits, mode, interleaved};
 }
 
 tinyllm::ProjectionArrays projection(const Projection& p) {
@@ -40,25 +41,27 @@ tinyllm::ProjectionArrays projection(const Projection& p) {
 
 tinyllm::NormArrays norm(const Norm& n) { return {std::get<0>(n), std::get<1>(n)}; }
 
-tinyllm::RotaryArrays rotary(const Rotary& r) {
-  return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
-}
+tinyllm::RopeArrays rope(const Rope& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
 
-// What Python holds of a block. Primitives share the weights and not this object: the stream's thread
-// lets go of them when a task is done, and must not wait for the interpreter to do so.
-template <typename Weights>
-struct Told {
-  std::shared_ptr<Weights> weights;
+// The Python object of a handle. Primitives share the handle and not this object, because the
+// stream's thread releases it after a task and must not wait for the interpreter.
+template <typename Handle>
+struct PythonHandle {
+  std::shared_ptr<Handle> handle;
 };
 
-// As many blocks as there is attention; a missing second half is none.
-std::vector<tinyllm::BlockWeights> blocks(const std::vector<Told<tinyllm::AttentionWeights>>& attention,
-                                          const std::vector<Told<tinyllm::FeedForward>>& second) {
-  std::vector<tinyllm::BlockWeights> found;
+using AttentionObject = PythonHandle<tinyllm::AttentionHandle>;
+using FeedForwardObject = PythonHandle<tinyllm::FeedForward>;
+
+// Pairs the halves of layers. The last layer may lack its feed-forward half.
+std::vector<tinyllm::LayerHandle> pair_halves(const std::vector<AttentionObject>& attention,
+                                              const std::vector<FeedForwardObject>& feed_forward) {
+  std::vector<tinyllm::LayerHandle> layers;
   for (size_t i = 0; i < attention.size(); ++i) {
-    found.push_back({attention[i].weights, i < second.size() ? second[i].weights : nullptr});
+    const bool is_whole = i < feed_forward.size();
+    layers.push_back({attention[i].handle, is_whole ? feed_forward[i].handle : nullptr});
   }
-  return found;
+  return layers;
 }
 
 }  // namespace
@@ -66,7 +69,7 @@ std::vector<tinyllm::BlockWeights> blocks(const std::vector<Told<tinyllm::Attent
 NB_MODULE(_cpu, m) {
   m.def(
       "linear",
-      [](const array& x, const Weight& w, const Part& bias, const Part& residual,
+      [](const array& x, const Weight& w, const OptionalArray& bias, const OptionalArray& residual,
          const PhaseName& phase) {
         return tinyllm::linear(x, weight(w), bias, residual, tinyllm::phase_of(phase));
       },
@@ -84,74 +87,77 @@ NB_MODULE(_cpu, m) {
         return tinyllm::embedding(ids, weight(w), dtype);
       },
       "ids"_a, "w"_a, "dtype"_a);
-  nb::class_<Told<tinyllm::FeedForward>>(m, "FeedForward");
+  nb::class_<FeedForwardObject>(m, "FeedForwardHandle");
   m.def(
-      "mlp_weights",
-      [](const Norm& n, const Weight& gate, const Weight& up, const Weight& down, bool residual) {
-        nb::gil_scoped_release release;  // the weights are evaluated
-        return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MlpWeights>(
-            norm(n), weight(gate), weight(up), weight(down), residual)};
+      "mlp_handle",
+      [](const Norm& n, const Weight& gate, const Weight& up, const Weight& down,
+         bool adds_residual) {
+        nb::gil_scoped_release release;  // the constructor evaluates the weights
+        return FeedForwardObject{std::make_shared<tinyllm::MlpHandle>(
+            norm(n), weight(gate), weight(up), weight(down), adds_residual)};
       },
-      "norm"_a, "gate"_a, "up"_a, "down"_a, "residual"_a);
+      "norm"_a, "gate"_a, "up"_a, "down"_a, "adds_residual"_a);
   m.def(
-      "moe_weights",
+      "moe_handle",
       [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
-         const Weight& down, int chosen, bool shares_add_to_1, bool residual) {
+         const Weight& down, int experts_per_token, bool normalizes_routing_weights,
+         bool adds_residual) {
         nb::gil_scoped_release release;
-        return Told<tinyllm::FeedForward>{std::make_shared<tinyllm::MoeWeights>(
-            norm(n), weight(router), weight(gate), weight(up), weight(down), chosen,
-            shares_add_to_1, residual)};
+        return FeedForwardObject{std::make_shared<tinyllm::MoeHandle>(
+            norm(n), weight(router), weight(gate), weight(up), weight(down), experts_per_token,
+            normalizes_routing_weights, adds_residual)};
       },
-      "norm"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "chosen"_a, "shares_add_to_1"_a,
-      "residual"_a);
+      "norm"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "experts_per_token"_a,
+      "normalizes_routing_weights"_a, "adds_residual"_a);
   m.def(
       "feed_forward",
-      [](const array& x, const Told<tinyllm::FeedForward>& half, const PhaseName& phase) {
-        return tinyllm::feed_forward(x, half.weights, tinyllm::phase_of(phase));
+      [](const array& x, const FeedForwardObject& self, const PhaseName& phase) {
+        return tinyllm::feed_forward(x, self.handle, tinyllm::phase_of(phase));
       },
-      "x"_a, "half"_a, "phase"_a.none() = nb::none());
-  nb::class_<Told<tinyllm::AttentionWeights>>(m, "AttentionWeights")
+      "x"_a, "handle"_a, "phase"_a.none() = nb::none());
+  nb::class_<AttentionObject>(m, "AttentionHandle")
       .def(
           "__init__",
-          [](Told<tinyllm::AttentionWeights>* self, const Norm& n, const Projection& q,
-             const Projection& k, const Projection& v, const Projection& o, int head_dim,
-             const Rotary& r, const Norm& q_norm, const Norm& k_norm, bool residual) {
+          [](AttentionObject* self, const Norm& n, const Projection& q, const Projection& k,
+             const Projection& v, const Projection& o, int head_dim, const Rope& r,
+             const Norm& q_norm, const Norm& k_norm, bool adds_residual) {
             nb::gil_scoped_release release;
-            new (self) Told<tinyllm::AttentionWeights>{std::make_shared<tinyllm::AttentionWeights>(
+            new (self) AttentionObject{std::make_shared<tinyllm::AttentionHandle>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
-                rotary(r), norm(q_norm), norm(k_norm), residual)};
+                rope(r), norm(q_norm), norm(k_norm), adds_residual)};
           },
-          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rotary"_a, "q_norm"_a, "k_norm"_a,
-          "residual"_a);
+          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a, "k_norm"_a,
+          "adds_residual"_a);
   m.def(
-      "attention_inputs",
-      [](const array& x, const Told<tinyllm::AttentionWeights>& block, const array& positions,
+      "project_qkv",
+      [](const array& x, const AttentionObject& self, const array& positions,
          const PhaseName& phase) {
-        return tinyllm::attention_inputs(x, block.weights, positions, tinyllm::phase_of(phase));
+        return tinyllm::project_qkv(x, self.handle, positions, tinyllm::phase_of(phase));
       },
-      "x"_a, "block"_a, "positions"_a, "phase"_a.none() = nb::none());
+      "x"_a, "handle"_a, "positions"_a, "phase"_a.none() = nb::none());
   m.def(
-      "blocks",
-      [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
-         const std::vector<Told<tinyllm::FeedForward>>& second, const std::vector<array>& stores,
+      "layers",
+      [](const array& x, const std::vector<AttentionObject>& attention,
+         const std::vector<FeedForwardObject>& feed_forward, const std::vector<array>& caches,
          int offset, const PhaseName& phase) {
-        return tinyllm::blocks(x, blocks(attention, second), stores, offset,
+        return tinyllm::layers(x, pair_halves(attention, feed_forward), caches, offset,
                                tinyllm::phase_of(phase));
       },
-      "x"_a, "attention"_a, "second"_a, "stores"_a, "offset"_a, "phase"_a.none() = nb::none());
+      "x"_a, "attention"_a, "feed_forward"_a, "caches"_a, "offset"_a,
+      "phase"_a.none() = nb::none());
   m.def(
-      "paged_blocks",
-      [](const array& x, const std::vector<Told<tinyllm::AttentionWeights>>& attention,
-         const std::vector<Told<tinyllm::FeedForward>>& second, const std::vector<Weight>& stores,
-         const PagedTokens& pages, int window, const PhaseName& phase) {
+      "paged_layers",
+      [](const array& x, const std::vector<AttentionObject>& attention,
+         const std::vector<FeedForwardObject>& feed_forward, const std::vector<Weight>& caches,
+         const PageTable& pages, int window, const PhaseName& phase) {
         const auto& [table, starts, lengths, positions, slots] = pages;
-        std::vector<tinyllm::WeightArrays> stored;
-        for (const Weight& store : stores) stored.push_back(weight(store));
-        return tinyllm::paged_blocks(x, blocks(attention, second), stored,
+        std::vector<tinyllm::WeightArrays> arrays;
+        for (const Weight& cache : caches) arrays.push_back(weight(cache));
+        return tinyllm::paged_layers(x, pair_halves(attention, feed_forward), arrays,
                                      {table, starts, lengths, positions, slots}, window,
                                      tinyllm::phase_of(phase));
       },
-      "x"_a, "attention"_a, "second"_a, "stores"_a, "pages"_a, "window"_a,
+      "x"_a, "attention"_a, "feed_forward"_a, "caches"_a, "pages"_a, "window"_a,
       "phase"_a.none() = nb::none());
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
@@ -166,7 +172,7 @@ NB_MODULE(_cpu, m) {
   m.def(
       "attention",
       [](const array& q, const Weight& k, const Weight& v, float scale, bool causal,
-         const Part& mask, const PhaseName& phase) {
+         const OptionalArray& mask, const PhaseName& phase) {
         return tinyllm::attention(q, weight(k), weight(v), scale, causal, mask,
                                   tinyllm::phase_of(phase));
       },
@@ -177,21 +183,18 @@ NB_MODULE(_cpu, m) {
          const array& query_starts, const array& context_lengths, float scale, int window,
          const PhaseName& phase) {
         return tinyllm::paged_attention(q, weight(k), weight(v), block_table, query_starts,
-                                        context_lengths, scale, window,
-                                        tinyllm::phase_of(phase));
+                                        context_lengths, scale, window, tinyllm::phase_of(phase));
       },
       "q"_a, "k"_a, "v"_a, "block_table"_a, "query_starts"_a, "context_lengths"_a, "scale"_a,
       "window"_a, "phase"_a.none() = nb::none());
+  m.def("interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); }, "w"_a);
   m.def(
-      "interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); },
-      "w"_a);
-  m.def(
-      "interleave", [](const array& part, int side) { return tinyllm::interleave(part, side); },
-      "part"_a, "side"_a);
+      "interleave", [](const array& part, int rows) { return tinyllm::interleave(part, rows); },
+      "part"_a, "rows"_a);
   m.def(
       "use_huge_pages",
       [](const array& x) {
-        array evaluated = x;  // another thread may assign to the Python object meanwhile
+        array evaluated = x;  // a copy, since another thread may assign to the Python object
         nb::gil_scoped_release release;
         evaluated.eval();
         const size_t bytes = evaluated.data_size() * evaluated.itemsize();

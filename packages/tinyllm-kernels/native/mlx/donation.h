@@ -1,4 +1,4 @@
-// Outputs that are inputs, changed in part: in the same memory, if nobody else will read it.
+// Outputs that reuse the memory of inputs: a cache array is changed in place.
 #pragma once
 
 #include <cstring>
@@ -10,20 +10,21 @@
 
 namespace tinyllm {
 
-// Each output holds all inputs, and none could be taken over. They let go of them at the end of the
-// evaluation in any case; the one whose inputs these are is enough until then.
-inline void let_go(const std::vector<mlx::core::array>& inputs,
-                   std::vector<mlx::core::array>& outputs) {
+// Drops the outputs' references to the inputs. MLX gives each output a list of all inputs, and an
+// array with several references is never donated. `inputs` itself keeps them alive for the
+// evaluation.
+inline void release_inputs(const std::vector<mlx::core::array>& inputs,
+                           std::vector<mlx::core::array>& outputs) {
   for (mlx::core::array& out : outputs) {
     if (&out.inputs() != &inputs) out.inputs().clear();
   }
 }
 
-// An input on its way to an output. The memory is chosen at once, and copied to, if it must be, when
-// the task runs.
-class TakenOver {
+// An output with the content of an input. If the input is donatable, the output takes its memory.
+// Otherwise new memory is allocated at once, and filled when the task runs.
+class DonatedInput {
  public:
-  TakenOver(const mlx::core::array& from, mlx::core::array& to) : from_(from) {
+  DonatedInput(const mlx::core::array& from, mlx::core::array& to) : from_(from) {
     if (from.is_donatable() && from.flags().row_contiguous) {
       to.copy_shared_buffer(from);
       data_ = to.data<char>();
@@ -32,8 +33,9 @@ class TakenOver {
     }
   }
 
-  // The output's numbers, without gaps, as the input had them.
-  char* numbers() const {
+  // Returns the output's numbers, contiguous. Copies the input if it was not donated: call it once,
+  // in the task.
+  char* content() const {
     if (from_.data != data_) {
       std::unique_ptr<char[]> copy;
       std::memcpy(data_, from_.compact(copy), from_.size * from_.itemsize);

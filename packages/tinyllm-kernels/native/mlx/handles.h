@@ -1,6 +1,7 @@
-// Arrays that a block of layers was told of once and computes with for every token: computed, without
-// gaps, and where they are for as long as the block is. As inputs of each primitive they would be
-// looked at anew for every token, and there are twenty of them to a block.
+// Handles: the weights of a layer's halves, prepared once and used for every token.
+//
+// A handle evaluates its arrays, makes them contiguous and keeps their addresses. A layer has about
+// twenty arrays. As inputs of each primitive they would be looked at again for every token.
 #pragma once
 
 #include <memory>
@@ -11,27 +12,24 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "mlx/weight_inputs.h"
-#include "types.h"
 
 namespace tinyllm {
 
-class HeldArrays {
+// Evaluated, contiguous arrays, kept alive for as long as this object lives.
+class EvaluatedArrays {
  public:
-  // The numbers of an array that may be missing.
-  const void* hold(const std::optional<mlx::core::array>& array);
+  // Returns the data of an array, or null if there is none.
+  const void* keep(const std::optional<mlx::core::array>& array);
 
-  // A weight of so many columns.
-  Weights hold(const WeightArrays& w, int columns);
+  // Returns a weight with `columns` columns.
+  Weights keep(const WeightArrays& w, int columns);
 
  private:
   std::vector<mlx::core::array> arrays_;
 };
 
-// --- block_weights.h
-// The halves of a transformer block, told once and used for every token.
-
 struct NormArrays {
-  std::optional<mlx::core::array> weight;  // or nothing is normalized
+  std::optional<mlx::core::array> weight;  // none stands for no norm
   float eps;
 };
 
@@ -40,73 +38,72 @@ struct ProjectionArrays {
   std::optional<mlx::core::array> bias;
 };
 
-// What RoPE turns by: frequencies `D/2` of float32, in radians a token.
-struct RotaryArrays {
-  mlx::core::array frequencies;
+struct RopeArrays {
+  mlx::core::array frequencies;  // D/2 of float32, in radians a token
   bool traditional;
   float magnitude;
 };
 
-// tinyllm_ops.MlpBlock.
-class MlpWeights : public FeedForward {
+// The weights of an MLP.
+class MlpHandle : public FeedForward {
  public:
-  MlpWeights(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
-             const WeightArrays& down, bool residual);
+  MlpHandle(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
+            const WeightArrays& down, bool adds_residual);
 
   void run(const Kernels& kernels, const Rows& rows, void* y) const override;
 
  private:
-  HeldArrays held_;
-  MlpBlockTask task_{};
-  bool residual_;  // whether x is added
+  EvaluatedArrays arrays_;
+  MlpTask task_{};
+  bool adds_residual_;  // true if x is added to the result
 };
 
-// tinyllm_ops.MoeBlock.
-class MoeWeights : public FeedForward {
+// The weights of a mixture of experts.
+class MoeHandle : public FeedForward {
  public:
-  MoeWeights(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
-             const WeightArrays& up, const WeightArrays& down, int chosen, bool shares_add_to_1,
-             bool residual);
+  // Throws std::invalid_argument unless 1 <= experts_per_token <= number of experts.
+  MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
+            const WeightArrays& up, const WeightArrays& down, int experts_per_token,
+            bool normalizes_routing_weights, bool adds_residual);
 
   void run(const Kernels& kernels, const Rows& rows, void* y) const override;
 
  private:
-  Experts hold(const WeightArrays& w, int columns);
+  Experts keep(const WeightArrays& w, int columns);
 
-  HeldArrays held_;
-  MoeBlockTask task_{};
-  bool residual_;  // whether x is added
+  EvaluatedArrays arrays_;
+  MoeTask task_{};
+  bool adds_residual_;
 };
 
-// tinyllm_ops.AttentionBlock.
-class AttentionWeights {
+// The weights of the attention half of a layer.
+class AttentionHandle {
  public:
-  AttentionWeights(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
-                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
-                   const RotaryArrays& rotary, const NormArrays& q_norm, const NormArrays& k_norm,
-                   bool residual);
+  AttentionHandle(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
+                  const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
+                  const RopeArrays& rope, const NormArrays& q_norm, const NormArrays& k_norm,
+                  bool adds_residual);
 
-  // Queries, keys and values of x, but where they stand and where they go.
-  const AttentionInputsTask& inputs() const { return inputs_; }
+  // The projections of x, without x, positions and outputs.
+  const ProjectTask& projection() const { return projection_; }
 
-  // Whether x is added to what leaves the block.
-  bool residual() const { return residual_; }
-
-  const Weights& o() const { return o_; }
-  const void* o_bias() const { return o_bias_; }
+  // Returns the task for the rows at `x`, an array of shape B L E. `Task` is AttentionLayerTask or
+  // PagedAttentionLayerTask. The caller sets the cache, positions and output.
+  template <typename Task>
+  Task task(const Input& shape, const void* x, Type type, OptionalPhase phase) const;
 
  private:
-  HeldArrays held_;
-  AttentionInputsTask inputs_{};
+  EvaluatedArrays arrays_;
+  ProjectTask projection_{};
   Weights o_;
   const void* o_bias_;
-  bool residual_;
+  bool adds_residual_;
 };
 
-// tinyllm_ops.Block, or its first half alone.
-struct BlockWeights {
-  std::shared_ptr<AttentionWeights> attention;
-  std::shared_ptr<FeedForward> second;  // or null
+// Both halves of a layer.
+struct LayerHandle {
+  std::shared_ptr<AttentionHandle> attention;
+  std::shared_ptr<FeedForward> feed_forward;  // or null for the attention half alone
 };
 
 }  // namespace tinyllm

@@ -17,13 +17,13 @@ Type type_of(mx::Dtype dtype) {
   }
 }
 
-Mode mode_of(const std::string& mode) {
-  if (mode.empty()) return Mode::dense;
-  if (mode == "affine") return Mode::affine;
-  if (mode == "mxfp4") return Mode::mxfp4;
-  if (mode == "mxfp8") return Mode::mxfp8;
-  if (mode == "nvfp4") return Mode::nvfp4;
-  throw std::invalid_argument("mode: expected affine, mxfp4, mxfp8 or nvfp4, got " + mode);
+Mode mode_of(const std::string& name) {
+  if (name.empty()) return Mode::dense;
+  if (name == "affine") return Mode::affine;
+  if (name == "mxfp4") return Mode::mxfp4;
+  if (name == "mxfp8") return Mode::mxfp8;
+  if (name == "nvfp4") return Mode::nvfp4;
+  throw std::invalid_argument("mode: expected affine, mxfp4, mxfp8 or nvfp4, got " + name);
 }
 
 Input::Input(const mx::array& array)
@@ -32,10 +32,10 @@ Input::Input(const mx::array& array)
       strides(array.strides().begin(), array.strides().end()),
       size(array.size()),
       itemsize(array.itemsize()),
-      contiguous(array.flags().row_contiguous) {}
+      is_contiguous(array.flags().row_contiguous) {}
 
 const void* Input::compact(std::unique_ptr<char[]>& copy) const {
-  if (contiguous) return data;
+  if (is_contiguous) return data;
   copy.reset(new char[size * itemsize]);
   std::vector<int64_t> index(shape.size(), 0);
   const char* from = static_cast<const char*>(data);
@@ -58,24 +58,28 @@ OptionalPhase phase_of(const std::optional<std::string>& name) {
   throw std::invalid_argument("phase: expected prefill, decode or None, got " + *name);
 }
 
-Phase phase_of(const Input& x, OptionalPhase asked) {
-  if (asked) return *asked;
+Phase phase_of(const Input& x, OptionalPhase stated) {
+  if (stated) return *stated;
   const size_t axes = x.shape.size();
   const int64_t rows = axes < 2 ? 1 : x.shape[axes - 2];
   return rows == 1 || (axes < 3 && rows <= 16) ? Phase::decode : Phase::prefill;
 }
 
-int64_t decode_queries(OptionalPhase asked) {
-  if (!asked) return 1;
-  return *asked == Phase::decode ? std::numeric_limits<int64_t>::max() : 0;
+int64_t decode_queries(OptionalPhase stated) {
+  if (!stated) return 1;
+  return *stated == Phase::decode ? std::numeric_limits<int64_t>::max() : 0;
 }
 
-Rows rows_of(const Input& x, const void* numbers, Type type, OptionalPhase asked) {
-  return {numbers, x.size / x.shape.back(), phase_of(x, asked), type};
+Rows rows_of(const Input& x, const void* data, Type type, OptionalPhase stated) {
+  return {data, x.size / x.shape.back(), phase_of(x, stated), type};
 }
 
-bool Input::has_whole_rows() const {
+bool Input::has_contiguous_rows() const {
   return shape.empty() || shape.back() == 1 || strides.back() == 1;
+}
+
+const void* contiguous_data(const Input& input, Copies& copies) {
+  return input.compact(copies.emplace_back());
 }
 
 }  // namespace tinyllm

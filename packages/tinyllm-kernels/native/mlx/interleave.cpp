@@ -1,12 +1,12 @@
-// Lays rows side by side, as matmul/interleave.h has them, in the memory where they are, if nobody
-// else reads it: what a model is made of should be in memory once.
+// Interleaving the rows of a weight, as matmul/interleave.h describes it. It works in place where
+// possible, so that loading a model does not hold two copies of its weights.
 
 #include <cstring>
 
+#include "mlx/donation.h"
+#include "mlx/operations.h"
 #include "runtime/aligned.h"
 #include "runtime/parallel.h"
-#include "mlx/operations.h"
-#include "mlx/donation.h"
 
 namespace tinyllm {
 namespace {
@@ -15,16 +15,16 @@ namespace mx = mlx::core;
 
 class Interleave : public CpuPrimitive {
  public:
-  explicit Interleave(int side) : side_(side) {}
+  explicit Interleave(int rows) : rows_(rows) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    dispatch(out, [side = side_, store = TakenOver(inputs[0], out), size = int64_t(out.size())] {
-      char* numbers = store.numbers();
-      const int64_t width = store.shape().back();
-      if (store.itemsize() == 4) {
-        turn(reinterpret_cast<uint32_t*>(numbers), size, side, width);
+    dispatch(out, [rows = rows_, input = DonatedInput(inputs[0], out), size = int64_t(out.size())] {
+      char* data = input.content();
+      const int64_t width = input.shape().back();
+      if (input.itemsize() == 4) {
+        transpose_groups(reinterpret_cast<uint32_t*>(data), size, rows, width);
       } else {
-        turn(reinterpret_cast<uint16_t*>(numbers), size, side, width);
+        transpose_groups(reinterpret_cast<uint16_t*>(data), size, rows, width);
       }
     });
   }
@@ -32,28 +32,28 @@ class Interleave : public CpuPrimitive {
   const char* name() const override { return "tinyllm::Interleave"; }
 
  private:
-  // Blocks of `side` rows become as many columns.
+  // Transposes each group of `rows` rows of `width` numbers in place.
   template <typename T>
-  static void turn(T* numbers, int64_t size, int64_t side, int64_t width) {
-    const int64_t block = side * width;
-    in_chunks(size / block, block, [&](int64_t first, int64_t last) {
-      const Aligned<T> rows = aligned<T>(block);
-      for (T* to = numbers + first * block; to < numbers + last * block; to += block) {
-        std::memcpy(rows.get(), to, block * sizeof(T));
+  static void transpose_groups(T* numbers, int64_t size, int64_t rows, int64_t width) {
+    const int64_t group = rows * width;
+    parallel_for(size / group, group, [&](int64_t first, int64_t last) {
+      const Aligned<T> copy = aligned<T>(group);
+      for (T* to = numbers + first * group; to < numbers + last * group; to += group) {
+        std::memcpy(copy.get(), to, group * sizeof(T));
         for (int64_t k = 0; k < width; ++k) {
-          for (int64_t r = 0; r < side; ++r) to[k * side + r] = rows[r * width + k];
+          for (int64_t r = 0; r < rows; ++r) to[k * rows + r] = copy[r * width + k];
         }
       }
     });
   }
 
-  int side_;
+  int rows_;
 };
 
 }  // namespace
 
-mx::array interleave(const mx::array& part, int side) {
-  return mx::array(part.shape(), part.dtype(), std::make_shared<Interleave>(side), {part});
+mx::array interleave(const mx::array& part, int rows) {
+  return mx::array(part.shape(), part.dtype(), std::make_shared<Interleave>(rows), {part});
 }
 
 }  // namespace tinyllm

@@ -1,9 +1,11 @@
-#include "runtime/parallel.h"
-#include "mlx/primitive.h"
-#include "mlx/operations.h"
-#include "layers/products.h"
+// Matrix products, the products of experts and embedding lookup as primitives of MLX.
+
 #include "dispatch/kernels.h"
+#include "layers/products.h"
+#include "mlx/operations.h"
+#include "mlx/primitive.h"
 #include "mlx/weight_inputs.h"
+#include "runtime/parallel.h"
 
 namespace tinyllm {
 namespace {
@@ -12,20 +14,20 @@ namespace mx = mlx::core;
 
 class Linear : public CpuPrimitive {
  public:
-  Linear(Weights w, bool biased, bool added, OptionalPhase phase)
-      : w_(w), biased_(biased), added_(added), phase_(phase) {}
+  Linear(Weights w, bool has_bias, bool has_residual, OptionalPhase phase)
+      : w_(w), has_bias_(has_bias), has_residual_(has_residual), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    size_t at = 1;
-    const WeightInput w(w_, inputs, at);
-    const OptionalInput bias(biased_, inputs, at), residual(added_, inputs, at);
-    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), w, bias, residual,
-                   phase = phase_, type = type_of(out.dtype()), y = allocate(out)] {
+    size_t index = 1;
+    const WeightInput w(w_, inputs, index);
+    const OptionalInput bias(has_bias_, inputs, index), residual(has_residual_, inputs, index);
+    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), w, bias, residual, phase = phase_,
+                   type = type_of(out.dtype()), y = allocate(out)] {
       Copies copies;
-      const Weights weights = w.placed(copies);
-      Operand rows(kernels, placed(x, copies), type, x.size / weights.columns, weights.columns,
-                   phase_of(x, phase));
-      multiply(kernels, {{&rows, &weights, bias.placed(copies), residual.placed(copies), y}});
+      const Weights weights = w.weights(copies);
+      Operand rows(kernels, contiguous_data(x, copies), type, x.size / weights.columns,
+                   weights.columns, phase_of(x, phase));
+      multiply(kernels, {{&rows, &weights, bias.data(copies), residual.data(copies), y}});
     });
   }
 
@@ -33,7 +35,7 @@ class Linear : public CpuPrimitive {
 
  private:
   Weights w_;
-  bool biased_, added_;
+  bool has_bias_, has_residual_;
   OptionalPhase phase_;
 };
 
@@ -42,25 +44,26 @@ class ExpertLinear : public CpuPrimitive {
   ExpertLinear(Weights w, OptionalPhase phase) : w_(w), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    size_t at = 1;
-    const WeightInput w(w_, inputs, at);
-    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), w, experts = Input(inputs[at]),
-                   asked = phase_, type = type_of(out.dtype()), y = allocate(out),
+    size_t index = 1;
+    const WeightInput w(w_, inputs, index);
+    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), w, experts = Input(inputs[index]),
+                   stated = phase_, type = type_of(out.dtype()), y = allocate(out),
                    itemsize = out.itemsize()] {
       Copies copies;
-      const char* rows = static_cast<const char*>(placed(x, copies));
-      // Without a phase the axes decide, and not the number of rows that an expert gets: that
-      // depends on the other requests of the batch.
-      const Phase phase = !asked && x.shape.size() < 3 ? Phase::decode : phase_of(x, asked);
-      const int32_t* chosen = static_cast<const int32_t*>(placed(experts, copies));
+      const char* rows = static_cast<const char*>(contiguous_data(x, copies));
+      // Without a phase the number of axes decides. The number of an expert's rows must not,
+      // because it depends on the other requests of the batch.
+      const Phase phase = !stated && x.shape.size() < 3 ? Phase::decode : phase_of(x, stated);
+      const int32_t* expert_ids = static_cast<const int32_t*>(contiguous_data(experts, copies));
       for (int64_t first = 0, last; first < experts.size; first = last) {
-        for (last = first + 1; last < experts.size && chosen[last] == chosen[first];) ++last;
-        const Weights weights = w.placed(copies, w.clamped(chosen[first]));
+        for (last = first + 1; last < experts.size && expert_ids[last] == expert_ids[first];)
+          ++last;
+        const Weights weights = w.weights(copies, w.clamped(expert_ids[first]));
         const int64_t row_bytes = static_cast<int64_t>(itemsize);
-        Operand run(kernels, rows + first * weights.columns * row_bytes, type, last - first,
-                    weights.columns, phase);
+        Operand operand(kernels, rows + first * weights.columns * row_bytes, type, last - first,
+                        weights.columns, phase);
         multiply(kernels,
-                 {{&run, &weights, nullptr, nullptr, y + first * weights.rows * row_bytes}});
+                 {{&operand, &weights, nullptr, nullptr, y + first * weights.rows * row_bytes}});
       }
     });
   }
@@ -77,14 +80,14 @@ class Embedding : public CpuPrimitive {
   explicit Embedding(Weights w) : w_(w) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
-    size_t at = 1;
-    const WeightInput w(w_, inputs, at);
+    size_t index = 1;
+    const WeightInput w(w_, inputs, index);
     dispatch(out, [&kernels = kernels_, ids = Input(inputs[0]), w, y = allocate(out),
                    type = type_of(out.dtype())] {
       Copies copies;
-      const int32_t* rows = static_cast<const int32_t*>(placed(ids, copies));
-      const Weights table = w.placed(copies);
-      in_chunks(ids.size, table.columns, [&](int64_t first, int64_t last) {
+      const int32_t* rows = static_cast<const int32_t*>(contiguous_data(ids, copies));
+      const Weights table = w.weights(copies);
+      parallel_for(ids.size, table.columns, [&](int64_t first, int64_t last) {
         kernels.linear_rows(table, rows, first, last, y, type);
       });
     });
@@ -111,8 +114,7 @@ mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<
   const Weights weights = describe(w, x.shape(-1));
   mx::Shape shape = x.shape();
   shape.back() = weights.rows;
-  auto primitive =
-      std::make_shared<Linear>(weights, bias.has_value(), residual.has_value(), phase);
+  auto primitive = std::make_shared<Linear>(weights, bias.has_value(), residual.has_value(), phase);
   return mx::array(shape, x.dtype(), std::move(primitive), std::move(inputs));
 }
 

@@ -1,12 +1,9 @@
-// Blocks over keys and values in pages as a primitive of MLX.
+// Layers with keys and values in pages as a primitive of MLX.
 
-#include <cmath>
-
-#include "layers/attention.h"
-#include "mlx/primitive.h"
-#include "mlx/operations.h"
-#include "mlx/ping_pong_buffer.h"
 #include "mlx/donation.h"
+#include "mlx/layer_loop.h"
+#include "mlx/operations.h"
+#include "mlx/primitive.h"
 #include "mlx/weight_inputs.h"
 
 namespace tinyllm {
@@ -14,107 +11,105 @@ namespace {
 
 namespace mx = mlx::core;
 
-// Keys or values on their way from inputs to outputs: codes, or codes, scales and biases.
-class PageArrays {
+// The pages of a layer's keys, or values, as donated inputs: one array, or codes, scales and
+// biases.
+class PagedCache {
  public:
-  explicit PageArrays(const WeightArrays& format) : kv_(describe(format)) {}
+  explicit PagedCache(const WeightArrays& format) : format_(describe(format)) {}
 
-  size_t count() const { return kv_.mode == Mode::dense ? 1 : 3; }
-
-  // The parts from `at` on, of the inputs, to those of the outputs from `to` on.
-  void take(const std::vector<mx::array>& inputs, size_t& at, std::vector<mx::array>& outputs,
-            size_t& to) {
-    for (size_t i = 0; i < count(); ++i) parts_.emplace_back(inputs[at++], outputs[to++]);
+  // Takes the cache's arrays from the inputs and outputs, and advances both indices behind them.
+  void take(const std::vector<mx::array>& inputs, size_t& input, std::vector<mx::array>& outputs,
+            size_t& output) {
+    const size_t count = format_.mode == Mode::dense ? 1 : 3;
+    for (size_t i = 0; i < count; ++i) parts_.emplace_back(inputs[input++], outputs[output++]);
   }
 
-  // P Hkv page D, of codes as of words.
+  // P Hkv page D. For codes D counts words of 32 bits.
   const std::vector<int64_t>& shape() const { return parts_[0].shape(); }
 
-  PageRows rows() const {
-    PageRows found;
-    found.kv = kv_;
-    KeyValues::Part* places[] = {&found.kv.codes, &found.kv.scales, &found.kv.biases};
-    char** data[] = {&found.codes, &found.scales, &found.biases};
+  WritablePages pages() const {
+    WritablePages pages;
+    pages.kv = format_;
+    KeyValues::Part* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
+    char** writable[] = {&pages.codes, &pages.scales, &pages.biases};
     for (size_t i = 0; i < parts_.size(); ++i) {
-      places[i]->data = *data[i] = parts_[i].numbers();
+      char* data = parts_[i].content();
+      readable[i]->data = data;
+      *writable[i] = data;
       const std::vector<int64_t>& shape = parts_[i].shape();
       int64_t stride = shape[3] * static_cast<int64_t>(parts_[i].itemsize());
-      for (int axis = 2; axis >= 0; stride *= shape[axis--]) places[i]->strides[axis] = stride;
+      for (int axis = 2; axis >= 0; --axis) {
+        readable[i]->strides[axis] = stride;
+        stride *= shape[axis];
+      }
     }
-    return found;
+    return pages;
   }
 
  private:
-  KeyValues kv_;
-  std::vector<TakenOver> parts_;
+  KeyValues format_;
+  std::vector<DonatedInput> parts_;
 };
 
-class PagedBlocks : public CpuPrimitives {
+class PagedLayers : public CpuPrimitives {
  public:
-  PagedBlocks(std::vector<BlockWeights> blocks, const std::vector<WeightArrays>& stores, int window,
+  PagedLayers(std::vector<LayerHandle> layers, const std::vector<WeightArrays>& caches, int window,
               OptionalPhase phase)
-      : blocks_(std::move(blocks)),
-        stores_(stores.begin(), stores.end()),
+      : layers_(std::move(layers)),
+        caches_(caches.begin(), caches.end()),
         window_(window),
         phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    let_go(inputs, outputs);
+    release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
-    std::vector<PageArrays> stores = stores_;
-    size_t at = 1, to = 1;
-    for (PageArrays& store : stores) store.take(inputs, at, outputs, to);
-    const auto where = inputs.begin() + at;
-    dispatch(outputs, [&kernels = kernels_, blocks = blocks_, x = Input(inputs[0]),
-                       stores = std::move(stores), where = std::vector<Input>(where, inputs.end()),
-                       window = window_, phase = phase_, y,
-                       type = type_of(outputs[0].dtype())] {
+    std::vector<PagedCache> caches = caches_;
+    size_t input = 1, output = 1;
+    for (PagedCache& cache : caches) cache.take(inputs, input, outputs, output);
+    const auto table = inputs.begin() + input;
+    dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
+                       caches = std::move(caches), table = std::vector<Input>(table, inputs.end()),
+                       window = window_, phase = phase_, y, type = type_of(outputs[0].dtype())] {
       Copies copies;
       const auto integers = [&](size_t i) {
-        return static_cast<const int32_t*>(placed(where[i], copies));
+        return static_cast<const int32_t*>(contiguous_data(table[i], copies));
       };
-      PagedAttentionBlockTask task{};
-      task.block_table = integers(0), task.query_starts = integers(1);
-      task.context_lengths = integers(2), task.slots = integers(4);
-      task.requests = where[0].shape[0], task.blocks = where[0].shape[1];
-      task.window = window, task.decode_queries = decode_queries(phase);
-      const int32_t* positions = integers(3);
-      const void* row = placed(x, copies);
-      Relay relay(blocks, x.size * size_of(type), y);
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        const AttentionWeights& told = *blocks[i].attention;
-        task.inputs = told.inputs();
-        task.inputs.x = row, task.inputs.type = type;
-        task.inputs.batch = x.shape[0], task.inputs.length = x.shape[1];
-        task.inputs.phase = phase_of(x, phase);
-        task.inputs.positions = positions, task.inputs.one_row = false;
-        task.o = told.o(), task.o_bias = told.o_bias();
-        task.residual = told.residual() ? row : nullptr;
-        task.keys = stores[2 * i].rows(), task.values = stores[2 * i + 1].rows();
-        task.pages = stores[2 * i].shape()[0], task.page = stores[2 * i].shape()[2];
-        task.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(task.inputs.dim)));
-        row = relay.put([&](char* y) {
-          task.y = y;
-          run(kernels, task);
-        });
-        if (!blocks[i].second) continue;
-        const Rows rows = rows_of(x, row, type, phase);
-        row = relay.put([&](char* y) { blocks[i].second->run(kernels, rows, y); });
-      }
+      const int32_t *block_table = integers(0), *query_starts = integers(1);
+      const int32_t *context_lengths = integers(2), *positions = integers(3), *slots = integers(4);
+      const auto attend = [&](size_t i, const void* rows, char* to) {
+        auto task = layers[i].attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
+        task.projection.positions = positions;
+        task.projection.shares_positions = false;
+        task.block_table = block_table;
+        task.query_starts = query_starts;
+        task.context_lengths = context_lengths;
+        task.slots = slots;
+        task.requests = table[0].shape[0];
+        task.blocks = table[0].shape[1];
+        task.window = window;
+        task.decode_queries = decode_queries(phase);
+        task.keys = caches[2 * i].pages();
+        task.values = caches[2 * i + 1].pages();
+        task.pages = caches[2 * i].shape()[0];
+        task.page = caches[2 * i].shape()[2];
+        task.y = to;
+        run(kernels, task);
+      };
+      run_layers(kernels, layers, x, contiguous_data(x, copies), type, phase, y, attend);
     });
   }
 
-  const char* name() const override { return "tinyllm::PagedBlocks"; }
+  const char* name() const override { return "tinyllm::PagedLayers"; }
 
  private:
-  std::vector<BlockWeights> blocks_;
-  std::vector<PageArrays> stores_;
+  std::vector<LayerHandle> layers_;
+  std::vector<PagedCache> caches_;
   int window_;
   OptionalPhase phase_;
 };
 
-// Throws std::invalid_argument unless there is one slot a token, and one length a request.
-void check_pages(const mx::array& x, const PagedTokensArrays& pages) {
+// Throws std::invalid_argument unless there is one slot a token and one length a request.
+void check_pages(const mx::array& x, const PageTableArrays& pages) {
   require(x.ndim() == 3, "x: expected the shape B L E");
   for (const mx::array* each : {&pages.block_table, &pages.query_starts, &pages.context_lengths,
                                 &pages.positions, &pages.slots}) {
@@ -129,41 +124,42 @@ void check_pages(const mx::array& x, const PagedTokensArrays& pages) {
           "query_starts, context_lengths: expected R+1 and R numbers");
 }
 
-// Throws std::invalid_argument unless keys or values, of as many pages as `like`, fit the block.
-void check_store(const mx::array& x, const AttentionInputsTask& block, const mx::array& like,
-                 const WeightArrays& store) {
-  require(x.shape(2) == block.q.columns, "x: expected the shape B L E of the weights");
+// Throws std::invalid_argument unless `cache`, the keys or values of a layer, fits its weights and
+// has the pages of `like`.
+void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& like,
+                 const WeightArrays& cache) {
+  require(x.shape(2) == projection.q.columns, "x: expected the shape B L E of the weights");
   const auto fits = [&](const std::optional<mx::array>& part, int64_t width) {
     return part && part->ndim() == 4 && part->shape(0) == like.shape(0) &&
-           part->shape(1) == block.kv_heads && part->shape(2) == like.shape(2) &&
+           part->shape(1) == projection.kv_heads && part->shape(2) == like.shape(2) &&
            part->shape(3) == width;
   };
-  const bool dense = !store.scales;
-  const int64_t groups = dense ? 0 : block.dim / store.group_size;
-  require(fits(store.w, dense ? block.dim : block.dim * store.bits / 32) &&
-              (dense || (fits(store.scales, groups) && fits(store.biases, groups))),
-          "stores: expected the shape P Hkv page D");
-  require((dense ? store.w : *store.scales).dtype() == x.dtype(), "stores: expected the dtype of x");
+  const bool is_dense = !cache.scales;
+  const int64_t groups = is_dense ? 0 : projection.dim / cache.group_size;
+  require(fits(cache.w, is_dense ? projection.dim : projection.dim * cache.bits / 32) &&
+              (is_dense || (fits(cache.scales, groups) && fits(cache.biases, groups))),
+          "caches: expected the shape P Hkv page D");
+  require((is_dense ? cache.w : *cache.scales).dtype() == x.dtype(),
+          "caches: expected the dtype of x");
 }
 
 }  // namespace
 
-std::vector<mx::array> paged_blocks(const mx::array& x, std::vector<BlockWeights> blocks,
-                                    const std::vector<WeightArrays>& stores,
-                                    const PagedTokensArrays& pages, int window,
-                                    OptionalPhase phase) {
+std::vector<mx::array> paged_layers(const mx::array& x, std::vector<LayerHandle> layers,
+                                    const std::vector<WeightArrays>& caches,
+                                    const PageTableArrays& pages, int window, OptionalPhase phase) {
   check_pages(x, pages);
-  require(stores.size() == 2 * blocks.size(), "stores: expected keys and values of each block");
-  for (size_t i = 0; i < stores.size(); ++i) {
-    check_store(x, blocks[i / 2].attention->inputs(), stores[i / 2 * 2].w, stores[i]);
+  require(caches.size() == 2 * layers.size(), "caches: expected keys and values of each layer");
+  for (size_t i = 0; i < caches.size(); ++i) {
+    check_cache(x, layers[i / 2].attention->projection(), caches[i / 2 * 2].w, caches[i]);
   }
   std::vector<mx::array> inputs = {x};
-  for (const WeightArrays& store : stores) append(inputs, store);
-  const size_t outputs = inputs.size();
+  for (const WeightArrays& cache : caches) append(inputs, cache);
+  const size_t num_outputs = inputs.size();
   inputs.insert(inputs.end(), {pages.block_table, pages.query_starts, pages.context_lengths,
                                pages.positions, pages.slots});
-  return same_shapes(inputs, outputs,
-                     std::make_shared<PagedBlocks>(std::move(blocks), stores, window, phase));
+  return same_shapes(inputs, num_outputs,
+                     std::make_shared<PagedLayers>(std::move(layers), caches, window, phase));
 }
 
 }  // namespace tinyllm

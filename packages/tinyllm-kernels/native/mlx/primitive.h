@@ -1,4 +1,4 @@
-// What all primitives share: outputs that are allocated when they are wanted, no way on a GPU.
+// Base classes of the primitives: allocation of outputs, dispatch to MLX's CPU stream.
 #pragma once
 
 #include <memory>
@@ -18,17 +18,18 @@ namespace tinyllm {
   throw std::runtime_error("tinyllm_kernels: the cpu backend cannot run on a GPU stream");
 }
 
-// Throws std::invalid_argument unless an argument is as expected: `name: expected ...`.
+// Throws std::invalid_argument with the text `expectation` unless `holds`.
 inline void require(bool holds, const char* expectation) {
   if (!holds) throw std::invalid_argument(expectation);
 }
 
-// Memory for the numbers of `out`.
+// Allocates the memory of `out` and returns it.
 inline char* allocate(mlx::core::array& out) {
   out.set_data(mlx::core::allocator::malloc(out.nbytes()));
   return out.data<char>();
 }
 
+// A primitive with one output.
 class CpuPrimitive : public mlx::core::UnaryPrimitive {
  public:
   CpuPrimitive() : UnaryPrimitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
@@ -36,7 +37,7 @@ class CpuPrimitive : public mlx::core::UnaryPrimitive {
   void eval_gpu(const std::vector<mlx::core::array>&, mlx::core::array&) override { refuse_gpu(); }
 
  protected:
-  // Hands `task` to the stream's thread, where the inputs will be ready.
+  // Queues `task` on the stream's thread. The inputs are computed by the time it runs.
   template <typename Task>
   void dispatch(mlx::core::array& out, Task task) {
     if (out.size() == 0) return;
@@ -48,7 +49,7 @@ class CpuPrimitive : public mlx::core::UnaryPrimitive {
   const Kernels& kernels_ = chosen_tier();
 };
 
-// The same for several outputs.
+// A primitive with several outputs.
 class CpuPrimitives : public mlx::core::Primitive {
  public:
   CpuPrimitives() : Primitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
@@ -69,10 +70,10 @@ class CpuPrimitives : public mlx::core::Primitive {
   const Kernels& kernels_ = chosen_tier();
 };
 
-// Outputs like the first so many inputs.
-inline std::vector<mlx::core::array> same_shapes(
-    const std::vector<mlx::core::array>& inputs, size_t count,
-    std::shared_ptr<mlx::core::Primitive> primitive) {
+// Returns outputs with the shapes and dtypes of the first `count` inputs.
+inline std::vector<mlx::core::array> same_shapes(const std::vector<mlx::core::array>& inputs,
+                                                 size_t count,
+                                                 std::shared_ptr<mlx::core::Primitive> primitive) {
   std::vector<mlx::core::Shape> shapes;
   std::vector<mlx::core::Dtype> dtypes;
   for (size_t i = 0; i < count; ++i) {

@@ -1,11 +1,13 @@
+// RMSNorm, SwiGLU and RoPE as primitives of MLX.
+
 #include "mlx/operations.h"
 
 #include <algorithm>
 #include <memory>
 
-#include "runtime/parallel.h"
 #include "mlx/inputs.h"
 #include "mlx/primitive.h"
+#include "runtime/parallel.h"
 
 namespace tinyllm {
 namespace {
@@ -22,8 +24,8 @@ class RmsNorm : public CpuPrimitive {
       std::unique_ptr<char[]> x_copy, weight_copy;
       const int64_t width = x.shape.back();
       RmsNormTask task{x.compact(x_copy), weight.compact(weight_copy), y, width, eps, type};
-      in_chunks(x.size / width, width,
-                [&](int64_t first, int64_t last) { kernels.rms_norm_rows(task, first, last); });
+      parallel_for(x.size / width, width,
+                   [&](int64_t first, int64_t last) { kernels.rms_norm_rows(task, first, last); });
     });
   }
 
@@ -40,8 +42,8 @@ class Swiglu : public CpuPrimitive {
                    y = allocate(out), type = type_of(out.dtype())] {
       std::unique_ptr<char[]> gate_copy, up_copy;
       SwigluTask task{gate.compact(gate_copy), up.compact(up_copy), y, type};
-      in_chunks(gate.size, 1,
-                [&](int64_t first, int64_t last) { kernels.swiglu_range(task, first, last); });
+      parallel_for(gate.size, 1,
+                   [&](int64_t first, int64_t last) { kernels.swiglu_range(task, first, last); });
     });
   }
 
@@ -54,15 +56,14 @@ class Rope : public CpuPrimitive {
 
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), positions = Input(inputs[1]),
-                   frequencies = Input(inputs[2]), y = allocate(out),
-                   type = type_of(out.dtype()), traditional = traditional_,
-                   magnitude = magnitude_] {
+                   frequencies = Input(inputs[2]), y = allocate(out), type = type_of(out.dtype()),
+                   traditional = traditional_, magnitude = magnitude_] {
       std::unique_ptr<char[]> x_copy, positions_copy, frequencies_copy;
       const int64_t length = x.shape[1], heads = x.shape[2], dim = x.shape[3];
       RopeTask task{};
       std::copy_n(x.strides.begin(), 3, task.strides);
       task.x = x.data;
-      if (!x.has_whole_rows()) {
+      if (!x.has_contiguous_rows()) {
         task.x = x.compact(x_copy);
         task.strides[0] = length * heads * dim, task.strides[1] = heads * dim;
         task.strides[2] = dim;
@@ -77,8 +78,8 @@ class Rope : public CpuPrimitive {
       task.traditional = traditional;
       task.magnitude = magnitude;
       task.type = type;
-      in_chunks(x.shape[0] * length, heads * dim,
-                [&](int64_t first, int64_t last) { kernels.rope_tokens(task, first, last); });
+      parallel_for(x.shape[0] * length, heads * dim,
+                   [&](int64_t first, int64_t last) { kernels.rope_tokens(task, first, last); });
     });
   }
 
@@ -89,6 +90,7 @@ class Rope : public CpuPrimitive {
   float magnitude_;
 };
 
+// Makes an array of the shape and dtype of `like`.
 template <typename Primitive, typename... Arguments>
 mx::array make(const mx::array& like, std::vector<mx::array> inputs, Arguments... arguments) {
   return mx::array(like.shape(), like.dtype(), std::make_shared<Primitive>(arguments...),

@@ -1,9 +1,9 @@
-// The head's choices as primitives of MLX.
+// Token choice from logits as primitives of MLX.
 
 #include "layers/token_choice.h"
 #include "mlx/inputs.h"
-#include "mlx/primitive.h"
 #include "mlx/operations.h"
+#include "mlx/primitive.h"
 #include "mlx/weight_inputs.h"
 
 namespace tinyllm {
@@ -12,7 +12,7 @@ namespace {
 namespace mx = mlx::core;
 
 ScoreRows rows_of(const Input& x, Type type, Copies& copies) {
-  return {placed(x, copies), x.size / x.shape.back(), x.shape.back(), type};
+  return {contiguous_data(x, copies), x.size / x.shape.back(), x.shape.back(), type};
 }
 
 class Argmax : public CpuPrimitive {
@@ -55,7 +55,7 @@ class LogProbability : public CpuPrimitive {
                    y = allocate(out), type = type_of(inputs[0].dtype())] {
       Copies copies;
       log_probability(kernels, rows_of(x, type, copies),
-                      static_cast<const int32_t*>(placed(ids, copies)), ids.shape.back(),
+                      static_cast<const int32_t*>(contiguous_data(ids, copies)), ids.shape.back(),
                       reinterpret_cast<float*>(y));
     });
   }

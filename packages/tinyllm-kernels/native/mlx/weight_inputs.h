@@ -1,7 +1,6 @@
-// A weight as Python hands it over.
+// Weights as inputs of a primitive.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,62 +12,55 @@
 
 namespace tinyllm {
 
-// `w` dense, or codes with scales and, in mode "affine", biases.
+// A weight, keys or values as Python passes them: dense numbers, or codes with scales and, in mode
+// "affine", biases.
 struct WeightArrays {
   mlx::core::array w;
   std::optional<mlx::core::array> scales, biases;
   int group_size, bits;
   std::string mode;
-  int interleaved;  // rows that lie side by side, as `interleaves` said; 0 is none
+  int interleaved;  // rows stored interleaved, as `interleaves` returned; 0 for plain rows
 };
 
-// --- weight_inputs.h
-// Weights among the inputs of a primitive.
-
-// Copies of inputs that did not lie in memory as a kernel wants them, for as long as a task runs.
-using Copies = std::vector<std::unique_ptr<char[]>>;
-
-// Everything about a weight of so many columns but where it lies.
+// Returns the format of a weight with `columns` columns. The data pointers are null.
 Weights describe(const WeightArrays& w, int columns);
 
-// Everything about keys or values but where they lie.
+// Returns the format of keys or values. The data pointers are null.
 KeyValues describe(const WeightArrays& w);
 
-// Adds the parts of a weight, or an array that may be missing, to the inputs of a primitive.
+// Appends the arrays of a weight, or an optional array, to the inputs of a primitive.
 void append(std::vector<mlx::core::array>& inputs, const WeightArrays& w);
 void append(std::vector<mlx::core::array>& inputs, const std::optional<mlx::core::array>& array);
 
-// The parts of one weight.
+// The arrays of one weight among the inputs.
 class WeightInput {
  public:
-  // Takes as many of the inputs, from `at` on, as the weight has parts.
-  WeightInput(const Weights& w, const std::vector<mlx::core::array>& inputs, size_t& at);
+  // Takes the arrays that the format of `w` has from the inputs, and advances `index` behind them.
+  WeightInput(const Weights& w, const std::vector<mlx::core::array>& inputs, size_t& index);
 
-  // An expert of the stack: `expert`, or the last one if the stack has no such matrix.
+  // Clamps an expert's number to the stack: one that does not exist is read as the last expert.
   int64_t clamped(int32_t expert) const;
 
-  // The weight as it lies in memory; of a stack of matrices the one of `expert`.
-  Weights placed(Copies& copies, int64_t expert = 0) const;
+  // Returns the weight with its data. Of a stack of matrices it returns matrix `expert`.
+  Weights weights(Copies& copies, int64_t expert = 0) const;
 
  private:
-  Weights w_;
+  Weights format_;
   std::vector<Input> parts_;
 };
 
-// An input that may be missing.
+// An array among the inputs that may be absent.
 class OptionalInput {
  public:
-  OptionalInput(bool present, const std::vector<mlx::core::array>& inputs, size_t& at) {
-    if (present) input_.emplace(inputs[at++]);
+  OptionalInput(bool is_present, const std::vector<mlx::core::array>& inputs, size_t& index) {
+    if (is_present) input_.emplace(inputs[index++]);
   }
 
-  const void* placed(Copies& copies) const;
+  // Returns the contiguous numbers, or null.
+  const void* data(Copies& copies) const;
 
  private:
   std::optional<Input> input_;
 };
-
-// The numbers of an input without gaps.
-const void* placed(const Input& input, Copies& copies);
 
 }  // namespace tinyllm

@@ -1,4 +1,4 @@
-// Memory that begins where a cache line begins: a vector that lies across two costs two reads.
+// Arrays aligned to cache lines. A vector load that crosses a line boundary costs two reads.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// Numbers that nobody has written yet.
+// An owned array of uninitialized numbers.
 template <typename T>
 using Aligned = std::unique_ptr<T[], Free>;
 
+// Allocates `count` numbers on a boundary of 64 bytes. Throws std::bad_alloc.
 template <typename T>
 Aligned<T> aligned(int64_t count) {
   const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;

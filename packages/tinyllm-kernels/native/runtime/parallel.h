@@ -1,4 +1,4 @@
-// Many small equal pieces of work, in chunks that are worth a thread.
+// A parallel loop over many small items, and scratch memory for each thread.
 #pragma once
 
 #include <algorithm>
@@ -9,22 +9,20 @@
 
 namespace tinyllm {
 
-// Numbers that a thread should have to do with, at least.
-inline constexpr int64_t kNumbersAThread = 1 << 14;
+// The least work that is worth a thread, in numbers read.
+inline constexpr int64_t kMinNumbersPerChunk = 1 << 14;
 
-// Calls `work(first, last)` over 0..count-1 on all threads; each of these stands for `numbers`.
+// Calls `work(first, last)` on all threads for ranges that together cover 0..count-1. `numbers` is
+// the size of one item. Small items are grouped, so that waking a thread pays.
 template <typename Work>
-void in_chunks(int64_t count, int64_t numbers, Work work) {
-  const int64_t chunk = std::max<int64_t>(kNumbersAThread / std::max<int64_t>(numbers, 1), 1);
+void parallel_for(int64_t count, int64_t numbers, Work work) {
+  const int64_t chunk = std::max<int64_t>(kMinNumbersPerChunk / std::max<int64_t>(numbers, 1), 1);
   ThreadPool::shared().run((count + chunk - 1) / chunk, [&](int64_t part, int) {
     work(part * chunk, std::min(count, (part + 1) * chunk));
   });
 }
 
-// --- scratch.h
-// What each thread computes with.
-
-// So many floats for each thread, made by the thread that first needs them.
+// An array of `floats` numbers for each thread. A thread allocates its array at the first use.
 class Scratch {
  public:
   explicit Scratch(int64_t floats) : floats_(floats), of_thread_(ThreadPool::shared().threads()) {}

@@ -1,7 +1,8 @@
-// What a thread will read when the next task begins, which it may ask memory for while it waits.
+// Prefetching during the gap between two tasks.
 //
-// Between two products a few microseconds go by in which one thread normalizes a row and the others
-// wait. That is as long as reading 100 KB takes, and memory would rest.
+// Between two matrix products one thread normalizes a row while the other threads wait, for some
+// microseconds. Memory delivers about 100 KB in that time. A waiting thread uses it to prefetch the
+// memory that it reads first in the next product.
 #pragma once
 
 #include <algorithm>
@@ -10,66 +11,69 @@
 
 namespace tinyllm {
 
-struct Stretch {
+struct MemoryRange {
   const char* begin;
   int64_t bytes;
 };
 
-// A few stretches of memory, in the order in which they will be read.
-class Upcoming {
+// Memory that a thread will read soon: up to 8 ranges of 256 KB together, in the order of reading.
+// More than that would not fit into a second-level cache.
+class PrefetchList {
  public:
-  // Of what is more than `kMost` in all nothing is kept: it belongs into a second-level cache.
+  // Appends a range, or extends the range that ends at `begin`. Bytes beyond the limit are dropped.
   void add(const void* begin, int64_t bytes) {
     const char* from = static_cast<const char*>(begin);
-    bytes = std::min(bytes, kMost - total_);
+    bytes = std::min(bytes, kMaxBytes - total_);
     if (bytes <= 0) return;
     for (int i = 0; i < count_; ++i) {
-      Stretch& other = stretches_[i];
-      if (other.begin + other.bytes != from) continue;
-      other.bytes += bytes, total_ += bytes;
+      MemoryRange& range = ranges_[i];
+      if (range.begin + range.bytes != from) continue;
+      range.bytes += bytes;
+      total_ += bytes;
       return;
     }
-    if (count_ == kStretches) return;
-    stretches_[count_++] = {from, bytes};
+    if (count_ == kMaxRanges) return;
+    ranges_[count_++] = {from, bytes};
     total_ += bytes;
   }
 
-  bool is_full() const { return total_ == kMost; }
+  bool is_full() const { return total_ == kMaxBytes; }
   int count() const { return count_; }
-  const Stretch& operator[](int i) const { return stretches_[i]; }
+  const MemoryRange& operator[](int i) const { return ranges_[i]; }
 
  private:
-  static constexpr int64_t kMost = 256 << 10;
-  static constexpr int kStretches = 8;
+  static constexpr int64_t kMaxBytes = 256 << 10;
+  static constexpr int kMaxRanges = 8;
 
-  std::array<Stretch, kStretches> stretches_{};
+  std::array<MemoryRange, kMaxRanges> ranges_{};
   int count_ = 0;
   int64_t total_ = 0;
 };
 
-// Asks memory for what is upcoming, little by little.
-class ReadAhead {
+// Prefetches the ranges of a list in small steps, so that the thread can watch for its next task.
+class Prefetcher {
  public:
-  ReadAhead() = default;
-  explicit ReadAhead(const Upcoming& upcoming) : upcoming_(upcoming) {}
+  Prefetcher() = default;
+  explicit Prefetcher(const PrefetchList& list) : list_(list) {}
 
-  // The next few cache lines. False if nothing is left.
+  // Prefetches the next 4 cache lines. Returns false at the end of the list.
   bool step() {
-    if (index_ == upcoming_.count()) return false;
-    const Stretch& stretch = upcoming_[index_];
-    for (int i = 0; i < kLines && at_ < stretch.bytes; ++i, at_ += kLine) {
-      __builtin_prefetch(stretch.begin + at_, 0, 2);  // never a fault, whatever has become of it
+    if (index_ == list_.count()) return false;
+    const MemoryRange& range = list_[index_];
+    for (int i = 0; i < kLinesPerStep && offset_ < range.bytes; ++i, offset_ += kLineBytes) {
+      // A prefetch of memory that has been freed meanwhile is ignored by the processor.
+      __builtin_prefetch(range.begin + offset_, 0, 2);
     }
-    if (at_ >= stretch.bytes) ++index_, at_ = 0;
+    if (offset_ >= range.bytes) ++index_, offset_ = 0;
     return true;
   }
 
  private:
-  static constexpr int kLines = 4, kLine = 64;
+  static constexpr int kLinesPerStep = 4, kLineBytes = 64;
 
-  Upcoming upcoming_;
+  PrefetchList list_;
   int index_ = 0;
-  int64_t at_ = 0;
+  int64_t offset_ = 0;
 };
 
 }  // namespace tinyllm

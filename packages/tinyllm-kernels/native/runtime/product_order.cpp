@@ -7,16 +7,16 @@ ProductOrder& ProductOrder::of_this_thread() {
   return order;
 }
 
-void ProductOrder::forget() {
+void ProductOrder::clear() {
   products_.clear();
   latest_ = nullptr;
 }
 
-// Takes down that these weights come after the latest ones.
-void ProductOrder::follow(const void* weights) {
+// Records that the product of these weights follows the latest one.
+void ProductOrder::record_successor(const void* weights) {
   if (const auto before = products_.find(latest_); before != products_.end()) {
     Product& product = before->second;
-    product.is_sure = product.next == weights;
+    product.is_confirmed = product.next == weights;
     product.next = weights;
   }
   latest_ = weights;

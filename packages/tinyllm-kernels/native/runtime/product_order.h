@@ -1,8 +1,8 @@
-// Which product follows which.
+// Prediction of the next matrix product, so that idle threads can prefetch its weights.
 //
-// A model computes its products in the same order for every token. So what followed a product the
-// last two times is what will follow it now; where that changes, as with experts, nothing is said.
-// Each thread that computes models has an order of its own.
+// A model computes its products in the same order for every token. A product that followed another
+// one twice in a row is predicted to follow it again. Where the order varies, as with experts,
+// there is no prediction. Each thread that runs models keeps an order of its own.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,48 @@
 
 namespace tinyllm {
 
-// What each thread of the pool reads first of a product.
-using FirstReads = std::vector<Upcoming>;
+// The memory that each thread of the pool reads first in a product.
+using PrefetchLists = std::vector<PrefetchList>;
 
 class ProductOrder {
  public:
   static ProductOrder& of_this_thread();
 
-  // Takes down that a product of so many parts begins, known by its weights, of which `find()` says
-  // what threads read first. Returns that of the product after it, or nothing, until the next call.
+  // Records that a product of `parts` parts begins, identified by the address of its weights.
+  // `find()` computes its prefetch lists and is called when the product is new or `parts` changed.
+  // Returns the lists of the predicted next product, or an empty vector. The reference is valid
+  // until the next call.
   template <typename Find>
-  const FirstReads& begin(const void* weights, int64_t parts, Find find) {
-    if (products_.size() > kMost) forget();
+  const PrefetchLists& begin(const void* weights, int64_t parts, Find find) {
+    if (products_.size() > kMaxProducts) clear();
     Product& product = products_[weights];
-    if (product.parts != parts) product.parts = parts, product.reads = find();
-    follow(weights);
+    if (product.parts != parts) {
+      product.parts = parts;
+      product.lists = find();
+    }
+    record_successor(weights);
     const auto next = products_.find(product.next);
-    return product.is_sure && next != products_.end() ? next->second.reads : nothing_;
+    const bool is_predicted = product.is_confirmed && next != products_.end();
+    return is_predicted ? next->second.lists : empty_;
   }
 
  private:
   struct Product {
     int64_t parts = 0;
-    FirstReads reads;
-    const void* next = nullptr;
-    bool is_sure = false;  // whether that was so twice
+    PrefetchLists lists;
+    const void* next = nullptr;  // the weights of the product that followed the last time
+    bool is_confirmed = false;   // true if `next` followed twice in a row
   };
 
-  static constexpr size_t kMost = 4096;  // products: some models, before all is forgotten
+  // Enough for several models. Beyond it the table is cleared, because freed weights leave entries.
+  static constexpr size_t kMaxProducts = 4096;
 
-  void forget();
-  void follow(const void* weights);
+  void clear();
+  void record_successor(const void* weights);
 
   std::unordered_map<const void*, Product> products_;
   const void* latest_ = nullptr;
-  const FirstReads nothing_;
+  const PrefetchLists empty_;
 };
 
 }  // namespace tinyllm

@@ -17,12 +17,12 @@
 namespace tinyllm {
 namespace {
 
-// A worker looks this often for the next task before it sleeps: some 100 microseconds, longer than
-// the gap between two layers, and nothing beside the time between two requests.
+// A worker polls this often for the next task before it sleeps. That takes about 100 microseconds:
+// longer than the gap between two layers, and negligible between two requests.
 constexpr int kSpins = 8000;
 
-// What `gate_` consists of. That the numbers of tasks come round again does not matter: a worker that
-// has slept as long as that misses a task, and may.
+// The fields of `gate_`. Task numbers wrap around after 2^20 tasks. A worker that has slept that
+// long may miss one task, which the other threads then compute.
 constexpr uint32_t kInside = 1, kOpen = 1 << 11, kRound = 1 << 12;
 
 uint32_t workers_inside(uint32_t gate) { return gate & (kOpen - 1); }
@@ -52,7 +52,7 @@ int current_core() {
 #endif
 }
 
-// The quota of cgroup v2, in whole cores, or a large number where there is none.
+// The CPU quota of cgroup v2 in whole cores, rounded up. A large number if there is no quota.
 int cores_of_cgroup() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -61,8 +61,8 @@ int cores_of_cgroup() {
   return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
 }
 
-// Never deleted: at the end of the process MLX's stream may still be in the middle of a task. In a
-// child after fork the workers are gone, and the old pool is left as it is: it cannot be joined.
+// The pool is never deleted, because MLX's stream may run a task while the process exits. A child
+// process after fork has no workers: it leaves the old pool as it is, which cannot be joined.
 ThreadPool* pool = nullptr;
 std::once_flag registered;
 std::mutex starting;
@@ -95,12 +95,12 @@ ThreadPool& ThreadPool::shared() {
   return *pool;
 }
 
-ThreadPool::ThreadPool(int threads) : runs_(threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { serve(i); });
+ThreadPool::ThreadPool(int threads) : states_(threads) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
 }
 
 void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work,
-                     const std::vector<Upcoming>* upcoming) {
+                     const std::vector<PrefetchList>* prefetch) {
   std::unique_lock lock(busy_, std::try_to_lock);
   if (!lock.owns_lock() || workers_.empty() || parts < 2) {
     for (int64_t part = 0; part < parts; ++part) work(part, 0);
@@ -108,17 +108,17 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
   }
   work_ = &work;
   const int64_t count = threads();
-  part_from_caller();
+  move_workers_off_callers_core();
   for (int64_t i = 0; i < count; ++i) {
-    runs_[i].next = first_part(parts, i);
-    runs_[i].end = first_part(parts, i + 1);
-    if (!upcoming) continue;
-    runs_[i].upcoming = i < std::ssize(*upcoming) ? (*upcoming)[i] : Upcoming();
+    states_[i].next = first_part(parts, i);
+    states_[i].end = first_part(parts, i + 1);
+    if (!prefetch) continue;
+    states_[i].prefetch = i < std::ssize(*prefetch) ? (*prefetch)[i] : PrefetchList();
   }
   gate_.store(round_of(gate_.load(std::memory_order_relaxed)) + (kRound | kOpen),
               std::memory_order_release);
   gate_.notify_all();
-  take_parts(0);
+  compute_parts(0);
   uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
   for (int spins = 0; workers_inside(gate); gate = gate_.load(std::memory_order_acquire)) {
     if (++spins < kSpins) {
@@ -133,23 +133,24 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
   }
 }
 
-void ThreadPool::serve(int thread) {
+void ThreadPool::worker_loop(int thread) {
   uint32_t round = 0;
-  ReadAhead ahead;
+  Prefetcher prefetcher;
   for (;;) {
-    runs_[thread].core.store(current_core(), std::memory_order_relaxed);
-    if (!enter(round, ahead)) continue;
-    take_parts(thread);
-    ahead = ReadAhead(runs_[thread].upcoming);
+    states_[thread].core.store(current_core(), std::memory_order_relaxed);
+    if (!enter(round, prefetcher)) continue;
+    compute_parts(thread);
+    prefetcher = Prefetcher(states_[thread].prefetch);
     leave();
   }
 }
 
-// Waits for a task other than `round`, which becomes its number. False if it was over by then.
-bool ThreadPool::enter(uint32_t& round, ReadAhead& ahead) {
+// Waits for a task other than number `round` and sets `round` to its number. Returns false if the
+// task has already closed.
+bool ThreadPool::enter(uint32_t& round, Prefetcher& prefetcher) {
   uint32_t gate = gate_.load(std::memory_order_acquire);
   for (int spins = 0; round_of(gate) == round; gate = gate_.load(std::memory_order_acquire)) {
-    if (ahead.step()) continue;
+    if (prefetcher.step()) continue;
     if (++spins < kSpins) {
       pause();
     } else {
@@ -168,14 +169,14 @@ void ThreadPool::leave() {
   if (!(gate & kOpen) && !workers_inside(gate)) gate_.notify_all();
 }
 
-// Sends a worker away that was last seen on the caller's core: it waits for that core now, and the
-// system takes milliseconds to notice that another one is idle, which is many products. Where a
-// worker may run is left as it was.
-void ThreadPool::part_from_caller() {
+// Moves a worker that was last seen on the caller's core to another core. The worker would wait for
+// the caller, and the scheduler takes milliseconds to notice an idle core: the time of many
+// products. The worker's affinity mask is restored at once.
+void ThreadPool::move_workers_off_callers_core() {
 #if defined(__linux__)
   const int core = current_core();
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (core < 0 || runs_[i + 1].core.load(std::memory_order_relaxed) != core) continue;
+    if (core < 0 || states_[i + 1].core.load(std::memory_order_relaxed) != core) continue;
     const pthread_t worker = workers_[i].native_handle();
     cpu_set_t allowed;
     if (pthread_getaffinity_np(worker, sizeof allowed, &allowed) != 0) continue;
@@ -184,29 +185,29 @@ void ThreadPool::part_from_caller() {
     if (CPU_COUNT(&others) == 0) continue;
     pthread_setaffinity_np(worker, sizeof others, &others);
     pthread_setaffinity_np(worker, sizeof allowed, &allowed);
-    runs_[i + 1].core.store(-1, std::memory_order_relaxed);
+    states_[i + 1].core.store(-1, std::memory_order_relaxed);
   }
 #endif
 }
 
-void ThreadPool::take_parts(int thread) {
+void ThreadPool::compute_parts(int thread) {
   const int count = threads();
   try {
     for (int i = 0; i < count; ++i) {
-      Run& run = runs_[(thread + i) % count];
-      for (int64_t part; (part = run.next.fetch_add(1, std::memory_order_relaxed)) < run.end;) {
+      ThreadState& state = states_[(thread + i) % count];
+      for (int64_t part; (part = state.next.fetch_add(1, std::memory_order_relaxed)) < state.end;) {
         (*work_)(part, thread);
       }
     }
   } catch (...) {
-    fail();
+    record_failure();
   }
 }
 
-// Keeps the exception in flight if it is the first one, and takes the remaining parts away.
-void ThreadPool::fail() noexcept {
+// Stores the current exception if it is the first one, and skips all parts that have not begun.
+void ThreadPool::record_failure() noexcept {
   if (!failed_.test_and_set(std::memory_order_relaxed)) failure_ = std::current_exception();
-  for (Run& run : runs_) run.next.store(run.end, std::memory_order_relaxed);
+  for (ThreadState& state : states_) state.next.store(state.end, std::memory_order_relaxed);
 }
 
 }  // namespace tinyllm

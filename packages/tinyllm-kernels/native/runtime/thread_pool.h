@@ -1,4 +1,4 @@
-// A few threads that share out the parts of one task, and sleep between tasks.
+// A pool of threads that compute the parts of one task at a time, and sleep between tasks.
 #pragma once
 
 #include <atomic>
@@ -13,59 +13,65 @@
 
 namespace tinyllm {
 
-// How many threads this process may use: TINYLLM_NUM_THREADS if set, otherwise the cores that its
-// affinity mask and its cgroup leave it. Throws std::invalid_argument if the variable is no number.
+// The number of threads that this process may use: TINYLLM_NUM_THREADS if it is set, else the
+// number of cores that the affinity mask and the cgroup quota allow. Throws std::invalid_argument
+// if the variable is not a number from 1 to 1024.
 int thread_count();
 
 class ThreadPool {
  public:
-  // The pool of the process, started at the first use, and anew in a child after fork.
+  // The pool of the process. It starts at the first use, and again in a child process after fork.
   static ThreadPool& shared();
 
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // All threads, the caller of `run` included.
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls `work(part, thread)` once for each part in 0..parts-1, from any of the threads, the caller
-  // among them, and returns when all are done. If another caller has the pool, this one works alone.
-  // Each thread begins with a run of neighboring parts of its own, so that it reads memory from one
-  // end to the other, and helps out with the runs of others after that. A worker whose core the
-  // system has given to somebody else is not waited for, unless that was in the middle of a part.
-  // `upcoming` has what each thread will read first in a task after this one: workers ask memory for
-  // it while they wait. Without it that is what they were told last.
-  // If a part throws, parts that have not begun are left out. The first exception is thrown again to
-  // the caller after all threads have left the task.
+  // Calls `work(part, thread)` once for each part in 0..parts-1 and returns when all calls are
+  // done. The caller computes parts too. If another caller is using the pool, this caller computes
+  // all parts alone, as thread 0.
+  //
+  // Each thread starts with a contiguous range of parts, so that it reads memory sequentially. Then
+  // it helps with the ranges of other threads. A worker that the system has not scheduled is not
+  // waited for, unless it is in the middle of a part.
+  //
+  // `prefetch` lists what each thread reads first in the task after this one. Workers prefetch that
+  // memory while they wait. Without the argument they use the lists of the call before.
+  //
+  // If a part throws, parts that have not begun are skipped. The first exception is rethrown to the
+  // caller after all threads have left the task.
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work,
-           const std::vector<Upcoming>* upcoming = nullptr);
+           const std::vector<PrefetchList>* prefetch = nullptr);
 
-  // The first of the parts with which a thread begins; that of the thread after the last is `parts`.
+  // The first part of a thread's own range. The range of the last thread ends at `parts`.
   int64_t first_part(int64_t parts, int64_t thread) const { return parts * thread / threads(); }
 
  private:
   explicit ThreadPool(int threads);
-  void serve(int thread);
-  bool enter(uint32_t& round, ReadAhead& ahead);
+  void worker_loop(int thread);
+  bool enter(uint32_t& round, Prefetcher& prefetcher);
   void leave();
-  void take_parts(int thread);
-  void fail() noexcept;
-  void part_from_caller();
+  void compute_parts(int thread);
+  void record_failure() noexcept;
+  void move_workers_off_callers_core();
 
-  std::mutex busy_;
+  std::mutex busy_;  // held by the caller whose task runs
   const std::function<void(int64_t, int)>* work_ = nullptr;
   std::atomic_flag failed_;     // set by the first part that throws
   std::exception_ptr failure_;  // its exception, read by the caller after all threads have left
 
-  // What is left of a thread's own parts, and the core on which it was last seen; on a cache line of
-  // its own.
-  struct alignas(64) Run {
-    std::atomic<int64_t> next{0};
+  // One for each thread, each on a cache line of its own.
+  struct alignas(64) ThreadState {
+    std::atomic<int64_t> next{0};  // the next part of the thread's own range
     int64_t end = 0;
-    std::atomic<int> core{-1};
-    Upcoming upcoming;
+    std::atomic<int> core{-1};  // the core on which the thread was last seen
+    PrefetchList prefetch;
   };
-  std::vector<Run> runs_;
-  // The number of the task, whether workers may still enter it, and how many are in it.
+  std::vector<ThreadState> states_;
+  // Three bit fields: the number of the task, a bit that lets workers enter it, and the number of
+  // workers in it. One atomic word keeps the three consistent.
   alignas(64) std::atomic<uint32_t> gate_{0};
   std::vector<std::thread> workers_;
 };
