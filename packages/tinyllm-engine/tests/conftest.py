@@ -11,7 +11,7 @@ from tinyllm_qwen import Qwen, Tokenizer, load
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little more than a context: an engine takes a third of a second to touch 400 MB."""
-    monkeypatch.setattr(page_pool, "_ENOUGH", 1 << 24)
+    monkeypatch.setattr(page_pool, "_DEFAULT_BYTES", 1 << 24)
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_an_interleaved_tensor_reads_as_the_plain_tensor(ops: Backend, native: M
     parts = [native.interleave(part, 8) for part in plain.arrays]
     w = InterleavedTensor(parts, 8, plain.group_size, plain.bits, plain.mode)
     assert (w.shape, w.nbytes, w.bits, w.mode) == (plain.shape, plain.nbytes, 4, "affine")
-    for each, expected in ((w, plain), (w.plain, plain), (w[1], plain[1])):
+    for each, expected in ((w, plain), (w.deinterleaved, plain), (w[1], plain[1])):
         for part, wanted in zip(each.arrays, expected.arrays, strict=True):
             assert mx.array_equal(part, wanted)
     assert not mx.array_equal(w.interleaved[0], plain.packed)

@@ -1,9 +1,11 @@
-"""Many requests at once: continuous batching over pages of keys and values.
+"""An engine that computes many requests at once: continuous batching over pages of keys and values.
 
-engine = Engine(*load("pico"))
-handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
-for output in engine.run(handle):
-    print(output.text, end="")
+Load a model, add a request, and print its text:
+
+    engine = Engine(*load("pico"))
+    handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+    for output in engine.run(handle):
+        print(output.text, end="")
 """
 
 from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError

@@ -1,4 +1,4 @@
-"""The engine in a thread of its own, for servers."""
+"""An asyncio interface to an engine that runs in its own thread, for servers."""
 
 from __future__ import annotations
 
@@ -24,45 +24,50 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
-"""Time without requests after which buffers are freed that the next step would have reused."""
+"""Time without requests after which the engine frees the buffers kept for the next step."""
 
 MAX_FAILURES = 16
-"""Failed steps in succession after which the engine is closed."""
+"""Number of consecutive failed steps after which the engine is closed."""
 
 
 class EngineClosedError(RuntimeError):
-    """The engine takes no requests: it is closed, or it has failed; the message says which."""
+    """The engine takes no requests, because it is closed or has failed. The message says which."""
 
 
 @dataclass(eq=False)
 class _Stream:
-    """The outputs of a request between the engine's thread and the event loop."""
+    """The queue that passes the outputs of a request from the engine's thread to the event loop.
+
+    Attributes:
+        outputs: outputs, and at most one error at the end.
+        handle: the handle of the request; None until the engine's thread has added the request.
+    """
 
     outputs: asyncio.Queue[Output | RuntimeError] = field(default_factory=asyncio.Queue)
     handle: RequestState | None = None
 
 
 _Call = Callable[[Engine], None]
-"""A function to be called between two steps."""
+"""A function that the engine's thread calls between two steps."""
 
 
 class AsyncEngine:
-    """An `Engine` whose tokens are awaited.
+    """An `Engine` for asyncio, which computes in a thread of its own.
 
-    One thread loads the model, computes every step and owns the engine, because MLX's streams
-    belong to threads. Between two steps it runs the calls that were queued meanwhile. The event
-    loop never waits for a step.
+    The thread loads the model and computes every step, because MLX's streams belong to threads.
+    Methods of this class queue their calls for the thread, which runs the calls between two steps.
+    The event loop never waits for a step.
     """
 
     def __init__(
         self, make: Callable[[], Engine], failing: Callable[[], None] | None = None
     ) -> None:
-        """Prepare the engine; `start` loads the model.
+        """Store the arguments; `start` loads the model.
 
         Args:
-            make: the function that makes the engine, called in the thread that will own it.
-            failing: a callback in that thread after a failure of the engine, before its requests
-                fail. It can call `fail` first with a better reason.
+            make: makes the engine. It is called in the engine's thread.
+            failing: is called in the engine's thread after a failure of the engine, before the
+                requests fail. The callback can call `fail` with a better reason.
         """
         self._make = make
         self._failing = failing
@@ -79,62 +84,62 @@ class AsyncEngine:
         self._thread: Thread | None = None
 
     async def start(self) -> None:
-        """Load the model. Errors of the loading are raised here."""
+        """Start the thread, and wait until the engine is made. Errors of `make` are raised here."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         self._loop = loop
-        # A daemon: a process that was interrupted does not wait for a step.
-        self._thread = Thread(target=self._own, args=(ready,), name="engine", daemon=True)
+        # A daemon thread, so that an interrupted process does not wait for the end of a step.
+        self._thread = Thread(target=self._run_thread, args=(ready,), name="engine", daemon=True)
         self._thread.start()
         await ready
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, which any thread may use."""
+        """The tokenizer of the model. Any thread may use it."""
         return self._started.tokenizer
 
     @property
     def config(self) -> QwenConfig:
-        """The model's architecture."""
+        """The architecture of the model."""
         return self._started.model.config
 
     @property
     def settings(self) -> EngineSettings:
-        """The engine's limits and choices."""
+        """The settings of the engine."""
         return self._started.settings
 
     @property
     def stats(self) -> EngineStats:
-        """The state of the engine, and its counts; they are read between or during steps."""
+        """The state of the engine and counts since it was made. A step may be in progress."""
         return self._started.stats
 
     @property
     def closed(self) -> str | None:
-        """The reason why the engine takes no requests; None while it does, or is loading."""
+        """The reason why the engine takes no requests; None if it does, or is still loading."""
         return self._closed
 
     async def ended(self) -> None:
-        """Wait until no step will follow: after `close`, `fail`, or a failure of the engine."""
+        """Wait until the engine computes no more steps: after `close`, `fail`, or a failure."""
         await self._ended.wait()
 
     async def stream(self, request: Request) -> AsyncGenerator[Output, None]:
-        """Yield the outputs of a request as they come.
+        """Queue a request, and yield each output when it is computed.
 
-        Closing the generator, or cancelling the task that waits for it, cancels the request: its
-        pages are free before the next step.
+        Closing the generator, or cancelling the task that waits for it, cancels the request. The
+        pages of the request are freed before the next step.
 
         Raises:
             RequestError: if the request can never be served.
             RequestFailedError: if the steps that computed the request failed.
             EngineFullError: if the queue is full.
-            EngineClosedError: if the engine is closed, or fails in the middle.
+            EngineClosedError: if the engine is closed, or fails before the request has ended.
         """
         self._refuse_if_closed()
         stream = _Stream()
         self._in_progress += 1
         self._idle.clear()
         try:
-            await self._call(lambda engine: self._begin(engine, request, stream))
+            await self._call(lambda engine: self._add(engine, request, stream))
             reason = None
             while reason is None:
                 output = await stream.outputs.get()
@@ -143,8 +148,9 @@ class AsyncEngine:
                 reason = output.finish_reason
                 yield output
         finally:
-            # Calls are run in order: by then the request has been added, if it ever is.
-            self._calls.put(lambda engine: self._leave(engine, stream))
+            # The thread runs calls in order: if the request is ever added, it is added before this
+            # call runs.
+            self._calls.put(lambda engine: self._remove(engine, stream))
             self._in_progress -= 1
             if not self._in_progress:
                 self._idle.set()
@@ -152,9 +158,9 @@ class AsyncEngine:
     async def embed(self, tokens: Sequence[int]) -> list[float]:
         """Return the embedding of a text: see `EmbeddingRequest`.
 
-        A text is computed like a long prompt, one chunk between two steps, and one text after the
-        other. Many texts therefore delay running requests no more than one text, and memory holds
-        the keys and values of one text.
+        A text is computed in chunks, like a long prompt, with one chunk between two steps. Texts of
+        concurrent calls are computed one after the other. Many texts therefore delay running
+        requests no more than one text, and memory holds the keys and values of only one text.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -169,14 +175,14 @@ class AsyncEngine:
         return vector
 
     async def drain(self) -> None:
-        """Refuse new requests, and wait until the requests in progress have ended."""
+        """Refuse new requests from now on, and wait until all requests in progress have ended."""
         self._closed = self._closed or "the server is shutting down"
         await self._idle.wait()
 
     async def close(self) -> None:
-        """End at once: requests in progress fail, and the thread with the model ends.
+        """Fail requests in progress, and wait until the engine's thread has ended.
 
-        If the settings have a `prefix_path`, the prefix cache is saved there first.
+        If the settings have a `prefix_path`, the thread saves the prefix cache to that file.
         """
         self._closed = self._closed or "the server is shutting down"
         self._calls.put(None)
@@ -184,13 +190,13 @@ class AsyncEngine:
             await asyncio.to_thread(self._thread.join)
 
     def fail(self, reason: str) -> None:
-        """End at once, even if a step never ends. Any thread may call this after `start`.
+        """Fail all requests without waiting for the engine's thread.
 
-        Requests in progress fail, and the thread with the model is abandoned: a step that needs
-        another process waits for ever when that process is gone.
+        Any thread may call this method after `start`. The engine's thread is abandoned, because a
+        step that needs another process waits forever if that process has ended.
 
         Args:
-            reason: the message of the error that all requests get from now on.
+            reason: the message of the error of all requests, present and later.
         """
         self._loop.call_soon_threadsafe(self._end, reason)
 
@@ -211,7 +217,7 @@ class AsyncEngine:
         def run(engine: Engine) -> None:
             try:
                 result = function(engine)
-            except Exception as error:  # of any kind: the caller gets it
+            except Exception as error:  # pass every error on to the caller
                 self._loop.call_soon_threadsafe(_fail, answer, error)
             else:
                 self._loop.call_soon_threadsafe(_resolve, answer, result)
@@ -224,8 +230,8 @@ class AsyncEngine:
         finally:
             self._pending.discard(give_up)
 
-    def _own(self, ready: asyncio.Future[None]) -> None:
-        """Load the model, then run calls and steps in turn: the engine's thread."""
+    def _run_thread(self, ready: asyncio.Future[None]) -> None:
+        """Make the engine, then run queued calls and steps in turn: the body of the thread."""
         try:
             self._engine = self._make()
         except BaseException as error:
@@ -248,10 +254,10 @@ class AsyncEngine:
         self._loop.call_soon_threadsafe(self._end, reason)
 
     def _run_calls(self, engine: Engine) -> bool:
-        """Run all queued calls, and wait for more while no request is in progress.
+        """Run all queued calls. While the engine has no request, wait for more calls.
 
         Returns:
-            False if the engine is to end.
+            True if there is a step to compute, False if `close` was called.
         """
         timeout: float | None = IDLE_SECONDS
         while True:
@@ -260,7 +266,7 @@ class AsyncEngine:
             except Empty:
                 if engine.has_work:
                     return True
-                release_free_memory()  # the pages stay; the next step takes a little longer
+                release_free_memory()  # pages stay allocated; the next step takes a little longer
                 timeout = None
                 continue
             if call is None:
@@ -272,7 +278,7 @@ class AsyncEngine:
         pairs: list[tuple[_Stream, Output | RuntimeError]] = [
             (self._streams[handle], output) for handle, output in outputs
         ]
-        if not outputs:  # only then can a request have failed
+        if not outputs:  # requests fail only in a failed step, which has no outputs
             pairs = [
                 (stream, RequestFailedError(f"the request failed: {handle.error}: send it again"))
                 for handle, stream in self._streams.items()
@@ -280,26 +286,27 @@ class AsyncEngine:
             ]
         self._loop.call_soon_threadsafe(_put, pairs)
 
-    def _begin(self, engine: Engine, request: Request, stream: _Stream) -> None:
+    def _add(self, engine: Engine, request: Request, stream: _Stream) -> None:
         stream.handle = engine.add(request)
         self._streams[stream.handle] = stream
 
-    def _leave(self, engine: Engine, stream: _Stream) -> None:
+    def _remove(self, engine: Engine, stream: _Stream) -> None:
         if stream.handle is not None:
             engine.cancel(stream.handle)
             del self._streams[stream.handle]
 
     def _end(self, reason: str | None) -> None:
-        """Fail everything that waits, in the event loop, when no step will follow.
+        """Fail all streams and calls that wait. Runs in the event loop after the last step.
 
-        The first failure's reason is kept, and a failure before a requested end.
+        Only the first call has an effect, so that the first reason is kept. Without a reason, the
+        reason of `drain` or `close` is used.
         """
         if self._ended.is_set():
             return
         self._ended.set()
         self._closed = reason or self._closed or "the engine has ended"
         error = EngineClosedError(self._closed)
-        for stream in list(self._streams.values()):  # the engine's thread may still be there
+        for stream in list(self._streams.values()):  # a copy: the engine's thread may still run
             stream.outputs.put_nowait(error)
         for give_up in self._pending:
             give_up(error)

@@ -8,26 +8,26 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Limits and choices of an engine; the defaults suit a machine with a few cores.
+    """Limits and options of an engine. The defaults suit a machine with a few cores.
 
     Attributes:
-        page_size: tokens a page of keys and values.
-        memory_bytes: memory for all pages; None takes what `max_running` contexts need, but at most
-            4 GiB (or one context, if that is more), and half of the free memory.
-        max_running: the most requests that are computed at a time.
-        max_waiting: the most requests in the queue; one more is refused.
-        prefill_tokens: the most prompt tokens that a step computes.
-        step_seconds: the time that the prefill of a step should take; its tokens are reduced until
-            it does. A request that decodes waits no longer than this between two tokens, and a new
-            request no longer before its first chunk.
-        kv_bits: quantize keys and values to 8 or 4 bits; None keeps the model's dtype.
+        page_size: number of tokens in a page of keys and values.
+        memory_bytes: memory for all pages. None allocates pages for `max_running` contexts, but at
+            most 4 GiB (or one context, if that is more), and at most half of the free memory.
+        max_running: the largest number of requests that are computed at a time.
+        max_waiting: the largest number of requests in the queue. More requests are refused.
+        prefill_tokens: the largest number of prompt tokens in a step.
+        step_seconds: target duration of the prefill in a step. The engine measures the prefill, and
+            adapts the number of prompt tokens in a step. The target bounds the pause between two
+            tokens of a request that decodes, and the wait of a new request for its first chunk.
+        kv_bits: quantize keys and values to 8 or 4 bits; None keeps the dtype of the model.
         prefix_cache: keep the pages of finished requests for requests with the same prefix.
-        prefix_cache_bytes: the most memory for pages that only the prefix cache holds; None
-            allows all of it.
-        prefix_path: a file from which the engine loads the prefix cache of an earlier one, and to
-            which `Engine.save_prefixes` writes it; None uses no file.
-        speculation: the most draft tokens a step for each request, from a draft model or from the
-            text itself; 0 turns speculation off.
+        prefix_cache_bytes: the most memory for pages that only the prefix cache holds; None for no
+            limit below `memory_bytes`.
+        prefix_path: a file from which the engine loads the prefix cache of an earlier engine, and
+            to which `Engine.save_prefixes` writes the prefix cache; None for no file.
+        speculation: the largest number of draft tokens per request and step, from a draft model or
+            from the text itself; 0 turns speculation off.
 
     Raises:
         ValueError: if a number is out of its range.

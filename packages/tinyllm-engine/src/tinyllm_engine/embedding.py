@@ -16,17 +16,17 @@ from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 class EmbeddingRequest:
     """An embedding request in progress, computed one chunk at a time.
 
-    The embedding is the last token's state after the last norm, scaled to length 1: the pooling of
-    Qwen3-Embedding (Zhang et al. 2025).
+    The embedding is the hidden state of the last token after the final norm, scaled to length 1:
+    the pooling of Qwen3-Embedding (Zhang et al. 2025).
     """
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int], budget: PrefillBudget) -> None:
-        """Begin before the first token.
+        """Prepare the request; `advance` computes it.
 
         Args:
             model: the model.
-            tokens: the text, not empty and within the model's context.
-            budget: gives the length of a chunk, and measures it.
+            tokens: the token ids of the text, not empty and within the context of the model.
+            budget: determines the length of a chunk, and measures how long chunks take.
         """
         self._model = model
         self._budget = budget
@@ -38,7 +38,7 @@ class EmbeddingRequest:
         """Compute the next chunk.
 
         Returns:
-            The embedding after the last chunk, None before.
+            The embedding, E numbers, after the last chunk; None after every other chunk.
         """
         started = time.perf_counter()
         chunk = self._tokens[self._computed : self._computed + self._budget.tokens]

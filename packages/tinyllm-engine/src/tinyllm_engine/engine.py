@@ -1,4 +1,4 @@
-"""One model, many requests: schedule, run, sample, update."""
+"""The engine: a loop of schedule, run, sample and update for many requests to one model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tinyllm_engine.speculative.drafter import Drafter
 from tinyllm_engine.speculative.prompt_lookup import PromptLookup
 
 RETRY_AFTER = 1.0
-"""Seconds after which a full engine may have room again."""
+"""Seconds after which a client should send a request again if the queue was full."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,18 +46,19 @@ _log = logging.getLogger(__name__)
 class Engine:
     """Continues many prompts at once, one step at a time (continuous batching, Yu et al. 2022).
 
-    Requests join and leave at any step. All calls must come from one thread, the one that loaded
-    the model, because MLX's streams belong to threads. `AsyncEngine` runs an engine in a thread.
+    Requests can be added and cancelled between any two steps. All calls must come from the thread
+    that loaded the model, because MLX's streams belong to threads. `AsyncEngine` runs an engine in
+    its own thread.
 
-    engine = Engine(*load("pico"))
-    handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
-    for output in engine.run(handle):
-        print(output.text, end="")
+        engine = Engine(*load("pico"))
+        handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+        for output in engine.run(handle):
+            print(output.text, end="")
 
     Attributes:
         model: the model.
-        tokenizer: the model's tokenizer.
-        settings: limits and choices.
+        tokenizer: the tokenizer of the model.
+        settings: limits and options.
         failures: the number of failed steps since the last successful step.
     """
 
@@ -69,18 +70,19 @@ class Engine:
         *,
         draft: LanguageModel | None = None,
     ) -> None:
-        """Take the memory for keys and values.
+        """Allocate the memory for keys and values, and load the prefix cache if there is a file.
 
         Args:
             model: the model.
-            tokenizer: the model's tokenizer.
-            settings: limits and choices.
-            draft: a smaller model of the same tokenizer, which proposes `settings.speculation`
-                draft tokens; without it they come from the text itself (prompt lookup).
+            tokenizer: the tokenizer of the model.
+            settings: limits and options.
+            draft: a smaller model with the same tokenizer, which proposes `settings.speculation`
+                draft tokens. Without a draft model, draft tokens come from the text itself (prompt
+                lookup).
 
         Raises:
-            ValueError: if the memory is too little, or a setting or the draft model does not suit
-                the model.
+            ValueError: if the memory is too little for one page, or a setting or the draft model
+                does not fit the model.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -109,7 +111,7 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        """The state of the engine, and its counts."""
+        """The state of the engine, and counts since it was made."""
         pages = self._pages
         acceptance = None if self._drafter is None else self._drafter.acceptance
         return EngineStats(
@@ -128,14 +130,14 @@ class Engine:
         )
 
     def add(self, request: Request) -> RequestState:
-        """Put a request into the queue; its tokens come from later steps.
+        """Put a request into the queue. Later steps compute its tokens.
 
         Returns:
             The handle of the request.
 
         Raises:
-            RequestError: if this engine can never serve the request; `PromptTooLongError` if the
-                reason is its length.
+            RequestError: if this engine can never serve the request. A prompt that is too long
+                raises `PromptTooLongError`, a subclass.
             EngineFullError: if the queue is full.
         """
         prompt, config = list(request.prompt), self.model.config
@@ -170,19 +172,20 @@ class Engine:
         return state
 
     def cancel(self, handle: RequestState) -> None:
-        """End a request, and free its pages at once. A finished request stays as it is."""
+        """End a request, and free its pages at once. A finished request is not changed."""
         if handle.finish_reason is None:
             self._finish(handle, "cancelled")
 
     def step(self) -> list[tuple[RequestState, Output]]:
-        """Compute a chunk of prompts, and at least one token of each request past its prompt.
+        """Prefill some prompt tokens, and compute the next tokens of each request that decodes.
 
-        If the computation fails, the pages are lost: the requests that were running are queued
-        again with the tokens that they have. A request that fails twice without a token in between
-        ends with the finish reason "error" and no further output.
+        If the computation fails, the contents of all pages are lost. The running requests are
+        queued again and keep their tokens. A request that fails twice without a new token in
+        between ends with the finish reason "error" and no further output.
 
         Returns:
-            The tokens chosen, with the request of each; several of a request in their order.
+            One pair of request and output for each chosen token. Tokens of one request are in
+            their order in the text.
         """
         try:
             step = self._schedule()
@@ -192,17 +195,19 @@ class Engine:
             if not (self._can_recover and self._scheduler.running):
                 raise
             _log.exception("a step failed")
-            message, scores = str(error) or type(error).__name__, None  # the graph holds old pages
+            # The graph of the scores refers to the old pages, and so does the traceback. Drop both
+            # before `_recover` allocates new pages.
+            message, scores = str(error) or type(error).__name__, None
         else:
             return self._update(step, sampled)
-        self._recover(message)  # not before the traceback, which holds old pages too, is gone
+        self._recover(message)
         return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
-        """Take steps until a request has ended, and yield its outputs.
+        """Compute steps until a request has ended, and yield its outputs.
 
-        Outputs of other requests that come meanwhile are queued in `RequestState.outputs` until
-        their own `run` yields them.
+        Outputs of other requests in the same steps are queued in `RequestState.outputs`, from where
+        `run` yields them for each of these requests.
 
         Raises:
             RequestFailedError: if the request ends with the finish reason "error".
@@ -221,10 +226,10 @@ class Engine:
         """Write the prefix cache to a file, for the next engine of this model.
 
         Args:
-            path: the file; None takes `settings.prefix_path`.
+            path: the file; None for `settings.prefix_path`.
 
         Returns:
-            The number of pages written; 0 if that failed: see the log.
+            The number of pages written; 0 if the write failed, with the reason in the log.
 
         Raises:
             ValueError: if there is no path.
@@ -237,7 +242,7 @@ class Engine:
         return self._prefixes.save(path)
 
     def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
-        """Begin to compute an embedding, in chunks that take as long as the chunks of prompts.
+        """Start an embedding, computed in chunks of the same duration as the chunks of prompts.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -248,7 +253,8 @@ class Engine:
     def embed(self, tokens: Sequence[int]) -> list[float]:
         """Return the embedding of a text, a vector of length 1: see `EmbeddingRequest`.
 
-        No step is taken meanwhile; `AsyncEngine.embed` takes steps between the chunks.
+        This call computes no steps of other requests. `AsyncEngine.embed` computes steps between
+        the chunks.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -269,7 +275,11 @@ class Engine:
         return self._scheduler.schedule(self._budget.tokens)
 
     def _run(self, step: Step) -> Scores | None:
-        """Compute the tokens of a step; return the scores of the tokens that may follow."""
+        """Compute the tokens of a step.
+
+        Returns:
+            The scores of the tokens that may follow; None if no request chooses a token.
+        """
         started = time.perf_counter()
         if self._drafter is not None:
             self._drafter.follow(step)
@@ -281,13 +291,13 @@ class Engine:
         return self._runner.decode(step.decode)
 
     def _sample(self, step: Step, scores: Scores | None) -> list[list[SampledToken]]:
-        """Choose the next tokens of each request that decodes."""
+        """Choose the next tokens: one list for each chunk of `step.decode` that has choices."""
         return self._runner.sample(step.decode, scores)
 
     def _update(
         self, step: Step, sampled: list[list[SampledToken]]
     ) -> list[tuple[RequestState, Output]]:
-        """Advance all requests of a step; return the tokens accepted."""
+        """Advance all requests of a step; return the outputs of the accepted tokens."""
         self.failures = 0
         for chunk in step.prefill:
             self._scheduler.update(chunk.request, chunk.stop)
@@ -310,7 +320,7 @@ class Engine:
         return outputs
 
     def _recover(self, message: str) -> None:
-        """Start again with new pages after a failed step."""
+        """Queue all requests again, with new pages, after a failed step."""
         self.failures += 1
         self._failed_steps += 1
         running = self._scheduler.reset()
@@ -332,14 +342,17 @@ class Engine:
 
     @property
     def _can_recover(self) -> bool:
-        """True if this process has the whole model: ranks may have stopped at different points."""
+        """True if this process has the whole model.
+
+        With several ranks, a failed step may have stopped at a different point on each rank.
+        """
         return self.model.num_ranks == 1
 
     @cached_property
     def _prefixes(self) -> PrefixStore:
-        """The file of the prefix cache; made when needed, because it reads all weights.
+        """The store of the prefix cache; made when needed, because a fingerprint reads all weights.
 
-        A draft model's pages are not in it: the draft model computes what it is missing.
+        Pages of a draft model are not stored. The draft model computes missing tokens again.
         """
         settings = self.settings
         identity = f"{model_fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
@@ -361,7 +374,7 @@ class Engine:
             )
 
     def _make_drafter(self, draft: LanguageModel | None) -> Drafter | None:
-        """Return the drafter that the settings ask for; None without speculation."""
+        """Return the drafter of the settings; None if speculation is off."""
         speculation, vocab_size = self.settings.speculation, self.tokenizer.vocab_size
         if draft is None:
             return PromptLookup() if speculation else None
@@ -385,7 +398,7 @@ class Engine:
         )
 
     def _draft_limits(self) -> dict[RequestState, int]:
-        """Return the requests that are about to choose, and the most draft tokens of each."""
+        """Return the most draft tokens of each request that chooses a token in the next step."""
         limits = {
             request: min(self.settings.speculation, request.remaining - 1)
             for request in self._scheduler.running

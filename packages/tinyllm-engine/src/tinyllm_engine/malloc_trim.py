@@ -1,4 +1,4 @@
-"""Return of unused memory to the system."""
+"""Release of unused memory to the operating system."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import mlx.core as mx
 
 
 def release_free_memory() -> None:
-    """Return the buffers that MLX keeps for the next arrays, and the free memory of C's heap.
+    """Free the buffers that MLX keeps for later arrays, and the unused memory of the C heap.
 
-    glibc by itself returns only the end of a heap; free pieces between used ones stay with the
-    process until `malloc_trim` (malloc(3)) is called. Other C libraries have no such call.
+    glibc returns only the unused end of the heap by itself. Unused blocks between used blocks stay
+    with the process until it calls `malloc_trim` (malloc(3)). Other C libraries do not have
+    `malloc_trim`.
     """
     mx.clear_cache()
     if platform.libc_ver()[0] == "glibc":

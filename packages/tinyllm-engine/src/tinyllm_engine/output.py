@@ -1,4 +1,4 @@
-"""The results of the engine: the tokens of requests, and its own counts."""
+"""The results of the engine: tokens of requests, and statistics."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Literal
 RequestFinishReason = Literal["stop", "length", "cancelled", "error"]
 """The reason why a request has ended.
 
-"stop": an end token or a stop string. "length": `max_tokens` or the model's context. "cancelled":
-the caller cancelled it. "error": it was computed in two failing steps, with no token in between.
+"stop": the text reached an end token or a stop string. "length": it reached `max_tokens` or the end
+of the model's context. "cancelled": the caller cancelled the request. "error": two steps with the
+request failed, with no new token in between.
 """
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a request so far.
+    """Token counts of a request so far.
 
     Attributes:
         prompt_tokens: tokens of the prompt.
         cached_tokens: prompt tokens that were in the prefix cache when the request was admitted.
-        completion_tokens: tokens generated, the end token included.
+        completion_tokens: generated tokens, the end token included.
     """
 
     prompt_tokens: int
@@ -30,7 +31,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token and the log-probability that the model gave it."""
+    """A token id and its log-probability under the model."""
 
     token: int
     logprob: float
@@ -38,12 +39,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """A token chosen after one position.
+    """The token that the sampler chose after one position.
 
     Attributes:
         token: the id.
-        logprob: its log-probability, if the request asked for it.
-        top: the likeliest tokens, best first, as many as the request asked for.
+        logprob: the log-probability of the token; None unless the request asks for it.
+        top: the `top_logprobs` most likely tokens, the most likely first.
     """
 
     token: int
@@ -53,16 +54,16 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class Output:
-    """A token, and the text that it completes.
+    """One generated token, and the text that became complete with the token.
 
     Attributes:
-        text: the text to show next; empty while a character is incomplete or may begin a stop
-            string.
-        token: the id chosen.
-        finish_reason: None before the last output.
-        usage: tokens so far.
-        logprob: the token's log-probability, if the request asked for it.
-        top: the likeliest tokens, best first, as many as the request asked for.
+        text: the text to show next. It is empty while a character is incomplete, or while the text
+            may be the start of a stop string.
+        token: the id of the token.
+        finish_reason: the reason for the end in the last output; None in all outputs before.
+        usage: token counts so far.
+        logprob: the log-probability of the token; None unless the request asks for it.
+        top: the `top_logprobs` most likely tokens, the most likely first.
     """
 
     text: str
@@ -75,21 +76,21 @@ class Output:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """State of an engine, and counts since it was made.
+    """The state of an engine, and counts since it was made.
 
     Attributes:
-        running: requests that hold pages.
-        waiting: requests in the queue.
-        pages_total: pages in all.
-        pages_used: pages that requests hold.
-        pages_cached: pages that only the prefix cache holds.
-        prompt_tokens: tokens of all prompts.
-        cached_tokens: prompt tokens that were in the prefix cache.
-        generated_tokens: tokens generated.
-        preemptions: times that a request had to free its pages and compute them again.
-        draft_tokens: draft tokens verified.
-        accepted_tokens: draft tokens accepted.
-        failed_steps: steps that raised an error and were computed again.
+        running: number of requests that hold pages.
+        waiting: number of requests in the queue.
+        pages_total: number of all pages.
+        pages_used: number of pages that requests hold.
+        pages_cached: number of pages that only the prefix cache holds.
+        prompt_tokens: count of tokens of all prompts.
+        cached_tokens: count of prompt tokens that were in the prefix cache.
+        generated_tokens: count of generated tokens.
+        preemptions: how often a request had to free its pages and compute its tokens again.
+        draft_tokens: count of draft tokens that the model verified.
+        accepted_tokens: count of draft tokens that were accepted.
+        failed_steps: count of steps that raised an error.
     """
 
     running: int

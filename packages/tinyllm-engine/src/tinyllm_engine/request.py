@@ -1,4 +1,4 @@
-"""A request, and its state while the engine computes it."""
+"""Requests, and the state of a request in the engine."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from tinyllm_engine.output import Output, RequestFinishReason, SampledToken, Usa
 
 
 class RequestError(ValueError):
-    """A request that can never be served; the message says what to change."""
+    """The engine can never serve the request. The message says what to change."""
 
 
 class PromptTooLongError(RequestError):
-    """A prompt that leaves no room for an answer in the model's context."""
+    """The prompt leaves no space for an answer in the context of the model."""
 
 
 class EngineFullError(RuntimeError):
-    """The queue is full.
+    """The queue of the engine is full.
 
     Attributes:
-        retry_after: seconds after which there may be room.
+        retry_after: seconds after which the client should send the request again.
     """
 
     def __init__(self, waiting: int, retry_after: float) -> None:
-        """Report the length of the queue."""
+        """Make the message from the length of the queue and the time to wait."""
         super().__init__(f"{waiting} requests are waiting: try again in {retry_after:.0f} s")
         self.retry_after = retry_after
 
 
 class RequestFailedError(RuntimeError):
-    """A request that ended because the steps that computed it failed."""
+    """The request ended because the steps that computed it failed."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Request:
 
     Attributes:
         prompt: token ids.
-        max_tokens: the most tokens to generate; fewer where the model's context ends.
-        sampling: the settings by which tokens are chosen; greedy by default.
-        stop: strings before which the text ends.
-        priority: lower comes sooner. It moves a request ahead in the queue and does not let it
-            starve others: see `Scheduler`.
-        grammar: the language of the answer, or None.
-        logprobs: True to report the log-probability of each token chosen, also without
+        max_tokens: the most tokens to generate. The context of the model may end earlier.
+        sampling: the sampling parameters; greedy by default.
+        stop: strings at which the text ends. The output does not contain them.
+        priority: requests with lower numbers run first, but cannot starve requests with higher
+            numbers: see `Scheduler`.
+        grammar: the grammar of the answer; None for any text.
+        logprobs: True to report the log-probability of each chosen token, also without
             `top_logprobs`.
-        ignore_end: True to go on after end tokens, for benchmarks.
+        ignore_end: True to continue after end tokens, for benchmarks.
 
     Raises:
-        RequestError: if the prompt is empty, `max_tokens` is below 1, or `ignore_end` is set with
-            a grammar, whose texts end with an end token.
+        RequestError: if the prompt is empty, `max_tokens` is below 1, or both `ignore_end` and a
+            grammar are set. The texts of a grammar end with an end token.
     """
 
     prompt: Sequence[int]
@@ -71,7 +71,7 @@ class Request:
     ignore_end: bool = False
 
     def __post_init__(self) -> None:
-        """Check everything that needs no model."""
+        """Check the fields that can be checked without a model."""
         if not self.prompt:
             raise RequestError("prompt: expected at least one token, got none")
         if self.max_tokens < 1:
@@ -82,22 +82,23 @@ class Request:
 
 @dataclass(eq=False)
 class RequestState:
-    """A request in the engine; the handle by which its caller runs or cancels it.
+    """The state of a request in the engine, and the handle with which a caller runs or cancels it.
 
-    All tokens of the prompt but the last are prefilled, many at a time. The last one, and each
-    token chosen after it, is decoded: it goes through the model to choose the next. After a
-    preemption the chosen tokens are decoded again, several at a time, with the same result.
+    All tokens of the prompt but the last are prefilled, many at a time. The last prompt token and
+    each generated token are decoded: the model computes the token, and the sampler chooses the next
+    token. After a preemption the generated tokens are decoded again, several in one step, with the
+    same result.
 
     Attributes:
         request: the request.
-        arrival: the number of requests before it.
-        max_tokens: the most tokens to generate, within the model's context.
+        arrival: the number of requests that were added before this request.
+        max_tokens: the most tokens to generate, within the context of the model.
         sampler: the sampler, advanced to the last token in `tokens`.
         text: the converter of tokens to text.
-        constraint: the state of the grammar, or None.
+        constraint: the state of the grammar; None without a grammar.
         tokens: prompt and generated tokens.
         computed: the number of tokens whose keys and values are in the pages.
-        pages: the block table: `pages[i]` holds tokens i page_size to (i + 1) page_size.
+        pages: the block table: `pages[i]` holds tokens i * page_size to (i + 1) * page_size.
         cached: prompt tokens that were in the prefix cache at the first admission.
         draft: draft tokens after `tokens`, verified in the next step.
         outputs: outputs that no caller has received yet; see `Engine.run`.
@@ -124,12 +125,12 @@ class RequestState:
     _block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin with the prompt."""
+        """Start with the tokens of the prompt."""
         self.tokens = list(self.request.prompt)
 
     @property
     def prefill_end(self) -> int:
-        """The position at which decoding begins."""
+        """The position of the first decoded token, the last token of the prompt."""
         return len(self.request.prompt) - 1
 
     @property
@@ -158,26 +159,26 @@ class RequestState:
         return self.request.logprobs or self.request.sampling.top_logprobs > 0
 
     def token_ids(self, start: int, stop: int) -> list[int]:
-        """Return the ids of positions `start` to `stop`; draft tokens follow the own tokens."""
+        """Return the ids of positions `start` to `stop`, in `tokens` followed by `draft`."""
         own = len(self.tokens)
         if stop <= own:
             return self.tokens[start:stop]
         return self.tokens[start:] + self.draft[max(0, start - own) : stop - own]
 
     def block_hashes(self, page_size: int) -> list[bytes]:
-        """Return the block hashes of all full pages, computed or not."""
+        """Return the block hashes of all full pages of `tokens`, also of pages not yet computed."""
         self._block_hashes = block_hashes(self.tokens, page_size, self._block_hashes)
         return self._block_hashes
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
-        """Append the sampled tokens up to the first that differs from the draft, or ends the text.
+        """Append sampled tokens, up to the first that differs from the draft or ends the text.
 
         Args:
-            sampled: tokens chosen after the last own token and after each draft token, as if the
-                draft tokens before it were right.
+            sampled: the tokens chosen after the last token of `tokens` and after each draft token.
+                Each was chosen as if all draft tokens before it were correct.
 
         Returns:
-            An output for each token appended; at least one.
+            An output for each appended token; at least one.
         """
         outputs: list[Output] = []
         for chosen, expected in zip(sampled, [*self.draft, None], strict=True):

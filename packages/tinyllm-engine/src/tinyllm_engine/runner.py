@@ -1,4 +1,4 @@
-"""Passes of the model over the tokens of many requests, and the choice of their next tokens."""
+"""Forward passes over the tokens of many requests, and the choice of the next tokens."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
 
 Scores = Float[mx.array, "choices V"] | BestTokens
-"""The logits of each choice, or its best tokens if they decide the choice."""
+"""One row for each token to be chosen: all logits, or the best tokens if they are sufficient."""
 
 
 class Runner:
-    """Computes the chunks of a step. Holds tensors, and no policy.
+    """Computes the chunks of a step. The runner holds tensors; the scheduler decides.
 
-    Prompts go through the model as one row of T tokens, `1 T`, and decoded tokens as T rows of one
-    token, `T 1`. The two kinds have different kernels: prompts are computed in tiles of many
-    tokens, decoded tokens one row at a time. In both, a token's result does not depend on the
-    tokens beside it. A request is prefilled and decoded at the same positions in any batch, so it
-    gets the same answer. A step with both kinds reads the weights twice, which costs little beside
-    the arithmetic of a prompt.
+    The prompt tokens of a step form one row, `1 T`, and the decoded tokens form T rows, `T 1`. The
+    two passes use different kernels: prompts are computed in tiles of many tokens, decoded tokens
+    one row at a time. In both, the result of a token does not depend on the other requests of the
+    batch. A request is prefilled and decoded at the same positions in any batch, so it gets the
+    same answer. A step with both passes reads the weights twice, which costs little in comparison
+    with the arithmetic of a prompt.
     """
 
     def __init__(self, model: LanguageModel, caches: Sequence[PagedCache]) -> None:
-        """Compute with a model, on pages: one cache for each layer."""
+        """Make a runner of a model and its pages, one cache for each layer."""
         self._model = model
         self._caches = caches
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages, from the first of each pair to the second."""
+        """Copy whole pages, from the first page of each pair to the second."""
         if pairs:
             self._model.copy_pages(self._caches, pairs)
 
@@ -55,10 +55,10 @@ class Runner:
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
         """Write the keys and values of decoded tokens, and score the tokens that may follow.
 
-        Only the scores wait for the device, and only when they are read.
+        If a chunk has choices, the call builds a graph and does not wait for the device.
 
         Returns:
-            A row for each choice of each chunk, in their order; None if no chunk chooses.
+            A row of scores for each choice of each chunk, in order; None if no chunk has choices.
         """
         if not chunks:
             return None
@@ -71,18 +71,21 @@ class Runner:
             self._model.hidden(tokens, batch, self._caches)
             self._wait()
             return None
-        # Ranks that share the vocabulary exchange a few tokens sooner than all logits.
+        # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
         count = _num_candidates(chunks) if self._model.num_ranks > 1 else None
         if count is None:
             return self._model(tokens, self._caches, batch, last=1, rows=rows)[:, 0]
         return self._model.best(tokens, batch, self._caches, count, rows=rows)
 
     def sample(self, chunks: Sequence[Chunk], scores: Scores | None) -> list[list[SampledToken]]:
-        """Choose the tokens of each chunk that chooses, and wait for them.
+        """Choose the next tokens of each chunk that has choices, and wait for the result.
 
         Args:
             chunks: the chunks that were decoded.
-            scores: the result of `decode`.
+            scores: the result of `decode` for these chunks.
+
+        Returns:
+            One list for each chunk that has choices, with one token for each choice.
         """
         if scores is None:
             return []
@@ -106,7 +109,13 @@ class Runner:
     def _reported(
         self, rows: Sequence[RequestState], tokens: mx.array, scores: Scores
     ) -> list[SampledToken]:
-        """Add the log-probabilities that the requests of the rows ask for."""
+        """Return the tokens with the log-probabilities that the requests ask for.
+
+        Args:
+            rows: the request of each choice.
+            tokens: the chosen token of each choice.
+            scores: the scores of each choice.
+        """
         groups: dict[int, list[int]] = defaultdict(list)
         for row, request in enumerate(rows):
             if request.wants_logprobs:
@@ -132,7 +141,7 @@ class Runner:
 
 
 def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
-    """Return the number of best tokens that decide all choices; None if every score counts."""
+    """Return how many best tokens are sufficient for all choices; None if all scores are needed."""
     requests = [chunk.request for chunk in chunks if chunk.choices]
     counts = [
         None if request.constraint is not None else request.sampler.num_candidates
@@ -143,8 +152,8 @@ def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
 
 
 def _masks(requests: Sequence[RequestState], scores: Scores) -> list[Bool[mx.array, "V"] | None]:
-    """Return the tokens that grammars allow, for each choice."""
-    mx.async_eval(scores)  # the device begins while the host computes masks
+    """Return the mask of allowed tokens for each choice; None for requests without a grammar."""
+    mx.async_eval(scores)  # start the device before the host computes masks
     masks: list[Bool[mx.array, "V"] | None] = []
     for request in requests:
         if request.constraint is None:
@@ -160,7 +169,7 @@ def _arrays(sample: Sample) -> list[mx.array]:
 
 
 def _on_host(sample: Sample) -> list[SampledToken]:
-    """Return the rows of a sample `R` as numbers."""
+    """Convert the R rows of a sample to Python numbers."""
     tokens, logprobs = _integers(sample.token), _floats(sample.logprob)
     if sample.top_tokens is None or sample.top_logprobs is None:
         return list(map(SampledToken, tokens, logprobs))

@@ -1,4 +1,4 @@
-"""Random schedules for tests, compared with the tokens that each request gets alone."""
+"""Random schedules for tests, whose tokens are compared with `tinyllm_qwen.generate`."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Tally:
     """Counts of the events in one or several schedules.
 
     Attributes:
-        requests: requests added.
-        cancelled: requests cancelled.
-        tokens: tokens generated.
-        preemptions: times that a request lost its pages.
-        prefix_hits: requests with a prefix in the prefix cache.
-        drafted: draft tokens verified.
-        accepted: draft tokens accepted.
-        failures: steps that were made to fail.
+        requests: number of added requests.
+        cancelled: number of cancelled requests.
+        tokens: number of generated tokens.
+        preemptions: number of preemptions.
+        prefix_hits: number of requests with a prefix in the prefix cache.
+        drafted: number of verified draft tokens.
+        accepted: number of accepted draft tokens.
+        failures: number of steps that the test made fail.
     """
 
     requests: int = 0
@@ -58,22 +58,22 @@ class Tally:
     failures: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        """Return the sums."""
+        """Return the sum of each count."""
         names = [each.name for each in fields(self)]
         return Tally(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class Oracle:
-    """The tokens that `tinyllm_qwen.generate` gives for a prompt; each is computed once."""
+    """The answers of `tinyllm_qwen.generate`. Each answer is computed once."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
-        """Compute nothing yet."""
+        """Make an oracle without computed answers."""
         self._model = model
         self._tokenizer = tokenizer
         self._known: dict[tuple[tuple[int, ...], SamplingParams], list[int]] = {}
 
     def __call__(self, prompt: Sequence[int], count: int, sampling: SamplingParams) -> list[int]:
-        """Return the first `count` tokens of the answer, which do not depend on `count`."""
+        """Return the first `count` tokens of the answer to a prompt."""
         key = (tuple(prompt), sampling)
         known = self._known.get(key, [])
         if len(known) < count and not (known and known[-1] in self._tokenizer.eos_token_ids):
@@ -88,10 +88,10 @@ class Oracle:
 class _UnreliableRunner(Runner):
     """A runner whose passes fail at random, before or after they have written to the pages."""
 
-    def __init__(self, runner: Runner, draw: random.Random, share: float) -> None:
+    def __init__(self, runner: Runner, draw: random.Random, rate: float) -> None:
         vars(self).update(vars(runner))
         self._draw = draw
-        self._share = share
+        self._rate = rate
 
     def prefill(self, chunks: Sequence[Chunk]) -> None:
         super().prefill(chunks)
@@ -107,15 +107,15 @@ class _UnreliableRunner(Runner):
         return sampled
 
     def _perhaps_fail(self, chunks: Sequence[Chunk]) -> None:
-        if chunks and self._draw.random() < self._share:
+        if chunks and self._draw.random() < self._rate:
             raise RuntimeError("a failure made by the test")
 
 
 class _NoText(OutputProcessor):
-    """Text without characters, which tokens do not end."""
+    """An output processor without a tokenizer: all text is empty, and no token ends it."""
 
     def __init__(self) -> None:
-        """Need no tokenizer."""
+        """Make the processor."""
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         return "", "length" if ended else None
@@ -128,7 +128,7 @@ def state_without_model(request: Request, arrival: int = 0) -> RequestState:
 
 
 def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return conversations; the last ones share a prefix and are longer than several pages."""
+    """Return conversations as token ids. The last ones share prefixes of several pages."""
     short = [
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
         for question in _QUESTIONS
@@ -140,7 +140,7 @@ def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
 def pages_of(
     model: LanguageModel, pages: int, page_size: int, draft: LanguageModel | None = None
 ) -> int:
-    """Return the bytes of a number of pages."""
+    """Return the bytes of `pages` pages of a model and a draft model."""
     settings = EngineSettings(page_size, memory_bytes=1 << 24)
     return pages * PagePool(model, settings, draft).page_bytes
 
@@ -162,19 +162,22 @@ def run_schedule(
         model: the model.
         tokenizer: the model's tokenizer.
         prompts: the prompts to choose from.
-        oracle: the source of the tokens that each request gets alone.
+        oracle: the expected tokens of each request.
         seed: the seed of all random choices.
         draft: a draft model.
         requests: the number of requests.
-        failures: the share of steps that fail.
+        failures: the probability that a pass fails.
+
+    Returns:
+        The counts of the schedule.
 
     Raises:
-        AssertionError: if a request gets another token than alone, or a page is not freed.
+        AssertionError: if a request gets another token than expected, or a page is not freed.
     """
     draw = random.Random(seed)
     page_size = draw.choice([3, 8, 16])
     longest = -(-(max(map(len, prompts)) + _LONGEST_ANSWER) // page_size)
-    # From hardly enough for one to plenty: preemptions in the first case.
+    # From little more than the longest request needs, which causes preemptions, to enough for all.
     pages = draw.choice([longest + 1, 2 * longest, 400])
     settings = EngineSettings(
         page_size=page_size,
@@ -222,7 +225,7 @@ def run_schedule(
 
 
 def _check(handle: RequestState, oracle: Oracle, where: str) -> None:
-    """Compare a request's tokens with the tokens that it gets alone, as far as it got."""
+    """Compare the tokens of a request with the oracle, up to its end if it did not finish."""
     request = handle.request
     actual = handle.tokens[len(request.prompt) :]
     expected = oracle(request.prompt, handle.max_tokens, request.sampling)

@@ -1,9 +1,9 @@
 """The ops of tinyllm-ops and the layer stack of tinyllm-layers as native kernels.
 
-ops = opset("cpu")
-y = ops.linear(x, w)
+    ops = opset("cpu")
+    y = ops.linear(x, w)
 
-`available()` lists all backends, each with its device or the reason for its absence.
+`available()` lists all backends, each with its device or the reason why it cannot be used.
 """
 
 from tinyllm_kernels.arithmetic import Arithmetic

@@ -1,4 +1,4 @@
-"""The implementation and the dtype that a program computes with."""
+"""The choice of a backend and a dtype for a program."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The choice of a backend and a dtype; programs print it at start-up.
+    """A backend and a dtype, as chosen for a program. Programs print the choice at start-up.
 
     Attributes:
-        ops: the implementation of the model's maths.
-        dtype: the dtype of unpacked weights; None keeps the checkpoint's own.
+        ops: the OpSet of the backend.
+        dtype: the dtype of weights that are not quantized; None keeps the dtype of the checkpoint.
         device: the device on which MLX computes, "cpu" or "gpu".
-        note: the reason why an automatic choice is not the fastest one; empty when it is.
+        note: the reason why an automatic choice is not the fastest backend; empty if it is.
     """
 
     ops: OpSet
@@ -37,20 +37,21 @@ class Arithmetic:
 
     @classmethod
     def choose(cls, ops: str = "auto", dtype: str = "auto") -> Arithmetic:
-        """Choose the kernels for the device, and the dtype that suits it.
+        """Choose a backend for the device, and a dtype for the backend.
 
-        On a Mac's GPU these are the Metal kernels, on any other GPU MLX's operations. On a CPU they
-        are the native kernels, or MLX's if there are none, and then float32, since MLX's 16-bit
-        arithmetic is slower and less exact there. Otherwise the dtype is the checkpoint's own.
+        On the GPU of a Mac, "auto" chooses the Metal kernels, on any other GPU MLX's operations. On
+        a CPU it chooses the native kernels, or MLX's operations if there are no native kernels.
+        MLX's operations on a CPU compute in float32, because 16-bit arithmetic is slower and less
+        exact there. In all other cases, "auto" keeps the dtype of the checkpoint.
 
         Args:
             ops: "cpu", "metal", "mlx", "reference" or "auto".
             dtype: "float32", "float16", "bfloat16" or "auto".
 
         Raises:
-            BackendError: if the requested implementation is not on this machine, or the one for
-                the device is installed and broken.
-            ValueError: if there is no such implementation or dtype.
+            BackendError: if the requested backend is not on this machine, or the backend for the
+                device is installed and broken.
+            ValueError: if `ops` or `dtype` is not in the list above.
         """
         if ops not in OPS:
             raise ValueError(f"ops: expected one of {', '.join(OPS)}, got {ops!r}")
@@ -65,7 +66,7 @@ class Arithmetic:
 
 
 def _automatic() -> tuple[OpSet, str]:
-    """Return the first present backend that suits the device, and a note about absent ones."""
+    """Return the first usable backend for the device, and a note about faster, absent backends."""
     absent: list[str] = []
     for entry in BACKENDS:
         if not entry.suits():

@@ -27,7 +27,7 @@ class BackendStatus:
     detail: str
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return one line to print."""
         return f"{self.name}: {self.detail}" if self.present else f"no {self.name}: {self.detail}"
 
 
@@ -38,8 +38,9 @@ class BackendEntry:
     Attributes:
         name: the name that `opset` takes.
         suits: returns True if the backend is made for the device on which MLX computes.
-        describe: returns the device in words; raises BackendError with the reason for an absence.
-        load: returns the OpSet; raises BackendError as `describe` does.
+        describe: returns the device in words. Raises BackendError with the reason if the backend
+            cannot be used.
+        load: returns the OpSet. Raises BackendError as `describe` does.
     """
 
     name: str
@@ -49,7 +50,7 @@ class BackendEntry:
 
     @property
     def status(self) -> BackendStatus:
-        """The availability on this machine, now."""
+        """The availability of the backend on this machine, now."""
         try:
             return BackendStatus(self.name, True, self.describe())
         except BackendError as error:
@@ -82,7 +83,8 @@ def on_gpu() -> bool:
 
 def _load_cpu() -> OpSet:
     check_extension()
-    from tinyllm_kernels.cpu.opset import CPU  # imports the extension, which may be absent
+    # Import here: the module imports the extension, which may be absent.
+    from tinyllm_kernels.cpu.opset import CPU
 
     return CPU
 
@@ -100,7 +102,8 @@ def _describe_metal() -> str:
 
 def _load_metal() -> OpSet:
     _describe_metal()
-    from tinyllm_kernels.metal import METAL  # reads the kernels' sources
+    # Import here: the module reads the source files of the kernels.
+    from tinyllm_kernels.metal import METAL
 
     return METAL
 
@@ -115,4 +118,4 @@ BACKENDS: tuple[BackendEntry, ...] = (
     ),
     BackendEntry("reference", lambda: False, lambda: "MLX arrays", lambda: REFERENCE),
 )
-"""All backends. An automatic choice takes the first one that suits the device and is present."""
+"""All backends. An automatic choice takes the first usable backend that suits the device."""

@@ -1,14 +1,15 @@
-"""Errors of backends that cannot be used."""
+"""Errors raised for backends that cannot be used."""
 
 from __future__ import annotations
 
 
 class BackendError(RuntimeError):
-    """A requested backend is not on this machine; the message gives the reason."""
+    """The requested backend cannot be used on this machine. The message gives the reason."""
 
 
 class BrokenBackendError(BackendError):
-    """A backend is installed and does not work, or an environment variable of it is invalid.
+    """The backend is installed but does not work, or an environment variable for it is invalid.
 
-    Unlike an absent backend it is never replaced in an automatic choice: the cause can be repaired.
+    An automatic choice skips an absent backend, but raises this error, because the cause can be
+    repaired.
     """

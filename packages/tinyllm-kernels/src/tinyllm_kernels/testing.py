@@ -1,6 +1,6 @@
 """Test tools for a new `Stack`: small random layers, caches of all kinds, and batches for them.
 
-Needs the extra `tinyllm-ops[testing]`. Nothing else in `tinyllm_kernels` imports this module.
+The module needs the extra `tinyllm-ops[testing]`. Nothing else in `tinyllm_kernels` imports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ NUM_PAGES = 12
 Form = tuple[str, int, int]
 """Mode, bits and group size of quantized weights."""
 
-
 L = TypeVar("L")
 
 
@@ -49,7 +48,7 @@ class LayerShape:
         head_dim: D.
         hidden: F of the MLP, or of one expert.
         experts: X.
-        chosen: K, the number of experts a token.
+        chosen: K, the number of experts per token.
         norm_topk_prob: as in `MoE`.
         traditional: as in `RoPE`.
         scaling: as in `RoPE`.
@@ -72,7 +71,7 @@ class LayerShape:
 
 
 def make_layers(shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet) -> list[DecoderLayer]:
-    """Make layers whose random weights depend on the shape, the dtype and nothing else."""
+    """Make layers with random weights, equal in every call with the same shape and dtype."""
     mode, bits, group = shape.form or ("affine", None, 32)
     layers = [
         random_decoder_layer(
@@ -108,15 +107,15 @@ def make_layers(shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet) -> l
 
 
 def as_reference(layer: L) -> L:
-    """Return the same layer over `REFERENCE`, its weights as dense float32 arrays."""
+    """Return a copy of the layer with the ops of `REFERENCE` and dense float32 weights."""
     if isinstance(layer, mx.array | QuantizedTensor):
         return mx.array(exact(layer)).astype(mx.float32)  # type: ignore[return-value] # L is a Weight
     if isinstance(layer, OpSet):
         return REFERENCE  # type: ignore[return-value] # L is OpSet
     if not is_dataclass(layer) or isinstance(layer, type):
         return layer
-    parts = {field.name: as_reference(getattr(layer, field.name)) for field in fields(layer)}
-    return replace(layer, **parts)
+    values = {field.name: as_reference(getattr(layer, field.name)) for field in fields(layer)}
+    return replace(layer, **values)
 
 
 def make_caches(kind: str, count: int, shape: LayerShape, dtype: mx.Dtype) -> list[LayerCache]:
@@ -147,10 +146,13 @@ def make_caches(kind: str, count: int, shape: LayerShape, dtype: mx.Dtype) -> li
 
 
 def make_batches(kind: str) -> list[Batch]:
-    """Make passes over two sequences for caches of a kind.
+    """Make the batches of five passes over two sequences.
 
-    They are a prompt, a chunk of one token, a decode step, a longer chunk, and a decode step. In
-    the last pass over pages, two tokens of one sequence are decoded at once.
+    The passes are a prompt, a chunk of one token, a decode step, a longer chunk, and a decode step.
+    In the last pass over pages, two tokens of one sequence are decoded at once.
+
+    Args:
+        kind: the kind of the caches; see `make_caches`.
     """
     if not _is_paged(kind):
         return [
@@ -171,7 +173,7 @@ def make_batches(kind: str) -> list[Batch]:
 
 
 def make_table(*chunks: tuple[Sequence[int], int, int]) -> PageTable:
-    """Make a table over the pages of `make_caches`."""
+    """Make a table of the pages of `make_caches`; see `PageTable.of` for the chunks."""
     return PageTable.of(chunks, num_pages=NUM_PAGES, page_size=PAGE_SIZE)
 
 
@@ -183,7 +185,7 @@ def make_input(
 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:
-    """Return True for arrays of equal bits: zero is not minus zero, and a NaN equals itself."""
+    """Return True if a and b have equal bits: 0.0 differs from -0.0, and a NaN equals itself."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     width = {4: mx.uint32, 2: mx.uint16}[a.dtype.size]

@@ -1,4 +1,4 @@
-"""The maths of a Qwen model with weights: layers that take an OpSet, and KV caches."""
+"""Layers of Qwen models, which hold weights and compute with an OpSet, and their KV caches."""
 
 from tinyllm_layers.attention import Biases, GroupedQueryAttention
 from tinyllm_layers.batch import Batch

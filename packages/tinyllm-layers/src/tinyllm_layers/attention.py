@@ -18,7 +18,7 @@ from tinyllm_layers.rope import RoPE
 
 @dataclass(frozen=True, eq=False)
 class Biases:
-    """The biases of the four projections. Qwen2 has the first three, Qwen3 none."""
+    """The biases of the four projections. Qwen2 has biases of q, k and v, Qwen3 has none."""
 
     q: Float[mx.array, "q_width"] | None = None
     k: Float[mx.array, "kv_width"] | None = None
@@ -30,28 +30,29 @@ class Biases:
 class GroupedQueryAttention:
     """Attention in which groups of query heads share a key/value head (Ainslie et al. 2023).
 
-    Project to q, k, v; normalize q and k by head (Qwen3); rotate them by position; append k and v
-    to the cache and attend; project back.
+    The layer projects x to queries, keys and values. It normalizes each head of queries and keys
+    (Qwen3) and rotates the heads by position. The cache appends keys and values and computes
+    attention, and the layer projects the result back to E.
 
     Attributes:
         hidden_size: E.
         num_heads: H, the number of query heads in this process.
         num_kv_heads: Hkv, the number of key/value heads in this process.
-        head_dim: D; H D need not be E.
-        wq: `(H*D) E`.
-        wk: `(Hkv*D) E`.
-        wv: `(Hkv*D) E`.
-        wo: `E (H*D)`.
+        head_dim: D. H*D need not equal E.
+        wq: the projection to queries, `(H*D) E`.
+        wk: the projection to keys, `(Hkv*D) E`.
+        wv: the projection to values, `(Hkv*D) E`.
+        wo: the output projection, `E (H*D)`.
         rope: the rotation.
         biases: the biases of the four projections.
         q_norm: weight of the norm of each query head, `D`, or None.
         k_norm: weight of the norm of each key head, `D`, or None.
-        norm_eps: the eps of these norms.
-        communicator: the processes that share the layer by heads.
+        norm_eps: eps of `q_norm` and `k_norm`.
+        communicator: the processes that share the layer. Each computes some of the heads.
         ops: the implementation of the maths.
 
     Raises:
-        ValueError: if H is no multiple of Hkv, or a weight has another shape.
+        ValueError: if H is no multiple of Hkv, or a weight does not have the shape above.
     """
 
     hidden_size: int
@@ -109,10 +110,14 @@ class GroupedQueryAttention:
 
         Args:
             x: the new tokens, normalized.
-            batch: the layout of the pass; by default, the tokens follow the tokens in the cache.
-            cache: keys and values of earlier tokens, to which the new tokens are appended. None
-                for a sequence without earlier tokens.
+            batch: the layout of the pass. Unless given, the new tokens follow the tokens in the
+                cache.
+            cache: keys and values of earlier tokens. The cache appends the new tokens. None for
+                a sequence without earlier tokens.
             residual: an array that is added to the result.
+
+        Raises:
+            ValueError: if shapes do not fit, or a position lies beyond `rope.seq_len`.
         """
         cache = DenseCache() if cache is None else cache
         if batch is None:

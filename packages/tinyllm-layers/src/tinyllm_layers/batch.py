@@ -12,17 +12,17 @@ from tinyllm_ops import PageTable, Phase, Positions
 class Batch:
     """The layout of a pass over `rows` x `length` tokens, made once and passed to every layer.
 
-    With a cache for each row, a row is a sequence and its tokens follow the tokens in the cache.
-    With pages, `pages` says which tokens belong to which sequence: in the prefill phase all tokens
-    are one row, `1 T`; in the decode phase each token is a row, `T 1`.
+    With caches that are not paged, a row is a sequence, and its tokens follow the tokens in the
+    cache. With paged caches, `pages` assigns the tokens to sequences. In the prefill phase all
+    tokens then form one row, `1 T`. In the decode phase each token is a row, `T 1`.
 
     Attributes:
-        phase: "prefill" or "decode". It chooses the kernels: a token has the same bits in every
-            pass of one phase, alone or in a batch.
-        rows: B.
-        length: tokens a row, L.
+        phase: "prefill" or "decode". The phase selects the kernels: a token has the same bits in
+            every pass of one phase, alone or in a batch.
+        rows: the number of rows, B.
+        length: the number of tokens per row, L.
         positions: the positions of the tokens in their sequences, for RoPE.
-        pages: the sequences and their pages; None where each row has a cache of its own.
+        pages: the sequences and their pages; None for caches that are not paged.
     """
 
     phase: Phase
@@ -35,16 +35,16 @@ class Batch:
     def at(
         cls, offset: int | Sequence[int], rows: int, length: int, phase: Phase | None = None
     ) -> Batch:
-        """Describe tokens that follow `offset` earlier ones.
+        """Make the batch of a pass in which each row has `offset` earlier tokens.
 
         Args:
-            offset: the position of the first token of all rows, or one number a row.
-            rows: B.
-            length: tokens a row, L.
-            phase: unless given, one token a row is a decode step, more are a prompt.
+            offset: the position of the first token of all rows, or one number per row.
+            rows: the number of rows, B.
+            length: the number of tokens per row, L.
+            phase: unless given, "decode" for one token per row and "prefill" for more.
 
         Raises:
-            ValueError: if an offset is negative, or there are not as many offsets as rows.
+            ValueError: if an offset is negative, or the number of offsets is not B.
         """
         offsets = [offset] if isinstance(offset, int) else list(offset)
         if min(offsets, default=0) < 0:
@@ -61,7 +61,7 @@ class Batch:
 
     @classmethod
     def paged(cls, pages: PageTable, phase: Phase) -> Batch:
-        """Describe the tokens of many sequences whose keys and values are in pages."""
+        """Make the batch of a pass over the tokens of a page table, all in one phase."""
         rows, length = (1, pages.count) if phase == "prefill" else (pages.count, 1)
         return cls(
             phase=phase,

@@ -1,4 +1,4 @@
-"""Communication between the processes that share one model."""
+"""Communication between the processes that compute one model together."""
 
 from __future__ import annotations
 
@@ -7,50 +7,59 @@ from jaxtyping import Float, Shaped
 
 
 class Communicator:
-    """The processes that share a layer. This process has number `rank` of `size`.
+    """Communication between the `size` processes that share a layer, seen by process `rank`.
 
-    This class is the identity, for a model in one process. Layers call it unconditionally.
+    This base class is for a model in one process: every method returns its input. Layers call the
+    methods in every pass, whatever the number of processes.
     """
 
     rank: int = 0
     size: int = 1
 
     def all_reduce(self, part: Shaped[mx.array, "*shape"]) -> Shaped[mx.array, "*shape"]:
-        """Sum an array over all processes."""
+        """Return the sum of the arrays of all processes."""
         return part
 
     def all_gather(self, part: Shaped[mx.array, "*shape"]) -> Shaped[mx.array, "ranks *shape"]:
-        """Stack the arrays of all processes, which have one shape, by rank."""
+        """Return the arrays of all processes, which have one shape, stacked by rank."""
         return part[None]
 
     def all_gather_last(
         self, part: Shaped[mx.array, "*batch own"], total: int
     ) -> Shaped[mx.array, "*batch total"]:
-        """Join the arrays of all processes along the last axis, `total` numbers in all.
+        """Return the arrays of all processes joined along the last axis, by rank.
 
-        All parts are as long as the first, but the last may be shorter.
+        Args:
+            part: the array of this process. All processes have arrays of one length along the last
+                axis, except that the last process may have a shorter array.
+            total: the sum of the lengths of all processes.
         """
         return part
 
     def recv(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Receive the input of this process's first layer from the process before it.
+        """Receive the input of the first layer of this process from the previous process.
 
         Args:
-            h: the embedded tokens. They are the input on the first process, and give the shape
-                and dtype of the input on any other.
+            h: the embedded tokens. On rank 0 they are the input itself. On any other rank only
+                their shape and dtype are used.
         """
         return h
 
     def send(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Send on the output of this process's last layer; return the last process's output."""
+        """Send `h`, the output of the last layer of this process, to the next process.
+
+        Returns:
+            The output of the last process, on every process.
+        """
         return h
 
 
 class RankCommunicator(Communicator):
-    """Processes of an MLX group (Shoeybi et al. 2019, tensor parallelism; Huang et al. 2019).
+    """Communication between the processes of an MLX group.
 
-    Communication is part of MLX's lazy graph. All processes have to evaluate the same operations
-    in the same order, or they wait for each other forever.
+    Layers use it for tensor parallelism (Shoeybi et al. 2019) and pipeline parallelism (Huang et
+    al. 2019). Communication is part of MLX's lazy graph. All processes must evaluate the same
+    operations in the same order, or they wait for each other forever.
 
     Attributes:
         rank: the number of this process, from 0 on.
@@ -64,34 +73,35 @@ class RankCommunicator(Communicator):
         self.size = group.size()
 
     def all_reduce(self, part: Shaped[mx.array, "*shape"]) -> Shaped[mx.array, "*shape"]:
-        """Sum an array over all processes."""
+        """Return the sum of the arrays of all processes."""
         return mx.distributed.all_sum(part, group=self._group)
 
     def all_gather(self, part: Shaped[mx.array, "*shape"]) -> Shaped[mx.array, "ranks *shape"]:
-        """Stack the arrays of all processes, which have one shape, by rank."""
+        """Return the arrays of all processes, which have one shape, stacked by rank."""
         return mx.distributed.all_gather(part[None], group=self._group)
 
     def all_gather_last(
         self, part: Shaped[mx.array, "*batch own"], total: int
     ) -> Shaped[mx.array, "*batch total"]:
-        """Join the arrays of all processes along the last axis, `total` numbers in all."""
+        """Return the arrays of all processes joined along the last axis, by rank."""
         missing = -(-total // self.size) - part.shape[-1]
         padded = mx.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, missing)]) if missing else part
         return mx.moveaxis(self.all_gather(padded), 0, -2).flatten(-2)[..., :total]
 
     def recv(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Receive the input of this process's first layer from the process before it."""
+        """Receive the input of the first layer of this process from the previous process."""
         if self.rank == 0:
             return h
-        # Nothing here depends on the received array: the all-reduce in h has to come first.
+        # On this rank no later operation reads h. The all-reduce of the embedding in h must still
+        # run, and before the receive, as on rank 0.
         mx.async_eval(h)
         return mx.distributed.recv_like(h, self.rank - 1, group=self._group)
 
     def send(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Send on the output of this process's last layer; return the last process's output.
+        """Send `h` to the next process; return the output of the last process.
 
-        The output is computed at once, because the next process waits for it even if this
-        process does not need it.
+        The graph is evaluated at once, because the next process waits for `h` even if this process
+        does not need the result.
         """
         if self.rank < self.size - 1:
             sent = mx.distributed.send(h, self.rank + 1, group=self._group)

@@ -1,4 +1,4 @@
-"""Decoder layers, the stack of them, and the backends that compute it."""
+"""Decoder layers, stacks of layers, and backends, which bring a stack of their own."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class DecoderLayer:
 
     Attributes:
         input_norm: the norm before attention.
-        attention: the first half.
+        attention: the attention half.
         post_attention_norm: the norm before the MLP.
-        mlp: the second half.
+        mlp: the feed-forward half.
     """
 
     input_norm: RMSNorm
@@ -37,14 +37,14 @@ class DecoderLayer:
     def __call__(
         self, x: Float[mx.array, "B L E"], batch: Batch, cache: LayerCache
     ) -> Float[mx.array, "B L E"]:
-        """Compute L new tokens of each row, whose keys and values go into the cache."""
+        """Compute L new tokens of each row, and append their keys and values to the cache."""
         h = self.attention(self.input_norm(x), batch, cache, residual=x)
         return self.mlp(self.post_attention_norm(h), residual=h, phase=batch.phase)
 
 
 @runtime_checkable
 class Stack(Protocol):
-    """Decoder layers one after the other."""
+    """The type of `LayerStack` and of the stacks of backends."""
 
     def __call__(
         self, x: Float[mx.array, "B L E"], batch: Batch, caches: Sequence[LayerCache]
@@ -55,7 +55,7 @@ class Stack(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LayerStack:
-    """The loop over decoder layers. Every other stack gives the same numbers.
+    """The loop over decoder layers. The stack of a backend must give the same results.
 
     Attributes:
         layers: the layers, in the order of computation.
@@ -71,10 +71,11 @@ class LayerStack:
         Args:
             x: the embedded tokens.
             batch: the layout of the pass.
-            caches: one cache a layer, to which the new tokens are appended.
+            caches: one cache per layer. Each layer appends the new tokens to its cache.
 
         Raises:
-            ValueError: if there is not one cache a layer, or a token lies beyond the context.
+            ValueError: if the number of caches is not the number of layers, or a position lies
+                beyond the context of the model.
         """
         check_caches(self.layers, caches)
         for layer, cache in zip(self.layers, caches, strict=True):
@@ -83,25 +84,26 @@ class LayerStack:
 
 
 def check_caches(layers: Sequence[DecoderLayer], caches: Sequence[LayerCache]) -> None:
-    """Raise ValueError unless there is one cache a layer."""
+    """Raise ValueError unless there is one cache per layer."""
     if len(caches) != len(layers):
         raise ValueError(f"caches: expected {len(layers)}, one a layer, got {len(caches)}")
 
 
 def keep_as_loaded(weights: MutableMapping[str, Weight]) -> None:
-    """Leave weights as they are."""
+    """Leave weights unchanged: the default of `Backend.prepare`."""
 
 
 @dataclass(frozen=True)
 class Backend(OpSet):
-    """An OpSet with a stack of its own and a layout of weights that it prefers.
+    """An OpSet with its own stack of layers and its own layout of weights.
 
     Attributes:
-        stack: makes a faster stack of the layers, or None for `LayerStack`. It stands for all ops
-            that it computes: replace one of them, and `LayerStack` runs.
-        prepare: changes weights, by name, before layers are made of them. It replaces one weight
-            before it reads the next, so that loading needs no second copy of the checkpoint.
-            Prepared weights have the same numbers and can be read by every OpSet.
+        stack: makes a faster stack of given layers; None for `LayerStack`. The fusion names all ops
+            that the stack computes. If one of these ops is replaced, `LayerStack` runs.
+        prepare: changes the layout of weights in a dict, before layers are made of them. The
+            function replaces one weight before it reads the next, so that loading needs no second
+            copy of the checkpoint. Every OpSet can read prepared weights, and finds the same
+            numbers.
     """
 
     stack: Fusion[Callable[[Sequence[DecoderLayer]], Stack]] | None = None
@@ -109,14 +111,14 @@ class Backend(OpSet):
 
 
 def make_stack(layers: Sequence[DecoderLayer], ops: OpSet) -> Stack:
-    """Make the stack of a backend, or a `LayerStack` where `ops` has none."""
+    """Make the stack of the backend `ops`, or a `LayerStack` if `ops` has no stack."""
     if isinstance(ops, Backend) and ops.stack is not None:
         return ops.stack.function(layers)
     return LayerStack(layers)
 
 
 def weights_of(layer: object) -> list[Weight]:
-    """List the weights of a layer, or of several, in the order of the fields."""
+    """List the weights of a layer, or of a sequence of layers, in the order of the fields."""
     if isinstance(layer, mx.array | QuantizedTensor):
         return [layer]
     if isinstance(layer, list | tuple):

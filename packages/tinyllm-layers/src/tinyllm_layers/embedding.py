@@ -1,4 +1,4 @@
-"""The table of token vectors, also the head of a model that ties the two."""
+"""The embedding of tokens, which is also the output head of a model with tied embeddings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tinyllm_layers.communicator import SINGLE, Communicator
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """One vector of `embedding_dim` numbers for each of `vocab_size` tokens.
+    """A table with one vector of `embedding_dim` numbers for each of `vocab_size` tokens.
 
-    Several processes may share the table: each holds the rows of some tokens.
+    Several processes may share the table. Each then holds the rows of some tokens.
 
     Attributes:
         vocab_size: V.
         embedding_dim: E.
-        weight: the rows held, `V E` or `len(held) E`.
-        held: the tokens whose rows this process holds; None for all.
+        weight: the rows of this process, `V E` or `len(held) E`.
+        held: the ids of the tokens whose rows this process holds; None for all tokens.
         communicator: the processes that share the table.
         ops: the implementation of the maths.
 
     Raises:
-        ValueError: if the weight has another shape.
+        ValueError: if the weight does not have the shape above.
     """
 
     vocab_size: int
@@ -44,7 +44,7 @@ class Embedding:
         require_shape("weight", self.weight, (rows, self.embedding_dim))
 
     def __call__(self, ids: Integer[mx.array, "*batch"]) -> Float[mx.array, "*batch E"]:
-        """Look up the vectors of tokens."""
+        """Look up the vectors of tokens. Processes that share the table all-reduce the vectors."""
         if self.held is None:
             return self.ops.embedding(ids, self.weight)
         own = (ids >= self.held.start) & (ids < self.held.stop)
@@ -52,5 +52,8 @@ class Embedding:
         return self.communicator.all_reduce(mx.where(own[..., None], rows, 0).astype(rows.dtype))
 
     def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch held"]:
-        """Score each held token by the product of its vector with h: the head of a tied model."""
+        """Return the logits of the tokens in `held`: h times the transposed table.
+
+        This is the output head of a model with tied embeddings.
+        """
         return self.ops.linear(h, self.weight)

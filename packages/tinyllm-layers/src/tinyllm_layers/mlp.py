@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer."""
+"""The feed-forward half of a decoder layer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class MLP:
 
     Attributes:
         dim: E.
-        hidden_dim: F, the number of hidden columns in this process.
-        w_gate: `F E`.
-        w_up: `F E`.
-        w_down: `E F`.
-        communicator: the processes that share the layer by columns of F.
+        hidden_dim: F, the number of hidden features in this process.
+        w_gate: the gate projection, `F E`.
+        w_up: the up projection, `F E`.
+        w_down: the down projection, `E F`.
+        communicator: the processes that share the layer. Each computes some hidden features.
         ops: the implementation of the maths.
 
     Raises:
-        ValueError: if a weight has another shape.
+        ValueError: if a weight does not have the shape above.
     """
 
     dim: int

@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer as a mixture of experts."""
+"""The feed-forward half of a decoder layer as a mixture of experts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tinyllm_layers.communicator import SINGLE, Communicator
 class MoE:
     """Mixture of experts (Shazeer et al. 2017): the sum of p_k mlp_k(x) over the best K of X.
 
-    Each expert is a SwiGLU MLP. Several processes may share the layer: each holds some experts
-    and computes their terms of the sum (Lepikhin et al. 2020, expert parallelism).
+    Each expert is a SwiGLU MLP. Several processes may share the layer. Each then holds some of the
+    experts and computes the terms of these experts (Lepikhin et al. 2020, expert parallelism).
 
     Attributes:
         dim: E.
-        hidden_dim: F, the hidden width of one expert.
-        num_experts: X.
+        hidden_dim: F, the number of hidden features of one expert.
+        num_experts: X, the number of experts in all processes.
         num_experts_per_tok: K.
-        w_router: the router, with a row for each of all experts, `X E`.
-        w_gate: the gate projections of the held experts, `X F E`.
-        w_up: like w_gate.
-        w_down: `X E F`.
-        norm_topk_prob: True to divide the weights of the chosen experts by their sum.
-        held: the experts that this process holds; None for all.
+        w_router: the router, `X E`, with the rows of all X experts on every process.
+        w_gate: the gate projections of the experts in `held`, `len(held) F E`.
+        w_up: the up projections, `len(held) F E`.
+        w_down: the down projections, `len(held) E F`.
+        norm_topk_prob: True to divide the routing weights of the K experts by their sum.
+        held: the numbers of the experts that this process holds; None for all X experts.
         communicator: the processes that share the layer.
         ops: the implementation of the maths.
 
     Raises:
-        ValueError: if K is not in 1..X, or a weight has another shape.
+        ValueError: if K is not in 1..X, or a weight does not have the shape above.
     """
 
     dim: int
@@ -96,9 +96,9 @@ class MoE:
             phase: as in `tinyllm_ops.linear`.
 
         Returns:
-            The routing weights, largest first, and the experts. The router scores all X experts in
-            float32, and softmax turns scores into weights. Of equal weights the expert with the
-            lower number comes first.
+            The routing weights, largest first, and the numbers of the experts. The router scores
+            all X experts in float32, and softmax turns scores into routing weights. If routing
+            weights are equal, the expert with the lower number comes first.
         """
         w = self.w_router
         wide = w if isinstance(w, QuantizedTensor) else w.astype(mx.float32)
@@ -113,31 +113,41 @@ class MoE:
     def _experts(
         self, rows: Float[mx.array, "N E"], chosen: Integer[mx.array, "NK"], phase: Phase
     ) -> Float[mx.array, "NK E"]:
-        """Compute the output of the expert of each choice; zeros for experts that are not held."""
+        """Compute the expert outputs of all N*K pairs of a token and one of its K experts.
+
+        Args:
+            rows: the tokens.
+            chosen: the expert of each pair, token by token.
+            phase: as in `tinyllm_ops.linear`.
+
+        Returns:
+            One row for each pair; zeros for experts of other processes.
+        """
         k = self.num_experts_per_tok
         if self.held is None:
-            order = mx.argsort(chosen)  # rows of one expert side by side: read its matrices once
+            order = mx.argsort(chosen)  # sort by expert, to read the matrices of each expert once
             return self._mlp(rows[order // k], chosen[order], phase)[mx.argsort(order)]
         number = chosen.astype(mx.int32) - self.held.start
         own = (number >= 0) & (number < len(self.held))
         if phase == "decode" and chosen.size:
-            # Nothing waits for the router: choices of other processes become rows of zeros, for an
-            # expert that is read anyway.
+            # Do not wait for the values of the router. Pairs of other processes become rows of
+            # zeros, multiplied by the matrices of an expert that is read anyway.
             number = mx.where(own, number, mx.where(own, number, 0).max())
             order = mx.argsort(number)
             inputs = mx.where(own[order, None], rows[order // k], 0)
             return self._mlp(inputs, number[order], phase)[mx.argsort(order)]
-        # A prompt has too many rows to compute the rows of other processes: wait for the router.
+        # A prompt has too many pairs to compute rows of zeros for other processes: wait for the
+        # values of the router, and compute the pairs of this process alone.
         order = mx.argsort(number)
         first, stop = int((number < 0).sum()), int((number < len(self.held)).sum())
-        here = order[first:stop]
-        out = self._mlp(rows[here // k], number[here], phase)
+        local = order[first:stop]
+        out = self._mlp(rows[local // k], number[local], phase)
         return mx.pad(out, [(first, chosen.size - stop), (0, 0)])[mx.argsort(order)]
 
     def _mlp(
         self, x: Float[mx.array, "R E"], experts: Integer[mx.array, "R"], phase: Phase
     ) -> Float[mx.array, "R E"]:
-        """Apply a SwiGLU MLP with the matrices of each row's expert; `experts` must ascend."""
+        """Apply to each row the SwiGLU MLP of its expert. `experts` must ascend."""
         ops = self.ops
         gate = ops.expert_linear(x, self.w_gate, experts, phase=phase)
         up = ops.expert_linear(x, self.w_up, experts, phase=phase)

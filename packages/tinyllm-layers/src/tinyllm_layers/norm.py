@@ -17,7 +17,7 @@ class RMSNorm:
     Attributes:
         dim: D.
         weight: one factor for each feature, `D`.
-        eps: the number that is added inside the root.
+        eps: the number that is added to the mean, against division by zero.
         ops: the implementation of the maths.
 
     Raises:

@@ -16,9 +16,9 @@ class RoPE:
     """Rotary position embedding for heads of `dims` features and texts of up to `seq_len` tokens.
 
     Attributes:
-        dims: D, even.
-        seq_len: the longest text, in tokens.
-        base: the base of the frequencies; wavelengths go from 2 pi to 2 pi base.
+        dims: D, an even number.
+        seq_len: the number of tokens of the longest text.
+        base: the base of the frequencies. Wavelengths go from 2 pi to 2 pi base tokens.
         traditional: True to pair features (0, 1), (2, 3), ... instead of i with i + D/2.
         scaling: the settings of YaRN, for texts longer than in training; None for no scaling.
         ops: the implementation of the maths.
@@ -50,15 +50,15 @@ class RoPE:
         """Rotate queries or keys.
 
         Args:
-            x: the heads, tokens before heads.
-            offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice a row,
+            x: queries or keys, with the axis of tokens before the axis of heads.
+            offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice per row,
                 an integer array `L` or `B L`, or None for 0 to L - 1. Arrays are not compared with
                 `seq_len`, because reading them would force the graph to be computed.
             offsets: instead of `offset`, the position of the first token of each row.
 
         Raises:
             ValueError: if a slice does not cover L positions or ends beyond `seq_len`, if `offsets`
-                does not hold one offset a row, or if both arguments are given.
+                does not hold one number per row, or if both arguments are given.
         """
         if x.shape[-1] != self.dims:
             raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")
@@ -79,10 +79,11 @@ class RoPE:
         return self.ops.rope(x, positions, self.base, self.traditional, self.scaling)
 
     def check(self, positions: Positions, length: int) -> None:
-        """Refuse slices that do not cover `length` positions of a text.
+        """Refuse slices that do not cover `length` positions below `seq_len`.
 
         Raises:
-            ValueError: naming the expected positions.
+            ValueError: if a slice has another length or ends beyond `seq_len`. Arrays are not
+                checked.
         """
         check_positions(positions)
         if isinstance(positions, mx.array):

@@ -1,4 +1,4 @@
-"""Multi-head attention as in the paper: a key for each query head, no cache, no positions."""
+"""Multi-head attention as in the paper: one key head per query head, no cache, no positions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from tinyllm_ops.checks import require_shape
 
 @dataclass(frozen=True, eq=False)
 class SimpleMultiHeadAttention:
-    """Project, split into heads, attend, join, project (Vaswani et al. 2017).
+    """Multi-head attention (Vaswani et al. 2017).
+
+    The layer projects its inputs, splits them into H heads of D = E/H features, computes attention
+    in each head, joins the heads, and projects the result.
 
     Attributes:
         hidden_size: E.
         num_heads: H, a divisor of E.
-        wq: `(H*D) E`.
-        wk: `(H*D) E`.
-        wv: `(H*D) E`.
-        wo: `E (H*D)`.
+        wq: the projection to queries, `(H*D) E`.
+        wk: the projection to keys, `(H*D) E`.
+        wv: the projection to values, `(H*D) E`.
+        wo: the output projection, `E (H*D)`.
         ops: the implementation of the maths.
 
     Raises:
@@ -58,8 +61,9 @@ class SimpleMultiHeadAttention:
         Args:
             query: the L tokens that attend.
             key: the S tokens that are attended to.
-            value: the S tokens that are averaged, usually the same tokens as `key`.
-            mask: "causal", an array added to the scores, or a boolean array, True where visible.
+            value: the S tokens whose projections are averaged, usually the same tokens as `key`.
+            mask: "causal", an array that is added to the scores, or a boolean array that is True
+                where a key is visible; None for no mask. Arrays are broadcast to `B H L S`.
         """
         out = self.ops.attention(
             self._heads(query, self.wq),
@@ -71,6 +75,6 @@ class SimpleMultiHeadAttention:
         return self.ops.linear(joined, self.wo)
 
     def _heads(self, x: mx.array, w: Weight) -> Float[mx.array, "B H L D"]:
-        """Project and move the heads before the tokens."""
+        """Project x with w, split it into heads, and move the heads before the tokens."""
         projected = mx.unflatten(self.ops.linear(x, w), -1, (self.num_heads, -1))  # B L H D
         return projected.swapaxes(1, 2)

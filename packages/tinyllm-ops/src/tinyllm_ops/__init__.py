@@ -1,7 +1,7 @@
 """The functions that a Qwen model computes, on `mx.array`, written to be read.
 
-`REFERENCE` is the maths in array operations. `MLX` is the same contract through MLX's fast
-operations.
+Two OpSets implement the same contract. `REFERENCE` spells out the maths in array operations, and
+`MLX` calls MLX's fast operations.
 """
 
 from tinyllm_ops.checks import Weight

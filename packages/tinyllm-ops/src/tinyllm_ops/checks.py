@@ -1,7 +1,8 @@
 """Checks of arguments, shared by all implementations of an op.
 
-An `OpSet` is free in how it computes, not in what it accepts: the reference and the fast
-implementations call the same checks, so that a mistake gives the same message everywhere.
+An `OpSet` may compute an op in any way, but all OpSets accept the same arguments. The reference
+and the fast implementations call these checks, so that a mistake gives one message everywhere.
+Every check raises ValueError and names the argument.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.quantization.tensor import QuantizedTensor, check_format
 
 Weight = mx.array | QuantizedTensor
+"""The weight of a projection, or stored keys or values: dense, or packed in a few bits."""
 
 
 def require_floating(name: str, x: mx.array) -> None:
@@ -35,13 +37,13 @@ def require_dtype(name: str, x: mx.array, expected: mx.Dtype) -> None:
 
 
 def require_rank(name: str, x: Weight, axes: str) -> None:
-    """Raise ValueError unless `x` has exactly the axes named, such as "O I"."""
+    """Raise ValueError unless `x` has one axis for each letter of `axes`, such as "O I"."""
     if len(x.shape) != len(axes.split()):
         raise ValueError(f"{name}: expected axes {axes}, got shape {tuple(x.shape)}")
 
 
 def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
-    """Require a floating w, a last axis of whole groups, and a format that MLX defines."""
+    """Require a floating w `*lead I`, I a multiple of group_size, and a format of MLX."""
     require_floating("w", w)
     check_format(group_size, bits, mode)
     if w.ndim == 0 or w.shape[-1] % group_size:
@@ -95,7 +97,7 @@ def check_embedding(ids: mx.array, w: Weight) -> None:
 
 
 def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
-    """Require x `*batch D`, weight `D` of the same dtype, and an eps that is not negative."""
+    """Require x `*batch D`, weight `D` with the dtype of x, and an eps that is not negative."""
     require_floating("x", x)
     if x.ndim == 0:
         raise ValueError("x: expected shape (..., D), got ()")
@@ -106,14 +108,14 @@ def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
 
 
 def check_softmax(x: mx.array, axis: int) -> None:
-    """Require a floating x that has the axis."""
+    """Require a floating x and an axis that x has."""
     require_floating("x", x)
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis: expected one of the {x.ndim} axes of x, got {axis}")
 
 
 def check_scores(x: mx.array) -> None:
-    """Require floating rows `*batch V` with V above 0."""
+    """Require floating scores `*batch V` with V above 0."""
     require_floating("x", x)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x: expected rows of at least one score, got shape {tuple(x.shape)}")
@@ -189,9 +191,9 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
 def check_paged_attention(
     q: mx.array, k: Weight, v: Weight, pages: PageTable, window: int | None
 ) -> None:
-    """Require q `T H D`, and k and v `P Hkv page D` with the pages of the table.
+    """Require q `T H D`, k and v `P Hkv page D`, and a window of at least one key or None.
 
-    H must be a multiple of Hkv.
+    T, P and `page` must be the numbers of the page table. H must be a multiple of Hkv.
     """
     require_floating("q", q)
     require_rank("q", q, "T H D")
@@ -212,7 +214,10 @@ def check_paged_attention(
 
 
 def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
-    """Require pages `P Hkv page D` of the table, and rows `T Hkv D` in the same format."""
+    """Require stored pages `P Hkv page D`, and rows `T Hkv D` in the format of the pages.
+
+    P, `page` and T must be the numbers of the page table.
+    """
     _require_pages("stored", stored, pages)
     require_shape("rows", rows, (pages.count, stored.shape[1], stored.shape[3]))
     if isinstance(stored, mx.array) or isinstance(rows, mx.array):
@@ -229,7 +234,7 @@ def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
 
 
 def _require_pages(name: str, stored: Weight, pages: PageTable) -> None:
-    """Raise ValueError unless there are exactly the pages that a table was made for."""
+    """Raise ValueError unless `stored` has the number and size of pages of the table."""
     require_rank(name, stored, "P Hkv page D")
     if (stored.shape[0], stored.shape[2]) != (pages.num_pages, pages.page_size):
         raise ValueError(
@@ -265,18 +270,18 @@ def check_new_tokens(
     stored: tuple[int, ...] | None = None,
     dtype: mx.Dtype | None = None,
 ) -> None:
-    """Refuse queries, keys and values that do not fit together or follow the stored ones.
+    """Refuse new tokens that do not fit the batch or the stored keys and values.
 
     Args:
-        q: queries.
-        k: keys.
-        v: values.
-        tokens: rows and tokens a row of the pass.
-        stored: the shape `B Hkv any D` of earlier keys, if there are any.
-        dtype: of earlier keys.
+        q: queries, `B H L D`.
+        k: keys, `B Hkv L D`.
+        v: values, `B Hkv L D`.
+        tokens: B and L, as the batch states them.
+        stored: shape of the stored keys, `B Hkv any D`; None if there are none.
+        dtype: dtype of the stored keys; None if there are none.
 
     Raises:
-        ValueError: naming the array.
+        ValueError: if a shape or dtype does not fit. The message names the array.
     """
     require_rank("q", q, "B H L D")
     check_attention(q, k, v, None)
@@ -293,10 +298,18 @@ def check_new_tokens(
 def check_appended(
     k: mx.array, v: mx.array, stored: tuple[int, ...] | None, dtype: mx.Dtype | None
 ) -> None:
-    """Refuse keys and values that differ in shape or dtype from each other or from stored ones.
+    """Refuse new keys and values that do not match each other or the stored keys.
+
+    A slice update would broadcast and cast mismatched arrays in silence.
+
+    Args:
+        k: new keys, `B Hkv L D`.
+        v: new values, `B Hkv L D`.
+        stored: shape of the stored keys, `B Hkv any D`; None if there are none.
+        dtype: dtype of the stored keys; None if there are none.
 
     Raises:
-        ValueError: naming the array. A slice update would broadcast and cast them in silence.
+        ValueError: if a shape or dtype differs. The message names the array.
     """
     require_rank("k", k, "B Hkv L D")
     if stored is not None:

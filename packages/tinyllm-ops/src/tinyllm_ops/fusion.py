@@ -1,4 +1,4 @@
-"""Fusions: one function in place of several ops, as long as these ops are the original ones."""
+"""Fusions: one function that computes several ops, dropped once one of the ops is replaced."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Generic, TypeVar
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# Frames from `warnings.warn` up: bind_fusions, __post_init__, __init__, dataclasses.replace (two
-# frames from Python 3.13 on), its caller.
+# Stack frames from `warnings.warn` up: bind_fusions, __post_init__, __init__, dataclasses.replace
+# (two frames from Python 3.13 on), the caller of `replace`.
 _CALLER_OF_REPLACE = 5 if sys.version_info < (3, 13) else 6
 
 
 @dataclass(frozen=True, eq=False)
 class Fusion(Generic[F]):
-    """A function that computes what several ops of an `OpSet` compute one after the other.
+    """A function that computes several ops of an `OpSet` in one call.
 
-    An OpSet binds its fusions to its ops when it is made. `dataclasses.replace(ops, rope=mine)`
-    makes an OpSet with another `rope`. Each fusion that stands for `rope` is dropped there, so that
-    the replaced op runs.
+    The constructor of an OpSet binds its fusions to its ops. `dataclasses.replace(ops, rope=mine)`
+    makes an OpSet with another `rope`. The new OpSet drops each fusion that stands for `rope`, so
+    that the replaced op runs.
 
     Attributes:
         function: the fused function.
-        of: names of the ops that the function stands for. A fusion may be among them.
-        bound: the functions of these ops; None until an OpSet has bound the fusion.
+        of: names of the ops that the function stands for. An op may itself be a fusion.
+        bound: the functions of the ops in `of`; None until an OpSet has bound the fusion.
     """
 
     function: F
@@ -37,8 +37,8 @@ class Fusion(Generic[F]):
 def bind_fusions(opset: object, name: str) -> None:
     """Bind new fusions among the fields of a frozen `opset`, and drop fusions of replaced ops.
 
-    A dropped fusion becomes None. One warning names all ops that were replaced and all fusions
-    that were dropped because of them.
+    The field of a dropped fusion becomes None. One warning names all replaced ops and all dropped
+    fusions.
 
     Args:
         opset: a frozen dataclass whose fields are ops and fusions.
@@ -68,7 +68,7 @@ def bind_fusions(opset: object, name: str) -> None:
 
     replaced = {op for fusion in fusions.values() for op in changed(fusion)}
     dropped: list[str] = []
-    # A fusion may stand for another one, and is dropped with it.
+    # A fusion may stand for another fusion. Dropping the inner fusion makes the outer one stale.
     while stale := [field for field in fusions if field not in dropped and changed(fusions[field])]:
         for field in stale:
             object.__setattr__(opset, field, None)

@@ -1,6 +1,6 @@
 """The OpSet of MLX's own fast operations: the baseline, and the implementation for CUDA.
 
-The code here keeps the contract where MLX's operations do not. A row that is masked everywhere
+The functions correct MLX's operations where they break the contract of `OpSet`. A fully masked row
 gives zeros, an empty input gives an empty output, and quantized products accumulate in float32 on
 the CPU.
 """
@@ -35,8 +35,8 @@ from tinyllm_ops.reference.rope import position_array, row_starts, slice_start
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
-# From this number of rows on, MLX's GPU kernels gain from sorted experts (as mlx-lm has it). They
-# rely on the order without a check, so `expert_linear` sorts the rows itself.
+# From this number of rows on, MLX's GPU kernels are faster on rows sorted by expert (the threshold
+# of mlx-lm). The kernels do not check the order, so `expert_linear` sorts the rows itself.
 _MANY_ROWS = 64
 
 
@@ -48,7 +48,7 @@ def linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """x w^T + bias + residual; a quantized w stays packed."""
+    """x w^T + bias + residual. A quantized w stays packed."""
     check_linear(x, w, bias, residual)
     if not isinstance(w, QuantizedTensor):
         y = x @ w.T
@@ -98,7 +98,7 @@ def expert_linear(
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids]; only the requested rows are dequantized."""
+    """w[ids]. Only the requested rows are dequantized."""
     check_embedding(ids, w)
     if not isinstance(w, QuantizedTensor):
         return w[ids]
@@ -120,7 +120,7 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
 
 
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
-    """`mx.softmax`, and zeros where a row is -inf throughout."""
+    """`mx.softmax`, but a row of -inf alone gives zeros."""
     check_softmax(x, axis)
     if x.size == 0:
         return x
@@ -173,7 +173,7 @@ def rope(
     position_ids = position_array(positions, batch, length)
     if x.size == 0:
         return x
-    if isinstance(positions, mx.array):  # any position for any token: each token is a row
+    if isinstance(positions, mx.array):  # arbitrary positions: pass each token as its own row
         position_ids = mx.broadcast_to(position_ids, (batch, length))
         rows = x.reshape(batch * length, heads, 1, dim)
         return rotate(rows, position_ids.reshape(-1)).reshape(x.shape)
@@ -191,7 +191,7 @@ def attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """`mx.fast.scaled_dot_product_attention`, or two quantized products over packed k and v."""
+    """`mx.fast.scaled_dot_product_attention`, or two quantized products if k or v is packed."""
     check_attention(q, k, v, mask)
     *batch, heads, length, dim = q.shape
     keys = k.shape[-2]
@@ -200,17 +200,18 @@ def attention(
         return mx.zeros(q.shape, q.dtype)
     dense = isinstance(k, mx.array) and isinstance(v, mx.array)
     if isinstance(mask, str) and (length > keys or not dense):
-        mask = causal_mask(length, keys)  # MLX's own supports no unseen rows and no packed keys
+        # MLX's own "causal" supports neither queries that see no key nor packed keys.
+        mask = causal_mask(length, keys)
     if isinstance(mask, mx.array):
         mask = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
     if isinstance(k, mx.array) and isinstance(v, mx.array):
         return _fast_attention(q, k, v, scale, mask)
 
     wide = q.reshape(*batch, k.shape[-3], -1, length, dim).astype(mx.float32) * scale
-    scores = _product(wide, k, transpose=True)
+    scores = _grouped_matmul(wide, k, transpose=True)
     if isinstance(mask, mx.array):
         scores = scores + mask.reshape(scores.shape)
-    return _product(softmax(scores), v, transpose=False).reshape(q.shape).astype(q.dtype)
+    return _grouped_matmul(softmax(scores), v, transpose=False).reshape(q.shape).astype(q.dtype)
 
 
 def paged_attention(
@@ -231,7 +232,7 @@ def paged_attention(
 def quantize(
     w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
 ) -> QuantizedTensor:
-    """`mx.quantize`, of a float32 copy in the modes whose scales do not take the dtype of w."""
+    """`mx.quantize` of w; in the float modes, whose scales are bytes, of a float32 copy."""
     check_quantize(w, group_size, bits, mode)
     if w.size == 0:
         return reference_quantize(w, group_size, bits, mode)
@@ -245,13 +246,20 @@ def quantize(
 def _fast_attention(
     q: mx.array, k: mx.array, v: mx.array, scale: float, mask: mx.array | str | None
 ) -> mx.array:
-    """`mx.fast.scaled_dot_product_attention`, which needs one batch axis and a visible key.
+    """`mx.fast.scaled_dot_product_attention`, with zeros for queries that see no key.
 
-    On the CPU it runs in float32, because MLX rounds the scores to the dtype of q there, and the
-    largest float16 is 65,504. MLX's Metal and CUDA kernels keep the scores in float32.
+    On the CPU the inputs are cast to float32, because MLX's CPU code rounds the scores to the dtype
+    of q, and the largest float16 is 65,504. MLX's Metal and CUDA kernels keep float32 scores.
+
+    Args:
+        q: queries, `*batch H L D`.
+        k: keys, `*batch Hkv S D`.
+        v: values, `*batch Hkv S D`.
+        scale: factor of the scores.
+        mask: additive, `*batch H L S`, or "causal" or None.
     """
     dtype = mx.float32 if _on_cpu() else q.dtype
-    flat = [x.reshape(-1, *x.shape[-3:]).astype(dtype) for x in (q, k, v)]
+    flat = [x.reshape(-1, *x.shape[-3:]).astype(dtype) for x in (q, k, v)]  # MLX: one batch axis
     if not isinstance(mask, mx.array):
         out = mx.fast.scaled_dot_product_attention(*flat, scale=scale, mask=mask)
         return out.reshape(q.shape).astype(q.dtype)
@@ -263,8 +271,12 @@ def _fast_attention(
     return mx.where(unseen, 0, out.reshape(q.shape)).astype(q.dtype)
 
 
-def _product(x: mx.array, w: Weight, *, transpose: bool) -> mx.array:
-    """Multiply x `*batch Hkv G L D` by w `*batch Hkv S D`, which the G heads of a group share."""
+def _grouped_matmul(x: mx.array, w: Weight, *, transpose: bool) -> mx.array:
+    """Multiply x `*batch Hkv G L I` by w `*batch Hkv S D`: one matrix for each group of G heads.
+
+    With `transpose`, I is D and the result is `*batch Hkv G L S`. Otherwise I is S and the result
+    is `*batch Hkv G L D`.
+    """
     if isinstance(w, QuantizedTensor):
         return _quantized_matmul(x, w.map(lambda part: part[..., None, :, :]), transpose=transpose)
     shared = w.astype(x.dtype)[..., None, :, :]
@@ -274,8 +286,8 @@ def _product(x: mx.array, w: Weight, *, transpose: bool) -> mx.array:
 def _quantized_matmul(x: mx.array, w: QuantizedTensor, *, transpose: bool) -> mx.array:
     """`mx.quantized_matmul`, in float32 on the CPU.
 
-    On the CPU, MLX 0.32 sums in the dtype of x. In bfloat16 that costs 4 to 6 percent of error,
-    and a factor of seven in time.
+    On the CPU, MLX 0.32 sums in the dtype of x. A sum in bfloat16 has an error of 4 to 6 percent,
+    and takes seven times as long.
     """
     wide = x.astype(mx.float32) if _on_cpu() else x
     y = mx.quantized_matmul(

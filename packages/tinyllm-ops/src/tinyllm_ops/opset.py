@@ -20,6 +20,7 @@ Positions = slice | Sequence[slice] | mx.array
 """Positions of L tokens: `slice(5, 10)` for all rows, one slice a row, or integers `L` or `B L`."""
 
 Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None
+"""Mask of attention: added to the scores, True where a key is visible, "causal", or None."""
 
 
 @runtime_checkable
@@ -113,7 +114,7 @@ class Rope(Protocol):
 
 @runtime_checkable
 class NormRope(Protocol):
-    """The type of a fused `norm_rope`."""
+    """The type of the function of `OpSet.norm_rope`."""
 
     def __call__(
         self,
@@ -212,14 +213,14 @@ class LogProbability(Protocol):
 class OpSet:
     """One implementation of each op. Layers take an OpSet and know no backend.
 
-    Two OpSets give the same numbers up to the rounding of the dtype, and refuse the same arguments
-    with the same words (`tinyllm_ops.checks`). To try an op of your own, replace it:
+    Two OpSets give the same numbers up to the rounding of the dtype. They refuse the same arguments
+    with the same messages (`tinyllm_ops.checks`). To try an op of your own, replace the field:
 
         ops = dataclasses.replace(REFERENCE, rope=my_rope)
 
-    The replaced op runs wherever a layer calls that op: fusions that stand for it are dropped, with
-    a warning that names them. Ops do not call each other through the OpSet. A new `attention` is
-    not used by `paged_attention`, nor a new `softmax` by `attention`.
+    `my_rope` then runs wherever a layer calls `rope`. Fusions that stand for `rope` are dropped,
+    with a warning that names them. Ops do not call each other through the OpSet: `paged_attention`
+    does not call a replaced `attention`, nor does `attention` call a replaced `softmax`.
 
     Attributes:
         name: name of the implementation, such as "reference".

@@ -19,29 +19,29 @@ NO_SLOT = -1
 class PageTable:
     """T tokens of R sequences: the keys that each token reads and the slot that it writes.
 
-    The names are taken from vLLM's attention metadata. Sequence r has the queries
-    `cu_seqlens_q[r]` to `cu_seqlens_q[r + 1]` of the T tokens. They are the last ones of its
-    `seq_lens[r]` tokens, whose keys lie in the pages `block_tables[r]`. All keys of a pass are
-    written before any key is read. Tokens of one text may therefore also be listed as sequences of
-    one query each that share their pages.
+    The names are taken from vLLM's attention metadata. Tokens `cu_seqlens_q[r]` to
+    `cu_seqlens_q[r + 1]` of the T tokens are the queries of sequence r. They are the last of the
+    `seq_lens[r]` tokens of the sequence, whose keys lie in the pages `block_tables[r]`. All keys of
+    a pass are written before any key is read. Consecutive tokens of one text may therefore also be
+    listed as sequences of one query each, with the same pages.
 
     The constructor checks all numbers on the host and stores them as tuples. Ops rely on that
-    check and do not repeat it, so a table never makes an op read or write outside of the pages.
+    check and do not repeat it: a valid table cannot make an op read or write outside of the pages.
 
     Attributes:
         block_tables: pages of each sequence, in the order of its tokens. Pages beyond `seq_lens`
             are allocated but not read.
-        cu_seqlens_q: first query of each sequence, and the end of the last sequence's queries.
-            Tokens before the first and after the last belong to no sequence.
-        seq_lens: number of keys of each sequence, this pass included.
+        cu_seqlens_q: index of the first query of each sequence, and then the end of the last
+            sequence: R + 1 ascending numbers. Tokens outside of this range belong to no sequence.
+        seq_lens: number of keys of each sequence, the keys of this pass included.
         slot_mapping: page * page_size + offset within the page for the key and value of each
             token, or `NO_SLOT`.
         num_pages: number of pages of the cache.
         page_size: tokens per page.
 
     Raises:
-        ValueError: if a number lies outside of the pages, two tokens have one slot, a sequence has
-            more keys than its pages hold, or the lengths do not fit.
+        ValueError: if a page or slot does not exist, two tokens have one slot, a sequence has more
+            keys than its pages hold, or the lengths of the arguments do not fit.
     """
 
     block_tables: Sequence[Sequence[int]]
@@ -52,7 +52,7 @@ class PageTable:
     page_size: int
 
     def __post_init__(self) -> None:
-        """Copy the numbers, so that no caller changes them after the check, and check them."""
+        """Copy the numbers, so that no caller can change them later, and check the copies."""
         copies = {
             "block_tables": tuple(map(tuple, self.block_tables)),
             "cu_seqlens_q": tuple(self.cu_seqlens_q),
@@ -88,7 +88,7 @@ class PageTable:
                 raise ValueError(
                     f"cu_seqlens_q: expected 0 to {length} queries of sequence {row}, got {queries}"
                 )
-            used = pages[: self._blocks(length)]
+            used = pages[: self._page_count(length)]
             if len(used) * size < length:
                 raise ValueError(
                     f"block_tables: expected pages for {length} tokens in row {row}, "
@@ -120,14 +120,14 @@ class PageTable:
 
         Args:
             chunks: for each sequence its pages, `start` and `stop`. The pass computes tokens
-                `start` to `stop`; the keys of the tokens before `start` are in the pages already.
-                A sequence may be listed as several chunks, such as drafted tokens as one chunk
-                each.
+                `start` to `stop`. The keys of the tokens before `start` are already in the pages.
+                A sequence may be listed as several chunks: each draft token is one chunk, for
+                example.
             num_pages: number of pages of the cache.
             page_size: tokens per page.
 
         Raises:
-            ValueError: as the constructor.
+            ValueError: if a chunk does not fit into its pages, or as in the constructor.
         """
         for pages, start, stop in chunks:
             if not 0 <= start <= stop <= len(pages) * page_size:
@@ -155,7 +155,7 @@ class PageTable:
 
     @cached_property
     def positions(self) -> Sequence[int]:
-        """The position of each token in its text; 0 for tokens of no sequence."""
+        """The position of each token in its sequence; 0 for tokens of no sequence."""
         positions = [0] * self.count
         for row, length in enumerate(self.seq_lens):
             first, last = self.cu_seqlens_q[row], self.cu_seqlens_q[row + 1]
@@ -164,14 +164,14 @@ class PageTable:
 
     @cached_property
     def stored(self) -> Sequence[int]:
-        """The tokens that have a slot."""
+        """The indices of the tokens that have a slot."""
         return tuple(token for token, slot in enumerate(self.slot_mapping) if slot != NO_SLOT)
 
     @cached_property
     def arrays(self) -> PageArrays:
-        """The same numbers on the device, made at the first access."""
+        """The numbers of the table as arrays on the device, made at the first access."""
         used = [
-            pages[: self._blocks(length)]
+            pages[: self._page_count(length)]
             for pages, length in zip(self.block_tables, self.seq_lens, strict=True)
         ]
         width = max(map(len, used), default=0)
@@ -189,8 +189,8 @@ class PageTable:
             ),
         )
 
-    def _blocks(self, length: int) -> int:
-        """Return the number of pages that `length` tokens fill, the last one perhaps in part."""
+    def _page_count(self, length: int) -> int:
+        """Return the number of pages that `length` tokens need, a partly filled page included."""
         return -(-length // self.page_size)
 
 
@@ -198,7 +198,7 @@ class PageTable:
 class PageArrays:
     """The numbers of a `PageTable` as arrays.
 
-    Rows of `block_tables` end where the keys of their sequence end, and are padded with page 0.
+    A row of `block_tables` lists the pages that hold keys of its sequence, padded with page 0.
     """
 
     block_tables: Int32[mx.array, "R blocks"]

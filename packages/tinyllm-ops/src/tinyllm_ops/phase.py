@@ -1,4 +1,4 @@
-"""The two phases of generation. Kernels may sum in a different order in each phase."""
+"""The two phases of generation, for which kernels may sum in a different order."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import mlx.core as mx
 from jaxtyping import Shaped
 
 Phase = Literal["prefill", "decode"]
-"""The prefill phase reads a prompt, many tokens of a sequence at once. In the decode phase each row
-is the latest token of a sequence of its own."""
+"""The prefill phase reads many tokens of a prompt at once. In the decode phase each row is the
+latest token of a different sequence."""
 
 
 def phase_of(x: Shaped[mx.array, "..."], few: int) -> Phase:
     """Infer the phase from the shape of x, for callers that do not state it.
 
-    Rows of shape `... 1 I` are decode steps of independent sequences. Rows of shape `... L I` are a
-    prompt. A plain matrix `N I` counts as decode steps up to `few` rows.
+    Rows of shape `... 1 I` are decode steps of independent sequences. Rows of shape `... L I` are
+    tokens of a prompt. A matrix `N I` counts as decode steps if it has at most `few` rows.
 
     Args:
-        x: the input of a projection, at least one axis.
+        x: the input of a projection, with at least one axis.
         few: the largest number of rows of a matrix that counts as decode steps.
     """
     if x.ndim > 2:

@@ -1,4 +1,4 @@
-"""Rotary frequencies of the pairs of features, as trained or stretched to longer texts by YaRN."""
+"""Rotary frequencies of the pairs of features, as trained or extended to longer texts by YaRN."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Yarn:
-    """Settings of YaRN (Peng et al. 2023): Qwen's way from 32,768 to 131,072 tokens.
+    """Settings of YaRN (Peng et al. 2023), which extends Qwen from 32,768 to 131,072 tokens.
 
     Pairs that turn more than `beta_fast` times in the original context keep their frequency,
-    because they distinguish neighbors. Pairs that turn less than `beta_slow` times are slowed down
-    by `factor`, because they encode the place of a token in the text. Between them, the slowdown
-    rises linearly. Rotated vectors are lengthened by `magnitude`, since attention over more keys
-    needs sharper scores.
+    because they distinguish adjacent tokens. The frequency of pairs that turn less than `beta_slow`
+    times is divided by `factor`, because they encode the position in the whole text. Between the
+    two, the change rises linearly with the number of the pair: the ramp. Rotated vectors are
+    multiplied by `magnitude`, since attention over more keys needs sharper scores.
 
     Attributes:
         factor: new context length / original context length.
         original_max_position_embeddings: context length of the training, in tokens.
         beta_fast: turns above which a pair keeps its frequency.
-        beta_slow: turns below which a pair is slowed down by the whole factor.
-        attention_factor: the magnitude; None for the paper's 0.1 ln(factor) + 1.
-        truncate: True to round the ends of the ramp outwards to whole pairs, as the paper's code
-            does.
+        beta_slow: turns below which the frequency of a pair is divided by `factor`.
+        attention_factor: the magnitude; None for 0.1 ln(factor) + 1, as in the paper.
+        truncate: True to round the ends of the ramp outwards to whole pairs, as in the code of the
+            paper.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -58,16 +58,21 @@ class Yarn:
 
     @property
     def magnitude(self) -> float:
-        """The factor that rotated queries and keys are multiplied by."""
+        """The factor by which rotated queries and keys are multiplied."""
         if self.attention_factor is not None:
             return self.attention_factor
         return 0.1 * math.log(self.factor) + 1.0
 
     def slowed(self, dim: int, base: float) -> list[float]:
-        """Return the slowdown of each of the D/2 pairs, from 0 (none) to 1 (the whole factor)."""
+        """Return the ramp: for each of the D/2 pairs 0 (frequency kept) to 1 (divided by factor).
+
+        Args:
+            dim: D, the number of features of a head.
+            base: base of the frequencies, above 1.
+        """
 
         def pair_of(turns: float) -> float:
-            # The pair i with original / (2 pi base^(i / (D/2))) = turns.
+            # Solve original / (2 pi base^(i / (D/2))) = turns for the pair i.
             ratio = self.original_max_position_embeddings / (turns * 2 * math.pi)
             return dim * math.log(ratio) / (2 * math.log(base))
 
@@ -75,24 +80,24 @@ class Yarn:
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, dim - 1)
-        width = last - first if last != first else 0.001  # a step, where the ramp has no width
+        width = last - first if last != first else 0.001  # do not divide by an empty ramp
         return [min(max((i - first) / width, 0.0), 1.0) for i in range(dim // 2)]
 
 
 @functools.cache
 def rotary_frequencies(dim: int, base: float, scaling: Yarn | None) -> tuple[float, ...]:
-    """Return the radians per token of each of the D/2 pairs: base^(-i / (D/2)), slowed by YaRN.
+    """Return the radians per token of each of the D/2 pairs: base^(-i / (D/2)), scaled by YaRN.
 
     Raises:
         ValueError: if `scaling` is given with a base of 1 or less, for which YaRN has no ramp.
     """
     half = dim // 2
-    plain = [base ** (-i / half) for i in range(half)]
+    unscaled = [base ** (-i / half) for i in range(half)]
     if scaling is None:
-        return tuple(plain)
+        return tuple(unscaled)
     if not base > 1:
         raise ValueError(f"base: expected a number above 1 for YaRN, got {base}")
     return tuple(
-        frequency * (1 - share) + frequency / scaling.factor * share
-        for frequency, share in zip(plain, scaling.slowed(dim, base), strict=True)
+        frequency * (1 - ramp) + frequency / scaling.factor * ramp
+        for frequency, ramp in zip(unscaled, scaling.slowed(dim, base), strict=True)
     )

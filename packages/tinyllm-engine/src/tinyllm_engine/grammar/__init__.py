@@ -1,1 +1,1 @@
-"""Constrain the tokens of a request to a grammar."""
+"""Grammars, which constrain the tokens of a request."""

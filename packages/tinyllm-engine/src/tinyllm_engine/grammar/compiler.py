@@ -1,4 +1,4 @@
-"""Compilation of grammars into constraints on tokens."""
+"""The compiler that turns grammars into constraints on tokens."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 
 _WHITESPACE = r"( |\n {0,24})?"
-"""White space between the parts of JSON: a space, or a new line and its indentation. JSON itself
-allows any amount, and small models do not stop writing it."""
+"""White space between the tokens of JSON: one space, or a new line and its indentation. JSON allows
+any amount of white space, and a small model may never stop writing it."""
 
-_MARKS = 16
-"""Reasoning prefixes in the cache; a server uses one or two."""
+_MAX_PREFIXES = 16
+"""The number of reasoning prefixes in the cache. A server uses one or two."""
 
 
 class GrammarCompiler:
     """Compiles grammars for one vocabulary, with llguidance (github.com/guidance-ai/llguidance).
 
-    The first grammar takes longer: the vocabulary has to be sorted into a tree, which takes about a
-    second for 152,000 tokens.
+    The first call of `compile` also sorts the vocabulary into a tree, which takes about a second
+    for 152,000 tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Compile nothing yet.
+        """Store the arguments; the vocabulary is read by the first call of `compile`.
 
         Args:
-            tokenizer: gives tokens their bytes.
+            tokenizer: the tokenizer of the model, which knows the bytes of each token.
             vocab_size: V, the length of the logits, padding included.
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        # All requests with the same marks share the masks of their reasoning prefix.
-        self._prefix = lru_cache(maxsize=_MARKS)(self._make_prefix)
+        # Requests with equal marks share a reasoning prefix, and so the masks that it has computed.
+        self._prefix = lru_cache(maxsize=_MAX_PREFIXES)(self._make_prefix)
 
     def compile(self, grammar: Grammar) -> Constraint:
         """Compile a grammar for one request.
 
         Raises:
-            ValueError: if the grammar is not valid, with llguidance's reason, or the tokenizer has
-                no end token.
+            ValueError: if the grammar is not valid, with the reason of llguidance, or if the
+                tokenizer has no end token.
         """
         if not self._tokenizer.eos_token_ids:
             raise ValueError(
@@ -68,7 +68,7 @@ class GrammarCompiler:
 
     @cached_property
     def _words(self) -> list[bytes]:
-        """The bytes of all tokens; empty for ids that only pad the vocabulary."""
+        """The bytes of each of the V tokens; empty bytes for ids that only pad the vocabulary."""
         return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
 
     @cached_property
@@ -79,7 +79,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """The vocabulary, with the attribute names that llguidance expects."""
+    """The vocabulary with the attribute names that llguidance expects of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
         self.eos_token_id = min(tokenizer.eos_token_ids)
@@ -93,10 +93,10 @@ class _Vocabulary:
 
 
 def _rules(grammar: Grammar) -> str:
-    """Return the grammar in llguidance's own format."""
+    """Return the grammar in the JSON format of llguidance; Lark rules are returned unchanged."""
     match grammar.kind:
         case "json_schema":
-            # Parsed here, because llguidance inserts a text unchecked into a larger one.
+            # Parse the schema here, because llguidance inserts an unchecked text into its JSON.
             return LLMatcher.grammar_from_json_schema(
                 json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
             )
@@ -105,19 +105,19 @@ def _rules(grammar: Grammar) -> str:
         case "lark":
             return LLMatcher.grammar_from_lark(grammar.text)
         case "union":
-            names = [f"part_{place}" for place in range(len(grammar.parts))]
+            names = [f"part_{index}" for index in range(len(grammar.parts))]
             start = {"lark_grammar": f"start: {' | '.join(f'@{name}' for name in names)}"}
             rules = [
-                _part(part) | {"name": name}
+                _rules_of_part(part) | {"name": name}
                 for name, part in zip(names, grammar.parts, strict=True)
             ]
             return json.dumps({"grammars": [start, *rules]})
 
 
-def _part(grammar: Grammar) -> dict[str, object]:
-    """Return a grammar as one of several that refer to each other by name."""
+def _rules_of_part(grammar: Grammar) -> dict[str, object]:
+    """Return a part of a union as an entry of llguidance's list of grammars."""
     rules = _rules(grammar)
     if grammar.kind == "lark":
         return {"lark_grammar": rules}
-    alone: dict[str, object] = json.loads(rules)["grammars"][0]
-    return alone
+    entry: dict[str, object] = json.loads(rules)["grammars"][0]
+    return entry

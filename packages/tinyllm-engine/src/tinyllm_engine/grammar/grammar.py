@@ -1,4 +1,4 @@
-"""Descriptions of the language of an answer."""
+"""Descriptions of grammars: the texts that an answer may have."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Grammar:
-    """The language in which a request is answered.
+    """A formal language that the answer to a request must belong to.
 
     Attributes:
-        kind: the form of `text`; a union allows the texts of any of `parts`.
-        text: a JSON schema, a regular expression, or a grammar in llguidance's dialect of Lark.
-        after: the end of an unconstrained prefix, such as "</think>"; None if the grammar applies
-            from the start.
-        opening: the start of that prefix, such as "<think>"; "" if it may begin with any text.
-        name: the name in error messages, such as the request field that holds the grammar.
+        kind: the format of `text`. A "union" allows the texts of each grammar in `parts`.
+        text: a JSON schema, a regular expression, or a grammar in llguidance's dialect of Lark;
+            empty for a union.
+        after: the end mark of an unconstrained prefix of the answer, such as "</think>"; None if
+            the grammar applies from the start.
+        opening: the text with which that prefix must start, such as "<think>"; "" for any text.
+        name: the name for error messages, such as the request field that holds the grammar.
         parts: the grammars of a union, without prefixes.
     """
 
@@ -31,18 +32,18 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, object] | str, after: str | None = None) -> Grammar:
-        """Make a grammar of the JSON that a schema describes."""
+        """Make a grammar that allows the JSON texts of a schema."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return cls("json_schema", text, after)
 
     @classmethod
     def json_object(cls, after: str | None = None) -> Grammar:
-        """Make a grammar of any JSON object."""
+        """Make a grammar that allows any JSON object."""
         return cls.json_schema({"type": "object"}, after)
 
     @classmethod
     def regex(cls, pattern: str, after: str | None = None) -> Grammar:
-        """Make a grammar of the texts that a regular expression matches as a whole."""
+        """Make a grammar that allows the texts that a regular expression matches in full."""
         return cls("regex", pattern, after)
 
     @classmethod
@@ -52,15 +53,15 @@ class Grammar:
 
     @classmethod
     def choice(cls, texts: Sequence[str], after: str | None = None) -> Grammar:
-        """Make a grammar of several texts, none of them empty."""
+        """Make a grammar that allows each of the given texts. No text may be empty."""
         return cls.lark(f"start: {' | '.join(map(json.dumps, texts))}", after)
 
     @classmethod
     def union(cls, *parts: Grammar, after: str | None = None) -> Grammar:
-        """Make a grammar of the texts of any of several grammars.
+        """Make a grammar that allows the texts of each of several grammars.
 
         Raises:
-            ValueError: if there are no parts, or one of them has a prefix, or parts itself.
+            ValueError: if there are no grammars, or one of them has a prefix or is itself a union.
         """
         if not parts or any(part.parts or part.after for part in parts):
             raise ValueError(

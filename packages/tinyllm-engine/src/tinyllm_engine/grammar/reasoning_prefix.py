@@ -1,4 +1,4 @@
-"""The text before a grammar applies."""
+"""The reasoning prefix: the text of an answer before its grammar applies."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from jaxtyping import Bool
 class ReasoningPrefix:
     """Text up to and including an end mark, such as "</think>", in which most tokens are allowed.
 
-    There are two exceptions. If the prefix has an opening, such as "<think>", the text must begin
-    with the opening, so that an answer cannot pass for a prefix and get around the grammar. And no
-    token may end the mark and go on behind it, because the text behind it belongs to the grammar.
+    Two kinds of tokens are not allowed. If the prefix has an opening, such as "<think>", the text
+    must start with the opening. Otherwise an answer without reasoning would count as a prefix and
+    evade the grammar. A token that contains the end of the mark and further bytes is not allowed
+    either, because bytes after the mark belong to the grammar.
 
-    The state is a number: within the opening, the number of its bytes so far; behind it, the length
-    of the opening plus the number of bytes of the mark that the text ends with, all of them once
-    the mark has been found.
+    The state is a number. Within the opening, it is the number of bytes of the opening so far.
+    After the opening, it is the length of the opening plus the number of bytes of the mark with
+    which the text ends. Once the mark is complete, the state no longer changes.
     """
 
     def __init__(self, mark: str, words: Sequence[bytes], opening: str = "") -> None:
-        """Begin before the first token.
+        """Store the marks and the vocabulary.
 
         Args:
-            mark: the text that ends the prefix; if empty, the grammar applies from the start.
+            mark: the end of the prefix. If empty, the grammar applies from the start.
             words: the bytes of each token.
-            opening: the text that begins the prefix; if empty, any text does.
+            opening: the start of the prefix. If empty, the prefix may start with any text.
         """
         self._mark = mark.encode()
         self._opening = opening.encode()
@@ -34,7 +35,7 @@ class ReasoningPrefix:
         self._allowed: dict[int, Bool[mx.array, "V"]] = {}
 
     def is_over(self, state: int) -> bool:
-        """Return True if the mark has been found."""
+        """Return True if the mark is complete."""
         return state == len(self._opening) + len(self._mark)
 
     def next(self, state: int, token: int) -> int:
@@ -50,7 +51,7 @@ class ReasoningPrefix:
         return opening + matched
 
     def allows(self, state: int, token: int) -> bool:
-        """Return True if a token continues the opening, and does not go on behind the mark."""
+        """Return True if a token fits the opening, and has no bytes after the end of the mark."""
         word, missing = self._words[token], self._opening[state:]
         if missing and not (word and (missing.startswith(word) or word.startswith(missing))):
             return False
@@ -58,13 +59,16 @@ class ReasoningPrefix:
         return not (found and behind)
 
     def allowed(self, state: int) -> Bool[mx.array, "V"]:
-        """Return the mask of all tokens that `allows`; each state is computed once."""
+        """Return the mask of allowed tokens in a state. The mask of each state is computed once."""
         if state not in self._allowed:
             tokens = range(len(self._words))
             self._allowed[state] = mx.array([self.allows(state, token) for token in tokens])
         return self._allowed[state]
 
     def _searched(self, state: int, word: bytes) -> bytes:
-        """Return the bytes that may hold the mark: its matched part, and the token's own bytes."""
+        """Return the bytes to search for the mark.
+
+        They are the bytes of the mark matched so far, and the bytes of the token after the opening.
+        """
         opening = len(self._opening)
         return self._mark[: max(state - opening, 0)] + word[max(opening - state, 0) :]

@@ -1,1 +1,1 @@
-"""Pages of keys and values: allocation, sharing and persistence."""
+"""Allocation, sharing and persistence of pages of keys and values."""

@@ -1,4 +1,4 @@
-"""Allocation and sharing of pages. Numbers only: the keys and values are elsewhere."""
+"""Allocation and sharing of pages by number. The keys and values are in `PagePool`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 HASH_BYTES = 16
-"""The length of a block hash."""
+"""The length of a block hash, in bytes."""
 
 _ROOT = b""
-"""The hash before the first page."""
+"""The value that stands for the previous hash in the hash of a first page."""
 
 
 def block_hashes(tokens: Sequence[int], page_size: int, known: Sequence[bytes] = ()) -> list[bytes]:
     """Return the block hashes of all full pages of a text.
 
-    A block hash covers the page's tokens and the block hash before it, so that it stands for the
-    whole text up to the page's end. It is a cryptographic hash because the tokens are not compared:
-    two texts with the same hash would read each other's conversation.
+    The block hash of a page covers the tokens of the page and the block hash of the page before. It
+    therefore stands for the whole text up to the end of the page. The hash is cryptographic,
+    because tokens are not compared: two conversations with equal hashes would share pages.
 
     Args:
-        tokens: the text.
-        page_size: tokens a page.
+        tokens: the token ids of the text.
+        page_size: number of tokens in a page.
         known: block hashes of the first pages, computed earlier.
     """
     hashes = list(known)
@@ -37,21 +37,21 @@ def block_hashes(tokens: Sequence[int], page_size: int, known: Sequence[bytes] =
 class BlockManager:
     """Pages with reference counts, and a prefix cache of full pages by block hash.
 
-    A page is free, held by one or more requests, or cached: held by no request, but full and
-    registered under its block hash, so that a later request with the same prefix can acquire it.
-    Cached pages are evicted when free ones run out, least recently used first.
+    A page is free, held by one or more requests, or cached. No request holds a cached page. It is
+    full and registered under its block hash, so that a later request with the same prefix can
+    acquire it. If no page is free, cached pages are evicted, least recently used first.
 
     Attributes:
-        num_pages: pages in all.
-        page_size: tokens a page.
-        max_cached: the most pages that are cached.
+        num_pages: the number of all pages.
+        page_size: number of tokens in a page.
+        max_cached: the largest number of cached pages.
 
     Raises:
         ValueError: if a number is out of its range.
     """
 
     def __init__(self, num_pages: int, page_size: int, max_cached: int | None = None) -> None:
-        """Start with all pages free."""
+        """Make a manager of free pages. Without `max_cached`, all pages may be cached."""
         for name, number in (("num_pages", num_pages), ("page_size", page_size)):
             if number < 1:
                 raise ValueError(f"{name}: expected at least 1, got {number}")
@@ -61,7 +61,7 @@ class BlockManager:
         self.reset()
 
     def reset(self) -> None:
-        """Free all pages, and forget the block hashes: the contents are lost."""
+        """Free all pages and drop all block hashes, because the contents of pages are lost."""
         self._free = deque(range(self.num_pages))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._holders = [0] * self.num_pages
@@ -70,7 +70,7 @@ class BlockManager:
 
     @property
     def available(self) -> int:
-        """The number of pages that can be allocated, cached ones included."""
+        """The number of pages that can be allocated, cached pages included."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -83,7 +83,7 @@ class BlockManager:
         return -(-tokens // self.page_size)
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:
-        """Return the pages of the longest known prefix of a text, given its block hashes."""
+        """Return the registered pages of the longest prefix of a text with these block hashes."""
         pages: list[int] = []
         for block_hash in hashes:
             page = self._page_of.get(block_hash)
@@ -93,16 +93,16 @@ class BlockManager:
         return pages
 
     def acquire(self, pages: Sequence[int]) -> None:
-        """Count one more holder of each page, cached ones included."""
+        """Add one holder to each page. A cached page is then no longer cached."""
         for page in pages:
             self._cached.pop(page, None)
             self._holders[page] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """Acquire `count` pages whose contents are not needed.
+        """Return `count` pages with one holder each. Their contents are undefined.
 
         Raises:
-            ValueError: if fewer are available.
+            ValueError: if fewer pages are available.
         """
         if count > self.available:
             raise ValueError(
@@ -115,10 +115,12 @@ class BlockManager:
         return pages
 
     def free(self, pages: Sequence[int]) -> None:
-        """Count one holder less of each page of a request, given in the order of its text.
+        """Remove one holder from each page.
 
-        The last pages are freed first, so that the end of a cached text is evicted before its
-        prefix: a page without the pages before it is of no use.
+        Args:
+            pages: pages of one request, in the order of its text. The last page is freed first, so
+                that the end of a cached text is evicted before its prefix. A page is of no use once
+                the page before it is evicted.
         """
         for page in reversed(pages):
             self._holders[page] -= 1
@@ -133,17 +135,17 @@ class BlockManager:
                 self._free.append(page)
 
     def register(self, page: int, block_hash: bytes) -> None:
-        """Register a full page under its block hash. The first page of a hash stays registered."""
+        """Register a full page under its block hash. If the hash has a page, that page stays."""
         if block_hash not in self._page_of:
             self._page_of[block_hash] = page
             self._hash_of[page] = block_hash
 
     def is_shared(self, page: int) -> bool:
-        """Return True if the page has other holders or a block hash: it must not be written."""
+        """Return True if the page has several holders or a block hash, and must not be written."""
         return self._holders[page] > 1 or page in self._hash_of
 
     def registered(self) -> dict[bytes, int]:
-        """Return all registered pages by block hash, in the order in which they are evicted."""
+        """Return all registered pages by block hash, pages that are evicted first at the front."""
         held = [page for page in reversed(self._hash_of) if page not in self._cached]
         return {self._hash_of[page]: page for page in [*self._cached, *held]}
 

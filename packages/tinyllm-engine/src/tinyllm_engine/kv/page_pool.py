@@ -1,4 +1,4 @@
-"""The pages of all layers, and their number."""
+"""The memory for the pages of all layers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.config import EngineSettings
 
-_ENOUGH = 4 << 30
-"""The most bytes taken by default, unless one context needs more."""
+_DEFAULT_BYTES = 4 << 30
+"""The most bytes allocated by default, unless one context needs more."""
 
 
 class PagePool:
-    """Memory for keys and values, taken once: a page holds the same positions in all layers.
+    """Memory for keys and values, allocated once.
 
-    The pages of a draft model's layers hold the keys and values of the same tokens.
+    Page number i holds keys and values of the same tokens in all layers of the model, and in all
+    layers of the draft model.
 
     Attributes:
-        num_pages: pages that requests can hold.
-        page_bytes: bytes of one page, in all layers of both models; with several ranks, on the rank
-            with most bytes.
-        caches: one for each layer.
-        draft_caches: one for each layer of the draft model.
+        num_pages: number of pages that requests can hold.
+        page_bytes: bytes of one page, in all layers of both models. With several ranks, the number
+            of the rank with the most bytes.
+        caches: one cache for each layer of the model.
+        draft_caches: one cache for each layer of the draft model; empty without a draft model.
     """
 
     def __init__(
@@ -32,10 +33,10 @@ class PagePool:
         settings: EngineSettings,
         draft: LanguageModel | None = None,
     ) -> None:
-        """Take the memory.
+        """Allocate the memory.
 
         Raises:
-            ValueError: if the memory is too little for one page, or `kv_bits` does not suit the
+            ValueError: if the memory is too little for one page, or `kv_bits` does not fit the
                 model.
         """
         self._settings = settings
@@ -56,12 +57,13 @@ class PagePool:
         return sum(cache.nbytes for cache in self._all_caches)
 
     def renew(self) -> None:
-        """Replace all pages by new, empty ones, in the same two lists.
+        """Replace all pages by new, empty pages, in the same two lists.
 
-        After a failed step, the old pages may hold a graph whose inputs were given away.
+        After a failed step, the arrays of old pages may depend on inputs that were overwritten in
+        place.
         """
         for caches in (self.caches, self.draft_caches):
-            caches.clear()  # before the new ones are made: there is no memory for both
+            caches.clear()  # free the old pages first: memory may not hold both
         self.caches += self._pages(self._model, self.num_pages)
         if self._draft is not None:
             self.draft_caches += self._pages(self._draft, self.num_pages)
@@ -77,7 +79,7 @@ class PagePool:
         return model.make_pages(count, settings.page_size, kv_bits=settings.kv_bits)
 
     def _count(self, context_length: int) -> int:
-        """Return the number of pages that the settings ask for, or need."""
+        """Return the number of pages for `memory_bytes`, or a default; see `EngineSettings`."""
         settings = self._settings
         limit = settings.memory_bytes
         if limit is not None:
@@ -89,6 +91,7 @@ class PagePool:
             return limit // self.page_bytes
         context = -(-context_length // settings.page_size)
         free = int(psutil.virtual_memory().available) // 2 // self.page_bytes
-        # Tens of gigabytes take as many seconds to touch: more than that is taken on request only.
-        wanted = min(settings.max_running * context, max(context, _ENOUGH // self.page_bytes))
+        # Touching a gigabyte takes about a second, so the default is limited.
+        limit_pages = max(context, _DEFAULT_BYTES // self.page_bytes)
+        wanted = min(settings.max_running * context, limit_pages)
         return max(1, min(wanted, free))

@@ -1,4 +1,4 @@
-"""The prefix cache in a file, so that it survives a restart."""
+"""A file that keeps the prefix cache across restarts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 
 _FORMAT = "2"
-"""The version of file, block hashes and page layout, raised with each change."""
+"""The version of the file format, raised with each change of file, block hashes or page layout."""
 
 _HASHES = "hashes"
 
 _SAMPLE = 512
-"""Numbers of each weight in a fingerprint: a fine-tuned model differs nearly everywhere."""
+"""How many numbers of each weight enter a fingerprint. A fine-tuned model differs from its base
+nearly everywhere, so a sample is enough."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,32 +31,33 @@ _log = logging.getLogger(__name__)
 class PrefixStore:
     """Saves the registered pages to a file, and loads them into the prefix cache after a restart.
 
-    The file is a safetensors file (github.com/huggingface/safetensors): a row of bytes for the
-    hash of each page, and the pages of each array of each layer, least recently used first. An
-    invalid file does not stop the engine: the reason is logged, and the prefix cache starts empty.
+    The format is safetensors (github.com/huggingface/safetensors). One tensor has a row of bytes
+    for the hash of each page. The other tensors hold the pages of each array of each layer. Pages
+    are ordered by their last use, least recently used first. An invalid file does not stop the
+    engine: the reason is logged, and the prefix cache starts empty.
     """
 
     def __init__(self, pages: BlockManager, caches: Sequence[PagedCache], identity: str) -> None:
-        """Refer to the pages of an engine.
+        """Make a store for the pages of an engine.
 
         Args:
             pages: the allocation of pages.
-            caches: the contents of pages, one cache a layer.
-            identity: everything that decides the contents of a page. Files of another identity are
-                ignored.
+            caches: the contents of pages, one cache per layer.
+            identity: text that names the model and all settings that determine the contents of a
+                page. A file with another identity is ignored.
         """
         self._pages = pages
         self._caches = caches
         self._identity = f"{_FORMAT} {identity}"
 
     def save(self, path: Path) -> int:
-        """Write all registered pages, at most `max_cached` of them.
+        """Write all registered pages, but at most `max_cached`, to a file.
 
-        The pages are gathered in memory first, which takes as much memory again. An existing file
-        is replaced in one step.
+        The pages are copied in memory first, which needs as much memory again. An existing file is
+        replaced atomically.
 
         Returns:
-            The number of pages in the file; 0 if it could not be written: see the log.
+            The number of pages in the file; 0 if the write failed, with the reason in the log.
         """
         found = list(self._pages.registered().items())
         found = found[max(0, len(found) - self._pages.max_cached) :]
@@ -66,7 +68,7 @@ class PrefixStore:
         tensors = {name: array[index] for name, array in self._arrays().items()}
         tensors[_HASHES] = hashes
         metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
-        # MLX adds the suffix where it is missing, and reports no failure to write.
+        # MLX adds a missing suffix, and does not report a failed write: compare the size below.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,10 +86,11 @@ class PrefixStore:
         return len(found)
 
     def load(self, path: Path) -> int:
-        """Load the pages of a file, the most recently used ones if there is no room for all.
+        """Load the pages of a file. If not all fit, the most recently used pages are loaded.
 
         Returns:
-            The number of pages loaded; 0 without a file, or if it cannot be used: see the log.
+            The number of loaded pages; 0 without a file, or if the file cannot be used, with the
+            reason in the log.
         """
         if not path.exists():
             return 0
@@ -107,12 +110,18 @@ class PrefixStore:
         for name, array in self._arrays().items():
             array[index] = tensors[name][-count:]
         mx.eval(list(self._arrays().values()))
-        self._pages.free(pages[::-1])  # the first ones, least recently used, are evicted first
+        # The first pages of the file were used least recently. `free` starts with the last page of
+        # its argument, and the page that is freed first is evicted first.
+        self._pages.free(pages[::-1])
         _log.info("%s: %d pages of prefixes were loaded", path, count)
         return count
 
     def _read(self, path: Path) -> dict[str, mx.array]:
-        """Return the tensors of a file, if it is intact and of this identity."""
+        """Return the tensors of a file.
+
+        Raises:
+            ValueError: if the file is damaged or has another identity.
+        """
         loaded = mx.load(str(path), format="safetensors", return_metadata=True)
         tensors, metadata = cast("tuple[dict[str, mx.array], dict[str, str]]", loaded)
         if metadata.get("identity") != self._identity:
@@ -126,7 +135,7 @@ class PrefixStore:
         return tensors
 
     def _arrays(self) -> dict[str, mx.array]:
-        """Return the arrays of all pages, by their names in a file."""
+        """Return the arrays of all layers, `P ...`, by their names in a file."""
         return {
             f"layers.{layer}.{part}": array
             for layer, cache in enumerate(self._caches)
@@ -135,7 +144,10 @@ class PrefixStore:
 
 
 def _checksum(tensors: Mapping[str, mx.array]) -> str:
-    """Return a hash of all bytes: a page under a wrong hash would be read like a right one."""
+    """Return a hash of the bytes of all tensors.
+
+    Without a checksum, a damaged page would be read like an intact page.
+    """
     digest = blake2b(digest_size=16)
     for name in sorted(tensors):
         digest.update(_buffer(tensors[name]))
@@ -143,9 +155,10 @@ def _checksum(tensors: Mapping[str, mx.array]) -> str:
 
 
 def model_fingerprint(model: LanguageModel) -> str:
-    """Return a hash of a model's config and of `_SAMPLE` numbers of each of its weights.
+    """Return a hash of the config of a model and of `_SAMPLE` numbers of each weight.
 
-    It tells apart models that were trained differently, not models that differ in a few numbers.
+    Models that were trained differently have different fingerprints. Models that differ only in a
+    few numbers may have equal fingerprints.
     """
     digest = blake2b(repr((model.config, model.dtype)).encode(), digest_size=16)
     for weight in model.weights():

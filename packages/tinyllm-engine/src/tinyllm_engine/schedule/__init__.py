@@ -1,1 +1,1 @@
-"""Choose the tokens of each step. No tensors."""
+"""The policy that chooses the tokens of each step, without tensors."""

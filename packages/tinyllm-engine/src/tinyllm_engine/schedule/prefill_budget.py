@@ -1,32 +1,32 @@
-"""The number of prompt tokens that fit into a step."""
+"""The number of prompt tokens that a step prefills."""
 
 from __future__ import annotations
 
-_FEWEST = 32
-"""The fewest tokens of a step: with fewer, reading the weights takes most of the time."""
+_MIN_TOKENS = 32
+"""The fewest tokens of a step. With fewer tokens, reading the weights takes most of the time."""
 
-_WEIGHT = 0.3
-"""The weight of the latest step in the average."""
+_SMOOTHING = 0.3
+"""The weight of the latest step in the moving average of the speed."""
 
 
 class PrefillBudget:
-    """Measures how fast prompts are prefilled, and gives the tokens that take a given time.
+    """Measures the speed of the prefill, and adapts the number of tokens to a target duration.
 
     Attributes:
-        seconds: the time that the prefill of a step should take.
-        max_tokens: the most tokens in any case.
-        tokens: the tokens for the next step.
+        seconds: the target duration of the prefill in a step.
+        max_tokens: the upper limit of `tokens`.
+        tokens: the number of prompt tokens for the next step.
     """
 
     def __init__(self, seconds: float, max_tokens: int) -> None:
-        """Begin with an estimate, before the first measurement."""
+        """Start with a small number of tokens, until the first measurement."""
         self.seconds = seconds
         self.max_tokens = max_tokens
-        self._rate: float | None = None  # tokens a second
-        self.tokens = min(4 * _FEWEST, max_tokens)
+        self._rate: float | None = None  # tokens per second
+        self.tokens = min(4 * _MIN_TOKENS, max_tokens)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Take the measurement of a step into account."""
+        """Update the speed and `tokens` after a step prefilled `tokens` tokens in `seconds`."""
         rate = tokens / max(seconds, 1e-9)
-        self._rate = rate if self._rate is None else self._rate + _WEIGHT * (rate - self._rate)
-        self.tokens = min(max(int(self._rate * self.seconds), _FEWEST), self.max_tokens)
+        self._rate = rate if self._rate is None else self._rate + _SMOOTHING * (rate - self._rate)
+        self.tokens = min(max(int(self._rate * self.seconds), _MIN_TOKENS), self.max_tokens)

@@ -1,4 +1,4 @@
-"""The choice of tokens that a step computes. No tensors."""
+"""The scheduler, which admits requests and chooses the tokens of each step, without tensors."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk, Step
 
 PATIENCE = 64
-"""Later requests that may overtake a request for each level of priority that they are ahead."""
+"""How many later requests may overtake a request, per level of priority between them."""
 
 DECODED_AGAIN = 64
-"""The most tokens that a request decodes again in a step, after a preemption."""
+"""After a preemption, the most generated tokens that a request decodes again in one step."""
 
 
 class Scheduler:
-    """Admits requests when there is memory for them, and limits the work of a step.
+    """Admits requests if there are enough pages, and limits the prompt tokens of a step.
 
-    Every step decodes a token of each request that is past its prompt, and prefills a limited
-    number of prompt tokens: a long prompt never stalls requests that decode. Half of that number
-    goes to the oldest prompt, the rest to the shortest ones: a short prompt does not wait for a
-    long one, and no stream of short prompts starves a long one.
+    Every step decodes a token of each request that has finished its prefill, and prefills a limited
+    number of prompt tokens, so that a long prompt does not stall decoding. Half of the prompt
+    tokens go to the prompt of the first request in rank, the rest to the shortest other prompts. A
+    short prompt therefore does not wait for a long prompt, and short prompts do not starve a long
+    prompt.
 
-    Requests are ranked by arrival; a level of priority counts as `PATIENCE` arrivals. The first in
-    rank is admitted first. When pages run out, the last in rank frees its pages, keeps its
-    generated tokens, and waits again (preemption). Since a rank never changes, every request's
-    turn comes.
+    Requests are ranked by arrival, and a level of priority counts as `PATIENCE` arrivals. Requests
+    are admitted in the order of their ranks. If pages run out, the request with the last rank is
+    preempted: it frees its pages, keeps its generated tokens, and waits again. A rank never
+    changes, so every request is computed eventually.
 
     Attributes:
         pages: the allocation of pages.
-        max_running: the most requests that hold pages.
+        max_running: the largest number of requests that hold pages.
         prefix_cache: True if requests share the pages of equal prefixes.
         preemptions: the number of preemptions so far.
     """
 
     def __init__(self, pages: BlockManager, max_running: int, *, prefix_cache: bool = True) -> None:
-        """Start without requests."""
+        """Make a scheduler without requests."""
         self.pages = pages
         self.max_running = max_running
         self.prefix_cache = prefix_cache
@@ -56,7 +57,7 @@ class Scheduler:
 
     @property
     def running(self) -> tuple[RequestState, ...]:
-        """The requests with pages, the first in rank first."""
+        """The requests that hold pages, in the order of their ranks."""
         return tuple(self._running)
 
     def add(self, request: RequestState) -> None:
@@ -64,7 +65,7 @@ class Scheduler:
         insort(self._waiting, request, key=_rank)
 
     def remove(self, request: RequestState) -> None:
-        """Remove a request, finished or not, and free its pages."""
+        """Remove a request that has ended or was cancelled, and free its pages."""
         if request in self._running:
             self._running.remove(request)
             self._free(request)
@@ -72,17 +73,18 @@ class Scheduler:
             self._waiting.remove(request)
 
     def schedule(self, prefill_tokens: int) -> Step:
-        """Choose the tokens of a step that prefills at most `prefill_tokens`."""
+        """Choose the tokens of the next step, with at most `prefill_tokens` prompt tokens."""
         copies = self._admit() if self._waiting else []
         decode = self._decode()
         prefill = self._prefill(prefill_tokens)
-        # A request whose prompt ends in this step chooses a token in this step: it has the pages.
+        # A request whose prefill ends in this step also decodes the last token of its prompt. The
+        # page for that token was allocated at the admission.
         ended = (chunk.request for chunk in prefill if chunk.stop == chunk.request.prefill_end)
         decode += [_decode_chunk(request, request.prefill_end) for request in ended]
         return Step(prefill, decode, copies)
 
     def update(self, request: RequestState, computed: int) -> None:
-        """Record that the first `computed` tokens are in the pages; register the full pages."""
+        """Record that the first `computed` tokens are in the pages, and register full pages."""
         page_size = self.pages.page_size
         if self.prefix_cache:
             full = range(request.computed // page_size, computed // page_size)
@@ -92,7 +94,11 @@ class Scheduler:
         request.computed = computed
 
     def reserve(self, request: RequestState, length: int) -> bool:
-        """Allocate the pages for the first `length` tokens; return False if there are too few."""
+        """Allocate pages for the first `length` tokens of a request.
+
+        Returns:
+            False if too few pages are available. No page is then allocated.
+        """
         if length <= len(request.pages) * self.pages.page_size:
             return True
         needed = self.pages.pages_for(length) - len(request.pages)
@@ -102,7 +108,9 @@ class Scheduler:
         return True
 
     def reset(self) -> list[RequestState]:
-        """Put all running requests back into the queue, and forget the contents of all pages.
+        """Put all running requests back into the queue, and free all pages.
+
+        The prefix cache is empty afterwards.
 
         Returns:
             The requests that were running.
@@ -115,25 +123,29 @@ class Scheduler:
         return running
 
     def _admit(self) -> list[tuple[int, int]]:
-        """Give pages to waiting requests, in rank; return the pages to copy for it."""
+        """Allocate pages for waiting requests, in the order of their ranks.
+
+        Returns:
+            The pages to copy before the step, as pairs of source and target.
+        """
         copies: list[tuple[int, int]] = []
-        coming = self._coming()
+        in_progress = self._hashes_in_progress()
         for request in tuple(self._waiting):
             if len(self._running) >= self.max_running:
                 break
             hashes = request.block_hashes(self.pages.page_size) if self.prefix_cache else []
             found = self.pages.find(hashes)
-            if len(found) < len(hashes) and hashes[len(found)] in coming:
-                continue  # a running request is computing the next page: wait for it and share it
+            if len(found) < len(hashes) and hashes[len(found)] in in_progress:
+                continue  # a running request computes the next page: wait, then share the page
             if not self._allocate(request, found, copies):
                 break
             self._waiting.remove(request)
             insort(self._running, request, key=_rank)
-            coming.update(hashes[len(found) :])
+            in_progress.update(hashes[len(found) :])
         return copies
 
-    def _coming(self) -> set[bytes]:
-        """Return the block hashes of the pages that are being prefilled."""
+    def _hashes_in_progress(self) -> set[bytes]:
+        """Return the block hashes of the pages that running requests will prefill."""
         if not self.prefix_cache:
             return set()
         size = self.pages.page_size
@@ -147,14 +159,23 @@ class Scheduler:
     def _allocate(
         self, request: RequestState, found: list[int], copies: list[tuple[int, int]]
     ) -> bool:
-        """Share the pages found, and allocate the rest; return False if there are too few."""
+        """Allocate the pages of a request that is admitted.
+
+        Args:
+            request: the request.
+            found: registered pages of a prefix of its tokens, which are shared.
+            copies: the list to which a page to copy is appended.
+
+        Returns:
+            False if too few pages are available. The request is then unchanged.
+        """
         pages, length = self.pages, len(request.tokens)
         pages.acquire(found)
-        # The last token goes through the model in any case, to choose the next. Where its page is
-        # known too, it is written into a copy, because other requests read the original.
+        # The last token is always computed, to choose the next token. If the page of the last token
+        # is shared, the token is written into a copy of the page, because other requests read it.
         copied = found.pop() if len(found) * pages.page_size == length else None
         needed = pages.pages_for(length) - len(found)
-        reserve = len(self._running)  # each of them may need one more soon
+        reserve = len(self._running)  # each running request may soon need one more page
         if needed + reserve > pages.available:
             pages.free(found if copied is None else [*found, copied])
             return False
@@ -170,10 +191,13 @@ class Scheduler:
         return True
 
     def _decode(self) -> list[Chunk]:
-        """Return a chunk for each request that decodes, with the pages for it allocated."""
+        """Return a chunk for each request that decodes, and allocate the pages of the chunks.
+
+        If pages run out, draft tokens are dropped first, and then requests are preempted.
+        """
         chunks: list[Chunk] = []
         for request in tuple(self._running):
-            if not request.pages or request.is_prefilling:  # without pages: preempted just now
+            if not request.pages or request.is_prefilling:  # no pages: preempted in this loop
                 continue
             chunk = _decode_chunk(request, request.computed)
             if not self.reserve(request, chunk.stop):
@@ -188,18 +212,18 @@ class Scheduler:
         return chunks
 
     def _prefill(self, budget: int) -> list[Chunk]:
-        """Divide the prefill budget among the prompts."""
+        """Divide `budget` tokens between the prompts; return the chunks to prefill."""
         prefilling = [request for request in self._running if request.is_prefilling]
         if not prefilling:
             return []
         oldest, *others = prefilling
-        others.sort(key=_left)
-        lengths = {oldest: min(_left(oldest), budget - budget // 2 if others else budget)}
+        others.sort(key=_remaining)
+        lengths = {oldest: min(_remaining(oldest), budget - budget // 2 if others else budget)}
         budget -= lengths[oldest]
         for request in others:
-            lengths[request] = min(_left(request), budget)
+            lengths[request] = min(_remaining(request), budget)
             budget -= lengths[request]
-        lengths[oldest] += min(_left(oldest) - lengths[oldest], budget)
+        lengths[oldest] += min(_remaining(oldest) - lengths[oldest], budget)
         return [
             Chunk(request, start, start + length, request.token_ids(start, start + length))
             for request, length in lengths.items()
@@ -226,12 +250,12 @@ def _forget_pages(request: RequestState) -> None:
 
 
 def _rank(request: RequestState) -> int:
-    """Return the rank of a request; the lowest is admitted first."""
+    """Return the rank of a request. The request with the lowest rank is admitted first."""
     return request.arrival + PATIENCE * request.request.priority
 
 
-def _left(request: RequestState) -> int:
-    """Return the number of tokens still to be prefilled."""
+def _remaining(request: RequestState) -> int:
+    """Return the number of prompt tokens that are not prefilled yet."""
     return request.prefill_end - request.computed
 
 

@@ -1,4 +1,4 @@
-"""The work of one step, in integers."""
+"""The tokens of one step, as integers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tinyllm_engine.request import RequestState
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive tokens of a request that go through the model together.
+    """Consecutive tokens of a request that one step computes.
 
     Attributes:
         request: the request.
-        start: the position of the first token; all tokens before it are in the pages.
+        start: the position of the first token. All tokens before it are in the pages.
         stop: the position after the last token.
         tokens: the ids. Draft tokens come last.
-        choices: the number of tokens to choose: one after the last own token and one after each
-            draft token; 0 if own tokens remain after the chunk.
+        choices: the number of tokens to choose: one after the last token of `request.tokens`, and
+            one after each draft token; 0 if the chunk ends before the last of `request.tokens`.
     """
 
     request: RequestState
@@ -29,12 +29,14 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Step:
-    """Chunks that one step computes: prompts in a prefill pass, other tokens in a decode pass.
+    """The chunks of one step: prompts in a prefill pass, other tokens in a decode pass.
 
     Attributes:
         prefill: chunks of prompts.
-        decode: last tokens of requests with their draft tokens, and tokens to be decoded again.
-        copies: pages to copy first, (source, target), because their holders are about to write.
+        decode: the last tokens of requests with their draft tokens, and generated tokens that are
+            decoded again after a preemption.
+        copies: pairs of source and target of pages to copy before the passes, because a request
+            will write to a shared page.
     """
 
     prefill: list[Chunk] = field(default_factory=list)

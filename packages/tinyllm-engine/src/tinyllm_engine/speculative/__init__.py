@@ -1,1 +1,1 @@
-"""Propose draft tokens, which the model verifies."""
+"""Speculative decoding: drafters propose draft tokens, which the model verifies."""

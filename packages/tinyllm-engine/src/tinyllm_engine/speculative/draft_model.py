@@ -15,20 +15,22 @@ from tinyllm_engine.schedule.step import Chunk, Step
 from tinyllm_engine.speculative.draft_progress import DraftProgress
 from tinyllm_engine.speculative.drafter import Acceptance
 
-_FEW = 8
-"""Missing tokens that are computed with the first draft token; more are prefilled before it."""
+_MAX_DECODED = 8
+"""The most missing tokens that are decoded together with the first draft token. If more tokens are
+missing, they are prefilled before."""
 
 
 class DraftModel:
-    """A small model that continues each text greedily. The large model verifies the continuation.
+    """A small model that continues each text greedily (Leviathan et al. 2023).
 
-    Speculative decoding (Leviathan et al. 2023). The small model's keys and values are in pages of
-    its own with the large model's numbers, so that block tables and the prefix cache serve both.
-    It prefills prompts along with the large model. Tokens that it has not computed, because it was
-    paused or because pages were read from a file, are computed before it proposes.
+    The large model verifies the continuation. The small model has pages of its own for keys and
+    values, with the same page numbers as the large model, so that both models share block tables
+    and prefix cache. The small model prefills each prompt in the same steps as the large model. It
+    may miss tokens, because it was paused or because pages were read from a file. Missing tokens
+    are computed before it proposes draft tokens.
 
     Attributes:
-        acceptance: the record of accepted tokens.
+        acceptance: the statistics of accepted draft tokens.
     """
 
     def __init__(
@@ -41,15 +43,15 @@ class DraftModel:
         vocab_size: int,
         prefill_tokens: int,
     ) -> None:
-        """Refer to the parts of the engine.
+        """Make a drafter.
 
         Args:
             model: the small model.
-            caches: its pages, one cache a layer.
-            progress: the record of the tokens computed in each page, still empty.
-            reserve: allocates the pages for the first tokens of a request, if there are enough.
-            vocab_size: the vocabulary size of the tokenizer; ids above it are never proposed.
-            prefill_tokens: the most missing tokens that are computed in a step.
+            caches: the pages of the small model, one cache per layer.
+            progress: an empty record of the computed tokens in each page.
+            reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
+            vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
+            prefill_tokens: the most missing tokens that are prefilled in a step.
         """
         self.acceptance = Acceptance()
         self._runner = Runner(model, caches)
@@ -58,12 +60,13 @@ class DraftModel:
         self._rows = model.config.vocab_size
         self._vocab_size = vocab_size
         self._prefill_tokens = prefill_tokens
-        # The end of the tokens that were computed for the latest drafts. Rejected draft tokens are
-        # computed again for the next draft, or cut by a step without a draft.
+        # The end position of the tokens computed for the latest draft of each request. If draft
+        # tokens are rejected, their positions are computed again for the next draft, or removed
+        # from the record by a step without a draft.
         self._written: dict[RequestState, int] = {}
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
-        """Continue all texts together, one token of each in a pass."""
+        """Append draft tokens to the requests, one token of every request in each pass."""
         self._written.clear()
         wanted = [
             request
@@ -71,14 +74,15 @@ class DraftModel:
             if not self.acceptance.is_paused(request)
             and self._reserve(request, len(request.tokens) + limit)
         ]
-        ready = self._caught_up(wanted)
+        ready = self._catch_up(wanted)
         for ahead in range(max((limits[request] for request in ready), default=0)):
             chunks = []
             for request in ready:
                 if ahead < limits[request]:
                     start = self._start(request, ahead)
                     chunk = _chunk(request, start, len(request.tokens) + ahead)
-                    # At once: another request that shares the pages must not compute them again.
+                    # Record the tokens before the pass: another request of the same pass may share
+                    # the pages, and must not compute them again.
                     self._progress.extend(request, chunk.start, chunk.stop)
                     chunks.append(chunk)
             logits = self._runner.decode(chunks)
@@ -89,7 +93,7 @@ class DraftModel:
                 self._written[chunk.request] = chunk.stop
 
     def follow(self, step: Step) -> None:
-        """Prefill the prompts of a step as well, and copy its pages."""
+        """Copy the same pages as the step, and prefill the same prompts with the small model."""
         for source, target in step.copies:
             self._progress.copy(source, target)
         self._runner.copy(step.copies)
@@ -104,25 +108,28 @@ class DraftModel:
         self._prefill(prefill)
 
     def forget(self, request: RequestState) -> None:
-        """Drop the state kept for a request."""
+        """Drop the statistics of a request."""
         self.acceptance.forget(request)
 
     def reset(self) -> None:
-        """Forget the contents of all pages."""
+        """Record that all pages are empty."""
         self._written.clear()
         self._progress.reset()
 
     def _start(self, request: RequestState, ahead: int) -> int:
-        """Return the first position of a pass: the last draft token, or all that is missing."""
+        """Return the first position that a pass computes for a request.
+
+        The first pass starts at the first missing token, later passes at the last draft token.
+        """
         return request.computed + ahead if ahead else self._progress.computed(request)
 
-    def _caught_up(self, requests: Sequence[RequestState]) -> list[RequestState]:
-        """Compute missing tokens; return the requests of which at most a few are missing."""
+    def _catch_up(self, requests: Sequence[RequestState]) -> list[RequestState]:
+        """Prefill missing tokens; return the requests that miss at most `_MAX_DECODED` tokens."""
         budget, chunks = self._prefill_tokens, []
         for request in requests:
             start, stop = self._progress.computed(request), request.computed
             chunk = _chunk(request, start, min(stop, start + budget))
-            if stop - start > _FEW and chunk.tokens and self._can_compute(chunk):
+            if stop - start > _MAX_DECODED and chunk.tokens and self._can_compute(chunk):
                 chunks.append(chunk)
                 budget -= len(chunk.tokens)
                 self._progress.extend(request, chunk.start, chunk.stop)  # as in `propose`
@@ -131,7 +138,7 @@ class DraftModel:
             request
             for request in requests
             for start in [self._progress.computed(request)]
-            if request.computed - start <= _FEW
+            if request.computed - start <= _MAX_DECODED
             and self._can_compute(_chunk(request, start, len(request.tokens)))
         ]
 
@@ -142,7 +149,10 @@ class DraftModel:
             self._progress.extend(chunk.request, chunk.start, chunk.stop)
 
     def _can_compute(self, chunk: Chunk) -> bool:
-        """Return True if the small model has the ids: padded vocabularies differ in size."""
+        """Return True if the small model has all ids of a chunk.
+
+        The padded vocabularies of the two models may differ in size.
+        """
         return max(chunk.tokens) < self._rows
 
 

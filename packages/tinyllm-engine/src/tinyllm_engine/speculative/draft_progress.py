@@ -1,4 +1,4 @@
-"""The tokens that a draft model has computed in each page. No tensors."""
+"""A record of the tokens that a draft model has computed in each page, without tensors."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from tinyllm_engine.request import RequestState
 
 
 class DraftProgress:
-    """For each page, the number of its first tokens that the draft model has computed too.
+    """For each page, how many of its first tokens the draft model has computed.
 
-    The pages are the model's, and so are their block hashes: a page is found again when the model
-    has filled it, even if the draft model has not. Missing tokens are computed before the next
-    draft, by the first request that needs them.
+    Block hashes belong to the pages of the large model. The prefix cache therefore returns a page
+    that the large model has filled, even if the draft model has not. The first request that needs
+    the missing tokens computes them before its next draft.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
-        """Start with empty pages."""
+        """Make a record of empty pages."""
         self._page_size = page_size
         self._filled = [0] * num_pages
 
     def reset(self) -> None:
-        """Forget all pages."""
+        """Record that all pages are empty."""
         self._filled = [0] * len(self._filled)
 
     def computed(self, request: RequestState) -> int:
-        """Return the number of a request's computed tokens that the draft model has, gapless."""
+        """Return how many tokens of a request the draft model has computed before the first gap.
+
+        The result is at most `request.computed`.
+        """
         size = self._page_size
         for index in range(-(-request.computed // size)):
             filled = self._filled[request.pages[index]]
@@ -38,7 +41,10 @@ class DraftProgress:
             self._filled[request.pages[index]] = offset + 1
 
     def cut(self, request: RequestState, start: int, stop: int) -> None:
-        """Record that the draft model has not computed tokens `start` to `stop`, or other ones."""
+        """Record that the pages do not hold tokens `start` to `stop` of the draft model.
+
+        The draft model has not computed these positions, or it has computed rejected draft tokens.
+        """
         for at in range(start, stop):
             index, offset = divmod(at, self._page_size)
             page = request.pages[index]

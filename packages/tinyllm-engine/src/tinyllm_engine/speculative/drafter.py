@@ -1,4 +1,4 @@
-"""The interface of drafters, and the record of how often their tokens are accepted."""
+"""The interface of drafters, and statistics of accepted draft tokens."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Protocol, runtime_checkable
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Step
 
-_POOR = 0.3
-"""The acceptance rate below which draft tokens cost more than they save."""
+_MIN_RATE = 0.3
+"""The acceptance rate below which draft tokens cost more time than they save."""
 
-_PAUSE = 32
-"""Tokens that a request decodes without draft tokens after its rate fell below the limit."""
+_PAUSE_TOKENS = 32
+"""How many tokens a request decodes without draft tokens after its rate fell below `_MIN_RATE`."""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """A source of draft tokens, which the next step verifies beside the last token.
+    """A source of draft tokens, which the next step verifies in the pass of the last token.
 
-    Speculation is lossless for any draft tokens (Leviathan et al. 2023). The request's own sampler
-    chooses each token, and a draft token is accepted if it is the token chosen: see
+    Speculation never changes the answer (Leviathan et al. 2023). The sampler of the request chooses
+    every token, and a draft token is accepted if it equals the chosen token: see
     `RequestState.accept`.
 
     Attributes:
-        acceptance: the record of accepted tokens.
+        acceptance: the statistics of accepted draft tokens.
     """
 
     acceptance: Acceptance
@@ -35,7 +35,7 @@ class Drafter(Protocol):
         ...
 
     def follow(self, step: Step) -> None:
-        """Take note of a step before it is computed, prompts included."""
+        """Prepare for a step before the model computes it."""
         ...
 
     def forget(self, request: RequestState) -> None:
@@ -43,13 +43,18 @@ class Drafter(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget the contents of all pages: they are new and empty."""
+        """Handle the replacement of all pages by new, empty pages."""
         ...
 
 
 @dataclass
 class _Record:
-    """The acceptance rate of a request, the latest drafts counting most, and when to try again."""
+    """The statistics of one request.
+
+    Attributes:
+        rate: moving average of the share of accepted draft tokens.
+        resume_at: the text length, in tokens, at which a pause ends.
+    """
 
     rate: float = 1.0
     resume_at: int = 0
@@ -59,12 +64,12 @@ class Acceptance:
     """Counts accepted draft tokens, and pauses requests whose draft tokens are rarely accepted.
 
     Attributes:
-        drafted: draft tokens verified so far.
-        accepted: draft tokens accepted so far.
+        drafted: number of verified draft tokens so far.
+        accepted: number of accepted draft tokens so far.
     """
 
     def __init__(self) -> None:
-        """Start without records."""
+        """Start without statistics."""
         self.drafted = 0
         self.accepted = 0
         self._records: dict[RequestState, _Record] = {}
@@ -75,16 +80,16 @@ class Acceptance:
         return record is not None and len(request.tokens) < record.resume_at
 
     def record(self, request: RequestState, drafted: int, accepted: int) -> None:
-        """Record that a step accepted `accepted` of `drafted` draft tokens."""
+        """Record that a step accepted `accepted` of the `drafted` draft tokens of a request."""
         if not drafted:
             return
         self.drafted += drafted
         self.accepted += accepted
         record = self._records.setdefault(request, _Record())
         record.rate += (accepted / drafted - record.rate) / 4
-        if record.rate < _POOR:
-            record.rate, record.resume_at = 2 * _POOR, len(request.tokens) + _PAUSE
+        if record.rate < _MIN_RATE:
+            record.rate, record.resume_at = 2 * _MIN_RATE, len(request.tokens) + _PAUSE_TOKENS
 
     def forget(self, request: RequestState) -> None:
-        """Drop the record of a request."""
+        """Drop the statistics of a request."""
         self._records.pop(request, None)

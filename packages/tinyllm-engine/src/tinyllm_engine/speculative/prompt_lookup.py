@@ -1,4 +1,4 @@
-"""Draft tokens from the text itself: speculation without a second model."""
+"""Prompt lookup: draft tokens from the text itself, without a second model."""
 
 from __future__ import annotations
 
@@ -9,57 +9,63 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.drafter import Acceptance
 
-_GRAM = 3
-"""The length of a match. Two tokens match too much, four too little."""
+_NGRAM_LENGTH = 3
+"""The number of tokens that must match. Two tokens match too often, four too rarely."""
 
 
 @dataclass
 class _Index:
-    """The position after the latest occurrence of each n-gram, up to position `seen`."""
+    """The n-grams of a text.
+
+    Attributes:
+        after: the position after the latest occurrence of each n-gram.
+        seen: the length of the text that is indexed so far.
+    """
 
     after: dict[tuple[int, ...], int] = field(default_factory=dict)
     seen: int = 0
 
 
 class PromptLookup:
-    """Proposes the tokens that followed an earlier occurrence of the last tokens.
+    """Proposes the tokens that followed the latest earlier occurrence of the last tokens.
 
-    Prompt lookup decoding (Saxena 2023): it suits code that is edited, and text that is quoted or
-    summed up. A request whose draft tokens are rarely accepted decodes without them for a while.
+    Prompt lookup decoding (Saxena 2023) suits prompts whose text recurs in the answer, such as code
+    to edit, or text to quote or to summarize. A request whose draft tokens are rarely accepted
+    decodes without draft tokens for a while.
 
     Attributes:
-        acceptance: the record of accepted tokens.
+        acceptance: the statistics of accepted draft tokens.
     """
 
     def __init__(self) -> None:
-        """Start without requests."""
+        """Make a drafter without requests."""
         self.acceptance = Acceptance()
         self._indices: dict[RequestState, _Index] = {}
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
-        """Set the draft tokens of requests whose last tokens occurred before."""
+        """Set the draft tokens of all requests; no draft tokens if the last tokens are new."""
         for request, limit in limits.items():
             request.draft[:] = self._continuation(request, limit)
 
     def follow(self, step: Step) -> None:
-        """Do nothing: this drafter needs only the tokens."""
+        """Do nothing, because this drafter has no pages."""
 
     def forget(self, request: RequestState) -> None:
-        """Drop the state kept for a request."""
+        """Drop the index and the statistics of a request."""
         self._indices.pop(request, None)
         self.acceptance.forget(request)
 
     def reset(self) -> None:
-        """Do nothing: this drafter has no pages."""
+        """Do nothing, because this drafter has no pages."""
 
     def _continuation(self, request: RequestState, limit: int) -> list[int]:
-        """Return the tokens that followed an earlier occurrence of the last tokens."""
+        """Return at most `limit` tokens that followed the latest occurrence of the last tokens."""
         tokens = request.tokens
         index = self._indices.setdefault(request, _Index())
-        for end in range(max(index.seen, _GRAM), len(tokens)):
-            index.after[tuple(tokens[end - _GRAM : end])] = end
+        for end in range(max(index.seen, _NGRAM_LENGTH), len(tokens)):
+            index.after[tuple(tokens[end - _NGRAM_LENGTH : end])] = end
         index.seen = len(tokens)
-        start = index.after.get(tuple(tokens[-_GRAM:]))
+        start = index.after.get(tuple(tokens[-_NGRAM_LENGTH:]))
         if start is None or self.acceptance.is_paused(request):
             return []
         return tokens[start : start + limit]

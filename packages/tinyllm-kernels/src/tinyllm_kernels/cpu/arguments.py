@@ -1,4 +1,4 @@
-"""Arguments of the contract in the form that the extension takes: arrays, numbers and tuples."""
+"""Arguments of `OpSet` functions, converted to the arrays, numbers and tuples of the extension."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 
-if TYPE_CHECKING:  # names of types alone: this module loads where the extension does not
+if TYPE_CHECKING:  # types alone: this module must also load where the extension is absent
     from tinyllm_kernels._cpu import NativeWeight, PageTableArrays
 
 
 def native_weight(w: Weight) -> NativeWeight:
-    """Return the arrays and the format of a weight as the tuple that the extension takes."""
+    """Convert a weight to the tuple of the extension.
+
+    Returns:
+        packed, scales, biases, group_size, bits, mode and the number of interleaved rows (0 for
+        MLX's layout). A dense weight has bits 0 and mode "".
+    """
     if isinstance(w, InterleavedTensor):
         packed, scales, biases = w.interleaved
         return packed, scales, biases, w.group_size, w.bits, w.mode, w.rows
@@ -30,14 +35,14 @@ def native_weight(w: Weight) -> NativeWeight:
 
 
 def weight_arrays(w: Weight) -> tuple[mx.array, ...]:
-    """Return the arrays of a weight as they lie in memory."""
+    """Return the arrays of a weight in their layout in memory, without copies."""
     if isinstance(w, InterleavedTensor):
         return w.interleaved
     return w.arrays if isinstance(w, QuantizedTensor) else (w,)
 
 
 def with_arrays(w: Weight, arrays: Sequence[mx.array]) -> Weight:
-    """Return a weight in the format of `w` that consists of other arrays."""
+    """Return a weight of the format of `w` with the given arrays: packed, scales and biases."""
     if isinstance(w, mx.array):
         return arrays[0]
     packed, scales, biases = arrays
@@ -45,7 +50,7 @@ def with_arrays(w: Weight, arrays: Sequence[mx.array]) -> Weight:
 
 
 def page_table_arrays(pages: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:
-    """Return the arrays of a page table, and the positions of the tokens, for the extension."""
+    """Convert a page table and the positions of its T tokens to the tuple of the extension."""
     arrays = pages.arrays
     return (
         arrays.block_tables,
@@ -57,7 +62,10 @@ def page_table_arrays(pages: PageTable, positions: Int32[mx.array, "T"]) -> Page
 
 
 def position_rows(positions: Positions, batch: int, length: int) -> Int32[mx.array, "rows L"]:
-    """Return positions as `1 L` or `B L`; a slice becomes a constant, which costs no primitive."""
+    """Return positions as `1 L` or `B L`.
+
+    A slice becomes a constant array, which needs no primitive in MLX's graph.
+    """
     if isinstance(positions, slice):
         start = slice_start(positions, length)
         return mx.array([list(range(start, start + length))], dtype=mx.int32)
@@ -71,5 +79,5 @@ def frequencies(dim: int, base: float, scaling: Yarn | None) -> Float32[mx.array
 
 
 def magnitude(scaling: Yarn | None) -> float:
-    """Return the factor that lengthens rotated queries and keys (YaRN)."""
+    """Return the factor by which YaRN multiplies rotated queries and keys; 1 without YaRN."""
     return 1.0 if scaling is None else scaling.magnitude

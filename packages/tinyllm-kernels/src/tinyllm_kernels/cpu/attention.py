@@ -26,7 +26,7 @@ def attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """softmax(q k^T * scale + mask) v; keys are read in place, once for all heads of a group."""
+    """softmax(q k^T * scale + mask) v. Keys are read in place, once for the heads of a group."""
     check_attention(q, k, v, mask)
     *batch, heads, length, dim = q.shape
     keys = k.shape[-2]
@@ -52,7 +52,7 @@ def paged_attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
-    """Attend to keys in pages, which are read in place."""
+    """Attend to keys and values in pages. The pages are read in place."""
     check_paged_attention(q, k, v, pages, window)
     if q.size == 0 or k.shape[0] == 0 or not pages.seq_lens:
         return mx.zeros(q.shape, q.dtype)
@@ -72,10 +72,13 @@ def paged_attention(
 
 
 def _four_axes(x: mx.array) -> mx.array:
-    """Join all leading axes; an array of four axes is left alone, since a view may be a copy."""
+    """Return x as `batch heads tokens width`. An array of four axes is returned unchanged.
+
+    A reshape could copy such an array.
+    """
     return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
 
 
 def _stored(x: Weight) -> NativeWeight:
-    """Return keys or values with four axes as the extension takes them."""
+    """Convert keys or values, reshaped to four axes, to the tuple of the extension."""
     return native_weight(_four_axes(x) if isinstance(x, mx.array) else x.map(_four_axes))

@@ -1,4 +1,4 @@
-"""Checks that the C++ extension is there and works, before any module imports it."""
+"""Checks that the C++ extension is installed and works, before any module imports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REASON_FILE = Path(__file__).parent.parent / "no_cpu_backend.txt"
 
 
 def describe_extension() -> str:
-    """Return the instruction set and the number of threads.
+    """Return the instruction set and the number of threads in words.
 
     Raises:
         BackendError: if the extension is absent or broken.
@@ -22,13 +22,13 @@ def describe_extension() -> str:
     native = _checked_extension()
     try:
         tier, threads = native.chosen_tier(), native.thread_count()
-    except ValueError as error:  # of the environment variable that sets the threads
+    except ValueError as error:  # an invalid environment variable for the number of threads
         raise BrokenBackendError(str(error)) from error
     return f"{tier}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
 def check_extension() -> None:
-    """Raise BackendError unless the extension loads and shares arrays with the installed MLX."""
+    """Raise BackendError unless the extension loads and accepts arrays of the installed MLX."""
     _checked_extension()
 
 
@@ -47,11 +47,11 @@ def _checked_extension() -> ModuleType:
             "the extension was built for another version of MLX: "
             "`uv sync --reinstall-package tinyllm-kernels` builds it anew"
         ) from error
-    except ValueError as error:  # of the environment variable that chooses the instruction set
+    except ValueError as error:  # an invalid environment variable for the instruction set
         raise BrokenBackendError(str(error)) from error
     return native
 
 
 def _absence_reason() -> str:
-    """Return the reason that the build wrote when it left the extension out."""
+    """Return the reason that the build wrote to a file when it left the extension out."""
     return _REASON_FILE.read_text() if _REASON_FILE.is_file() else "the extension was not built"

@@ -1,4 +1,4 @@
-"""Native handles of decoder layers: their weights as the extension reads them for every token."""
+"""Native handles of decoder layers: C++ objects that hold the weights for all later passes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ NATIVE_OPS: dict[str, object] = {
     "quantize": MLX.quantize,
     "norm_rope": None,
 }
-"""The ops that native layers compute. A layer in which one of them is replaced is not native."""
+"""The ops that native layers compute. A layer with another function for one of them is not native.
+"""
 
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerHandle:
-    """The halves of a decoder layer in the extension.
+    """The native handles of a decoder layer, one for its attention and one for its MLP or MoE.
 
     Attributes:
-        layer: the layer that the weights are read from.
-        attention: norm, projections and rotation of the first half.
-        feed_forward: norm and weights of the second half; None where the layer has to compute it,
-            because this process holds only some of the experts.
-        output: the projection after attention, for halves whose attention the cache computes.
-        dtype: the dtype of norms, biases and dense weights, and so of the input.
-        whole: True if no other process shares the layer, and both halves are native.
+        layer: the layer whose weights the handles hold.
+        attention: norm, projections and rotation of the attention half.
+        feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
+            of the experts: `layer.mlp` then computes the half.
+        output: the projection after attention, for passes in which the cache computes attention.
+        dtype: the dtype of norms, biases and dense weights, which inputs must share.
+        whole: True if both halves are native and no other process shares the layer.
     """
 
     layer: DecoderLayer
@@ -54,11 +55,11 @@ class LayerHandle:
 
 
 def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
-    """Make the handle of a layer. Its weights are evaluated.
+    """Make the handle of a layer, and evaluate the weights of the layer.
 
     Returns:
-        None for a layer that the extension does not compute: a layer of other classes, with other
-        ops, or with weights of several dtypes.
+        The handle, or None if the extension cannot compute the layer: the layer has other classes
+        than those of `tinyllm_layers`, other ops than `NATIVE_OPS`, or weights of several dtypes.
     """
     if not _is_native(layer):
         return None
@@ -103,7 +104,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 
 
 def _feed_forward(layer: DecoderLayer) -> native.FeedForward | None:
-    """Make the handle of an MLP or of a mixture of experts; None if some experts are elsewhere."""
+    """Make the handle of an MLP or MoE; None if another process holds some of the experts."""
     mlp, norm = layer.mlp, layer.post_attention_norm
     gate, up, down = (native_weight(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     residual = mlp.communicator.rank == 0
@@ -124,7 +125,7 @@ def _feed_forward(layer: DecoderLayer) -> native.FeedForward | None:
 
 
 def _is_native(layer: DecoderLayer) -> bool:
-    """Return True for a layer of the known classes and of fitting sizes, with the CPU's ops."""
+    """Return True if the layer has known classes, consistent sizes, and the ops of the CPU."""
     if type(layer) is not DecoderLayer or type(layer.attention) is not GroupedQueryAttention:
         return False
     known = (
@@ -142,7 +143,7 @@ def _is_native(layer: DecoderLayer) -> bool:
         and heads.head_dim % 2 == 0
         and heads.rope.base > 0
     )
-    return fits and all(_has_native_ops(part.ops) for part in (*norms, heads, mlp))
+    return fits and all(_has_native_ops(module.ops) for module in (*norms, heads, mlp))
 
 
 def _has_native_ops(ops: OpSet) -> bool:
@@ -150,7 +151,7 @@ def _has_native_ops(ops: OpSet) -> bool:
 
 
 def is_written_natively(pages: Weight, dtype: mx.Dtype) -> bool:
-    """Return True if the extension writes keys or values of `dtype` to pages of this format."""
+    """Return True if the extension can write keys or values of `dtype` to `pages`."""
     if isinstance(pages, mx.array):
         return bool(pages.dtype == dtype)
     affine = pages.mode == "affine" and pages.bits in (4, 8)

@@ -1,6 +1,6 @@
-"""The backend for CPUs: native ops, a native stack of layers, and weights laid out for both.
+"""The backend for CPUs: native ops, a native stack of layers, and a layout of weights for both.
 
-`softmax` and `quantize` are MLX's own.
+`softmax` and `quantize` are the functions of the OpSet `MLX`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layout of weights in memory that CPU kernels read fastest."""
+"""Conversion of weights to the memory layout that CPU kernels read fastest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 
 
 def prepare(weights: MutableMapping[str, Weight]) -> None:
-    """Interleave rows of weights for kernels that need it, and move all weights to huge pages.
+    """Interleave the rows of weights if this machine's kernels need it, and use huge pages.
 
-    Rows are interleaved in place if nothing but `weights` holds their arrays, so that peak memory
-    stays that of the checkpoint. Huge pages come last, because a huge page of 2 MB often holds
-    parts of two weights.
+    Rows are interleaved in place if nothing but `weights` refers to the arrays, so that loading
+    needs no more memory than the checkpoint. All weights are interleaved before any is moved to
+    huge pages, because a huge page of 2 MB often holds bytes of two weights.
 
     Args:
         weights: weights by name, changed in place.
@@ -26,19 +26,19 @@ def prepare(weights: MutableMapping[str, Weight]) -> None:
         weights[name] = _interleaved(weights.pop(name))
         mx.eval(*weight_arrays(weights[name]))
     for weight in weights.values():
-        for part in weight_arrays(weight):
-            native.use_huge_pages(part)
+        for array in weight_arrays(weight):
+            native.use_huge_pages(array)
 
 
 def _interleaved(weight: Weight) -> Weight:
-    """Return the weight in the layout that products of this machine read."""
+    """Return the weight in the layout that the kernels of this machine read."""
     if not isinstance(weight, QuantizedTensor) or isinstance(weight, InterleavedTensor):
         return weight
     rows = native.interleaves(native_weight(weight))
     if not rows:
         return weight
     form = (weight.group_size, weight.bits, weight.mode)
-    parts = list(weight.arrays)
-    del weight  # otherwise this name would hold the parts, and they would be copied
-    made = [native.interleave(parts.pop(0), rows) for _ in range(3)]
-    return InterleavedTensor(made, rows, *form)
+    arrays = list(weight.arrays)
+    del weight  # a second reference to the arrays would make `interleave` copy them
+    interleaved = [native.interleave(arrays.pop(0), rows) for _ in range(3)]
+    return InterleavedTensor(interleaved, rows, *form)

@@ -1,4 +1,4 @@
-"""Products with weights, and rows of the embedding."""
+"""Matrix products with weights, and the lookup of rows of an embedding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """x w^T + bias + residual; a quantized w stays packed, and sums are float32."""
+    """x w^T + bias + residual. A quantized w stays packed, and sums are float32."""
     check_linear(x, w, bias, residual)
     if x.size == 0:
         return MLX.linear(x, w, bias, residual)
@@ -34,7 +34,7 @@ def expert_linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """Multiply each row by its expert's matrix, run by run of equal experts."""
+    """Multiply each row by the matrix of its expert, one product for each run of equal experts."""
     check_expert_linear(x, w, experts)
     if x.size == 0:
         return MLX.expert_linear(x, w, experts)
@@ -42,7 +42,7 @@ def expert_linear(
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids]; only the requested rows are dequantized."""
+    """w[ids]. Only the requested rows are dequantized."""
     check_embedding(ids, w)
     if ids.size == 0:
         return MLX.embedding(ids, w)

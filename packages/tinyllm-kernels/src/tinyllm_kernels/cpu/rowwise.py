@@ -1,4 +1,4 @@
-"""Norm, activation and rotation: functions of each row."""
+"""Norm, activation and rotation, which compute each row on its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def swiglu(
 def rms_norm(
     x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
 ) -> Float[mx.array, "*batch D"]:
-    """Normalize each row in two passes, the second one from the processor's cache."""
+    """x / sqrt(mean(x^2) + eps) * weight, in two passes over a row; the second reads the cache."""
     check_rms_norm(x, weight, eps)
     return native.rms_norm(x, weight, eps)
 
@@ -34,7 +34,7 @@ def rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
-    """Rotate heads; the angles of a token are computed once for all of its heads."""
+    """Rotate heads to their positions. The angles of a token are computed once for its heads."""
     check_rope(x, base)
     batch, length, _, dim = x.shape
     rows = position_rows(positions, batch, length)

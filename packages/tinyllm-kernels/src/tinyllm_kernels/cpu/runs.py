@@ -1,4 +1,4 @@
-"""The computation of neighboring layers that are on one path: whole layers, or their halves."""
+"""The computation of consecutive layers that share a `Path`: whole layers, or halves of layers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tinyllm_kernels.cpu.arguments import (
 from tinyllm_kernels.cpu.handles import LayerHandle
 
 LAYERS_PER_PRIMITIVE = 14
-"""MLX prepares all inputs of a primitive before the first layer begins, while the threads wait.
-Measured on 28 layers, two primitives are faster than one and than four."""
+"""The largest number of layers in one primitive of MLX. MLX prepares all inputs of a primitive
+before its first layer starts, while the threads wait. On 28 layers, two primitives were measured to
+be faster than one and than four."""
 
 C = TypeVar("C", bound=LayerCache)
 
@@ -34,7 +35,7 @@ def run_dense(
     caches: Sequence[DenseCache],
     offset: int,
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers over dense caches that hold `offset` tokens each."""
+    """Compute whole layers, each with a dense cache of `offset` tokens."""
     for group, stores in _groups(handles, caches):
         x = _dense_group(x, batch, group, stores, offset)
     return x
@@ -48,7 +49,7 @@ def run_paged(
     caches: Sequence[PagedCache],
     window: int | None,
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers over pages that share a window."""
+    """Compute whole layers, each with a paged cache. All caches have the same window."""
     for group, stores in _groups(handles, caches):
         x = _paged_group(x, batch, table, group, stores, window)
     return x
@@ -57,7 +58,7 @@ def run_paged(
 def run_halves(
     x: Float[mx.array, "B L E"], batch: Batch, handle: LayerHandle, cache: LayerCache
 ) -> Float[mx.array, "B L E"]:
-    """Compute the halves of a layer around the attention of its cache.
+    """Compute a layer: native projections and MLP or MoE, and the attention of `cache` in between.
 
     If processes share the layer, rank 0 adds bias and residual, and each half is all-reduced.
     """
@@ -67,9 +68,10 @@ def run_halves(
     q, k, v = native.attention_inputs(x, handle.attention, positions, phase)
     out = cache.attend(q, k, v, batch, attention.scale, attention.ops)
     joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
-    first = attention.communicator.rank == 0
-    bias, own = (attention.biases.o, x) if first else (None, None)
-    y = native.linear(joined, handle.output, bias, own, phase)
+    # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
+    is_rank_0 = attention.communicator.rank == 0
+    bias, residual = (attention.biases.o, x) if is_rank_0 else (None, None)
+    y = native.linear(joined, handle.output, bias, residual, phase)
     h = attention.communicator.all_reduce(y)
     if handle.feed_forward is None:
         return mlp(layer.post_attention_norm(h), residual=h, phase=phase)
@@ -81,8 +83,8 @@ def _groups(
 ) -> Iterator[tuple[Sequence[LayerHandle], Sequence[C]]]:
     """Cut a run into groups of at most `LAYERS_PER_PRIMITIVE` layers."""
     for first in range(0, len(handles), LAYERS_PER_PRIMITIVE):
-        part = slice(first, first + LAYERS_PER_PRIMITIVE)
-        yield handles[part], caches[part]
+        group = slice(first, first + LAYERS_PER_PRIMITIVE)
+        yield handles[group], caches[group]
 
 
 def _dense_group(
@@ -94,7 +96,8 @@ def _dense_group(
 ) -> mx.array:
     """Compute the layers of one primitive.
 
-    The lent arrays are dropped when this function returns, so that MLX writes to them in place.
+    The references to the lent arrays end with this function, so that MLX writes to the arrays in
+    place.
     """
     lent: list[mx.array] = []
     for handle, cache in zip(handles, caches, strict=True):
@@ -122,10 +125,10 @@ def _paged_group(
     caches: Sequence[PagedCache],
     window: int | None,
 ) -> mx.array:
-    """Compute the layers of one primitive, as `_dense_group` does."""
+    """Compute the layers of one primitive over pages; see `_dense_group` for the lent arrays."""
     positions = position_rows(batch.positions, batch.rows, batch.length)
     lent: list[Weight] = [pages for cache in caches for pages in (cache.keys, cache.values)]
-    made = native.paged_blocks(
+    y, *arrays = native.paged_blocks(
         x,
         [handle.attention for handle in handles],
         _feed_forwards(handles),
@@ -134,8 +137,7 @@ def _paged_group(
         window or 0,
         batch.phase,
     )
-    y, *parts = made
-    rest = iter(parts)
+    rest = iter(arrays)
     written = [with_arrays(pages, [next(rest) for _ in weight_arrays(pages)]) for pages in lent]
     for cache, keys, values in zip(caches, written[::2], written[1::2], strict=True):
         cache.commit(keys, values)
@@ -143,5 +145,5 @@ def _paged_group(
 
 
 def _feed_forwards(handles: Sequence[LayerHandle]) -> list[native.FeedForward]:
-    """Return the native second halves of whole layers."""
+    """Return the native MLP or MoE of each layer. Whole layers always have one."""
     return [handle.feed_forward for handle in handles if handle.feed_forward is not None]

@@ -1,4 +1,4 @@
-"""Choices among scores, for samplers."""
+"""Native argmax, top-k and log-probabilities of rows of scores, for samplers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinyllm_kernels import _cpu as native
 
 
 def argmax(x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
-    """Return the index of the largest number of each row; all threads share a row."""
+    """Return the index of the largest number of each row. All threads work on one row."""
     check_scores(x)
     return native.argmax(x) if x.size else MLX.argmax(x)
 
@@ -19,7 +19,10 @@ def argmax(x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
 def top_k(
     x: Float[mx.array, "*batch V"], k: int
 ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
-    """Return the k best of each row; blocks of scores below the k best so far are skipped."""
+    """Return the k largest numbers of each row, the largest first, and their indices.
+
+    A block of scores below the k largest numbers found so far is skipped.
+    """
     check_top_k(x, k)
     if x.size == 0:
         return MLX.top_k(x, k)
@@ -30,7 +33,7 @@ def top_k(
 def log_probability(
     x: Float[mx.array, "*batch V"], ids: Integer[mx.array, "*batch K"]
 ) -> Float32[mx.array, "*batch K"]:
-    """log softmax(x) at `ids`; nothing of the length of the vocabulary is written."""
+    """log softmax(x) at `ids`, without an intermediate array of length V."""
     check_log_probability(x, ids)
     if x.size == 0 or ids.size == 0:
         return mx.zeros(ids.shape)

@@ -1,8 +1,8 @@
-"""Decoder layers, several of them in one primitive of MLX.
+"""The native stack, which computes several decoder layers in one primitive of MLX.
 
-A primitive costs some microseconds on its way to the thread of its stream, and each product of
-several threads ends in a barrier. Between the small ops of one token these costs add up to more
-than the ops.
+MLX needs some microseconds to pass a primitive to the thread of its stream, and each product on
+several threads ends in a barrier. For a single token, the ops of a layer are so small that these
+costs exceed the time of the ops.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from tinyllm_kernels.cpu.runs import run_dense, run_halves, run_paged
 
 @dataclass(frozen=True)
 class Path:
-    """The way in which a layer is computed in one pass; neighbors with equal paths form a run.
+    """The implementation that computes a layer in one pass.
+
+    Consecutive layers with equal paths form a run.
 
     Attributes:
-        kind: "dense" and "paged" are whole layers in the extension, several in one primitive.
-            "halves" are native halves around the attention of the cache. "layer" is the layer's
-            own `__call__`.
-        offset: the number of tokens in the dense caches of a run.
-        window: the window of the paged caches of a run.
+        kind: "dense" and "paged" compute whole layers in the extension, several in one primitive.
+            "halves" computes projections and MLP or MoE natively, and calls the cache for
+            attention. "layer" calls the layer itself.
+        offset: for "dense", the number of tokens in each cache of the run.
+        window: for "paged", the window of each cache of the run.
     """
 
     kind: Literal["dense", "paged", "halves", "layer"]
@@ -44,10 +46,10 @@ HALVES, LAYER = Path("halves"), Path("layer")
 
 
 class NativeStack:
-    """The stack of decoder layers for CPUs, with the numbers of `LayerStack` over the same ops.
+    """The stack of decoder layers for CPUs, with the results of `LayerStack` over the same ops.
 
-    For dense models the bits are equal; a mixture of experts agrees within rounding. Weights are
-    read from the layers once, when the stack is made.
+    For dense models the bits of both stacks are equal. For mixtures of experts the results agree
+    within rounding. The constructor reads the weights of the layers once.
 
     Attributes:
         layers: the layers, in the order of computation.
@@ -57,7 +59,7 @@ class NativeStack:
         """Make the handles of all layers, which evaluates their weights."""
         self.layers = tuple(layers)
         self._handles = [layer_handle(layer) for layer in self.layers]
-        # Layers of one model share their settings: positions are checked once for each text length.
+        # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
         ropes = [handle.layer.attention.rope for handle in self._handles if handle is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
 
@@ -84,8 +86,8 @@ class NativeStack:
             for handle, cache in zip(self._handles, caches, strict=True)
         ]
         for path, run in groupby(range(len(paths)), key=paths.__getitem__):
-            members = list(run)
-            x = self._run(x, batch, path, slice(members[0], members[-1] + 1), caches)
+            indices = list(run)
+            x = self._run(x, batch, path, slice(indices[0], indices[-1] + 1), caches)
         return x
 
     def _run(
@@ -93,16 +95,16 @@ class NativeStack:
         x: mx.array,
         batch: Batch,
         path: Path,
-        members: slice,
+        span: slice,
         caches: Sequence[LayerCache],
     ) -> mx.array:
-        """Compute neighboring layers that have one path."""
-        run = caches[members]
+        """Compute the layers `span`, which all have the path `path`."""
+        run = caches[span]
         if path.kind == "layer":
-            for layer, cache in zip(self.layers[members], run, strict=True):
+            for layer, cache in zip(self.layers[span], run, strict=True):
                 x = layer(x, batch, cache)
             return x
-        handles = [handle for handle in self._handles[members] if handle is not None]
+        handles = [handle for handle in self._handles[span] if handle is not None]
         if path.kind == "dense":
             dense = [cache for cache in run if isinstance(cache, DenseCache)]
             return run_dense(x, batch, handles, dense, path.offset)
@@ -120,10 +122,10 @@ def choose_path(
     handle: LayerHandle | None,
     cache: LayerCache,
 ) -> Path:
-    """Choose the fastest way to compute a layer that gives the result of the layer itself.
+    """Choose the fastest path that gives the result of the layer itself.
 
-    Arguments that do not fit together get a path whose ops refuse them. A subclass of a cache may
-    attend in a way of its own, so it gets no whole layers.
+    If x, batch and cache do not fit together, the ops of the chosen path raise the error. A
+    subclass of a cache may override `attend`, so the path is then never "dense" or "paged".
     """
     if handle is None or x.size == 0 or x.dtype != handle.dtype:
         return LAYER
@@ -131,7 +133,7 @@ def choose_path(
         return LAYER
     if handle.whole and type(cache) is DenseCache and batch.pages is None:
         offset = cache.offset
-        if _is_slice(batch.positions, offset, batch.length):
+        if _starts_at(batch.positions, offset, batch.length):
             return Path("dense", offset=offset)
     if (
         handle.whole
@@ -143,14 +145,14 @@ def choose_path(
     return HALVES
 
 
-def _is_slice(positions: Positions, start: int, length: int) -> bool:
+def _starts_at(positions: Positions, start: int, length: int) -> bool:
     return isinstance(positions, slice) and positions == slice(start, start + length)
 
 
 def _fits_pages(
     x: mx.array, batch: Batch, table: PageTable, handle: LayerHandle, cache: PagedCache
 ) -> bool:
-    """Return True if the extension can write to the pages and the table was made for them."""
+    """Return True if the extension can write to the pages of `cache`, and `table` fits them."""
     attention = handle.layer.attention
     pages = (table.num_pages, attention.num_kv_heads, table.page_size, attention.head_dim)
     return (

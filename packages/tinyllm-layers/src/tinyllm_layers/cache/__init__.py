@@ -1,1 +1,1 @@
-"""Keys and values of the tokens that have been computed, in several layouts."""
+"""KV caches: keys and values of earlier tokens, in several layouts."""

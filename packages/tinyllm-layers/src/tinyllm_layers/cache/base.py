@@ -1,4 +1,4 @@
-"""The interface of caches: they store keys and values, and attend to them."""
+"""The interface of caches, which store keys and values and compute attention over them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tinyllm_layers.batch import Batch
 class LayerCache(ABC):
     """The keys and values of one layer.
 
-    A cache owns their layout: dense, rotating, quantized or paged. It sees no weights.
+    Each subclass has its own layout of keys and values: dense, rotating, quantized or paged. A
+    cache sees no weights.
     """
 
     @property
@@ -24,7 +25,7 @@ class LayerCache(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, room to grow included."""
+        """Bytes of the allocated arrays, unused capacity included."""
         return sum(array.nbytes for array in self.arrays)
 
     @abstractmethod
@@ -37,27 +38,30 @@ class LayerCache(ABC):
         scale: float,
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
-        """Append k and v, and attend from each query to all tokens that it may see.
+        """Append k and v, and compute attention of each query over all tokens that it may see.
 
-        All or nothing: after an error the cache is as before.
+        If the call raises an error, the cache is unchanged.
 
         Args:
             q: queries of the new tokens, rotated.
             k: keys of the new tokens, rotated.
             v: values of the new tokens.
             batch: the layout of the pass.
-            scale: the factor of the scores.
+            scale: the factor of the scores, 1/sqrt(D).
             ops: the implementation of the maths.
 
+        Returns:
+            The attention output of each head, before the output projection.
+
         Raises:
-            ValueError: if shapes or dtypes do not fit.
+            ValueError: if shapes or dtypes do not fit each other, the batch or the stored keys.
         """
 
 
 class KVCache(LayerCache):
-    """The keys and values of one layer, for one sequence or for rows that stay in step.
+    """The keys and values of one layer for B sequences that always have equal lengths.
 
-    New tokens follow the stored tokens. Some layouts can go back to a prefix.
+    New tokens follow the stored tokens. Some layouts can be trimmed to a prefix.
     """
 
     @property
@@ -72,24 +76,25 @@ class KVCache(LayerCache):
         """Append keys and values of L tokens, and return all stored keys and values.
 
         Args:
-            k: keys.
-            v: values.
+            k: new keys.
+            v: new values.
 
         Returns:
-            Keys and values in the form of the layout: `B Hkv S D`, dense or quantized. A rotating
-            cache returns its slots, in no order of time once it has turned.
+            Keys and values `B Hkv S D`, dense or quantized. A rotating cache returns its slots,
+            which are not in the order of positions once it has overwritten a token.
 
         Raises:
-            ValueError: if shapes or dtypes differ from earlier tokens; the cache is then as before.
+            ValueError: if shapes or dtypes differ from the stored tokens. The cache is then
+                unchanged.
         """
 
     @abstractmethod
     def can_trim(self, length: int) -> bool:
-        """Return True if the cache can go back to its first `length` tokens."""
+        """Return True if the cache can be trimmed to its first `length` tokens."""
 
     @abstractmethod
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens.
+        """Remove all but the first `length` tokens.
 
         Raises:
             ValueError: if `can_trim(length)` is false.
@@ -97,4 +102,7 @@ class KVCache(LayerCache):
 
     @abstractmethod
     def fork(self) -> KVCache:
-        """Return a second cache with the same tokens. The next write to either copies them once."""
+        """Return a second cache with the same tokens.
+
+        Both caches share their arrays until the next write to one of them copies the arrays.
+        """

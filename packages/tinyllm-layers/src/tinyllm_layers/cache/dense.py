@@ -1,4 +1,4 @@
-"""A dense cache: keys and values in the model's dtype, in arrays that grow by tokens."""
+"""A dense cache: keys and values in the dtype of the model, in arrays that grow in steps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
 
 STEP = 256
+"""Number of tokens by which the capacity of an array grows."""
 
 
 class DenseCache(KVCache):
-    """Every key and value in the dtype of the model, in arrays that grow in steps."""
+    """A cache that stores every key and value in the dtype of the model."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Make an empty cache."""
         self._keys = TokenBuffer()
         self._values = TokenBuffer()
 
@@ -57,7 +58,7 @@ class DenseCache(KVCache):
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._keys.shape, self._keys.dtype)
         keys, values = self._keys.extended(k), self._values.extended(v)
         seen = slice(self.offset + k.shape[2])
-        # A single query is the last token and sees everything: it needs no mask.
+        # A single query is the last token. It sees every key and needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
         out = ops.attention(
             q, keys[..., seen, :], values[..., seen, :], scale, mask, phase=batch.phase
@@ -68,16 +69,17 @@ class DenseCache(KVCache):
     def reserve(
         self, new: Sequence[int], dtype: mx.Dtype
     ) -> tuple[Float[mx.array, "B Hkv capacity D"], Float[mx.array, "B Hkv capacity D"]]:
-        """Lend the arrays to a native stack, with room for new tokens at `offset`.
+        """Lend the arrays of keys and values to a native stack, with capacity for new tokens.
 
-        The borrower must drop them before the graph is computed, or MLX copies them.
+        The new tokens go to index `offset` of the axis `capacity`. The caller must drop its
+        references to the arrays before the graph is computed, or MLX copies the arrays.
 
         Args:
             new: the shape `B Hkv L D` of the new keys.
             dtype: the dtype of the new keys.
 
         Raises:
-            ValueError: if shape or dtype differ from earlier tokens.
+            ValueError: if shape or dtype differ from the stored tokens.
         """
         return self._keys.reserve(new, dtype), self._values.reserve(new, dtype)
 
@@ -87,7 +89,7 @@ class DenseCache(KVCache):
         values: Float[mx.array, "B Hkv capacity D"],
         count: int,
     ) -> None:
-        """Take the successors of the lent arrays, in which `count` more tokens are written."""
+        """Replace the lent arrays by updated arrays, which hold `count` more tokens."""
         self._keys.commit(keys, count)
         self._values.commit(values, count)
 
@@ -96,97 +98,99 @@ class DenseCache(KVCache):
         return 0 <= length <= self.offset
 
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Remove all but the first `length` tokens."""
         self._keys.trim(length)
         self._values.trim(length)
 
     def fork(self) -> DenseCache:
         """Return a second cache with the same tokens."""
-        twin = DenseCache()
-        twin._keys, twin._values = self._keys.fork(), self._values.fork()
-        return twin
+        fork = DenseCache()
+        fork._keys, fork._values = self._keys.fork(), self._values.fork()
+        return fork
 
 
 class TokenBuffer:
-    """Numbers of shape `*lead tokens width` in an array that has room to spare.
+    """An array of shape `*lead tokens width` that grows by appending tokens.
 
-    Room is added in steps of `STEP` tokens, so that appending a token writes one token: MLX updates
-    the array in place if nothing else refers to it when the update is scheduled. Work that has not
-    ended refers to its inputs, so a step that is scheduled before the step before it has ended
-    copies the whole array. Build the graph early, schedule it late.
+    The capacity grows in steps of `STEP` tokens, so that most appends write only the new tokens:
+    MLX updates an array in place if nothing else refers to it when the update is scheduled. A pass
+    that is still being computed refers to its inputs. If the next pass is scheduled before the pass
+    has ended, the update copies the whole array. Build the graph early, schedule it late.
     """
 
     def __init__(self) -> None:
-        """Start empty; the first tokens decide shape and dtype."""
+        """Make an empty buffer. The first tokens determine shape and dtype."""
         self.length = 0
-        self._room: Shaped[mx.array, "*lead capacity width"] | None = None
+        self._array: Shaped[mx.array, "*lead capacity width"] | None = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape of the array, room included; None before the first tokens."""
-        return None if self._room is None else tuple(self._room.shape)
+        """The shape of the array, `*lead capacity width`; None before the first tokens."""
+        return None if self._array is None else tuple(self._array.shape)
 
     @property
     def dtype(self) -> mx.Dtype | None:
         """The dtype of the array; None before the first tokens."""
-        return None if self._room is None else self._room.dtype
+        return None if self._array is None else self._array.dtype
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The array behind the buffer, if there is one yet."""
-        return [] if self._room is None else [self._room]
+        """The array as a list; an empty list before the first tokens."""
+        return [] if self._array is None else [self._array]
 
     @property
     def filled(self) -> Shaped[mx.array, "*lead tokens width"]:
         """The tokens that were appended and not trimmed.
 
         Raises:
-            ValueError: if nothing was appended yet.
+            ValueError: before the first tokens.
         """
-        if self._room is None:
+        if self._array is None:
             raise ValueError("the buffer is empty: append to it before reading it")
-        return self._room[..., : self.length, :]
+        return self._array[..., : self.length, :]
 
     def append(self, x: Shaped[mx.array, "*lead new width"]) -> None:
-        """Add tokens at the end.
+        """Append tokens.
 
         Raises:
-            ValueError: if they differ in shape or dtype from earlier tokens.
+            ValueError: if x differs in shape or dtype from the stored tokens.
         """
         self.commit(self.extended(x), x.shape[-2])
 
     def extended(
         self, x: Shaped[mx.array, "*lead new width"]
     ) -> Shaped[mx.array, "*lead capacity width"]:
-        """Return the successor of the array, in which tokens are added, for `commit`.
+        """Return an updated array in which x is appended. The buffer is unchanged until `commit`.
 
         Raises:
-            ValueError: if they differ in shape or dtype from earlier tokens.
+            ValueError: if x differs in shape or dtype from the stored tokens.
         """
-        room = another_name(self.reserve(x.shape, x.dtype))
-        room[..., self.length : self.length + x.shape[-2], :] = x
-        return room
+        array = alias(self.reserve(x.shape, x.dtype))
+        array[..., self.length : self.length + x.shape[-2], :] = x
+        return array
 
     def reserve(
         self, new: Sequence[int], dtype: mx.Dtype
     ) -> Shaped[mx.array, "*lead capacity width"]:
-        """Return the array, with room for tokens of the shape `new` after the present ones.
+        """Return the array with capacity for new tokens. The buffer is unchanged until `commit`.
 
-        Nothing changes until `commit`.
+        Args:
+            new: the shape `*lead L width` of L new tokens.
+            dtype: the dtype of the new tokens.
 
         Raises:
-            ValueError: if shape or dtype differ from the present tokens.
+            ValueError: if shape or dtype differ from the stored tokens.
         """
         end = self.length + new[-2]
-        return with_room(self._room, new, dtype, -(-end // STEP) * STEP)
+        return with_capacity(self._array, new, dtype, -(-end // STEP) * STEP)
 
-    def commit(self, room: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
-        """Replace the array by its successor, in which `count` more tokens are written."""
-        self._room = room
+    def commit(self, array: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
+        """Replace the array by an updated array, which holds `count` more tokens."""
+        self._array = array
         self.length += count
 
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens; their room stays.
+        """Remove all but the first `length` tokens. The capacity stays.
 
         Raises:
             ValueError: if there are fewer than `length` tokens.
@@ -196,40 +200,46 @@ class TokenBuffer:
         self.length = length
 
     def fork(self) -> TokenBuffer:
-        """Return a second buffer with the same tokens; the next write to either copies them."""
-        twin = TokenBuffer()
-        twin.length = self.length
-        twin._room = None if self._room is None else another_name(self._room)
-        return twin
+        """Return a second buffer with the same tokens. The next write to either copies it."""
+        fork = TokenBuffer()
+        fork.length = self.length
+        fork._array = None if self._array is None else alias(self._array)
+        return fork
 
 
-def another_name(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
-    """Return a second array object for the same data, so that a slice update leaves x alone."""
+def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
+    """Return a second array object for the same data, so that a slice update does not change x."""
     return x[...]
 
 
-def with_room(
-    room: Shaped[mx.array, "*lead held width"] | None,
+def with_capacity(
+    array: Shaped[mx.array, "*lead held width"] | None,
     new: Sequence[int],
     dtype: mx.Dtype,
     capacity: int,
 ) -> Shaped[mx.array, "*lead capacity width"]:
-    """Return `room`, grown if it does not hold `capacity` tokens of the shape `new`.
+    """Return an array with a capacity of at least `capacity` tokens.
+
+    Args:
+        array: the array to extend with zeros if it is too small; None to make a new array.
+        new: the shape `*lead L width` of the tokens that will be written.
+        dtype: the dtype of the tokens that will be written.
+        capacity: the number of tokens that the array must hold.
 
     Raises:
-        ValueError: if new tokens have another shape or dtype: a slice update would broadcast and
-            cast them in silence.
+        ValueError: if the tokens have another shape or dtype than the array. A slice update would
+            broadcast and cast them in silence.
     """
     *lead, _, width = new
-    if room is None:
+    if array is None:
         return mx.zeros((*lead, capacity, width), dtype)
-    if (*lead, width) != (*room.shape[:-2], room.shape[-1]):
-        expected = (*room.shape[:-2], new[-2], room.shape[-1])
+    if (*lead, width) != (*array.shape[:-2], array.shape[-1]):
+        expected = (*array.shape[:-2], new[-2], array.shape[-1])
         raise ValueError(f"x: expected shape {expected}, got {tuple(new)}")
-    if dtype != room.dtype:
-        raise ValueError(f"x: expected dtype {room.dtype}, got {dtype}")
-    missing = capacity - room.shape[-2]
+    if dtype != array.dtype:
+        raise ValueError(f"x: expected dtype {array.dtype}, got {dtype}")
+    missing = capacity - array.shape[-2]
     if missing <= 0:
-        return room
-    more = mx.zeros((*room.shape[:-2], missing, room.shape[-1]), room.dtype)
-    return mx.concatenate([room, more], axis=-2)
+        return array
+    more = mx.zeros((*array.shape[:-2], missing, array.shape[-1]), array.dtype)
+    return mx.concatenate([array, more], axis=-2)

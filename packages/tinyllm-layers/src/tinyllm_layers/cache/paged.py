@@ -1,4 +1,4 @@
-"""Keys and values in pages that many sequences share."""
+"""A paged cache: keys and values in pages that are assigned to many sequences."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tinyllm_ops.checks import check_new_tokens
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import LayerCache
-from tinyllm_layers.cache.dense import another_name
+from tinyllm_layers.cache.dense import alias
 
 
 class PagedCache(LayerCache):
-    """The pages of one layer (Kwon et al. 2023). A `PageTable` assigns them to sequences.
+    """The pages of one layer (Kwon et al. 2023). A `PageTable` assigns pages to sequences.
 
     Attributes:
         keys: `P Hkv page D`, dense or quantized.
-        values: like keys.
-        window: the most recent tokens that a token sees; None for all.
+        values: `P Hkv page D`, dense or quantized.
+        window: the number of most recent tokens that a token sees; None for all tokens.
     """
 
     def __init__(self, keys: Weight, values: Weight, window: int | None = None) -> None:
-        """Take pages of keys and values."""
+        """Make a cache of given pages."""
         self.keys = keys
         self.values = values
         self.window = window
@@ -40,14 +40,14 @@ class PagedCache(LayerCache):
         group_size: int = 0,
         window: int | None = None,
     ) -> PagedCache:
-        """Make empty pages. They take memory once they are evaluated.
+        """Make a cache of empty pages. Memory is allocated when the pages are evaluated.
 
         Args:
-            shape: `P Hkv page D` of the keys, and of the values.
+            shape: the shape `P Hkv page D` of the keys and of the values.
             dtype: the dtype of dense numbers, or of the scales of quantized numbers.
-            bits: width of quantized numbers; None keeps them dense.
-            group_size: the number of neighbors along D that share a scale, if quantized.
-            window: the most recent tokens that a token sees; None for all.
+            bits: width of quantized numbers; None for dense numbers.
+            group_size: for quantized numbers, how many consecutive numbers along D share a scale.
+            window: the number of most recent tokens that a token sees; None for all tokens.
         """
 
         def pages() -> Weight:
@@ -89,7 +89,7 @@ class PagedCache(LayerCache):
         scale: float,
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
-        """Write k and v to their slots, and attend from each query to its own sequence."""
+        """Write k and v to their slots, and compute attention of each query over its sequence."""
         if batch.pages is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")
         check_new_tokens(q, k, v, (batch.rows, batch.length))
@@ -103,19 +103,19 @@ class PagedCache(LayerCache):
         return mx.unflatten(out, 0, (batch.rows, batch.length)).swapaxes(1, 2)
 
     def commit(self, keys: Weight, values: Weight) -> None:
-        """Replace the pages by their successors, in which the tokens of a pass are written."""
+        """Replace the pages by updated pages, to which the tokens of a pass were written."""
         self.keys = keys
         self.values = values
 
     def fork(self) -> PagedCache:
-        """Return a second cache with the same pages; the next write to either copies all."""
-        return PagedCache(_named_anew(self.keys), _named_anew(self.values), self.window)
+        """Return a second cache with the same pages. The next write to either copies all pages."""
+        return PagedCache(_alias_pages(self.keys), _alias_pages(self.values), self.window)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages at once: every source is read before any target is written.
+        """Copy whole pages. Every source is read before any target is written.
 
         Args:
-            pairs: the source and the target of each copy.
+            pairs: the numbers of the source page and the target page of each copy.
 
         Raises:
             ValueError: if a page does not exist.
@@ -130,7 +130,8 @@ class PagedCache(LayerCache):
         sources = mx.array([source for source, _ in pairs], dtype=mx.int32)
         targets = mx.array([target for _, target in pairs], dtype=mx.int32)
         keys, values = self.keys[sources], self.values[sources]
-        # A read that has not ended holds the array, and the write would copy every page of it.
+        # Finish the read first: a pending read refers to the array, and the write would then copy
+        # every page.
         mx.eval(_arrays(keys), _arrays(values))
         self.commit(_replaced(self.keys, targets, keys), _replaced(self.values, targets, values))
 
@@ -139,12 +140,12 @@ def _arrays(pages: Weight) -> list[mx.array]:
     return list(pages.arrays) if isinstance(pages, QuantizedTensor) else [pages]
 
 
-def _named_anew(pages: Weight) -> Weight:
-    return another_name(pages) if isinstance(pages, mx.array) else pages.map(another_name)
+def _alias_pages(pages: Weight) -> Weight:
+    return alias(pages) if isinstance(pages, mx.array) else pages.map(alias)
 
 
 def _in_format(rows: mx.array, stored: Weight, ops: OpSet) -> Weight:
-    """Return rows in the format of the pages, quantized if the pages are."""
+    """Return `rows` in the format of `stored`: quantized if the pages are quantized."""
     if isinstance(stored, mx.array):
         return rows
     return ops.quantize(rows, stored.group_size, stored.bits, stored.mode)
@@ -154,7 +155,7 @@ def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
     """Return pages in which the pages at `targets` are replaced by `rows`."""
 
     def replaced(part: mx.array, new: mx.array) -> mx.array:
-        part = another_name(part)
+        part = alias(part)
         part[targets] = new
         return part
 

@@ -14,18 +14,18 @@ from tinyllm_layers.cache.dense import TokenBuffer
 
 
 class QuantizedCache(KVCache):
-    """Every key and value, affine-quantized in groups along the head dim as it arrives.
+    """A cache that stores every key and value affine-quantized, in groups along the head dim.
 
     Attributes:
-        bits: width of a code, 4 or 8 usually.
-        group_size: features that share a scale and a bias; it must divide the head dim.
+        bits: width of a code, usually 4 or 8.
+        group_size: features that share a scale and a bias, a divisor of the head dim.
 
     Raises:
-        ValueError: if MLX has no such format.
+        ValueError: if MLX does not define the format.
     """
 
     def __init__(self, bits: int = 8, group_size: int = 64) -> None:
-        """Start empty."""
+        """Make an empty cache."""
         check_format(group_size, bits, "affine")
         self.bits = bits
         self.group_size = group_size
@@ -50,9 +50,9 @@ class QuantizedCache(KVCache):
     ) -> tuple[QuantizedTensor, QuantizedTensor]:
         """Quantize and append keys and values, and return the keys and values of all tokens."""
         check_appended(k, v, self._shape, self._keys[1].dtype)
-        rooms = self._extended(k, v, ops)
-        self._commit(rooms, k.shape[2])
-        keys, values = (self._tensor(parts, self.offset) for parts in rooms)
+        updated = self._extended(k, v, ops)
+        self._commit(updated, k.shape[2])
+        keys, values = (self._tensor(parts, self.offset) for parts in updated)
         return keys, values
 
     def attend(
@@ -66,15 +66,15 @@ class QuantizedCache(KVCache):
     ) -> Float[mx.array, "B H L D"]:
         """Quantize and append k and v, and attend causally to all tokens.
 
-        Queries read the codes of the new tokens as well, so that the size of a prefill chunk
-        does not change the result.
+        Queries read the quantized keys and values of the new tokens too, so that the size of a
+        prefill chunk does not change the result.
         """
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._keys[1].dtype)
-        rooms = self._extended(k, v, ops)
-        keys, values = (self._tensor(parts, self.offset + k.shape[2]) for parts in rooms)
+        updated = self._extended(k, v, ops)
+        keys, values = (self._tensor(parts, self.offset + k.shape[2]) for parts in updated)
         mask = "causal" if q.shape[2] > 1 else None
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
-        self._commit(rooms, k.shape[2])
+        self._commit(updated, k.shape[2])
         return out
 
     def can_trim(self, length: int) -> bool:
@@ -82,25 +82,29 @@ class QuantizedCache(KVCache):
         return 0 <= length <= self.offset
 
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Remove all but the first `length` tokens."""
         for buffer in [*self._keys, *self._values]:
             buffer.trim(length)
 
     def fork(self) -> QuantizedCache:
         """Return a second cache with the same tokens."""
-        twin = QuantizedCache(self.bits, self.group_size)
-        twin._keys = [buffer.fork() for buffer in self._keys]
-        twin._values = [buffer.fork() for buffer in self._values]
-        return twin
+        fork = QuantizedCache(self.bits, self.group_size)
+        fork._keys = [buffer.fork() for buffer in self._keys]
+        fork._values = [buffer.fork() for buffer in self._values]
+        return fork
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
-        """The shape `B Hkv capacity D` of the stored keys, if there are any."""
+        """The shape `B Hkv capacity D` of the stored keys; None before the first tokens."""
         packed = self._keys[0].shape
         return None if packed is None else (*packed[:-1], packed[-1] * 32 // self.bits)
 
     def _extended(self, k: mx.array, v: mx.array, ops: OpSet) -> list[list[mx.array]]:
-        """Return the successors of the arrays of keys and of values, in which k and v are added."""
+        """Return updated arrays in which k and v are appended.
+
+        Returns:
+            Two lists, one for keys and one for values: packed codes, scales and biases.
+        """
         return [
             [
                 buffer.extended(part)
@@ -111,13 +115,13 @@ class QuantizedCache(KVCache):
             for buffers, x in ((self._keys, k), (self._values, v))
         ]
 
-    def _commit(self, rooms: list[list[mx.array]], count: int) -> None:
-        """Take the successors, in which `count` more tokens are written."""
-        for buffers, parts in zip((self._keys, self._values), rooms, strict=True):
+    def _commit(self, updated: list[list[mx.array]], count: int) -> None:
+        """Replace the arrays by updated arrays, which hold `count` more tokens."""
+        for buffers, parts in zip((self._keys, self._values), updated, strict=True):
             for buffer, part in zip(buffers, parts, strict=True):
                 buffer.commit(part, count)
 
     def _tensor(self, parts: list[mx.array], length: int) -> QuantizedTensor:
-        """Return the first `length` tokens of packed codes, scales and biases as one tensor."""
+        """Make a tensor of the first `length` tokens of packed codes, scales and biases."""
         packed, scales, biases = (part[..., :length, :] for part in parts)
         return QuantizedTensor(packed, scales, biases, self.group_size, self.bits)

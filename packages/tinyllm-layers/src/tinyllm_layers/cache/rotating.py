@@ -1,4 +1,4 @@
-"""A rotating cache: keys and values of the first and the last tokens."""
+"""A rotating cache: keys and values of the first and the most recent tokens."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from tinyllm_ops.checks import check_appended, check_new_tokens
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
-from tinyllm_layers.cache.dense import STEP, another_name, with_room
+from tinyllm_layers.cache.dense import STEP, alias, with_capacity
 
 
 class RotatingCache(KVCache):
-    """At most `max_size` tokens: the first `keep`, and a ring of the most recent ones.
+    """A cache of at most `max_size` tokens: the first `keep`, and a ring of the most recent.
 
-    A token attends to the `keep` first tokens and to the last `max_size - keep` tokens, itself
-    included: a sliding window with attention sinks (Xiao et al. 2023, without moving the
-    positions). The set of visible tokens does not depend on the size of the chunks.
+    A token attends to the first `keep` tokens and to the last `max_size - keep` tokens, itself
+    included. This is a sliding window with attention sinks (Xiao et al. 2023), except that tokens
+    keep their positions. The set of visible tokens does not depend on the size of the chunks.
 
     Attributes:
-        max_size: the number of tokens that are kept.
-        keep: the number of first tokens among them.
+        max_size: the number of stored tokens.
+        keep: the number of first tokens that are never overwritten.
 
     Raises:
-        ValueError: if `keep` leaves no room for the ring.
+        ValueError: if `keep` is negative or not below `max_size`.
     """
 
     def __init__(self, max_size: int, keep: int = 4) -> None:
-        """Start empty."""
+        """Make an empty cache."""
         if not 0 <= keep < max_size:
             raise ValueError(f"keep: expected 0 to {max_size - 1}, got {keep}")
         self.max_size = max_size
@@ -41,7 +41,7 @@ class RotatingCache(KVCache):
 
     @property
     def offset(self) -> int:
-        """The number of tokens seen so far, forgotten tokens included."""
+        """The number of tokens seen so far, overwritten tokens included."""
         return self._offset
 
     @property
@@ -54,13 +54,14 @@ class RotatingCache(KVCache):
         k: Float[mx.array, "B Hkv L D"],
         v: Float[mx.array, "B Hkv L D"],
     ) -> tuple[Float[mx.array, "B Hkv slots D"], Float[mx.array, "B Hkv slots D"]]:
-        """Append keys and values, and return the slots in use; `slot_positions` orders them.
+        """Append keys and values, and return the slots in use.
 
-        If a chunk is longer than the ring, only the tokens that outlive the chunk are stored.
+        `slot_positions` returns the position of the token in each slot. If a chunk is longer than
+        the ring, the tokens that the chunk itself would overwrite are not stored.
         """
         check_appended(k, v, self._shape, self._dtype)
-        self._commit(*self._stored(k, v), k.shape[2])
-        return self._held()
+        self._commit(*self._extended(k, v), k.shape[2])
+        return self._used_slots()
 
     def attend(
         self,
@@ -71,18 +72,19 @@ class RotatingCache(KVCache):
         scale: float,
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
-        """Attend to the stored and the new tokens, and store the new ones.
+        """Attend to the stored and the new tokens, and store the new tokens.
 
-        A decoded token is stored first: it replaces a token that it no longer sees. The first
-        tokens of a prompt's chunk still see tokens that the last ones replace.
+        In a decode step the token is stored before attention, because it overwrites a token that it
+        no longer sees. A prompt chunk is stored after attention, because its first tokens still see
+        tokens that its last tokens overwrite.
         """
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         if batch.phase == "decode" and q.shape[2] == 1:
-            stored = self._stored(k, v)
+            updated = self._extended(k, v)
             held = min(self._offset + 1, self.max_size)
-            keys, values = (x[..., :held, :] for x in stored)
+            keys, values = (x[..., :held, :] for x in updated)
             out = ops.attention(q, keys, values, scale, None, phase=batch.phase)
-            self._commit(*stored, 1)
+            self._commit(*updated, 1)
             return out
         new = mx.arange(self._offset, self._offset + q.shape[2])
         seen = mx.concatenate([self.slot_positions(), new])
@@ -91,31 +93,31 @@ class RotatingCache(KVCache):
         if self._keys is None:
             keys, values = k, v
         else:
-            pairs = zip(self._held(), (k, v), strict=True)
+            pairs = zip(self._used_slots(), (k, v), strict=True)
             keys, values = (mx.concatenate([held, fresh], axis=2) for held, fresh in pairs)
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
-        self._commit(*self._stored(k, v), k.shape[2])
+        self._commit(*self._extended(k, v), k.shape[2])
         return out
 
     def fork(self) -> RotatingCache:
         """Return a second cache with the same tokens."""
-        twin = RotatingCache(self.max_size, self.keep)
-        twin._offset = self._offset
-        twin._keys = None if self._keys is None else another_name(self._keys)
-        twin._values = None if self._values is None else another_name(self._values)
-        return twin
+        fork = RotatingCache(self.max_size, self.keep)
+        fork._offset = self._offset
+        fork._keys = None if self._keys is None else alias(self._keys)
+        fork._values = None if self._values is None else alias(self._values)
+        return fork
 
     def slot_positions(self) -> Integer[mx.array, "slots"]:
-        """The position of the token in each slot in use."""
+        """Return the position of the token in each slot in use."""
         slot, last = mx.arange(min(self._offset, self.max_size)), self._offset - 1
         return mx.where(slot < self.keep, slot, last - (last - slot) % self._ring)
 
     def can_trim(self, length: int) -> bool:
-        """Return True for any prefix until the ring has turned, and for the whole text."""
+        """Return True for the whole text, and for any prefix until a token is overwritten."""
         return 0 <= length <= self._offset and self._offset <= max(self.max_size, length)
 
     def trim(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Remove all but the first `length` tokens."""
         if not self.can_trim(length):
             raise ValueError(
                 f"length: expected 0 to {self._offset}, before {self.max_size} tokens were seen, "
@@ -125,7 +127,7 @@ class RotatingCache(KVCache):
 
     @property
     def _ring(self) -> int:
-        """The number of slots that rotate."""
+        """The number of slots of the ring."""
         return self.max_size - self.keep
 
     def _slot(self, position: int) -> int:
@@ -136,27 +138,30 @@ class RotatingCache(KVCache):
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
-        """The shape of the stored keys, if there are any."""
+        """The shape of the stored keys; None before the first tokens."""
         return None if self._keys is None else tuple(self._keys.shape)
 
     @property
     def _dtype(self) -> mx.Dtype | None:
-        """The dtype of the stored keys, if there are any."""
+        """The dtype of the stored keys; None before the first tokens."""
         return None if self._keys is None else self._keys.dtype
 
-    def _held(self) -> tuple[mx.array, mx.array]:
+    def _used_slots(self) -> tuple[mx.array, mx.array]:
         """Return the keys and values of the slots in use."""
-        assert self._keys is not None  # something was stored
+        assert self._keys is not None  # callers store tokens first
         assert self._values is not None
         held = min(self._offset, self.max_size)
         return self._keys[..., :held, :], self._values[..., :held, :]
 
-    def _stored(self, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
-        """Return the successors of the arrays, with the tokens that outlive their chunk."""
+    def _extended(self, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
+        """Return updated arrays of keys and values, in which k and v are stored.
+
+        Tokens that later tokens of the same chunk overwrite are left out.
+        """
         start, end = self._offset, self._offset + k.shape[2]
         capacity = min(self.max_size, -(-end // STEP) * STEP)
-        keys = another_name(with_room(self._keys, k.shape, k.dtype, capacity))
-        values = another_name(with_room(self._values, v.shape, v.dtype, capacity))
+        keys = alias(with_capacity(self._keys, k.shape, k.dtype, capacity))
+        values = alias(with_capacity(self._values, v.shape, v.dtype, capacity))
         for first, stop in self._runs(start, end):
             slot = self._slot(first)
             slots, chosen = slice(slot, slot + stop - first), slice(first - start, stop - start)
@@ -165,12 +170,18 @@ class RotatingCache(KVCache):
         return keys, values
 
     def _commit(self, keys: mx.array, values: mx.array, count: int) -> None:
-        """Take the successors of the arrays, in which `count` more tokens are written."""
+        """Replace the arrays by updated arrays, after a pass over `count` tokens."""
         self._keys, self._values = keys, values
         self._offset += count
 
     def _runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Cut the positions of a chunk that outlive it into runs whose slots are neighbors."""
+        """Cut the positions `start` to `end` into runs with consecutive slots.
+
+        Positions that later positions of the chunk overwrite are left out.
+
+        Yields:
+            First position and end of each run.
+        """
         while start < end:
             if start < self.keep:
                 stop = min(self.keep, end)

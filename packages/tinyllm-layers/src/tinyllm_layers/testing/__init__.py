@@ -1,6 +1,6 @@
 """Test tools for layers, caches and stacks: random layers, float64 oracles, passes in chunks.
 
-Needs the extra `testing` (numpy). Nothing else in `tinyllm_layers` imports this package.
+The package needs the extra `testing` (numpy). Nothing else in `tinyllm_layers` imports it.
 
     layers = [random_decoder_layer("qwen3", seed=seed) for seed in range(3)]
     text = normal((2, 9, 64), seed=1)

@@ -19,27 +19,29 @@ from tinyllm_layers.norm import RMSNorm
 from tinyllm_layers.rope import RoPE
 
 Family = Literal["qwen2", "qwen3", "qwen3_moe"]
-"""Biases of q, k and v (Qwen2, Qwen2.5); norms of q and k (Qwen3); these norms and experts."""
+"""The kind of a layer. "qwen2" has biases of q, k and v, "qwen3" has norms of q and k. "qwen3_moe"
+has these norms and a mixture of experts."""
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 Pack = Callable[[mx.array], Weight]
+"""A function that turns a dense matrix into a weight, dense or quantized."""
 
 
 def dense(w: mx.array) -> Weight:
-    """Leave a matrix as it is."""
+    """Return a matrix unchanged: the `Pack` of dense weights."""
     return w
 
 
 def packed(bits: int | None, group_size: int = 32, mode: str = "affine") -> Pack:
-    """Return a function that quantizes a matrix; with `bits` None it leaves the matrix dense."""
+    """Return a function that quantizes a matrix, or leaves it dense if `bits` is None."""
     return dense if bits is None else lambda w: quantize(w, group_size, bits, mode)
 
 
 def random_norm(
     dim: int, dtype: mx.Dtype = mx.float32, *, seed: int, ops: OpSet = REFERENCE
 ) -> RMSNorm:
-    """Make a norm with weights around 1, as trained ones are."""
+    """Make a norm with weights around 1, like the weights of trained norms."""
     return RMSNorm(dim, _norm_weight(dim, dtype, seed), 1e-6, ops=ops)
 
 
@@ -65,12 +67,12 @@ def random_attention(
         num_heads: H.
         num_kv_heads: Hkv.
         head_dim: D.
-        biased: the projections with a bias, such as "qkv".
-        normed: True to give queries and keys a norm.
+        biased: the letters of the projections with a bias, such as "qkv".
+        normed: True to normalize queries and keys.
         dtype: the dtype of all numbers.
         pack: the function applied to the weights of the projections; see `packed`.
         seed: the seed of all numbers.
-        rope: the rotation; base 1e6 and 1,000 positions unless given.
+        rope: the rotation. Unless given, it has base 1e6 and 1,000 positions.
         communicator: the processes that share the layer.
         ops: the implementation of the maths.
     """
@@ -117,7 +119,7 @@ def random_mlp(
     communicator: Communicator = SINGLE,
     ops: OpSet = REFERENCE,
 ) -> MLP:
-    """Make an MLP of E = dim and F = hidden_dim; `pack` is applied to its weights."""
+    """Make an MLP with E = dim and F = hidden_dim. `pack` is applied to its three weights."""
     gate, up = (pack(_matrix((hidden_dim, dim), dtype, 100 * seed + number)) for number in (30, 31))
     down = pack(_matrix((dim, hidden_dim), dtype, 100 * seed + 32))
     return MLP(dim, hidden_dim, gate, up, down, communicator=communicator, ops=ops)
@@ -136,14 +138,14 @@ def random_moe(
     communicator: Communicator = SINGLE,
     ops: OpSet = REFERENCE,
 ) -> MoE:
-    """Make a mixture of experts. A quantized one has a router of 8 bits, as MLX's checkpoints do.
+    """Make a mixture of experts. If `pack` quantizes, the router has 8 bits, as in MLX checkpoints.
 
     Args:
         dim: E.
-        hidden_dim: F, the hidden width of one expert.
+        hidden_dim: F, the number of hidden features of one expert.
         num_experts: X.
         num_experts_per_tok: K.
-        norm_topk_prob: True to divide the weights of the chosen experts by their sum.
+        norm_topk_prob: True to divide the routing weights of the K experts by their sum.
         dtype: the dtype of all numbers.
         pack: the function applied to the experts' weights; see `packed`.
         seed: the seed of all numbers.
@@ -186,8 +188,8 @@ def random_decoder_layer(
 ) -> DecoderLayer:
     """Make a decoder layer of one family.
 
-    In half formats the experts that a token of a MoE layer chooses may depend on rounding, which
-    no oracle can follow: compare such layers in float32.
+    Compare a MoE layer with an oracle in float32. In float16 and bfloat16 the router may choose
+    other experts because of rounding, and no tolerance covers that difference.
 
     Args:
         family: see `Family`.
@@ -200,8 +202,8 @@ def random_decoder_layer(
         num_experts_per_tok: K of a MoE.
         dtype: the dtype of all numbers.
         pack: the function applied to the weights of projections; see `packed`.
-        seed: the seed of all numbers; each layer of a stack has its own seed.
-        rope: the rotation; base 1e6 and 1,000 positions unless given.
+        seed: the seed of all numbers. Give each layer of a stack another seed.
+        rope: the rotation. Unless given, it has base 1e6 and 1,000 positions.
         ops: the implementation of the maths.
     """
     attention = random_attention(
@@ -245,7 +247,7 @@ def random_pages(
     seed: int = 0,
     window: int | None = None,
 ) -> PagedCache:
-    """Make the pages of a layer, full of random keys and values, so that each wrong read shows.
+    """Make a paged cache full of random keys and values, so that a read of a wrong page shows.
 
     Args:
         layer: a layer with the Hkv and D of the pages.
@@ -254,7 +256,7 @@ def random_pages(
         dtype: the dtype of the numbers, or of the scales of quantized numbers.
         pack: the function applied to keys and to values; see `packed`.
         seed: the seed of all numbers.
-        window: the most recent tokens that a token sees; None for all.
+        window: the number of most recent tokens that a token sees; None for all tokens.
     """
     attention = layer.attention if isinstance(layer, DecoderLayer) else layer
     shape = (num_pages, attention.num_kv_heads, page_size, attention.head_dim)

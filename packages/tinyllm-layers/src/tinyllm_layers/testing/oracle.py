@@ -1,6 +1,6 @@
 """Layers in float64 NumPy, written from their formulas over the oracles of `tinyllm_ops`.
 
-Functions read the weights of a layer, and compute nothing with its `ops`.
+The functions read the weights of a layer, but never call its `ops`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def norm(x: Array, layer: RMSNorm) -> Array:
 def attention_inputs(
     x: Array, layer: GroupedQueryAttention, positions: Ids
 ) -> tuple[Array, Array, Array]:
-    """Return queries `B H L D`, keys and values `B Hkv L D` of normalized tokens x `B L E`.
+    """Return queries `B H L D`, and keys and values `B Hkv L D`.
 
     Args:
-        x: the tokens.
+        x: the normalized tokens, `B L E`.
         layer: the weights.
         positions: the positions, of a shape that broadcasts to `B L`.
     """
@@ -56,12 +56,12 @@ def attention_inputs(
 
 
 def attention_output(heads: Array, layer: GroupedQueryAttention) -> Array:
-    """Project the heads `B L H D` to `B L E`."""
+    """Project the joined heads `B L H D` to `B L E`."""
     return _projected(heads.reshape(*heads.shape[:2], -1), layer.wo, layer.biases.o)
 
 
 def attention(x: Array, layer: GroupedQueryAttention, mask: Array | str = "causal") -> Array:
-    """Compute the attention of whole texts `B L E`, from their first tokens on."""
+    """Compute the attention layer for whole texts `B L E`, from position 0 on."""
     q, k, v = attention_inputs(x, layer, np.arange(x.shape[1]))
     return attention_output(ops.attention(q, k, v, None, mask).swapaxes(1, 2), layer)
 
@@ -74,18 +74,18 @@ def paged_attention(
     values: Array,
     window: int | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Compute the attention of a pass over pages, and the pages after it.
+    """Compute the attention layer for a pass over pages.
 
     Args:
-        x: the tokens, `1 T E` or `T 1 E`.
+        x: the normalized tokens, `1 T E` or `T 1 E`.
         layer: the weights.
-        pages: the sequences.
-        keys: `P Hkv page D` before the pass.
-        values: like keys.
-        window: the most recent tokens that a token sees; None for all.
+        pages: the sequences and their pages.
+        keys: the pages of keys before the pass, `P Hkv page D`.
+        values: the pages of values before the pass, `P Hkv page D`.
+        window: the number of most recent tokens that a token sees; None for all tokens.
 
     Returns:
-        The output in the shape of x, and the successors of keys and values.
+        The output in the shape of x, and the pages of keys and of values after the pass.
     """
     positions = np.array(pages.positions).reshape(x.shape[:2])
     q, k, v = attention_inputs(x, layer, positions)
@@ -101,7 +101,7 @@ def attend_pages(
     values: Array,
     window: int | None = None,
 ) -> Array:
-    """Return the output `B L E` of queries `B H L D` over pages that hold the new keys."""
+    """Return the output `B L E` of queries `B H L D` over pages that already hold the new keys."""
     rows = q.swapaxes(1, 2)  # B L H D
     width = max(map(len, pages.block_tables), default=0)
     tables = [[*table, *[0] * (width - len(table))] for table in pages.block_tables]
@@ -118,7 +118,7 @@ def attend_pages(
 
 
 def written(stored: Array, heads: Array, pages: PageTable) -> Array:
-    """Return pages in which the heads `B Hkv L D` of all tokens are in their slots."""
+    """Return a copy of pages in which the heads `B Hkv L D` are written to their slots."""
     stored = stored.copy()
     rows = heads.swapaxes(1, 2).reshape(-1, stored.shape[1], stored.shape[3])
     for row, slot in zip(rows, pages.slot_mapping, strict=True):
@@ -134,7 +134,7 @@ def mlp(x: Array, layer: MLP) -> Array:
 
 
 def moe(x: Array, layer: MoE) -> Array:
-    """Sum the outputs of the chosen experts, token by token and expert by expert."""
+    """Sum the outputs of the best K experts, token by token and expert by expert."""
     weights = ops.softmax(ops.linear(x, exact(layer.w_router)))
     gate, up, down = (exact(w) for w in (layer.w_gate, layer.w_up, layer.w_down))
     y = np.zeros_like(x)
@@ -148,12 +148,12 @@ def moe(x: Array, layer: MoE) -> Array:
 
 
 def feed_forward(x: Array, layer: MLP | MoE) -> Array:
-    """Compute the second half of a decoder layer, without its norm and its residual."""
+    """Compute the feed-forward half of a decoder layer, without its norm and its residual."""
     return mlp(x, layer) if isinstance(layer, MLP) else moe(x, layer)
 
 
 def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
-    """Return the output of a layer for whole texts `B L E`, as from dense caches."""
+    """Return the output of a layer for whole texts `B L E`, as with empty dense caches."""
     h = x + attention(norm(x, layer.input_norm), layer.attention, mask)
     return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
 
@@ -173,7 +173,10 @@ def paged_decoder_layer(
     values: Array,
     window: int | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Return the output of a layer for a pass over pages, and the pages after it."""
+    """Return the output of a layer for a pass over pages, and the pages after the pass.
+
+    The arguments are as in `paged_attention`.
+    """
     normal = norm(x, layer.input_norm)
     y, keys, values = paged_attention(normal, layer.attention, pages, keys, values, window)
     h = x + y

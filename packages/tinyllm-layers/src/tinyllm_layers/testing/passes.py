@@ -1,4 +1,4 @@
-"""Passes over a text in chunks, like a prompt and its decode steps."""
+"""Passes over texts in chunks, like the chunks of a prompt and the decode steps after it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_chunks(
 
     Args:
         stack: any stack, such as `LayerStack(layers)`.
-        x: the text; it follows the tokens in the caches.
-        caches: one cache a layer.
-        lengths: the number of tokens of each chunk, L in all; one chunk unless given.
-        phase: the phase of all passes; unless given, one token is a decode step.
+        x: the embedded tokens. They follow the tokens in the caches.
+        caches: one cache per layer.
+        lengths: the number of tokens of each chunk, L in all. Unless given, x is one chunk.
+        phase: the phase of all passes. Unless given, a chunk of one token is a decode step.
     """
     lengths = [x.shape[1]] if lengths is None else lengths
     before, rows = caches[0].offset, x.shape[0]
@@ -47,9 +47,9 @@ def paged_batches(
     num_pages: int,
     page_size: int,
 ) -> list[Batch]:
-    """Make the batches of several texts of one length, cut into the same chunks.
+    """Make the batches of several texts that are computed together, chunk by chunk.
 
-    Chunks of one token are decode steps; longer chunks are prefilled.
+    All texts have one length. Chunks of one token are decode steps, longer chunks are prefilled.
 
     Args:
         pages: the pages of each text.
@@ -74,7 +74,14 @@ def run_pages(
     caches: Sequence[PagedCache],
     batches: Sequence[Batch],
 ) -> Float[mx.array, "R L E"]:
-    """Run a stack over texts whose keys and values are in pages: see `paged_batches`."""
+    """Run a stack over R texts with paged caches, and return the output of all tokens.
+
+    Args:
+        stack: any stack.
+        x: the embedded tokens.
+        caches: one cache per layer.
+        batches: the batches of `paged_batches` for the R texts.
+    """
     outs, first = [], 0
     for batch in batches:
         assert batch.pages is not None  # paged_batches makes them

@@ -1,1 +1,1 @@
-"""Tensors of a few bits per number, in the formats that MLX stores."""
+"""Tensors of a few bits per number, in the formats of `mx.quantize`."""

@@ -1,7 +1,7 @@
 """Floating-point codes that share a scale: mxfp4, mxfp8 and nvfp4.
 
-mxfp4 and mxfp8 are formats of the Open Compute Project's microscaling specification, nvfp4 is
-NVIDIA's. A code is a 4- or 8-bit floating-point number, a scale is an 8-bit one.
+mxfp4 and mxfp8 are formats of the Open Compute Project's microscaling specification. nvfp4 is a
+format of NVIDIA. A code is a floating-point number of 4 or 8 bits, a scale of 8 bits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, UInt8, UInt32
 
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # values of three bits; the fourth is the sign
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # values of codes 0..7; bit 3 is the sign
 _E4M3_MAX = 448.0
 _E8M0_BIAS = 127
 
@@ -17,7 +17,11 @@ _E8M0_BIAS = 127
 def microscaled_codes(
     groups: Float[mx.array, "*lead G N"], bits: int, mode: str
 ) -> tuple[mx.array, UInt8[mx.array, "*lead G"]]:
-    """Scale each group so that its largest number fits a code, then round to the nearest code."""
+    """Scale each group so that its largest number fits a code, then round to the nearest code.
+
+    Returns:
+        The codes `*lead G N`, uint32, and the scales `*lead G` as bytes.
+    """
     largest = mx.abs(groups).max(-1) / (_E2M1[-1] if bits == 4 else _E4M3_MAX)
     if mode == "nvfp4":
         scales = mx.to_fp8(largest)

@@ -1,4 +1,4 @@
-"""Quantize numbers to a few bits, in the formats that MLX stores."""
+"""Quantize arrays to a few bits per number, in the formats of `mx.quantize`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ _SMALLEST_SCALE = 1e-7
 def quantize(
     w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
 ) -> QuantizedTensor:
-    """Round `w` to `bits` bits in groups of `group_size` along its last axis.
+    """Round `w` to `bits` bits per number, in groups of `group_size` along the last axis.
 
-    Codes and scales equal the result of `mx.quantize`. In the float modes they equal its result
-    for a float32 copy of `w`, because in float16 MLX's own scale of a tiny group underflows, and
-    the group is clipped.
+    In affine mode, codes and scales equal the result of `mx.quantize(w)`. In the float modes they
+    equal the result of `mx.quantize` for a float32 copy of `w`: in float16, MLX's scale of a group
+    of tiny numbers underflows, and the group is clipped.
+
+    Args:
+        w: the numbers.
+        group_size: numbers that share a scale.
+        bits: width of a code.
+        mode: "affine", "mxfp4", "mxfp8" or "nvfp4".
 
     Raises:
-        ValueError: if the format is unknown, or I is no multiple of the group.
+        ValueError: if MLX does not define the format, or I is no multiple of `group_size`.
     """
     check_quantize(w, group_size, bits, mode)
     groups = w.astype(mx.float32).reshape(*w.shape[:-1], w.shape[-1] // group_size, group_size)
@@ -43,9 +49,14 @@ def quantize(
 def affine_codes(
     groups: Float[mx.array, "*lead G N"], top: int
 ) -> tuple[mx.array, Float[mx.array, "*lead G"], Float[mx.array, "*lead G"]]:
-    """Spread codes 0..top over each group's range, with zero on the grid if it is in the range."""
+    """Spread codes 0..top over each group's range, so that zero gets a code if it is in the range.
+
+    Returns:
+        The codes `*lead G N`, uint32, and the scales and biases `*lead G`.
+    """
     low, high = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
-    # The end farther from zero gets a code of its own; the scale is negative when that is the top.
+    # Code 0 is the end of the range that is farther from zero. The scale is negative if that end is
+    # the upper one.
     downward = mx.abs(low) > mx.abs(high)
     scale = mx.maximum((high - low) / top, _SMALLEST_SCALE)
     scale = mx.where(downward, scale, -scale)

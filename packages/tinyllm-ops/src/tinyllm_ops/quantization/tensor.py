@@ -1,4 +1,4 @@
-"""Tensors that stay packed in a few bits per number, and their decoding."""
+"""Tensors packed in a few bits per number, and the functions that pack and decode them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _FIELD_TYPES = (
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """Numbers of `bits` bits in groups that share a scale, and in affine mode a bias.
+    """Codes of `bits` bits in groups that share a scale, and in affine mode a bias.
 
-    Along the last axis I, `group_size` neighbors form a group. `packed` holds the codes as one
-    little-endian stream of bits cut into words of 32: the first code is in the lowest bits of
-    the first word. The layout is that of `mx.quantize`.
+    Along the last axis I, `group_size` consecutive numbers form a group. `packed` holds the codes
+    of a row as one little-endian bit stream, cut into words of 32 bits. The first code is in the
+    lowest bits of the first word. `mx.quantize` has the same layout.
 
     Attributes:
         packed: codes, shape `*lead I*bits/32`.
         scales: one per group, shape `*lead I/group_size`; in the float modes one byte each.
-        biases: one per group in affine mode, otherwise None.
+        biases: one per group in affine mode, shape `*lead I/group_size`; otherwise None.
         group_size: numbers that share a scale.
         bits: width of a code.
         mode: "affine", "mxfp4", "mxfp8" or "nvfp4".
 
     Raises:
-        ValueError: if the parts do not describe one tensor.
+        ValueError: if the arrays do not fit each other or the format.
     """
 
     packed: UInt32[mx.array, "*lead words"]
@@ -53,7 +53,7 @@ class QuantizedTensor:
     mode: str = AFFINE
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
+        """Refuse arrays that do not fit each other or the format."""
         for name, types, expected in _FIELD_TYPES:
             if not isinstance(getattr(self, name), types):
                 raise ValueError(
@@ -82,18 +82,18 @@ class QuantizedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the tensor that the codes stand for, `*lead I`."""
+        """Shape of the decoded tensor, `*lead I`."""
         return (*self.packed.shape[:-1], self.packed.shape[-1] * 32 // self.bits)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the packed form occupies."""
+        """Bytes of the packed codes, scales and biases."""
         biases = 0 if self.biases is None else self.biases.nbytes
         return self.packed.nbytes + self.scales.nbytes + biases
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
-        """The parts that exist: packed, scales, and biases in affine mode."""
+        """The stored arrays: packed, scales, and biases in affine mode."""
         parts = (self.packed, self.scales)
         return parts if self.biases is None else (*parts, self.biases)
 
@@ -104,7 +104,7 @@ class QuantizedTensor:
         return self.map(lambda part: part[index])
 
     def map(self, transform: Callable[[mx.array], mx.array]) -> QuantizedTensor:
-        """Apply `transform`, which must leave the last axis alone, to each part."""
+        """Apply `transform`, which must keep the last axis, to each stored array."""
         biases = None if self.biases is None else transform(self.biases)
         return replace(
             self, packed=transform(self.packed), scales=transform(self.scales), biases=biases
@@ -115,7 +115,7 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
     """Refuse formats that MLX does not define.
 
     Raises:
-        ValueError: with the name of the argument, its possible values and the given one.
+        ValueError: if `mode` is unknown, or does not allow `bits` or `group_size`.
     """
     if mode in FLOAT_MODES:
         if (bits, group_size) != FLOAT_MODES[mode]:
@@ -137,7 +137,7 @@ def dequantize(q: QuantizedTensor, dtype: mx.Dtype = mx.float32) -> Float[mx.arr
     """Decode the numbers in float32 and round them to `dtype` once."""
     codes = unpack(q.packed, q.bits).reshape(*q.scales.shape, q.group_size)
     if q.mode == AFFINE:
-        assert q.biases is not None  # QuantizedTensor checks it
+        assert q.biases is not None  # checked by the constructor
         scales, biases = q.scales.astype(mx.float32), q.biases.astype(mx.float32)
         w = scales[..., None] * codes.astype(mx.float32) + biases[..., None]
     else:
@@ -146,14 +146,14 @@ def dequantize(q: QuantizedTensor, dtype: mx.Dtype = mx.float32) -> Float[mx.arr
 
 
 def pack(codes: UInt32[mx.array, "*lead I"], bits: int) -> UInt32[mx.array, "*lead words"]:
-    """Lay codes end to end, lowest bit first, and cut the stream into words of 32 bits."""
+    """Join codes end to end, lowest bit first, and cut the bit stream into words of 32 bits."""
     stream = (codes[..., None] >> mx.arange(bits, dtype=mx.uint32)) & 1  # *lead I bits
     words = stream.reshape(*codes.shape[:-1], codes.shape[-1] * bits // 32, 32)
     return (words << mx.arange(32, dtype=mx.uint32)).sum(-1).astype(mx.uint32)
 
 
 def unpack(packed: UInt32[mx.array, "*lead words"], bits: int) -> UInt32[mx.array, "*lead I"]:
-    """Undo `pack`. Code i is the `bits` bits from bit i*bits on, which may lie in two words."""
+    """Undo `pack`. Code i starts at bit i*bits of the stream and may cross a word boundary."""
     if 32 % bits == 0:  # every code lies in one word
         codes = packed[..., None] >> mx.arange(0, 32, bits, dtype=mx.uint32)
         codes = codes.reshape(*packed.shape[:-1], packed.shape[-1] * 32 // bits)

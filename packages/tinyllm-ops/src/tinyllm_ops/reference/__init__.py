@@ -1,4 +1,4 @@
-"""The maths in array operations, the standard for every other implementation."""
+"""The reference implementation of every op, in array operations: the standard for other OpSets."""
 
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.quantization.quantize import quantize

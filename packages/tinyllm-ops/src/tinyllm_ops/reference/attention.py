@@ -14,8 +14,8 @@ from tinyllm_ops.reference.rowwise import softmax
 def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> Float[mx.array, "{L} {S}"]:
     """Return the additive mask of L queries over S keys: 0 if a key is visible, -inf if not.
 
-    Query i sees key j when j <= i + (S - L): the last query sees every key, and the diagonal ends
-    at the bottom right, so that a chunk of queries sits at the end of the keys it follows.
+    Query i sees key j if j <= i + (S - L). The last query sees every key, because the L queries
+    are the last L of the S tokens.
 
     Raises:
         ValueError: if a length is negative.
@@ -27,7 +27,10 @@ def causal_mask(L: int, S: int, dtype: mx.Dtype = mx.float32) -> Float[mx.array,
 
 
 def additive_mask(mask: Float[mx.array, "..."] | Bool[mx.array, "..."]) -> Float[mx.array, "..."]:
-    """Turn a boolean mask, True where a key is visible, into an additive one."""
+    """Turn a boolean mask, True where a key is visible, into an additive mask.
+
+    An additive mask is returned unchanged.
+    """
     return mx.where(mask, 0.0, -mx.inf) if mask.dtype == mx.bool_ else mask
 
 
@@ -38,7 +41,7 @@ def scaled_dot_product_attention_simple(
     scale: float | None = None,
     mask: Float[mx.array, "..."] | Bool[mx.array, "..."] | None = None,
 ) -> Float[mx.array, "*batch L D"]:
-    """softmax(q k^T * scale + mask) v, one key for each query head.
+    """softmax(q k^T * scale + mask) v, with one key/value head for each query head.
 
     Args:
         q: queries.
@@ -64,18 +67,18 @@ def scaled_dot_product_attention_grouped(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """Attention in which H/Hkv neighboring query heads share a key/value head (Ainslie 2023).
+    """softmax(q k^T * scale + mask) v, H/Hkv query heads per key/value head (Ainslie 2023).
 
-    The sharing is a broadcast over a new axis, so k and v are never repeated. Scores and softmax
-    are float32.
+    Query heads h * H/Hkv to (h + 1) * H/Hkv - 1 read key/value head h. k and v are broadcast over a
+    new axis and never repeated. Scores and softmax are float32.
 
     Args:
         q: queries.
-        k: keys, `*batch Hkv S D`, dense or quantized; S and L may differ.
-        v: values, like k.
+        k: keys, `*batch Hkv S D`, dense or quantized. S and L may differ.
+        v: values, `*batch Hkv S D`, dense or quantized.
         scale: 1/sqrt(D) unless given.
-        mask: "causal", an array that is added to the scores, or a boolean one that is True where a
-            key is visible; broadcast to `*batch H L S`.
+        mask: "causal", an array that is added to the scores, or a boolean array that is True where
+            a key is visible. Arrays are broadcast to `*batch H L S`.
         phase: as in `linear`.
 
     Raises:
@@ -102,7 +105,7 @@ def scaled_dot_product_attention_grouped(
 def _attend(
     q: mx.array, k: mx.array, v: mx.array, scale: float | None, mask: mx.array | None
 ) -> mx.array:
-    """Compute the formula in float32, with leading axes that broadcast."""
+    """Compute softmax(q k^T * scale + mask) v in float32; leading axes broadcast."""
     q, k, v = (x.astype(mx.float32) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores = q * scale @ k.swapaxes(-1, -2)

@@ -20,17 +20,17 @@ def linear(
 ) -> Float[mx.array, "*batch O"]:
     """x w^T + bias + residual, with w of shape `O I` dense or quantized.
 
-    A quantized w is dequantized to x's dtype first. A fast implementation gives the same result
-    without the memory for a dequantized copy.
+    A quantized w is dequantized to the dtype of x first. A fast implementation does not need the
+    memory of a dequantized copy.
 
     Args:
         x: the input.
-        w: the weight.
+        w: the weight, `O I`.
         bias: added to each row.
         residual: residual connection, added to the result.
-        phase: selects the kernel of a fast implementation; inferred from the shape of x unless
-            given. An implementation that promises reproducible bits gives a token the same bits in
-            any pass of one phase, whatever other tokens are in the pass.
+        phase: selects the kernel of a fast implementation. Unless given, it is inferred from the
+            shape of x. An implementation that promises reproducible bits computes the same bits for
+            a token in any pass of one phase, whatever other tokens are in the pass.
 
     Raises:
         ValueError: if shapes or dtypes do not fit.
@@ -52,14 +52,14 @@ def expert_linear(
 ) -> Float[mx.array, "*batch O"]:
     """Multiply each row of x by the matrix of its own expert: y[n] = w[experts[n]] x[n].
 
-    Only the matrices of experts that have rows are read. The reference waits for the values of
-    `experts`; a fast implementation need not.
+    Only the matrices of experts that have rows are read. The reference evaluates `experts` on the
+    host. A fast implementation need not wait for the values.
 
     Args:
         x: one row for each pair of a token and one of its experts.
         w: the experts' matrices, `X O I`, dense or quantized.
-        experts: the expert of each row, 0 to X - 1, in any order. Rows that are sorted by expert
-            are faster: an implementation can then read each matrix once.
+        experts: the expert of each row, 0 to X - 1, in any order. Rows sorted by expert are faster,
+            because an implementation can then read each matrix once.
         phase: as in `linear`.
 
     Raises:

@@ -28,20 +28,21 @@ def paged_attention(
 ) -> Float[mx.array, "T H D"]:
     """softmax(q k^T * scale) v for R sequences, whose queries are concatenated in q.
 
-    Of n queries of a sequence, query i sees the keys 0 to length - n + i of its `length` keys.
-    Key j is at offset `j % page_size` of page `block_tables[r][j // page_size]` (Kwon et al. 2023).
+    If sequence r has n queries and `length` keys, query i sees keys 0 to length - n + i. Key j is
+    at offset `j % page_size` of page `block_tables[r][j // page_size]` (Kwon et al. 2023).
 
-    The reference computes one sequence after the other, over a copy of its keys and values.
+    The reference computes one sequence after the other. It copies the keys and values of each.
 
     Args:
         q: queries of all sequences.
         k: pages of keys, `P Hkv page D`, dense or quantized. Sequences may share pages.
-        v: pages of values, like k.
+        v: pages of values, `P Hkv page D`, dense or quantized.
         pages: the queries and the pages of each sequence. Rows of q that belong to no sequence
             give zeros.
         scale: 1/sqrt(D) unless given.
-        window: number of most recent keys that a query sees, its own included; all unless given.
-        phase: as in `linear`; unless given, a sequence with one query is a decode step.
+        window: number of most recent keys that a query sees, the key of its own token included.
+            Unless given, a query sees all keys.
+        phase: as in `linear`. Unless given, a sequence with one query is a decode step.
 
     Raises:
         ValueError: if shapes do not fit, H is no multiple of Hkv, or the table was made for another
@@ -52,12 +53,13 @@ def paged_attention(
 
 
 def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
-    """Return pages with row t of `rows` in slot pages.slot_mapping[t].
+    """Return `stored` with row t of `rows` written to slot `pages.slot_mapping[t]`.
 
     Args:
-        stored: pages `P Hkv page D`, dense or quantized. The arrays are written in place if nothing
-            else refers to them when the graph is computed, and copied otherwise.
-        rows: keys or values `T Hkv D` in the same format. Rows with `NO_SLOT` are not stored.
+        stored: pages `P Hkv page D`, dense or quantized. MLX writes the arrays in place if nothing
+            else refers to them when the graph is computed, and copies them otherwise.
+        rows: keys or values `T Hkv D` in the format of `stored`. Rows with `NO_SLOT` are not
+            written.
         pages: the slots.
 
     Raises:
@@ -71,16 +73,16 @@ def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
         chosen = mx.array(list(pages.stored))
         rows, slots = rows[chosen], slots[chosen]
 
-    def written(part: mx.array, new: mx.array) -> mx.array:
-        part = part[...]  # another name: the caller's array object stays as it is
+    def write(part: mx.array, new: mx.array) -> mx.array:
+        part = part[...]  # a second array object, so that the update leaves the caller's unchanged
         part[slots // pages.page_size, :, slots % pages.page_size] = new
         return part
 
     if isinstance(stored, mx.array):
         assert isinstance(rows, mx.array)  # checked above
-        return written(stored, rows)
+        return write(stored, rows)
     assert isinstance(rows, QuantizedTensor)
-    parts = [written(*pair) for pair in zip(stored.arrays, rows.arrays, strict=True)]
+    parts = [write(*pair) for pair in zip(stored.arrays, rows.arrays, strict=True)]
     packed, scales, *biases = parts
     return replace(stored, packed=packed, scales=scales, biases=biases[0] if biases else None)
 
@@ -94,7 +96,10 @@ def attend_by_sequence(
     scale: float | None,
     window: int | None,
 ) -> mx.array:
-    """Call `attend` for each sequence, over a copy of its keys and values."""
+    """Call `attend` for each sequence, with a contiguous copy of its keys and values.
+
+    The arguments are as in `paged_attention`. `attend` is any op `attention`.
+    """
     starts = pages.cu_seqlens_q
     rows = [mx.zeros_like(q[: starts[0]])]
     for row, length in enumerate(pages.seq_lens):
@@ -102,26 +107,26 @@ def attend_by_sequence(
             continue
         own = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
         used = mx.array(list(pages.block_tables[row])[: math.ceil(length / pages.page_size)])
-        keys, values = (_gathered(x, used.astype(mx.int32), length) for x in (k, v))
-        mask = _visible(own.shape[1], length, window)
+        keys, values = (_gather_tokens(x, used.astype(mx.int32), length) for x in (k, v))
+        mask = _causal_mask(own.shape[1], length, window)
         rows.append(attend(own, keys, values, scale, mask).swapaxes(0, 1))
     rows.append(mx.zeros_like(q[starts[-1] :]))
     return mx.concatenate(rows)
 
 
-def _gathered(x: Weight, pages: mx.array, length: int) -> Weight:
-    """Copy the first `length` tokens of some pages, in order."""
+def _gather_tokens(x: Weight, pages: mx.array, length: int) -> Weight:
+    """Copy the first `length` tokens of the listed pages: `P Hkv page D` to `Hkv length D`."""
 
-    def gathered(part: mx.array) -> mx.array:
+    def gather(part: mx.array) -> mx.array:
         _, heads, page, width = part.shape
         tokens = part[pages].swapaxes(0, 1)  # Hkv blocks page width
         return tokens.reshape(heads, pages.size * page, width)[:, :length]
 
-    return gathered(x) if isinstance(x, mx.array) else x.map(gathered)
+    return gather(x) if isinstance(x, mx.array) else x.map(gather)
 
 
-def _visible(queries: int, length: int, window: int | None) -> mx.array | str:
-    """Return the causal mask of a sequence, limited to the window."""
+def _causal_mask(queries: int, length: int, window: int | None) -> mx.array | str:
+    """Return the causal mask of the last `queries` of `length` tokens, limited to the window."""
     if window is None:
         return "causal"
     behind = mx.arange(queries)[:, None] + (length - queries) - mx.arange(length)

@@ -21,20 +21,20 @@ def rope(
 ) -> Float[mx.array, "B L H D"]:
     """Rotate each pair of features by an angle proportional to the token's position (Su 2021).
 
-    Pair i of D/2 turns by position * base^(-i / (D/2)): a' = a cos - b sin, b' = b cos + a sin.
-    The product of two rotated vectors depends only on the difference of their positions. Angles
-    are float32 for every dtype of x. At position p they are exact to p * 2^-23 radians, as in the
-    training of the models.
+    Pair (a, b) number i of D/2 turns by the angle position * base^(-i / (D/2)):
+    a' = a cos - b sin, b' = b cos + a sin. The product of two rotated vectors depends only on the
+    difference of their positions. Angles are float32 for every dtype of x. At position p an angle
+    is exact to p * 2^-23 radians, as in the training of the models.
 
     Args:
         x: queries or keys, tokens before heads.
         positions: a slice for all rows, one slice for each row, or an integer array of shape `L` or
             `B L`. `slice(5, 10)` puts token 0 at position 5.
-        base: wavelengths go from 2 pi to 2 pi base.
-        traditional: True to pair neighbors (0, 1), (2, 3), ...; False, as in Qwen, to pair i with
-            i + D/2.
-        scaling: settings of YaRN, which slows down the slow pairs for texts longer than the
-            training's.
+        base: base of the frequencies. Wavelengths go from 2 pi to 2 pi base tokens.
+        traditional: True to pair features (0, 1), (2, 3), ...; False, as in Qwen, to pair feature i
+            with i + D/2.
+        scaling: settings of YaRN, which lowers the low frequencies for texts longer than in
+            training; None for no scaling.
 
     Raises:
         ValueError: if D is odd, or positions do not fit.
@@ -71,11 +71,11 @@ def norm_rope(
 ) -> Float[mx.array, "B H L D"]:
     """Normalize each head, rotate it to its position, and move the heads before the tokens.
 
-    Queries and keys take this path from their projection to attention. The result is
-    rope(rms_norm(x)) with axes 1 and 2 swapped, computed by the fusion of `ops` if it has one.
+    This is the path of queries and keys between their projections and attention. The result is
+    rope(rms_norm(x)) with axes 1 and 2 swapped. If `ops` has a fusion `norm_rope`, it is called.
 
     Args:
-        ops: the implementation.
+        ops: the implementation of the maths.
         x: projected queries or keys.
         weight: weight of the norm of each head (Qwen3), or None for no norm (Qwen2).
         eps: eps of the norm, as in `rms_norm`.
@@ -85,7 +85,7 @@ def norm_rope(
         scaling: as in `rope`.
 
     Raises:
-        ValueError: as `rms_norm` and `rope`.
+        ValueError: as in `rms_norm` and `rope`.
     """
     if ops.norm_rope is not None:
         return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling)
@@ -97,7 +97,7 @@ def norm_rope(
 def position_array(
     positions: Positions, batch: int, length: int
 ) -> Integer[mx.array, "rows {length}"]:
-    """Write positions out as integers, with one row for all (`1 L`) or one for each (`B L`).
+    """Return positions as integers: `1 L` if all rows share them, otherwise `B L`.
 
     Args:
         positions: `slice(5, 10)` puts token 0 of every row at position 5. A list holds one slice
@@ -146,7 +146,7 @@ def row_starts(
 
 
 def slice_start(positions: slice, length: int) -> int:
-    """Return the first of the `length` positions that a slice stands for.
+    """Return the first of the `length` positions of a slice.
 
     Raises:
         ValueError: if the slice has a step, starts below 0 or has another length.

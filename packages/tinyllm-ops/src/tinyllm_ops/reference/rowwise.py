@@ -1,4 +1,4 @@
-"""Ops that compute each row by itself: embedding, norm, activations, and ops on scores."""
+"""Ops that compute each row on its own: embedding, norm, activations, and ops on scores."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _SUM_BLOCK = 512
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
-    """w[ids], with w of shape `V E`; only the requested rows of a quantized w are dequantized.
+    """w[ids], with w of shape `V E`. Only the requested rows of a quantized w are dequantized.
 
-    The result has the dtype of w (of its scales, or float32 where the scales are bytes). Ids must
-    lie in 0..V-1. They are not checked, because reading them would force the graph to be computed.
+    The result has the dtype of w. For a quantized w it has the dtype of the scales, or float32 if
+    the scales are bytes. Ids must lie in 0..V-1. The op does not check the ids, because reading
+    them would force the graph to be computed.
 
     Raises:
         ValueError: if w is not a matrix or ids are not integers.
@@ -37,7 +38,7 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
 
 
 def embedding_dtype(w: QuantizedTensor) -> mx.Dtype:
-    """Return the dtype of the scales, or float32 where the scales are bytes."""
+    """Return the dtype of the scales, or float32 if the scales are bytes."""
     return w.scales.dtype if mx.issubdtype(w.scales.dtype, mx.floating) else mx.float32
 
 
@@ -46,12 +47,12 @@ def rms_norm(
 ) -> Float[mx.array, "*batch D"]:
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).
 
-    The mean is taken in float32 and the normalized value rounded back to x's dtype before the
-    weight is applied, as Qwen was trained. In float32 and bfloat16, x^2 overflows from about
-    1.8e19 on.
+    The mean is float32. The normalized value is rounded to the dtype of x before it is multiplied
+    by the weight, as in the training of Qwen. In float32 and bfloat16, x^2 overflows if |x| is
+    above about 1.8e19.
 
     Raises:
-        ValueError: if the weight does not fit x's last axis and dtype, or eps is negative.
+        ValueError: if the weight does not fit the last axis and dtype of x, or eps is negative.
     """
     check_rms_norm(x, weight, eps)
     wide = x.astype(mx.float32)
@@ -60,13 +61,13 @@ def rms_norm(
 
 
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
-    """exp(x - max x) / sum exp(x - max x) along `axis`, statistics in float32.
+    """exp(x - max x) / sum exp(x - max x) along `axis`, computed in float32.
 
-    The maximum is subtracted so that exp cannot overflow. A row of -inf alone belongs to a query
-    that sees no key, and gives zeros instead of NaN.
+    The maximum is subtracted so that exp cannot overflow. A row of -inf alone gives zeros instead
+    of NaN: these are the scores of a query that sees no key.
 
     Raises:
-        ValueError: if x is not floating or has no such axis.
+        ValueError: if x is not floating or does not have the axis.
     """
     check_softmax(x, axis)
     if x.shape[axis] == 0:
@@ -98,22 +99,22 @@ def swiglu(
     """silu(gate) * up (Shazeer 2020).
 
     Raises:
-        ValueError: if the two differ in shape or dtype.
+        ValueError: if gate and up differ in shape or dtype, or are not floating.
     """
     check_swiglu(gate, up)
     return silu(gate) * up
 
 
 def argmax(x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
-    """Return the index of the largest number of each row; of equal numbers the first.
+    """Return the index of the largest number of each row, the first index if several are equal.
 
-    NaN counts as the largest, as in NumPy.
+    NaN counts as the largest number, as in NumPy.
 
     Raises:
         ValueError: if x is not floating or its rows are empty.
     """
     check_scores(x)
-    if x.size == 0:  # no rows, which MLX does not reduce
+    if x.size == 0:  # MLX does not reduce an array without rows
         return mx.zeros(x.shape[:-1], mx.int32)
     return mx.argmax(x, axis=-1).astype(mx.int32)
 
@@ -123,15 +124,15 @@ def top_k(
 ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
     """Return the k largest numbers of each row, the largest first, and their indices.
 
-    Among numbers that tie for the last place, any may be returned. NaN come last.
+    If several numbers are equal to the k-th largest, any of them may be returned. NaN come last.
 
     Raises:
         ValueError: if x is not floating, or k is not in 1..V.
     """
     check_top_k(x, k)
-    if x.size == 0:  # no rows, which MLX does not partition
+    if x.size == 0:  # MLX does not partition an array without rows
         return mx.zeros((*x.shape[:-1], k), x.dtype), mx.zeros((*x.shape[:-1], k), mx.int32)
-    # A partition first: sorting all of 151,936 scores takes longer than a token of a small model.
+    # Partition first: a sort of all 151,936 scores takes longer than one token of a small model.
     found = mx.argpartition(-x, k - 1, axis=-1)[..., :k]
     scores = mx.take_along_axis(x, found, axis=-1)
     order = mx.argsort(-scores, axis=-1)
@@ -145,10 +146,11 @@ def log_probability(
     """log softmax(x) at `ids`: x[id] - max x - log sum exp(x - max x), in float32.
 
     Raises:
-        ValueError: if x is not floating, its rows are empty, or the leading axes differ.
+        ValueError: if x is not floating, its rows are empty, ids are not integers, or the leading
+            axes differ.
     """
     check_log_probability(x, ids)
-    # The maximum is subtracted before the logarithm: at scores of 1e4, float32 has steps of 1e-3.
+    # Subtract the maximum before the logarithm: at scores of 1e4, float32 has steps of 1e-3.
     scores = x.astype(mx.float32)
     below_max = scores - scores.max(axis=-1, keepdims=True)
     log_total = mx.log(_sum(mx.exp(below_max)))[..., None]
@@ -156,7 +158,8 @@ def log_probability(
 
 
 def _sum(x: Float[mx.array, "*batch V"]) -> Float[mx.array, "*batch"]:
-    # In two levels, because MLX's CPU sum runs through a row with one accumulator. Over 151,936
-    # probabilities that sum (and mx.logsumexp) is off by 2e-4, a sum of blocks of 512 by 5e-7.
+    # Sum in two levels, because MLX's CPU sum adds up a row in one accumulator. Over 151,936
+    # probabilities the error of that sum (and of mx.logsumexp) is 2e-4, with blocks of 512 it is
+    # 5e-7.
     whole = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _SUM_BLOCK)])
     return mx.unflatten(whole, -1, (-1, _SUM_BLOCK)).sum(axis=-1).sum(axis=-1)

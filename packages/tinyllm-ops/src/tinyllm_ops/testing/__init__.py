@@ -1,6 +1,6 @@
 """Test tools for a new `OpSet`: an oracle in float64, and one table of tolerances.
 
-Needs the extra `testing` (numpy). Nothing else in `tinyllm_ops` imports this package.
+The package needs the extra `testing` (numpy). Nothing else in `tinyllm_ops` imports it.
 
     x = normal((2, 3, 64), mx.bfloat16, seed=0)
     assert_close(silu(x), oracle.silu(exact(x)))

@@ -1,4 +1,4 @@
-"""Inputs for an op and its oracle: rounded to the dtype first, then read exactly."""
+"""Inputs for an op and for the oracle, which reads the rounded numbers of the op exactly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinyllm_ops.testing import oracle
 
 
 def rounded(values: NDArray[np.float64], dtype: mx.Dtype) -> mx.array:
-    """Round to float32, then to `dtype`."""
+    """Make an MLX array of `values`, rounded to float32 and then to `dtype`."""
     return mx.array(values.astype(np.float32)).astype(dtype)
 
 
 def normal(
     shape: Sequence[int], dtype: mx.Dtype = mx.float32, *, seed: int, magnitude: float = 1.0
 ) -> mx.array:
-    """Make seeded normal numbers times `magnitude`, rounded to `dtype`."""
+    """Draw normal numbers of standard deviation `magnitude`, rounded to `dtype`."""
     numbers = np.random.default_rng(seed).normal(size=tuple(shape))
     return rounded(np.asarray(numbers * magnitude), dtype)
 

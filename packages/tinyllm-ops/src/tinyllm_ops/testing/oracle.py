@@ -1,9 +1,9 @@
-"""Each op in float64 NumPy, written from its formula; slow, plain, sharing nothing with the ops.
+"""Every op in float64 NumPy, written from its formula: slow, simple, and without code of the ops.
 
-The oracle takes another path than the ops, so that both do not share a mistake. It repeats keys
-where an op broadcasts them, rotates complex numbers instead of pairs of features, and packs codes
-into one long integer instead of shifting bits in parallel. It takes and returns NumPy arrays, and
-does not use MLX.
+The oracle computes in another way than the ops, so that both do not share a mistake. The oracle
+repeats keys where an op broadcasts them. It rotates complex numbers instead of pairs of features,
+and packs codes into one long integer instead of shifting bits in parallel. Functions take and
+return NumPy arrays, and do not use MLX.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def embedding(ids: Ids, w: Array) -> Array:
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
-    """exp(x) / sum exp(x) after subtracting the maximum; zeros where a row is -inf throughout."""
+    """exp(x) / sum exp(x) after subtracting the maximum; zeros for a row of -inf alone."""
     top = x.max(axis=axis, keepdims=True, initial=-np.inf)
     unseen = np.isneginf(top)
     weights = np.exp(x - np.where(unseen, 0.0, top))
@@ -84,8 +84,8 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
 def yarn(dim: int, base: float, scaling: Yarn) -> tuple[Array, float]:
     """Return the frequencies of the D/2 pairs and the magnitude (Peng et al. 2023).
 
-    Solves r = context / wavelength for the pairs where r is beta_fast and beta_slow, and
-    interpolates linearly between them.
+    The function solves r = context / wavelength for the pairs at which r is beta_fast and
+    beta_slow, and interpolates linearly between these two pairs.
     """
     pair = np.arange(dim // 2)
     frequency = base ** (-2.0 * pair / dim)
@@ -117,7 +117,7 @@ def rope(
         x: `B L H D`.
         positions: the position of each token, of a shape that broadcasts to `B L`.
         base: see `tinyllm_ops.rope`.
-        traditional: True to pair neighbors, False to pair i and i + D/2.
+        traditional: True to pair features (0, 1), (2, 3), ...; False to pair i with i + D/2.
         scaling: settings of `yarn`, or None.
     """
     pairs = (x.shape[-1] // 2, 2) if traditional else (2, x.shape[-1] // 2)
@@ -135,7 +135,7 @@ def rope(
 
 
 def causal_mask(length: int, keys: int) -> Array:
-    """0 where key j <= query i + (keys - length), -inf after, one entry at a time."""
+    """0 if j <= i + (keys - length) for query i and key j, otherwise -inf, entry by entry."""
     mask = np.zeros((length, keys))
     for i in range(length):
         for j in range(keys):
@@ -179,7 +179,18 @@ def paged_attention(
     scale: float | None = None,
     window: int | None = None,
 ) -> Array:
-    """Compute attention one token at a time, looking up its visible keys one by one."""
+    """Compute attention token by token, and look up each visible key on its own.
+
+    Args:
+        q: `T H D`.
+        k: `P Hkv page D`.
+        v: `P Hkv page D`.
+        block_tables: see `tinyllm_ops.PageTable`.
+        cu_seqlens_q: see `tinyllm_ops.PageTable`.
+        seq_lens: see `tinyllm_ops.PageTable`.
+        scale: 1/sqrt(D) unless given.
+        window: number of most recent keys that a token sees; None for all.
+    """
     out = np.zeros_like(q)
     page = k.shape[2]
     for r, length in enumerate(seq_lens):
@@ -194,7 +205,7 @@ def paged_attention(
 
 
 def pack(codes: NDArray[np.integer], bits: int) -> Words:
-    """Write each row as one integer, code i shifted left by i * bits, in little-endian bytes."""
+    """Write each row as one integer, the sum of code i << (i * bits), in little-endian bytes."""
     rows = codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])
     size = codes.shape[-1] * bits // 8
     streams = [sum(int(c) << (i * bits) for i, c in enumerate(row)) for row in rows]
@@ -212,7 +223,7 @@ def unpack(packed: Words, bits: int) -> NDArray[np.int64]:
 
 
 def minifloat(code: int, exponent_bits: int, mantissa_bits: int) -> float:
-    """Decode a code with a sign bit, an exponent and a mantissa (E2M1, E4M3)."""
+    """Decode one code of a sign bit, an exponent and a mantissa, such as E2M1 or E4M3."""
     bias = 2 ** (exponent_bits - 1) - 1
     mantissa = code % 2**mantissa_bits / 2**mantissa_bits
     exponent = (code >> mantissa_bits) % 2**exponent_bits
@@ -232,9 +243,9 @@ def dequantize(
     bits: int,
     mode: str,
 ) -> Array:
-    """Return scale code + bias in affine mode, scale minifloat(code) in the float modes.
+    """Return scale * code + bias in affine mode, scale * minifloat(code) in the float modes.
 
-    The scale of mxfp4 and mxfp8 is 2^(byte - 127), the scale of nvfp4 is E4M3.
+    A scale of mxfp4 and mxfp8 is 2^(byte - 127), a scale of nvfp4 is an E4M3 number.
     """
     codes = unpack(packed, bits)
     if mode == "affine":

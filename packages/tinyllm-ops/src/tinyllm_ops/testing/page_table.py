@@ -1,4 +1,4 @@
-"""Page tables of sequences whose keys are scattered over pages."""
+"""Page tables of sequences whose pages lie in a random order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tinyllm_ops.page_table import PageTable
 
 
 def page_table(sequences: Sequence[tuple[int, int]], page: int, *, seed: int) -> PageTable:
-    """Make a table of sequences whose pages lie in a random order among three unused pages.
+    """Make a table of sequences whose pages are drawn at random; three pages stay unused.
 
     Args:
         sequences: number of queries and number of keys of each sequence.
         page: tokens per page.
-        seed: seed of the order.
+        seed: seed of the order of the pages.
     """
     needed = [math.ceil(keys / page) for _, keys in sequences]
     num_pages = sum(needed) + 3

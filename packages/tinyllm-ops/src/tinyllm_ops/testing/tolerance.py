@@ -1,10 +1,10 @@
-"""Tolerances of the comparison with the exact result: one table, by dtype.
+"""Tolerances for comparisons of an op with the oracle, one number for each dtype.
 
-An error is relative to the largest number of the whole expected array, not to each element. A sum
+An error is relative to the largest number of the whole expected array, not to each element: a sum
 that cancels to almost nothing keeps the rounding error of its terms, in any order of summation.
-Each entry is a few roundings of its dtype: 84 eps for float32, in which long sums accumulate many
-roundings, and 2 eps for the half formats, whose sums are float32 and whose result is rounded once
-or twice.
+Each tolerance is a few roundings of its dtype. float32 has 84 eps, because long sums accumulate
+many roundings. float16 and bfloat16 have 2 eps, because their sums are float32 and the result is
+rounded once or twice.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 TOLERANCE = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}
 
-# Below the smallest normal number of a dtype, rounding is no longer relative. float16 has steps of
-# this size. float32 and bfloat16, which have the same exponents, may be flushed to zero by the
-# hardware.
+# Absolute error allowed below the smallest normal number of a dtype, where rounding is no longer
+# relative. 2^-24 is the step of float16. In float32 and bfloat16, which have the same exponents,
+# the hardware may flush smaller numbers to zero.
 UNDERFLOW = {mx.float32: 2.0**-126, mx.float16: 2.0**-24, mx.bfloat16: 2.0**-126}
 
-# An angle is float32, with 24 bits, for every dtype of x. Position * frequency is therefore off by
-# up to this many radians per token of position, and the result by the same fraction of its size.
-# From position 100 on this exceeds a few roundings, also in the implementations that the models
-# were trained with.
+# Error of a rotary angle, in radians per token of position. An angle is float32, with 24 bits, for
+# every dtype of x. The result of `rope` is off by the same fraction of its size. From position 100
+# on this error exceeds a few roundings, also in the implementations that trained the models.
 ANGLE = 2.0**-23
 
 
@@ -36,18 +35,18 @@ def assert_close(
 ) -> None:
     """Check max |actual - expected| <= tolerance * max |expected|, over the whole array.
 
-    Infinities and NaN must be in the same places, with the same sign. They do not count toward the
-    maxima.
+    Infinities and NaN must have the same indices and signs in both arrays. The maxima leave them
+    out.
 
     Args:
         actual: the result of an implementation.
         expected: the result of the oracle, in float64.
-        dtype: the row of the table; the dtype of `actual` unless given.
-        position: the largest position that `actual` was rotated to; see `ANGLE`.
+        dtype: the dtype whose tolerance applies; the dtype of `actual` unless given.
+        position: the largest position of a rotated token in `actual`; see `ANGLE`.
 
     Raises:
-        AssertionError: with the worst index, the expected number and the actual one.
-        ValueError: if the table does not have the dtype.
+        AssertionError: with the worst index, and the expected and the actual number there.
+        ValueError: if `TOLERANCE` does not have the dtype.
     """
     dtype = actual.dtype if dtype is None else dtype
     if dtype not in TOLERANCE:
