@@ -1,4 +1,4 @@
-"""The structure of the C++ sources: rooms, the direction of includes, symbols of instruction sets."""
+"""Structure of the C++ sources: rooms, direction of includes, symbols of instruction sets."""
 
 import re
 from importlib import import_module

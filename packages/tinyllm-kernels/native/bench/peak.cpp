@@ -1,8 +1,8 @@
-// What the units of this machine multiply and add at most: from registers to registers, in as many
-// sums as hide the wait for each of them, on all threads. `run.sh` builds it; `bench roofline` takes
-// what it prints as `--peak`.
+// The peak arithmetic rate of this machine: multiplications and additions between registers, with
+// enough independent sums to hide the latency of each, on all threads. `run.sh` builds the program. The
+// roofline tool takes a printed rate as `--peak`.
 //
-// What is printed is the fastest of many runs: the machine may be shared.
+// Each line is the fastest of many runs, because the machine may be shared.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,17 +18,19 @@ namespace {
 using namespace tinyllm;
 using namespace tinyllm::TINYLLM_TIER;
 
-constexpr int kSums = 12;  // a unit takes up to two products a cycle, and some cycles for each
+// Up to two products a cycle with a latency of up to six cycles need 12 independent sums.
+constexpr int kSums = 12;
 constexpr int kSteps = 1 << 20;
 
-volatile char seed, sink;  // nobody knows what is read here, and what is written has to be computed
+// The compiler can predict neither the values that are read from `seed` nor that `sink` is unused.
+volatile char seed, sink;
 
-// Seconds in which every thread makes kSteps steps of kSums products, of which `step` is one.
+// Returns the fewest seconds in which each thread computed kSteps * kSums times `step`.
 template <typename Sum, typename Step>
 double fastest(Step step) {
   const auto loop = [=] {
     Sum sums[kSums];
-    // No two of them alike: a compiler would make one sum of both.
+    // Different start values: the compiler would merge equal sums.
     for (int n = 0; n < kSums; ++n) std::memset(&sums[n], seed + n, sizeof sums[n]);
     for (int i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
@@ -51,7 +53,7 @@ double fastest(Step step) {
   return best;
 }
 
-// `numbers` are multiplied, and as many added, by one instruction of a step.
+// Prints the rate. One `step` does `numbers` multiplications and as many additions.
 void print(const char* what, int numbers, double seconds) {
   const double operations = 2.0 * numbers * kSums * kSteps * thread_count();
   std::printf("%s: %.3f TFLOP/s\n", what, operations / seconds / 1e12);

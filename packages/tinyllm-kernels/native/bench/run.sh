@@ -8,7 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 name=${1:-}
 case $name in
   attention)
-    sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp runtime/*.cpp)
+    sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
+      layers/products/*.cpp runtime/*.cpp)
     ;;
   peak) sources=(runtime/*.cpp) ;;
   *) echo "program: expected attention or peak, got ${name:-nothing}" >&2 && exit 2 ;;

@@ -15,7 +15,7 @@ sanitizers=(-Og -fsanitize=address,undefined -fno-sanitize-recover=all)
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
 kernel_sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp)
-common_sources=(layers/*.cpp runtime/*.cpp dispatch/tiers.cpp)
+common_sources=(layers/*.cpp layers/products/*.cpp runtime/*.cpp dispatch/tiers.cpp)
 check_sources=(check/attention.cpp check/check.cpp check/layers.cpp check/linear.cpp check/token_choice.cpp)
 
 # Runs the commands that it reads, one a line, on all cores. Fails if one of them fails.

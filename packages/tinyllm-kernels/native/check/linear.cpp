@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "check/matrix.h"
-#include "layers/products.h"
+#include "layers/products/products.h"
 
 namespace tinyllm::check {
 namespace {

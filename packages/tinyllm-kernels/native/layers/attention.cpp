@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "attention/plan.h"
-#include "layers/products.h"
+#include "layers/products/products.h"
 #include "runtime/parallel.h"
 
 namespace tinyllm {

@@ -1,6 +1,6 @@
 #include "layers/mlp.h"
 
-#include "layers/products.h"
+#include "layers/products/products.h"
 #include "runtime/parallel.h"
 
 namespace tinyllm {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "layers/products.h"
+#include "layers/products/products.h"
 #include "layers/routing.h"
 #include "runtime/parallel.h"
 

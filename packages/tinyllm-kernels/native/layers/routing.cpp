@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layers/products.h"
+#include "layers/products/products.h"
 #include "runtime/parallel.h"
 
 namespace tinyllm {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mlx/inputs.h"
-#include "mlx/primitive.h"
+#include "mlx/operations/primitive.h"
 
 namespace tinyllm {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "layers/operand.h"
+#include "layers/products/operand.h"
 
 namespace tinyllm {
 

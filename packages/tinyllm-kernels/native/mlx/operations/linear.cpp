@@ -1,9 +1,9 @@
 // Matrix products, the products of experts and embedding lookup as primitives of MLX.
 
 #include "dispatch/kernels.h"
-#include "layers/products.h"
+#include "layers/products/products.h"
 #include "mlx/operations.h"
-#include "mlx/primitive.h"
+#include "mlx/operations/primitive.h"
 #include "mlx/weight_inputs.h"
 #include "runtime/parallel.h"
 

@@ -1,4 +1,4 @@
-#include "layers/products.h"
+#include "layers/products/products.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "mlx/inputs.h"
-#include "mlx/primitive.h"
+#include "mlx/operations/primitive.h"
 #include "runtime/parallel.h"
 
 namespace tinyllm {

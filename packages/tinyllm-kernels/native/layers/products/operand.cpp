@@ -1,4 +1,4 @@
-#include "layers/operand.h"
+#include "layers/products/operand.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,9 +1,9 @@
 // Layers with keys and values in pages as a primitive of MLX.
 
 #include "mlx/donation.h"
-#include "mlx/layer_loop.h"
+#include "mlx/operations/layer_loop.h"
 #include "mlx/operations.h"
-#include "mlx/primitive.h"
+#include "mlx/operations/primitive.h"
 #include "mlx/weight_inputs.h"
 
 namespace tinyllm {

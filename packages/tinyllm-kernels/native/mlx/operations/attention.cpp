@@ -7,7 +7,7 @@
 #include "layers/attention.h"
 #include "mlx/inputs.h"
 #include "mlx/operations.h"
-#include "mlx/primitive.h"
+#include "mlx/operations/primitive.h"
 #include "mlx/weight_inputs.h"
 
 namespace tinyllm {
