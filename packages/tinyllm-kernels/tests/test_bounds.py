@@ -77,14 +77,14 @@ def norm_of(width: int) -> tuple[mx.array, float]:
 def attention_weights(native: ModuleType) -> object:
     """A native handle of attention."""
     q, k, v, o = ((weight(normal((WIDTH, WIDTH), seed=seed) / 8), None) for seed in range(4))
-    return native.AttentionWeights(
+    return native.AttentionHandle(
         norm_of(WIDTH),
         *(q, k, v, o),
         head_dim=DIM,
-        rotary=(mx.ones(DIM // 2), False, 1.0),
+        rope=(mx.ones(DIM // 2), False, 1.0),
         q_norm=(None, 0.0),
         k_norm=(None, 0.0),
-        residual=True,
+        adds_residual=True,
     )
 
 
@@ -94,7 +94,7 @@ def test_slots_outside_of_the_pages_are_not_written(native: ModuleType, slot: in
     where = (integers(0)[None], integers(0, 2), integers(2), integers(0, 1), integers(1, slot))
     x = normal((1, 2, WIDTH), seed=1)
     stores = [weight(each) for each in before]
-    _, *after = native.paged_blocks(x, [attention_weights(native)], [], stores, where, 0)
+    _, *after = native.paged_layers(x, [attention_weights(native)], [], stores, where, 0)
     for old, new in zip(before, after, strict=True):
         changed = (old != new).any(axis=(1, 3)).flatten()
         assert changed.tolist() == [n == 1 for n in range(3 * PAGE)]
@@ -108,8 +108,8 @@ def test_tokens_beyond_the_end_of_a_cache_are_refused(
 ) -> None:
     stores = [mx.zeros((1, HEADS, 8, DIM)) for _ in range(2)]
     x = mx.zeros((1, length, WIDTH))
-    with pytest.raises(ValueError, match=f"{complaint}: expected room in the stores"):
-        native.blocks(x, [attention_weights(native)], [], stores, offset)
+    with pytest.raises(ValueError, match=f"{complaint}: expected capacity in the caches"):
+        native.layers(x, [attention_weights(native)], [], stores, offset)
 
 
 def test_arrays_of_a_pass_that_are_too_short_are_refused(native: ModuleType) -> None:
@@ -119,13 +119,13 @@ def test_arrays_of_a_pass_that_are_too_short_are_refused(native: ModuleType) -> 
     for i in range(1, 5):
         where = [part[:-1] if j == i else part for j, part in enumerate(right)]
         with pytest.raises(ValueError, match="expected"):
-            native.paged_blocks(x, [handle], [], stores, tuple(where), 0)
+            native.paged_layers(x, [handle], [], stores, tuple(where), 0)
     with pytest.raises(ValueError, match="pages: expected arrays of int32"):
-        native.paged_blocks(x, [handle], [], stores, tuple(x.astype(mx.int8) for x in right), 0)
-    with pytest.raises(ValueError, match="stores: expected"):
-        native.paged_blocks(x, [handle], [], stores[:1], right, 0)
+        native.paged_layers(x, [handle], [], stores, tuple(x.astype(mx.int8) for x in right), 0)
+    with pytest.raises(ValueError, match="caches: expected"):
+        native.paged_layers(x, [handle], [], stores[:1], right, 0)
     with pytest.raises(ValueError, match="positions: expected"):
-        native.attention_inputs(x, handle, integers(0)[None])
+        native.project_qkv(x, handle, integers(0)[None])
 
 
 def slow_weight() -> mx.array:
@@ -157,7 +157,7 @@ def progress_during(call: Callable[[], object]) -> int:
 def test_weights_are_evaluated_without_the_interpreter_lock(native: ModuleType) -> None:
     w, slow = weight(mx.ones((WIDTH, WIDTH))), slow_weight()
     norm = norm_of(WIDTH)
-    assert progress_during(lambda: native.mlp_weights(norm, w, w, weight(slow), False)) > 5
+    assert progress_during(lambda: native.mlp_handle(norm, w, w, weight(slow), False)) > 5
     slow = slow_weight()
     assert progress_during(lambda: native.use_huge_pages(slow)) > 5
 
@@ -165,5 +165,5 @@ def test_weights_are_evaluated_without_the_interpreter_lock(native: ModuleType) 
 def test_experts_that_do_not_exist_cannot_be_chosen(native: ModuleType) -> None:
     router, stack = weight(mx.ones((3, WIDTH))), weight(mx.ones((3, WIDTH, WIDTH)))
     for chosen in (0, 4):
-        with pytest.raises(ValueError, match="chosen: expected"):
-            native.moe_weights(norm_of(WIDTH), router, stack, stack, stack, chosen, True, False)
+        with pytest.raises(ValueError, match="experts_per_token: expected"):
+            native.moe_handle(norm_of(WIDTH), router, stack, stack, stack, chosen, True, False)

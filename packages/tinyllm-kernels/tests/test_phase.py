@@ -122,7 +122,7 @@ def mlp(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) 
     """A native handle of an MLP."""
     shapes = ((HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN))
     weights = [weight(packed(shape, dtype, form, 10 + i)) for i, shape in enumerate(shapes)]
-    return native.mlp_weights(norm_of(WIDTH, dtype, 5), *weights, residual=True)
+    return native.mlp_handle(norm_of(WIDTH, dtype, 5), *weights, adds_residual=True)
 
 
 def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
@@ -131,7 +131,14 @@ def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) 
     router = weight(packed((8, WIDTH), dtype, None, 20))
     weights = [weight(packed(shape, dtype, form, 21 + i)) for i, shape in enumerate(shapes)]
     norm = norm_of(WIDTH, dtype, 5)
-    return native.moe_weights(norm, router, *weights, chosen=3, shares_add_to_1=True, residual=True)
+    return native.moe_handle(
+        norm,
+        router,
+        *weights,
+        experts_per_token=3,
+        normalizes_routing_weights=True,
+        adds_residual=True,
+    )
 
 
 def attention_weights(
@@ -146,14 +153,14 @@ def attention_weights(
     output = (weight(packed((WIDTH, HEADS * DIM), dtype, form, 33)), None)
     frequencies = mx.array([1e4 ** (-2 * i / DIM) for i in range(DIM // 2)])
     norms = {"q_norm": norm_of(DIM, dtype, 6), "k_norm": norm_of(DIM, dtype, 7)}
-    return native.AttentionWeights(
+    return native.AttentionHandle(
         norm_of(WIDTH, dtype, 5),
         *inputs,
         output,
         head_dim=DIM,
-        rotary=(frequencies, False, 1.0),
+        rope=(frequencies, False, 1.0),
         **norms,
-        residual=True,
+        adds_residual=True,
     )
 
 
@@ -178,7 +185,7 @@ def test_feed_forward(
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("form", BLOCK_FORMATS, ids=str)
-def test_attention_inputs(
+def test_project_qkv(
     native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
 ) -> None:
     handle = attention_weights(native, dtype, form)
@@ -186,7 +193,7 @@ def test_attention_inputs(
     def inputs(x: mx.array, phase: str) -> mx.array:
         # The same position for all tokens, since a token is not always at the same place of x.
         where = mx.full(x.shape[:2], 7, mx.int32)
-        parts = native.attention_inputs(x, handle, where, phase)
+        parts = native.project_qkv(x, handle, where, phase)
         return mx.concatenate([part.swapaxes(1, 2).flatten(2) for part in parts], axis=-1)
 
     check(inputs, normal((ROWS, WIDTH), dtype, seed=1), phase)
@@ -288,7 +295,7 @@ def test_layers(
         stores = [mx.zeros((1, KV_HEADS, ROWS, DIM), dtype) for _ in range(4)]
         chunks = []
         for first, last in pairwise(edges):
-            y, *stores = native.blocks(x[:, first:last], *handles, stores, first, phase)
+            y, *stores = native.layers(x[:, first:last], *handles, stores, first, phase)
             chunks.append(y)
         return [mx.concatenate(chunks, axis=1), *stores]
 
@@ -331,7 +338,7 @@ def test_paged_layers(
                 mx.concatenate([slots, one * PAGE]).astype(mx.int32),
             )
             rows = mx.concatenate([x[:, first:last], x[:, :1]], axis=1)
-            y, *parts = native.paged_blocks(rows, *handles, stores, tokens, window, phase)
+            y, *parts = native.paged_layers(rows, *handles, stores, tokens, window, phase)
             rest = iter(parts)
             stores = [
                 tuple(next(rest) if isinstance(part, mx.array) else part for part in store)

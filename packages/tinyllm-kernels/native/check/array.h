@@ -1,4 +1,4 @@
-// Random numbers of a type, and what is computed from them against float64.
+// Arrays of random numbers, and the comparison of results with float64.
 #pragma once
 
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "../half.h"
-#include "../tiers.h"
+#include "dispatch/kernels.h"
+#include "types.h"
 
 namespace tinyllm::check {
 
@@ -16,7 +16,8 @@ inline int failures = 0;
 
 inline double normal() { return std::normal_distribution<double>()(generator); }
 
-// Numbers of one type, in an allocation of exactly their size.
+// Numbers of one type in an allocation of exactly their size, so that a sanitizer sees each
+// access beyond the end.
 struct Array {
   Array(Type type, size_t size) : type(type), bytes(size * (type == Type::float32 ? 4 : 2)) {}
 
@@ -49,7 +50,7 @@ struct Array {
   std::vector<char> bytes;
 };
 
-// The bars of the contract, relative to the largest number that is expected.
+// Tolerances of the contract, relative to the largest expected number.
 inline double tolerance(Type type) {
   return type == Type::float32 ? 1e-5 : type == Type::float16 ? 2e-3 : 1.6e-2;
 }

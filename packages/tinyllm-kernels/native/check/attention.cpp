@@ -1,13 +1,13 @@
-#include "attention.h"
+#include "check/checks.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
-#include "../run_attention.h"
-#include "array.h"
-#include "matrix.h"
+#include "check/array.h"
+#include "check/matrix.h"
+#include "layers/attention.h"
 
 namespace tinyllm::check {
 namespace {

@@ -1,73 +1,82 @@
 #!/usr/bin/env bash
-# Builds check.cpp with the compiler's sanitizers and runs it, and threads.cpp with the one for
-# threads; check.cpp also for aarch64, under qemu, where the cross compiler and qemu are:
-# `apt-get install g++-aarch64-linux-gnu qemu-user`.
+# Build check.cpp with the compiler's sanitizers and run it for each instruction set, and threads.cpp
+# with the thread sanitizer. With `apt-get install g++-aarch64-linux-gnu qemu-user`, check.cpp is
+# also built for aarch64 and run under qemu.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# With sanitizers GCC takes half as long for -Og as for -O1, and the result runs as fast. What is
-# silenced are warnings of GCC 12 about its own intrinsics; the build of the package has its own.
-common=(-std=c++20 -g1 -Wall -Wextra -Wno-psabi -Wno-uninitialized -Wno-maybe-uninitialized)
+# With sanitizers GCC takes half as long for -Og as for -O1, and the result runs as fast. The two
+# silenced warnings are false alarms of GCC 12 about its own intrinsics.
+common=(-std=c++20 -g1 -Wall -Wextra -Wno-psabi -Wno-uninitialized -Wno-maybe-uninitialized -iquote .)
 sanitizers=(-Og -fsanitize=address,undefined -fno-sanitize-recover=all)
+
+# The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
+kernel_sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp)
+common_sources=(layers/*.cpp layers/products/*.cpp runtime/*.cpp dispatch/tiers.cpp)
+check_sources=(check/attention.cpp check/check.cpp check/layers.cpp check/linear.cpp check/token_choice.cpp)
 
 # Runs the commands that it reads, one a line, on all cores. Fails if one of them fails.
 on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 
-# compilations BUILD COMPILER TIERS... -- FLAGS...: commands that make the objects of a build, those
-# that take longest first. A tier is a name, then its flags, joined by commas.
+# tiers ARCHITECTURE: the instruction sets of that architecture, one a line: name, then flags.
+tiers() { sed -n "s/^\(any\|$1\) //p" dispatch/tiers.txt; }
+
+# compilations ARCHITECTURE COMPILER FLAGS...: commands that make the objects of one build, the
+# longest first.
 compilations() {
-  local to=$scratch/$1 compiler=$2 tiers=() parts source
+  local architecture=$1 compiler=$2 to=$scratch/$1 source name flags
   shift 2
-  while [ "$1" != -- ]; do tiers+=("$1") && shift; done
-  shift
-  mkdir "$to"
-  for source in linear attention_decode attention_prefill attention rope quantize_rows rms_norm scores swiglu weighted_sum kernels; do
-    for tier in "${tiers[@]}"; do
-      IFS=, read -r -a parts <<< "$tier"
-      echo "$compiler" "${common[@]}" "$@" "-DTINYLLM_TIER=${parts[0]}" "${parts[@]:1}" \
-        "-DTINYLLM_TIER_NAME=\\\"${parts[0]}\\\"" -c "$source.cpp" -o "$to/$source-${parts[0]}.o"
-    done
+  mkdir -p "$to"
+  for source in "${kernel_sources[@]}"; do
+    while read -r name flags; do
+      # AMX in software: a sanitizer then sees the memory that a tile is loaded from, and the check
+      # runs on machines without AMX. TINYLLM_REAL_TILES=1 checks the instructions themselves.
+      if [ "$name" = amx ] && [ -z "${TINYLLM_REAL_TILES:-}" ]; then
+        flags="${flags//-mamx-tile -mamx-bf16 /} -DTINYLLM_MODELED_TILES"
+      fi
+      echo "$compiler" "${common[@]}" "$@" "-DTINYLLM_TIER=$name" "-DTINYLLM_TIER_NAME=\\\"$name\\\"" \
+        "$flags" -c "$source" -o "$to/tier-$name-${source//\//-}.o"
+    done < <(tiers "$architecture")
   done
-  for source in check/attention check/blocks check/check check/choice check/linear attention_block attention_plan choice mlp_block product product_order run_attention thread_pool tiers; do
-    echo "$compiler" "${common[@]}" "$@" -c "$source.cpp" -o "$to/${source//\//-}.o"
+  for source in "${check_sources[@]}" "${common_sources[@]}"; do
+    echo "$compiler" "${common[@]}" "$@" -c "$source" -o "$to/common-${source//\//-}.o"
   done
 }
 
-native=(portable)
-arm=(neon,-march=armv8.2-a+dotprod neonbf16,-march=armv8.2-a+dotprod+bf16+i8mm)
-if [ "$(uname -m)" = x86_64 ]; then
-  native+=(avx2,-mavx2,-mfma,-mf16c)
-  wide=-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mfma,-mf16c
-  native+=("avx512,$wide" "avx512vnni,$wide,-mavx512vnni")
-  native+=("avx512bf16,$wide,-mavx512vnni,-mavx512bf16")
-  # In software, where a sanitizer sees what a tile is loaded from, and on machines without AMX.
-  native+=("amx,$wide,-mavx512vnni,-mavx512bf16,-DTINYLLM_MODELED_TILES")
-else
-  native+=("${arm[@]}")
-fi
-compilations native "${CXX:-g++}" "${native[@]}" -- "${sanitizers[@]}" > "$scratch/compilations"
+# link ARCHITECTURE COMPILER FLAGS...: objects of the plain instruction set come first. The linker
+# keeps the first copy of an inline function, so a processor never meets instructions it lacks.
+link() {
+  local architecture=$1 compiler=$2 to=$scratch/$1
+  shift 2
+  "$compiler" "$@" "$to"/common-*.o "$to"/tier-portable-*.o \
+    $(ls "$to"/tier-*.o | grep -v tier-portable-) -o "$to/check" -pthread
+}
+
+host=$(uname -m)
+compilations "$host" "${CXX:-g++}" "${sanitizers[@]}" > "$scratch/compilations"
 # The pool has a program and a sanitizer of its own, and more threads than there may be cores.
-echo "${CXX:-g++}" "${common[@]}" -Og -fsanitize=thread check/threads.cpp product_order.cpp thread_pool.cpp \
-  -o "$scratch/threads" -pthread >> "$scratch/compilations"
-for tier in "${native[@]}"; do echo "$scratch/native/check ${tier%%,*}"; done > "$scratch/checks"
+echo "${CXX:-g++}" "${common[@]}" -Og -fsanitize=thread check/threads.cpp runtime/product_order.cpp \
+  runtime/thread_pool.cpp -o "$scratch/threads" -pthread >> "$scratch/compilations"
+tiers "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
 echo "TINYLLM_NUM_THREADS=4 $scratch/threads" >> "$scratch/checks"
 
-if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
-  compilations aarch64 aarch64-linux-gnu-g++ portable "${arm[@]}" -- -O1 \
-    >> "$scratch/compilations"
-  for tier in portable "${arm[@]}"; do
-    echo "qemu-aarch64 -cpu max $scratch/aarch64/check ${tier%%,*}" >> "$scratch/checks"
-  done
-else
-  echo "not checked for aarch64: no cross compiler or no qemu-aarch64 on this machine"
+cross=
+if [ "$host" != aarch64 ]; then
+  if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
+    cross=aarch64
+    compilations aarch64 aarch64-linux-gnu-g++ -O1 >> "$scratch/compilations"
+    tiers aarch64 | while read -r name _; do
+      echo "qemu-aarch64 -cpu max $scratch/aarch64/check $name"
+    done >> "$scratch/checks"
+  else
+    echo "not checked for aarch64: no cross compiler or no qemu-aarch64 on this machine"
+  fi
 fi
 
 on_all_cores < "$scratch/compilations"
-"${CXX:-g++}" "${sanitizers[@]}" "$scratch"/native/*.o -o "$scratch/native/check" -pthread
-if [ -d "$scratch/aarch64" ]; then
-  aarch64-linux-gnu-g++ -static "$scratch"/aarch64/*.o -o "$scratch/aarch64/check" -pthread
-fi
+link "$host" "${CXX:-g++}" "${sanitizers[@]}"
+[ -z "$cross" ] || link aarch64 aarch64-linux-gnu-g++ -static
 on_all_cores < "$scratch/checks"

@@ -1,9 +1,9 @@
-#include "linear.h"
+#include "check/checks.h"
 
 #include <vector>
 
-#include "../product.h"
-#include "matrix.h"
+#include "check/matrix.h"
+#include "layers/products/products.h"
 
 namespace tinyllm::check {
 namespace {

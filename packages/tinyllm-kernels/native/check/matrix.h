@@ -1,4 +1,4 @@
-// Packed numbers.
+// Packed matrices, decoded bit by bit.
 #pragma once
 
 #include <algorithm>
@@ -7,24 +7,24 @@
 #include <cstring>
 #include <vector>
 
-#include "array.h"
+#include "check/array.h"
 
 namespace tinyllm::check {
 
-// E2M1, bit by bit.
+// Decodes E2M1.
 inline double e2m1(unsigned code) {
   const double sizes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   return code & 8 ? -sizes[code & 7] : sizes[code & 7];
 }
 
-// E4M3, bit by bit.
+// Decodes E4M3.
 inline double e4m3(unsigned code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   const double size = std::ldexp(exponent ? 8 + mantissa : mantissa, std::max(exponent, 1) - 10);
   return code & 0x80 ? -size : size;
 }
 
-// A packed matrix of random bits, and the numbers that its codes stand for.
+// A packed matrix of random codes that can be read as numbers.
 struct Matrix {
   Matrix(int rows, int columns, int bits, int group, Type type)
       : codes(size_t(rows) * columns * bits / 8),
@@ -35,15 +35,15 @@ struct Matrix {
          Mode::affine, type};
   }
 
-  // Codes that are floats: mxfp4, mxfp8 or nvfp4, whose scales are bytes.
+  // A matrix of mode mxfp4, mxfp8 or nvfp4, whose codes are floats and whose scales are bytes.
   Matrix(int rows, int columns, Mode mode)
       : codes(size_t(rows) * columns * (mode == Mode::mxfp8 ? 8 : 4) / 8),
         powers(size_t(rows) * columns / (mode == Mode::nvfp4 ? 16 : 32)),
         scales(Type::float32, 0),
         biases(Type::float32, 0) {
-    // Of E4M3 the even codes: NaN is an odd one.
+    // Only even codes of E4M3, because NaN is odd.
     for (uint8_t& byte : codes) byte = generator() & (mode == Mode::mxfp8 ? 0xfe : 0xff);
-    // E4M3 from 0.5 on, E8M0 from 2^-11: float16 has to hold the sums.
+    // Scales from 0.5 (E4M3) or 2^-11 (E8M0), so that float16 can hold the sums.
     for (uint8_t& byte : powers) byte = (mode == Mode::nvfp4 ? 0x30 : 116) + generator() % 8;
     w = {codes.data(), powers.data(), nullptr, rows, columns, mode == Mode::mxfp8 ? 8 : 4,
          mode == Mode::nvfp4 ? 16 : 32, mode, Type::uint8};
@@ -62,7 +62,7 @@ struct Matrix {
     return code * scales.at(group) + biases.at(group);
   }
 
-  // The same matrix with so many rows side by side.
+  // Returns the matrix with groups of `side` rows interleaved.
   Matrix interleaved(int side) const {
     Matrix found = *this;
     interleave(codes.data(), found.codes.data(), 4, size_t(w.columns) * w.bits / 32, side);
@@ -77,12 +77,12 @@ struct Matrix {
   }
 
   std::vector<uint8_t> codes;
-  std::vector<uint8_t> powers;  // the scales of codes that are floats
+  std::vector<uint8_t> powers;  // the scales of float codes
   Array scales, biases;
   Weights w;
 
  private:
-  // Rows of `width` items of so many bytes: item i of row n goes where those of its block are.
+  // Interleaves rows of `width` items of `size` bytes in groups of `side` rows.
   void interleave(const void* from, void* to, size_t size, size_t width, size_t side) const {
     for (size_t n = 0; n < size_t(w.rows); ++n) {
       for (size_t i = 0; i < width; ++i) {

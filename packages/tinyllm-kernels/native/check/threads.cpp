@@ -1,5 +1,5 @@
-// A stress of the pool, for the thread sanitizer: callers at once, tasks of no part to many, parts
-// that throw, and numbers that no atomic protects. `check.sh` builds and runs it.
+// A stress test of the thread pool under the thread sanitizer: concurrent callers, tasks of 0 to 39
+// parts, parts that throw, and results in plain memory. `check.sh` builds and runs it.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -8,36 +8,37 @@
 #include <thread>
 #include <vector>
 
-#include "../product_order.h"
-#include "../thread_pool.h"
+#include "runtime/product_order.h"
+#include "runtime/thread_pool.h"
 
 namespace {
 
 using namespace tinyllm;
 
-constexpr int kCallers = 3, kTasks = 1000, kMostParts = 40;
+constexpr int kCallers = 3, kTasks = 1000, kMaxParts = 40;
 
-// Tasks whose parts count themselves: each is done once, and the caller sees it when `run` returns.
+// Counts errors in tasks whose parts count themselves. Each part must run once, and the caller must
+// see all counts when `run` returns.
 int failures_of_caller(int caller) {
   int failures = 0;
   for (int task = 0; task < kTasks; ++task) {
-    std::vector<int> done((task * 7 + caller) % kMostParts);
-    // Of every third task threads are told what they will read after it, until it is gone.
-    std::vector<Upcoming> upcoming(task % 3 ? 0 : kCallers);
-    for (Upcoming& each : upcoming) each.add(done.data(), 1 << 14);
+    std::vector<int> done((task * 7 + caller) % kMaxParts);
+    // Every third task lists memory to prefetch, which may be freed before it is prefetched.
+    std::vector<PrefetchList> lists(task % 3 ? 0 : kCallers);
+    for (PrefetchList& list : lists) list.add(done.data(), 1 << 14);
     ThreadPool::shared().run(static_cast<int64_t>(done.size()),
-                             [&](int64_t part, int) { ++done[part]; }, &upcoming);
+                             [&](int64_t part, int) { ++done[part]; }, &lists);
     for (int count : done) failures += count != 1;
   }
   return failures;
 }
 
-// Tasks in which one part, or every part, throws: `run` throws one of these exceptions, no part is
-// still being computed by then, and the next task is computed as a whole.
+// Counts errors in tasks in which one part, or every part, throws. `run` must throw one of the
+// exceptions after all parts have ended, and the next task must run completely.
 int failures_of_exceptions() {
   int failures = 0;
   for (int task = 0; task < kTasks; ++task) {
-    const int parts = 1 + task % kMostParts, bad = task % 2 ? -1 : (task * 5) % parts;
+    const int parts = 1 + task % kMaxParts, bad = task % 2 ? -1 : (task * 5) % parts;
     std::atomic<int> inside = 0;
     bool caught = false;
     try {
@@ -53,21 +54,21 @@ int failures_of_exceptions() {
       caught = bad < 0 || error.what() == std::to_string(bad);
     }
     failures += !caught || inside != 0;
-    std::vector<int> done(kMostParts);
-    ThreadPool::shared().run(kMostParts, [&](int64_t part, int) { ++done[part]; });
+    std::vector<int> done(kMaxParts);
+    ThreadPool::shared().run(kMaxParts, [&](int64_t part, int) { ++done[part]; });
     for (int count : done) failures += count != 1;
   }
   return failures;
 }
 
-// What follows is known once it has been so twice; of a product that is followed by now this, now
-// that, nothing is.
+// Counts wrong predictions. A successor is predicted once it has followed twice in a row. A product
+// with changing successors has no prediction.
 int failures_of_order() {
   const int weights[3] = {};
-  const auto known = [&](ProductOrder& order, int product) {
-    FirstReads reads(1);
-    reads[0].add(&weights[product], sizeof weights[product]);
-    const FirstReads& next = order.begin(&weights[product], 1, [&] { return reads; });
+  const auto predicted = [&](ProductOrder& order, int product) {
+    PrefetchLists lists(1);
+    lists[0].add(&weights[product], sizeof weights[product]);
+    const PrefetchLists& next = order.begin(&weights[product], 1, [&] { return lists; });
     return next.empty() ? nullptr : next[0][0].begin;
   };
   const auto at = [&](int product) { return reinterpret_cast<const char*>(&weights[product]); };
@@ -75,10 +76,10 @@ int failures_of_order() {
   int failures = 0;
   for (int round = 0; round < 6; ++round) {
     for (int product = 0; product < 3; ++product) {
-      failures += known(steady, product) != (round > 1 ? at((product + 1) % 3) : nullptr);
+      failures += predicted(steady, product) != (round > 1 ? at((product + 1) % 3) : nullptr);
     }
-    failures += known(changing, 0) != nullptr;
-    failures += known(changing, round % 2 + 1) != (round > 3 ? at(0) : nullptr);
+    failures += predicted(changing, 0) != nullptr;
+    failures += predicted(changing, round % 2 + 1) != (round > 3 ? at(0) : nullptr);
   }
   return failures;
 }

@@ -1,4 +1,4 @@
-"""Types of the C++ extension (native/bindings.cpp), whose kernels are primitives of MLX.
+"""Types of the C++ extension (native/mlx/bindings.cpp), whose kernels are primitives of MLX.
 
 Arguments are those of the contract (`tinyllm_ops.OpSet`), checked by the caller.
 """
@@ -18,7 +18,7 @@ NativeNorm = tuple[mx.array | None, float]
 PageTableArrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 """block_tables, cu_seqlens_q, seq_lens, positions and slot_mapping, all int32."""
 
-class AttentionWeights:
+class AttentionHandle:
     """A handle of the weights of an attention layer."""
 
     def __init__(
@@ -29,28 +29,28 @@ class AttentionWeights:
         v: NativeProjection,
         o: NativeProjection,
         head_dim: int,
-        rotary: tuple[mx.array, bool, float],
+        rope: tuple[mx.array, bool, float],
         q_norm: NativeNorm,
         k_norm: NativeNorm,
-        residual: bool,
+        adds_residual: bool,
     ) -> None: ...
 
-class FeedForward:
+class FeedForwardHandle:
     """A handle of the weights of an MLP or of a mixture of experts."""
 
-def mlp_weights(
-    norm: NativeNorm, gate: NativeWeight, up: NativeWeight, down: NativeWeight, residual: bool
-) -> FeedForward: ...
-def moe_weights(
+def mlp_handle(
+    norm: NativeNorm, gate: NativeWeight, up: NativeWeight, down: NativeWeight, adds_residual: bool
+) -> FeedForwardHandle: ...
+def moe_handle(
     norm: NativeNorm,
     router: NativeWeight,
     gate: NativeWeight,
     up: NativeWeight,
     down: NativeWeight,
-    chosen: int,
-    shares_add_to_1: bool,
-    residual: bool,
-) -> FeedForward: ...
+    experts_per_token: int,
+    normalizes_routing_weights: bool,
+    adds_residual: bool,
+) -> FeedForwardHandle: ...
 def linear(
     x: mx.array,
     w: NativeWeight,
@@ -62,23 +62,25 @@ def expert_linear(
     x: mx.array, w: NativeWeight, experts: mx.array, phase: Phase | None = None
 ) -> mx.array: ...
 def embedding(ids: mx.array, w: NativeWeight, dtype: mx.Dtype) -> mx.array: ...
-def feed_forward(x: mx.array, half: FeedForward, phase: Phase | None = None) -> mx.array: ...
-def attention_inputs(
-    x: mx.array, block: AttentionWeights, positions: mx.array, phase: Phase | None = None
+def feed_forward(
+    x: mx.array, handle: FeedForwardHandle, phase: Phase | None = None
+) -> mx.array: ...
+def project_qkv(
+    x: mx.array, handle: AttentionHandle, positions: mx.array, phase: Phase | None = None
 ) -> list[mx.array]: ...
-def blocks(
+def layers(
     x: mx.array,
-    attention: list[AttentionWeights],
-    second: list[FeedForward],
-    stores: list[mx.array],
+    attention: list[AttentionHandle],
+    feed_forward: list[FeedForwardHandle],
+    caches: list[mx.array],
     offset: int,
     phase: Phase | None = None,
 ) -> list[mx.array]: ...
-def paged_blocks(
+def paged_layers(
     x: mx.array,
-    attention: list[AttentionWeights],
-    second: list[FeedForward],
-    stores: list[NativeWeight],
+    attention: list[AttentionHandle],
+    feed_forward: list[FeedForwardHandle],
+    caches: list[NativeWeight],
     pages: PageTableArrays,
     window: int,
     phase: Phase | None = None,
@@ -112,7 +114,7 @@ def paged_attention(
     phase: Phase | None = None,
 ) -> mx.array: ...
 def interleaves(w: NativeWeight) -> int: ...
-def interleave(part: mx.array, side: int) -> mx.array: ...
+def interleave(part: mx.array, rows: int) -> mx.array: ...
 def use_huge_pages(x: mx.array) -> None: ...
 def tiers() -> list[str]: ...
 def chosen_tier() -> str: ...

@@ -47,8 +47,8 @@ class LayerHandle:
     """
 
     layer: DecoderLayer
-    attention: native.AttentionWeights
-    feed_forward: native.FeedForward | None
+    attention: native.AttentionHandle
+    feed_forward: native.FeedForwardHandle | None
     output: native.NativeWeight
     dtype: mx.Dtype
     whole: bool
@@ -75,21 +75,21 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    handle = native.AttentionWeights(
+    handle = native.AttentionHandle(
         (layer.input_norm.weight, layer.input_norm.eps),
         (native_weight(heads.wq), biases.q),
         (native_weight(heads.wk), biases.k),
         (native_weight(heads.wv), biases.v),
         (native_weight(heads.wo), biases.o),
         head_dim=heads.head_dim,
-        rotary=(
+        rope=(
             frequencies(heads.head_dim, settings.base, settings.scaling),
             settings.traditional,
             magnitude(settings.scaling),
         ),
         q_norm=(heads.q_norm, heads.norm_eps),
         k_norm=(heads.k_norm, heads.norm_eps),
-        residual=True,
+        adds_residual=True,
     )
     feed_forward = _feed_forward(layer)
     shared = heads.communicator.size > 1 or mlp.communicator.size > 1
@@ -103,24 +103,24 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     )
 
 
-def _feed_forward(layer: DecoderLayer) -> native.FeedForward | None:
+def _feed_forward(layer: DecoderLayer) -> native.FeedForwardHandle | None:
     """Make the handle of an MLP or MoE; None if another process holds some of the experts."""
     mlp, norm = layer.mlp, layer.post_attention_norm
     gate, up, down = (native_weight(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     residual = mlp.communicator.rank == 0
     if isinstance(mlp, MLP):
-        return native.mlp_weights((norm.weight, norm.eps), gate, up, down, residual=residual)
+        return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=residual)
     if mlp.held is not None:
         return None
-    return native.moe_weights(
+    return native.moe_handle(
         (norm.weight, norm.eps),
         native_weight(mlp.w_router),
         gate,
         up,
         down,
-        chosen=mlp.num_experts_per_tok,
-        shares_add_to_1=mlp.norm_topk_prob,
-        residual=residual,
+        experts_per_token=mlp.num_experts_per_tok,
+        normalizes_routing_weights=mlp.norm_topk_prob,
+        adds_residual=residual,
     )
 
 

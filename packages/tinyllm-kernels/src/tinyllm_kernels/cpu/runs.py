@@ -65,7 +65,7 @@ def run_halves(
     layer, phase = handle.layer, batch.phase
     attention, mlp = layer.attention, layer.mlp
     positions = position_rows(batch.positions, batch.rows, batch.length)
-    q, k, v = native.attention_inputs(x, handle.attention, positions, phase)
+    q, k, v = native.project_qkv(x, handle.attention, positions, phase)
     out = cache.attend(q, k, v, batch, attention.scale, attention.ops)
     joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
     # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
@@ -104,7 +104,7 @@ def _dense_group(
         attention = handle.layer.attention
         new = (batch.rows, attention.num_kv_heads, batch.length, attention.head_dim)
         lent += cache.reserve(new, x.dtype)
-    y, *written = native.blocks(
+    y, *written = native.layers(
         x,
         [handle.attention for handle in handles],
         _feed_forwards(handles),
@@ -128,7 +128,7 @@ def _paged_group(
     """Compute the layers of one primitive over pages; see `_dense_group` for the lent arrays."""
     positions = position_rows(batch.positions, batch.rows, batch.length)
     lent: list[Weight] = [pages for cache in caches for pages in (cache.keys, cache.values)]
-    y, *arrays = native.paged_blocks(
+    y, *arrays = native.paged_layers(
         x,
         [handle.attention for handle in handles],
         _feed_forwards(handles),
@@ -144,6 +144,6 @@ def _paged_group(
     return y
 
 
-def _feed_forwards(handles: Sequence[LayerHandle]) -> list[native.FeedForward]:
+def _feed_forwards(handles: Sequence[LayerHandle]) -> list[native.FeedForwardHandle]:
     """Return the native MLP or MoE of each layer. Whole layers always have one."""
     return [handle.feed_forward for handle in handles if handle.feed_forward is not None]

@@ -1,0 +1,15 @@
+// The checks of all kernels against float64. A failure is printed and counted in `failures`.
+#pragma once
+
+#include "check/array.h"
+#include "dispatch/kernels.h"
+
+namespace tinyllm::check {
+
+void check_linear(const Kernels& kernels, Type type);
+void check_attention(const Kernels& kernels, Type type);
+// Both halves of a layer with packed weights: decode steps, and a prompt after cached keys.
+void check_layers(const Kernels& kernels, Type type);
+void check_token_choice(const Kernels& kernels, Type type);
+
+}  // namespace tinyllm::check

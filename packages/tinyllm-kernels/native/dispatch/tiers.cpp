@@ -1,0 +1,97 @@
+// The instruction sets of this machine, and the choice among their kernel tables.
+#include "dispatch/kernels.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace tinyllm {
+
+#define DECLARE_TIER(name)      \
+  namespace name {              \
+  extern const Kernels kernels; \
+  }
+DECLARE_TIER(portable)
+#if defined(__x86_64__)
+DECLARE_TIER(avx2)
+DECLARE_TIER(avx512)
+DECLARE_TIER(avx512vnni)
+DECLARE_TIER(avx512bf16)
+DECLARE_TIER(amx)
+#elif defined(__aarch64__)
+DECLARE_TIER(neon)
+DECLARE_TIER(neonbf16)
+#endif
+
+namespace {
+
+#if defined(__x86_64__)
+// Asks Linux for the tile registers of AMX. They triple the state that is saved of a thread, so a
+// process has to request them, once for all its threads. Returns false if the processor lacks AMX for
+// bfloat16, or Linux refuses.
+bool request_tile_registers() {
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;  // in EDX of leaf 7
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  if (!(edx & amx_bf16) || !(edx & amx_tile)) return false;
+  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
+  return syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) == 0;
+}
+#endif
+
+std::vector<const Kernels*> supported_tiers() {
+  std::vector<const Kernels*> tiers;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool has_avx512 =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
+  const bool has_bf16 = has_vnni && __builtin_cpu_supports("avx512bf16");
+  if (has_bf16 && request_tile_registers()) tiers.push_back(&amx::kernels);
+  // AMD multiplies bfloat16 at twice the rate of floats, Intel at half the rate.
+  if (has_bf16 && __builtin_cpu_is("amd")) tiers.push_back(&avx512bf16::kernels);
+  if (has_vnni) tiers.push_back(&avx512vnni::kernels);
+  if (has_avx512) tiers.push_back(&avx512::kernels);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    tiers.push_back(&avx2::kernels);
+  }
+#elif defined(__aarch64__)
+  const bool has_dotprod = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+  constexpr unsigned long bf16_and_i8mm = HWCAP2_BF16 | HWCAP2_I8MM;
+  const bool has_both = (getauxval(AT_HWCAP2) & bf16_and_i8mm) == bf16_and_i8mm;
+  if (has_dotprod && has_both) tiers.push_back(&neonbf16::kernels);
+  if (has_dotprod) tiers.push_back(&neon::kernels);
+#endif
+  tiers.push_back(&portable::kernels);
+  return tiers;
+}
+
+}  // namespace
+
+const std::vector<const Kernels*>& tiers() {
+  static const std::vector<const Kernels*> supported = supported_tiers();
+  return supported;
+}
+
+const Kernels& chosen_tier() {
+  const char* name = std::getenv("TINYLLM_CPU_ISA");
+  if (!name || !*name) return *tiers().front();
+  std::string names;
+  for (const Kernels* kernels : tiers()) {
+    if (std::string(kernels->name) == name) return *kernels;
+    names += (names.empty() ? "" : ", ") + std::string(kernels->name);
+  }
+  throw std::invalid_argument("TINYLLM_CPU_ISA: expected one of " + names + ", got " + name);
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,174 @@
+#include "layers/attention.h"
+
+#include <cstring>
+
+#include "attention/plan.h"
+#include "layers/products/products.h"
+#include "runtime/parallel.h"
+
+namespace tinyllm {
+
+void run_attention(const Kernels& kernels, const AttentionTask& task) {
+  const AttentionPlan plan(task);
+  const Aligned<float> partials = aligned<float>(plan.partials);
+  ThreadPool& pool = ThreadPool::shared();
+  Scratch scratch(kernels.attention_scratch(task));
+  pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {
+    kernels.attention_part(task, plan.parts[part], partials.get(), scratch[thread]);
+  });
+  pool.run(static_cast<int64_t>(plan.merges.size()), [&](int64_t merge, int) {
+    kernels.attention_merge(task, plan.merges[merge], partials.get());
+  });
+}
+
+namespace {
+
+// Normalizes and rotates the heads of tokens `first` to `last` of a projection, and writes them to
+// their output.
+struct NormAndRope {
+  const ProjectTask& t;
+  const Kernels& kernels;
+  char* rows;  // B L heads D
+  int64_t heads;
+  Norm norm;
+  const Heads& to;
+
+  void operator()(int64_t first, int64_t last) const {
+    const int64_t width = heads * t.dim;
+    if (norm.weight) {
+      kernels.rms_norm_rows({rows, norm.weight, rows, t.dim, norm.eps, t.type}, first * heads,
+                            last * heads);
+    }
+    RopeTask rope{};
+    rope.x = rows, rope.y = to.data;
+    rope.strides[0] = t.length * width;
+    rope.strides[1] = width;
+    rope.strides[2] = t.dim;
+    rope.y_strides[0] = to.strides[0];
+    rope.y_strides[1] = to.strides[2];
+    rope.y_strides[2] = to.strides[1];
+    rope.positions = t.positions;
+    rope.one_row = t.shares_positions;
+    rope.frequencies = t.frequencies;
+    rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
+    rope.traditional = t.traditional, rope.magnitude = t.magnitude, rope.type = t.type;
+    kernels.rope_tokens(rope, first, last);
+  }
+};
+
+// Copies the values of tokens `first` to `last` to their output.
+void copy_values(const ProjectTask& t, const char* rows, int64_t first, int64_t last) {
+  const int64_t size = size_of(t.type), bytes = t.dim * size;
+  for (int64_t n = first; n < last; ++n) {
+    for (int64_t head = 0; head < t.kv_heads; ++head) {
+      const int64_t at = n / t.length * t.to_v.strides[0] + head * t.to_v.strides[1] +
+                         n % t.length * t.to_v.strides[2];
+      std::memcpy(static_cast<char*>(t.to_v.data) + at * size,
+                  rows + (n * t.kv_heads + head) * bytes, bytes);
+    }
+  }
+}
+
+// Returns the keys, or values, of a sequence from its first token on. `added` are the rows of the
+// tokens from `offset` on.
+KeyValues::Part whole_cache(const Heads& added, int64_t offset, Type type) {
+  KeyValues::Part part;
+  for (int i = 0; i < 3; ++i) part.strides[i] = added.strides[i] * size_of(type);
+  part.data = static_cast<const char*>(added.data) - offset * part.strides[2];
+  return part;
+}
+
+}  // namespace
+
+void run(const Kernels& kernels, const ProjectTask& t) {
+  const int64_t rows = t.batch * t.length, size = size_of(t.type);
+  const int width = t.q.columns;
+  const void* x = t.x;
+  Aligned<char> normalized;
+  if (t.norm.weight) {
+    normalized = aligned<char>(rows * width * size);
+    const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
+    parallel_for(rows, width,
+                 [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+    x = normalized.get();
+  }
+  Operand operand(kernels, x, t.type, rows, width, t.phase);
+  auto q = aligned<char>(rows * t.q.rows * size);
+  auto k = aligned<char>(rows * t.k.rows * size), v = aligned<char>(rows * t.v.rows * size);
+  multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
+                     {&operand, &t.k, t.k_bias, nullptr, k.get()},
+                     {&operand, &t.v, t.v_bias, nullptr, v.get()}});
+  const NormAndRope queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q};
+  const NormAndRope keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k};
+  parallel_for(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
+    queries(first, last);
+    keys(first, last);
+    copy_values(t, v.get(), first, last);
+  });
+}
+
+void run(const Kernels& kernels, const AttentionLayerTask& t) {
+  const ProjectTask& in = t.projection;
+  const int64_t tokens = in.batch * in.length, width = in.heads * in.dim;
+  auto heads = aligned<char>(tokens * width * size_of(in.type));
+  ProjectTask inputs = in;
+  auto q = aligned<char>(tokens * width * size_of(in.type));
+  inputs.to_q = {q.get(), {in.length * width, in.dim, width}};
+  run(kernels, inputs);
+
+  AttentionTask attention;
+  attention.q = q.get(), attention.y = heads.get();
+  attention.k.codes = whole_cache(in.to_k, t.offset, in.type);
+  attention.v.codes = whole_cache(in.to_v, t.offset, in.type);
+  attention.type = attention.k.type = attention.v.type = in.type;
+  for (int i = 0; i < 3; ++i) {
+    attention.q_strides[i] = attention.y_strides[i] = inputs.to_q.strides[i];
+  }
+  attention.requests = in.batch, attention.length = in.length;
+  attention.heads = in.heads, attention.kv_heads = in.kv_heads, attention.dim = in.dim;
+  attention.keys = t.offset + in.length;
+  attention.scale = t.scale;
+  attention.causal = in.length > 1;
+  attention.decode_queries = in.phase == Phase::decode ? in.length : 0;
+  run_attention(kernels, attention);
+
+  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
+  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
+}
+
+void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
+  ProjectTask in = t.projection;
+  const int64_t tokens = in.batch * in.length, size = size_of(in.type);
+  const int64_t width = in.heads * in.dim, kv_width = in.kv_heads * in.dim;
+  auto q = aligned<char>(tokens * width * size);
+  auto k = aligned<char>(tokens * kv_width * size), v = aligned<char>(tokens * kv_width * size);
+  in.to_q = {q.get(), {in.length * width, in.dim, width}};
+  in.to_k = {k.get(), {in.length * kv_width, in.dim, kv_width}};
+  in.to_v = {v.get(), {in.length * kv_width, in.dim, kv_width}};
+  run(kernels, in);
+  for (const auto& [pages, rows] : {std::pair(&t.keys, k.get()), {&t.values, v.get()}}) {
+    pages->write(kernels, rows, in.type, tokens, in.kv_heads, in.dim, t.slots, t.pages, t.page);
+  }
+
+  auto heads = aligned<char>(tokens * width * size);
+  std::memset(heads.get(), 0, tokens * width * size);  // tokens of no request stay zero
+  AttentionTask attention;
+  attention.q = q.get(), attention.y = heads.get();
+  attention.q_strides[1] = attention.y_strides[1] = in.dim;
+  attention.q_strides[2] = attention.y_strides[2] = width;
+  attention.k = t.keys.kv, attention.v = t.values.kv;
+  attention.type = in.type;
+  attention.heads = in.heads, attention.kv_heads = in.kv_heads, attention.dim = in.dim;
+  attention.requests = t.requests, attention.blocks = t.blocks;
+  attention.block_table = t.block_table, attention.query_starts = t.query_starts;
+  attention.context_lengths = t.context_lengths;
+  attention.tokens = tokens, attention.pages = t.pages, attention.page = t.page;
+  attention.scale = t.scale, attention.causal = true, attention.window = t.window;
+  attention.decode_queries = t.decode_queries;
+  run_attention(kernels, attention);
+
+  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
+  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
+}
+
+}  // namespace tinyllm

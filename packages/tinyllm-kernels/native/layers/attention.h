@@ -1,0 +1,76 @@
+// Attention on all threads, and the attention half of a decoder layer.
+//
+// The half of a layer has three steps:
+//
+//   project  n = norm(x); q, k and v are projections of n; q and k are normalized by head and
+//   rotated attend   the new keys and values are in the cache, and the queries attend to all of
+//   them output   y = residual + o(heads side by side)
+#pragma once
+
+#include "dispatch/kernels.h"
+#include "layers/mlp.h"
+#include "layers/page_writes.h"
+
+namespace tinyllm {
+
+// Computes a whole attention task.
+void run_attention(const Kernels& kernels, const AttentionTask& task);
+
+// An array of rows of D numbers, one for each head of each token, with any strides.
+struct Heads {
+  void* data;
+  int64_t strides[3];  // of B, H and L, in numbers
+};
+
+// The first step: queries, keys and values of x.
+struct ProjectTask {
+  const void* x;  // B L E
+  int64_t batch, length;
+  Phase phase;
+  Norm norm, q_norm, k_norm;
+  Weights q, k, v;
+  const void* q_bias;  // all three biases may be null
+  const void* k_bias;
+  const void* v_bias;
+  int64_t heads, kv_heads, dim;
+  const int32_t* positions;  // 1 L or B L
+  bool shares_positions;     // true for 1 L: all rows of the batch have the same positions
+  const float* frequencies;  // D/2, in radians a token
+  bool traditional;
+  float magnitude;
+  Heads to_q, to_k, to_v;  // output
+  Type type;
+};
+
+// All three steps with a dense cache. `projection.to_k` and `to_v` point to the new tokens' rows in
+// the cache.
+struct AttentionLayerTask {
+  ProjectTask projection;
+  Weights o;
+  const void* o_bias;    // or null
+  const void* residual;  // B L E, or null
+  int64_t offset;        // tokens in the cache before the new ones
+  float scale;
+  void* y;  // B L E
+};
+
+// All three steps for tokens of many requests, whose keys and values are in pages. The new keys and
+// values of all tokens are written before any of them is read.
+struct PagedAttentionLayerTask {
+  ProjectTask projection;  // its outputs are set by `run`
+  Weights o;
+  const void* o_bias;    // or null
+  const void* residual;  // B L E, or null
+  WritablePages keys, values;
+  // As in `AttentionTask`; `slots` has the slot of each token.
+  const int32_t *block_table, *query_starts, *context_lengths, *slots;
+  int64_t requests, blocks, pages, page, window, decode_queries;
+  float scale;
+  void* y;  // B L E
+};
+
+void run(const Kernels& kernels, const ProjectTask& task);
+void run(const Kernels& kernels, const AttentionLayerTask& task);
+void run(const Kernels& kernels, const PagedAttentionLayerTask& task);
+
+}  // namespace tinyllm

@@ -1,0 +1,45 @@
+// The feed-forward half of a decoder layer.
+#pragma once
+
+#include "dispatch/kernels.h"
+
+namespace tinyllm {
+
+// RMSNorm with its weight. A null weight stands for no norm.
+struct Norm {
+  const void* weight;
+  float eps;
+};
+
+// Rows of x `count E`.
+struct Rows {
+  const void* x;
+  int64_t count;
+  Phase phase;
+  Type type;
+};
+
+// y = residual + down(silu(gate n) * (up n)), n = norm(x).
+struct MlpTask {
+  const void* x;         // rows E
+  const void* residual;  // rows E, or null
+  int64_t rows;
+  Phase phase;
+  Norm norm;
+  Weights gate, up, down;
+  void* y;  // rows E
+  Type type;
+};
+
+void run(const Kernels& kernels, const MlpTask& task);
+
+// The feed-forward half of a layer with its weights: an MLP or a mixture of experts.
+class FeedForward {
+ public:
+  virtual ~FeedForward() = default;
+
+  // Writes the result for all rows to y `count E`.
+  virtual void run(const Kernels& kernels, const Rows& rows, void* y) const = 0;
+};
+
+}  // namespace tinyllm

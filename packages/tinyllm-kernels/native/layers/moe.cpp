@@ -1,0 +1,107 @@
+#include "layers/moe.h"
+
+#include <cstring>
+#include <vector>
+
+#include "layers/products/products.h"
+#include "layers/routing.h"
+#include "runtime/parallel.h"
+
+namespace tinyllm {
+namespace {
+
+const void* offset_by(const void* data, int64_t bytes) {
+  return data ? static_cast<const char*>(data) + bytes : nullptr;
+}
+
+// Copies the row of each token once for each of its experts, sorted by expert.
+Aligned<char> gather_rows(const Routing& routing, const MoeTask& t, const char* x,
+                          int64_t row_bytes) {
+  const int64_t per_token = t.experts_per_token;
+  auto rows = aligned<char>(t.rows * per_token * row_bytes);
+  parallel_for(t.rows, per_token * t.router.columns, [&](int64_t first, int64_t last) {
+    for (int64_t i = first * per_token; i < last * per_token; ++i) {
+      std::memcpy(rows.get() + routing.sorted_rows[i] * row_bytes, x + i / per_token * row_bytes,
+                  row_bytes);
+    }
+  });
+  return rows;
+}
+
+// One operand for each expert that was chosen. `rows` are sorted by expert.
+std::vector<Operand> operands_by_expert(const Kernels& kernels, const Routing& routing,
+                                        const MoeTask& t, const char* rows, int columns) {
+  std::vector<Operand> operands;
+  for (const ExpertRows& own : routing.experts) {
+    operands.emplace_back(kernels, rows + own.first * columns * size_of(t.type), t.type, own.count,
+                          columns, t.phase);
+  }
+  return operands;
+}
+
+}  // namespace
+
+Weights Experts::operator[](int64_t expert) const {
+  Weights w = first;
+  w.data = offset_by(first.data, expert * data_bytes);
+  w.scales = offset_by(first.scales, expert * scale_bytes);
+  w.biases = offset_by(first.biases, expert * bias_bytes);
+  return w;
+}
+
+void run(const Kernels& kernels, const MoeTask& t) {
+  const int width = t.router.columns, hidden = t.gate.first.rows;
+  const int64_t size = size_of(t.type), sorted_count = t.rows * t.experts_per_token;
+  const char* x = static_cast<const char*>(t.x);
+  Aligned<char> normalized;
+  if (t.norm.weight) {
+    normalized = aligned<char>(t.rows * width * size);
+    const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
+    parallel_for(t.rows, width,
+                 [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+    x = normalized.get();
+  }
+  const Routing routing(kernels, t, x);
+
+  // All experts of a single token share one operand, so nothing is gathered.
+  const bool is_single = t.rows == 1;
+  const Aligned<char> rows = is_single ? nullptr : gather_rows(routing, t, x, width * size);
+  Operand token(kernels, x, t.type, 1, width, t.phase);
+  std::vector<Operand> inputs;
+  if (!is_single) inputs = operands_by_expert(kernels, routing, t, rows.get(), width);
+  auto gated = aligned<char>(sorted_count * hidden * size);
+  auto up = aligned<char>(sorted_count * hidden * size);
+  auto expert_out = aligned<char>(sorted_count * width * size);
+  std::vector<Operand> hidden_rows = operands_by_expert(kernels, routing, t, gated.get(), hidden);
+
+  std::vector<Weights> weights;  // gate, up and down of each chosen expert
+  for (const ExpertRows& own : routing.experts) {
+    weights.insert(weights.end(), {t.gate[own.expert], t.up[own.expert], t.down[own.expert]});
+  }
+  std::vector<GatedProduct> gated_products;
+  std::vector<Product> down_products;
+  for (size_t i = 0; i < routing.experts.size(); ++i) {
+    const int64_t first = routing.experts[i].first;
+    const int64_t hidden_offset = first * hidden * size, out_offset = first * width * size;
+    const Weights* of_expert = &weights[3 * i];
+    gated_products.push_back({is_single ? &token : &inputs[i], of_expert, of_expert + 1,
+                              up.get() + hidden_offset, gated.get() + hidden_offset});
+    down_products.push_back(
+        {&hidden_rows[i], of_expert + 2, nullptr, nullptr, expert_out.get() + out_offset});
+  }
+  multiply_gated(kernels, gated_products);
+  multiply(kernels, down_products);
+
+  const WeightedSumTask sum{expert_out.get(),
+                            routing.sorted_rows.data(),
+                            routing.weights.data(),
+                            t.experts_per_token,
+                            width,
+                            t.residual,
+                            t.y,
+                            t.type};
+  parallel_for(t.rows, t.experts_per_token * width,
+               [&](int64_t first, int64_t last) { kernels.weighted_sums(sum, first, last); });
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,34 @@
+// The feed-forward half of a decoder layer that is a mixture of experts.
+#pragma once
+
+#include "layers/mlp.h"
+
+namespace tinyllm {
+
+// A stack of equally shaped matrices, one for each expert.
+struct Experts {
+  Weights first;
+  int64_t data_bytes, scale_bytes, bias_bytes;  // from one expert to the next
+
+  Weights operator[](int64_t expert) const;
+};
+
+// y = residual + sum over the chosen experts of routing_weight * down(silu(gate n) * (up n)),
+// n = norm(x).
+struct MoeTask {
+  const void* x;         // rows E
+  const void* residual;  // rows E, or null
+  int64_t rows;
+  Phase phase;
+  Norm norm;
+  Weights router;  // X E, for X experts
+  Experts gate, up, down;
+  int64_t experts_per_token;        // K
+  bool normalizes_routing_weights;  // scale the K weights of a token so that they add up to 1
+  void* y;                          // rows E
+  Type type;
+};
+
+void run(const Kernels& kernels, const MoeTask& task);
+
+}  // namespace tinyllm

@@ -1,0 +1,84 @@
+#include "layers/products/operand.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/parallel.h"
+
+namespace tinyllm {
+namespace {
+
+// Rows of x in a tile of a prompt, in all packed forms.
+constexpr int64_t kRowsPerTile = 32;
+
+}  // namespace
+
+void Operand::fill(LinearTask& task) {
+  const Weights& w = *task.w;
+  task.phase = phase_;
+  if (phase_ == Phase::prefill && kernels_.linear_takes_tiles(type_)) {
+    task.tiles = tiles();
+    return;
+  }
+  task.x = floats();
+  const bool in_integers = kernels_.linear_takes_planes(w, type_);
+  if (in_integers || (phase_ == Phase::decode && w.mode == Mode::affine)) {
+    const GroupedForm& form = grouped(w, in_integers ? w.bits : 0);
+    task.sums = form.sums.get();
+    task.planes = form.planes.get();
+    task.plane_scales = form.scales.get();
+  }
+}
+
+const uint32_t* Operand::tiles() {
+  if (tiles_) return tiles_.get();
+  const int64_t count = (rows_ + kRowsPerTile - 1) / kRowsPerTile;
+  tiles_ = aligned<uint32_t>(count * kRowsPerTile * packed_pairs(columns_));
+  parallel_for(count, kRowsPerTile * columns_, [&](int64_t first, int64_t last) {
+    kernels_.linear_tiles(x_, rows_, columns_, first, last, tiles_.get());
+  });
+  return tiles_.get();
+}
+
+const float* Operand::floats() {
+  if (type_ == Type::float32) return static_cast<const float*>(x_);
+  if (floats_) return floats_.get();
+  const int64_t count = rows_ * columns_;
+  floats_ = aligned<float>(count);
+  constexpr int64_t kChunk = 1 << 16;  // numbers
+  ThreadPool::shared().run((count + kChunk - 1) / kChunk, [&](int64_t part, int) {
+    const int64_t first = part * kChunk;
+    const char* from = static_cast<const char*>(x_) + first * size_of(type_);
+    kernels_.to_floats(from, type_, floats_.get() + first, std::min(kChunk, count - first));
+  });
+  return floats_.get();
+}
+
+const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
+  for (const GroupedForm& form : grouped_) {
+    if (form.group == w.group && form.bits == bits) return form;
+  }
+  const float* x = floats();
+  const int64_t columns = columns_, groups = columns_ / w.group;
+  const int64_t rows_per_tile = phase_ == Phase::prefill ? kRowsPerTile : 1;
+  const int64_t tiles = (rows_ + rows_per_tile - 1) / rows_per_tile;
+  const int64_t capacity = tiles * rows_per_tile;  // rows
+  // Kernels read whole vectors, of up to 16 floats, beyond the last group.
+  constexpr int64_t kPadding = 16;
+  GroupedForm form{w.group, bits, aligned<float>(capacity * groups + kPadding), nullptr, nullptr};
+  if (bits) {
+    form.planes = aligned<int8_t>(2 * capacity * columns);
+    form.scales = aligned<float>(capacity * groups + kPadding);
+  }
+  const Planes planes{form.planes.get(), form.scales.get(), form.sums.get()};
+  parallel_for(tiles, rows_per_tile * columns, [&](int64_t first_tile, int64_t last_tile) {
+    const int64_t first = first_tile * rows_per_tile;
+    const int64_t last = std::min(last_tile * rows_per_tile, rows_);
+    if (bits) return kernels_.linear_planes(x, phase_, w, first, last, planes);
+    kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
+                        planes.sums + first * groups);
+  });
+  return grouped_.emplace_back(std::move(form));
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,49 @@
+// The left operand of matrix products, in the forms that kernels multiply.
+#pragma once
+
+#include <vector>
+
+#include "dispatch/kernels.h"
+#include "runtime/aligned.h"
+
+namespace tinyllm {
+
+// Rows of x `M K`. A kernel may need them as floats, as tiles of bfloat16 pairs, or as integers
+// with sums over quantization groups. Each form is computed at its first use and kept, so that
+// several products of the same x share it. `x` must outlive the operand.
+class Operand {
+ public:
+  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns, Phase phase)
+      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns), phase_(phase) {}
+
+  int64_t rows() const { return rows_; }
+  int columns() const { return columns_; }
+  Type type() const { return type_; }
+
+  // Sets the fields of `task` for x to the form that the product with `task.w` needs.
+  void fill(LinearTask& task);
+
+ private:
+  // The form for quantized weights with groups of `group` columns.
+  struct GroupedForm {
+    int group, bits;              // bits is 0 if only the sums are needed
+    Aligned<float> sums, scales;  // one for each group of each row
+    Aligned<int8_t> planes;
+  };
+
+  const float* floats();
+  const uint32_t* tiles();
+  const GroupedForm& grouped(const Weights& w, int bits);
+
+  const Kernels& kernels_;
+  const void* x_;
+  Type type_;
+  int64_t rows_;
+  int columns_;
+  Phase phase_;
+  Aligned<float> floats_;
+  Aligned<uint32_t> tiles_;
+  std::vector<GroupedForm> grouped_;
+};
+
+}  // namespace tinyllm

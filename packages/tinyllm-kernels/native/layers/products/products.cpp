@@ -1,0 +1,163 @@
+#include "layers/products/products.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/parallel.h"
+#include "runtime/product_order.h"
+
+namespace tinyllm {
+namespace {
+
+LinearTask task_of(const Kernels& kernels, const Product& product) {
+  Operand& x = *product.x;
+  LinearTask task{.rows = x.rows(),
+                  .w = product.w,
+                  .bias = product.bias,
+                  .residual = product.residual,
+                  .y = product.y,
+                  .type = x.type()};
+  x.fill(task);
+  kernels.linear_plan(task, ThreadPool::shared().threads());
+  return task;
+}
+
+// Numbers the parts of several tasks consecutively.
+class Parts {
+ public:
+  void add(int64_t count) { ends_.push_back(count + total()); }
+
+  int64_t total() const { return ends_.empty() ? 0 : ends_.back(); }
+
+  // Returns the task of a part and the number of the part within that task.
+  std::pair<size_t, int64_t> operator[](int64_t part) const {
+    const size_t task = std::upper_bound(ends_.begin(), ends_.end(), part) - ends_.begin();
+    return {task, task ? part - ends_[task - 1] : part};
+  }
+
+ private:
+  std::vector<int64_t> ends_;
+};
+
+// The two products of a gated product.
+struct GatedTask {
+  LinearTask gate, up;
+
+  // True if both products have the same parts, so that one thread can compute both of a part.
+  bool have_equal_parts() const {
+    return gate.part_rows == up.part_rows && gate.part_tokens == up.part_tokens;
+  }
+};
+
+// Appends the memory of the weights that a part reads.
+void add_weights(const Kernels& kernels, const LinearTask& task, int64_t part, PrefetchList& to) {
+  const Weights& w = *task.w;
+  const LinearRange range = kernels.linear_range(task, part);
+  const auto add_rows = [&](const void* data, int64_t row_bytes) {
+    if (!data) return;
+    to.add(static_cast<const char*>(data) + range.first_row * row_bytes,
+           (range.last_row - range.first_row) * row_bytes);
+  };
+  const int64_t groups = w.group ? w.columns / w.group : 0;
+  const int64_t scale_bytes = w.mode == Mode::affine ? size_of(w.type) : 1;
+  const bool is_dense = w.mode == Mode::dense;
+  add_rows(w.data, is_dense ? w.columns * size_of(w.type) : int64_t{w.columns} * w.bits / 8);
+  add_rows(w.scales, groups * scale_bytes);
+  add_rows(w.biases, groups * scale_bytes);
+}
+
+void add_weights(const Kernels& kernels, const GatedTask& task, int64_t part, PrefetchList& to) {
+  add_weights(kernels, task.gate, part, to);
+  add_weights(kernels, task.up, part, to);
+}
+
+const LinearTask& first_of(const LinearTask& task) { return task; }
+const LinearTask& first_of(const GatedTask& task) { return task.gate; }
+
+// Computes all parts. Decoding is limited by memory bandwidth: a thread that has finished
+// prefetches the weights of the predicted next product.
+template <typename Task, typename Work>
+void run_parts(const Kernels& kernels, const std::vector<Task>& tasks, const Parts& parts,
+               Work work) {
+  ThreadPool& pool = ThreadPool::shared();
+  const auto prefetch_lists = [&] {
+    PrefetchLists lists(pool.threads());
+    for (int thread = 0; thread < pool.threads(); ++thread) {
+      PrefetchList& list = lists[thread];
+      const int64_t end = pool.first_part(parts.total(), thread + 1);
+      for (int64_t i = pool.first_part(parts.total(), thread); i < end && !list.is_full(); ++i) {
+        const auto [task, part] = parts[i];
+        add_weights(kernels, tasks[task], part, list);
+      }
+    }
+    return lists;
+  };
+  if (tasks.empty()) return;
+  const LinearTask& first = first_of(tasks[0]);
+  const PrefetchLists none;
+  const PrefetchLists& next =
+      first.phase == Phase::decode
+          ? ProductOrder::of_this_thread().begin(first.w->data, parts.total(), prefetch_lists)
+          : none;
+  pool.run(parts.total(), work, &next);
+}
+
+// Computes a gated product whose two matrices have different parts, as with two formats.
+void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
+  multiply(kernels, {{product.x, product.gate, nullptr, nullptr, product.y},
+                     {product.x, product.up, nullptr, nullptr, product.up_scratch}});
+  const SwigluTask task{product.y, product.up_scratch, product.y, product.x->type()};
+  parallel_for(product.x->rows() * product.gate->rows, 1,
+               [&](int64_t first, int64_t last) { kernels.swiglu_range(task, first, last); });
+}
+
+}  // namespace
+
+void multiply(const Kernels& kernels, const std::vector<Product>& products) {
+  std::vector<LinearTask> tasks;
+  Parts parts;
+  int64_t floats = 0;
+  for (const Product& product : products) {
+    tasks.push_back(task_of(kernels, product));
+    floats = std::max(floats, kernels.linear_scratch(tasks.back()));
+    parts.add(kernels.linear_parts(tasks.back()));
+  }
+  Scratch scratch(floats);
+  run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
+    const auto [task, part_of_task] = parts[part];
+    kernels.linear_part(tasks[task], part_of_task, scratch[thread]);
+  });
+}
+
+void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& products) {
+  std::vector<GatedTask> tasks;
+  Parts parts;
+  int64_t floats = 0;
+  for (const GatedProduct& product : products) {
+    const GatedTask task{
+        task_of(kernels, {product.x, product.gate, nullptr, nullptr, product.y}),
+        task_of(kernels, {product.x, product.up, nullptr, nullptr, product.up_scratch})};
+    if (!task.have_equal_parts()) {
+      multiply_separately(kernels, product);
+      continue;
+    }
+    tasks.push_back(task);
+    parts.add(kernels.linear_parts(task.gate));
+    floats = std::max({floats, kernels.linear_scratch(task.gate), kernels.linear_scratch(task.up)});
+  }
+  Scratch scratch(floats);
+  run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
+    const auto [task, part_of_task] = parts[part];
+    const auto& [gate, up] = tasks[task];
+    kernels.linear_part(gate, part_of_task, scratch[thread]);
+    kernels.linear_part(up, part_of_task, scratch[thread]);
+    const LinearRange range = kernels.linear_range(gate, part_of_task);
+    const SwigluTask product{gate.y, up.y, gate.y, gate.type};
+    for (int64_t m = range.first_token; m < range.last_token; ++m) {
+      const int64_t row = m * gate.w->rows;
+      kernels.swiglu_range(product, row + range.first_row, row + range.last_row);
+    }
+  });
+}
+
+}  // namespace tinyllm

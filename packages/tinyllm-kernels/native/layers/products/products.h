@@ -1,0 +1,30 @@
+// Matrix products on all threads: several products of one operand are one task of the pool.
+#pragma once
+
+#include <vector>
+
+#include "layers/products/operand.h"
+
+namespace tinyllm {
+
+// y = x w^T + bias + residual, `M N`.
+struct Product {
+  Operand* x;            // M K
+  const Weights* w;      // N K
+  const void* bias;      // N, or null
+  const void* residual;  // M N, or null
+  void* y;               // M N
+};
+
+// y = silu(x gate^T) * (x up^T), `M F`.
+struct GatedProduct {
+  Operand* x;                // M K
+  const Weights *gate, *up;  // F K
+  void* up_scratch;          // M F, of the type of y
+  void* y;                   // M F
+};
+
+void multiply(const Kernels& kernels, const std::vector<Product>& products);
+void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& products);
+
+}  // namespace tinyllm

@@ -1,0 +1,114 @@
+#include "layers/token_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "runtime/thread_pool.h"
+#include "types.h"
+
+namespace tinyllm {
+namespace {
+
+// Scores in a part of a row, the work of one thread: 64 KB of floats fit into its cache.
+constexpr int64_t kPartSize = 1 << 14;
+
+int64_t parts_per_row(const ScoreRows& scores) {
+  return (scores.columns + kPartSize - 1) / kPartSize;
+}
+
+const char* row_of(const ScoreRows& scores, int64_t row) {
+  return static_cast<const char*>(scores.x) + row * scores.columns * size_of(scores.type);
+}
+
+// Calls `work(row, part, first, last)` for each part of each row, on all threads.
+template <typename Work>
+void for_each_part(const ScoreRows& scores, Work work) {
+  const int64_t parts = parts_per_row(scores);
+  ThreadPool::shared().run(scores.rows * parts, [&](int64_t index, int) {
+    const int64_t row = index / parts, part = index % parts;
+    const int64_t first = part * kPartSize;
+    work(row, part, first, std::min(first + kPartSize, scores.columns));
+  });
+}
+
+float score_at(const ScoreRows& scores, int64_t row, int64_t column) {
+  const char* score = row_of(scores, row) + column * size_of(scores.type);
+  switch (scores.type) {
+    case Type::float16: return to_float(*reinterpret_cast<const Float16*>(score));
+    case Type::bfloat16: return to_float(*reinterpret_cast<const BFloat16*>(score));
+    default: return *reinterpret_cast<const float*>(score);
+  }
+}
+
+}  // namespace
+
+void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
+  const int64_t parts = parts_per_row(scores);
+  std::vector<Scored> found(scores.rows * parts);
+  for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
+    found[row * parts + part] =
+        kernels.largest_score(row_of(scores, row), scores.type, first, last);
+  });
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    const Scored* of_row = &found[row * parts];
+    Scored best = of_row[0];
+    for (int64_t i = 1; i < parts; ++i) {
+      const bool is_nan = best.score != best.score;
+      if (!is_nan && !(of_row[i].score <= best.score)) best = of_row[i];
+    }
+    indices[row] = best.index;
+  }
+}
+
+void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
+           int32_t* indices) {
+  const int64_t parts = parts_per_row(scores), capacity = std::min(k, kPartSize);
+  std::vector<Scored> found(scores.rows * parts * capacity);
+  std::vector<int64_t> counts(scores.rows * parts);
+  for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
+    const int64_t index = row * parts + part;
+    counts[index] = kernels.best_scores(row_of(scores, row), scores.type, first, last,
+                                        std::min(k, last - first), &found[index * capacity]);
+  });
+  const int64_t size = size_of(scores.type);
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    std::vector<Scored> all;
+    for (int64_t at = row * parts; at < (row + 1) * parts; ++at) {
+      all.insert(all.end(), &found[at * capacity], &found[at * capacity] + counts[at]);
+    }
+    std::partial_sort(all.begin(), all.begin() + k, all.end(), before);
+    for (int64_t i = 0; i < k; ++i) {
+      indices[row * k + i] = all[i].index;
+      std::memcpy(static_cast<char*>(best) + (row * k + i) * size,
+                  row_of(scores, row) + all[i].index * size, size);
+    }
+  }
+}
+
+void log_probability(const Kernels& kernels, const ScoreRows& scores, const int32_t* ids, int64_t k,
+                     float* y) {
+  const int64_t parts = parts_per_row(scores);
+  std::vector<ExpSum> sums(scores.rows * parts);
+  for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
+    sums[row * parts + part] = kernels.score_sum(row_of(scores, row), scores.type, first, last);
+  });
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    const ExpSum* of_row = &sums[row * parts];
+    float top = of_row[0].largest;
+    for (int64_t i = 1; i < parts; ++i) top = std::max(top, of_row[i].largest);
+    double total = 0;
+    for (int64_t i = 0; i < parts; ++i) {
+      total += of_row[i].sum * std::exp(double{of_row[i].largest} - top);
+    }
+    for (int64_t i = 0; i < k; ++i) {
+      // Subtract the largest score first: near 10,000 floats are 0.001 apart.
+      const uint32_t last = static_cast<uint32_t>(scores.columns - 1);
+      const float below = score_at(scores, row, std::min<uint32_t>(ids[row * k + i], last)) - top;
+      y[row * k + i] = static_cast<float>(below - std::log(total));
+    }
+  }
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,211 @@
+// The Python module `tinyllm_kernels._cpu`: see _cpu.pyi for its types.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <tuple>
+
+#include "dispatch/kernels.h"
+#include "mlx/handles.h"
+#include "mlx/operations.h"
+#include "runtime/huge_pages.h"
+#include "runtime/thread_pool.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using mlx::core::array;
+
+namespace {
+
+using OptionalArray = std::optional<array>;
+
+// Plain tuples from Python. Keys and values have the type of a weight.
+using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::string, int>;
+using Projection = std::tuple<Weight, OptionalArray>;
+using Norm = std::tuple<OptionalArray, float>;
+using Rope = std::tuple<array, bool, float>;
+using PageTable = std::tuple<array, array, array, array, array>;
+using PhaseName = std::optional<std::string>;  // prefill, decode or None
+
+tinyllm::WeightArrays weight(const Weight& w) {
+  const auto& [w_array, scales, biases, group_size, bits, mode, interleaved] = w;
+  return {w_array, scales, biases, group_size, bits, mode, interleaved};
+}
+
+tinyllm::ProjectionArrays projection(const Projection& p) {
+  return {weight(std::get<0>(p)), std::get<1>(p)};
+}
+
+tinyllm::NormArrays norm(const Norm& n) { return {std::get<0>(n), std::get<1>(n)}; }
+
+tinyllm::RopeArrays rope(const Rope& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
+
+// The Python object of a handle. Primitives share the handle and not this object, because the
+// stream's thread releases it after a task and must not wait for the interpreter.
+template <typename Handle>
+struct PythonHandle {
+  std::shared_ptr<Handle> handle;
+};
+
+using AttentionObject = PythonHandle<tinyllm::AttentionHandle>;
+using FeedForwardObject = PythonHandle<tinyllm::FeedForward>;
+
+// Pairs the halves of layers. The last layer may lack its feed-forward half.
+std::vector<tinyllm::LayerHandle> pair_halves(const std::vector<AttentionObject>& attention,
+                                              const std::vector<FeedForwardObject>& feed_forward) {
+  std::vector<tinyllm::LayerHandle> layers;
+  for (size_t i = 0; i < attention.size(); ++i) {
+    const bool is_whole = i < feed_forward.size();
+    layers.push_back({attention[i].handle, is_whole ? feed_forward[i].handle : nullptr});
+  }
+  return layers;
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+  m.def(
+      "linear",
+      [](const array& x, const Weight& w, const OptionalArray& bias, const OptionalArray& residual,
+         const PhaseName& phase) {
+        return tinyllm::linear(x, weight(w), bias, residual, tinyllm::phase_of(phase));
+      },
+      "x"_a, "w"_a, "bias"_a.none(), "residual"_a.none() = nb::none(),
+      "phase"_a.none() = nb::none());
+  m.def(
+      "expert_linear",
+      [](const array& x, const Weight& w, const array& experts, const PhaseName& phase) {
+        return tinyllm::expert_linear(x, weight(w), experts, tinyllm::phase_of(phase));
+      },
+      "x"_a, "w"_a, "experts"_a, "phase"_a.none() = nb::none());
+  m.def(
+      "embedding",
+      [](const array& ids, const Weight& w, mlx::core::Dtype dtype) {
+        return tinyllm::embedding(ids, weight(w), dtype);
+      },
+      "ids"_a, "w"_a, "dtype"_a);
+  nb::class_<FeedForwardObject>(m, "FeedForwardHandle");
+  m.def(
+      "mlp_handle",
+      [](const Norm& n, const Weight& gate, const Weight& up, const Weight& down,
+         bool adds_residual) {
+        nb::gil_scoped_release release;  // the constructor evaluates the weights
+        return FeedForwardObject{std::make_shared<tinyllm::MlpHandle>(
+            norm(n), weight(gate), weight(up), weight(down), adds_residual)};
+      },
+      "norm"_a, "gate"_a, "up"_a, "down"_a, "adds_residual"_a);
+  m.def(
+      "moe_handle",
+      [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
+         const Weight& down, int experts_per_token, bool normalizes_routing_weights,
+         bool adds_residual) {
+        nb::gil_scoped_release release;
+        return FeedForwardObject{std::make_shared<tinyllm::MoeHandle>(
+            norm(n), weight(router), weight(gate), weight(up), weight(down), experts_per_token,
+            normalizes_routing_weights, adds_residual)};
+      },
+      "norm"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "experts_per_token"_a,
+      "normalizes_routing_weights"_a, "adds_residual"_a);
+  m.def(
+      "feed_forward",
+      [](const array& x, const FeedForwardObject& self, const PhaseName& phase) {
+        return tinyllm::feed_forward(x, self.handle, tinyllm::phase_of(phase));
+      },
+      "x"_a, "handle"_a, "phase"_a.none() = nb::none());
+  nb::class_<AttentionObject>(m, "AttentionHandle")
+      .def(
+          "__init__",
+          [](AttentionObject* self, const Norm& n, const Projection& q, const Projection& k,
+             const Projection& v, const Projection& o, int head_dim, const Rope& r,
+             const Norm& q_norm, const Norm& k_norm, bool adds_residual) {
+            nb::gil_scoped_release release;
+            new (self) AttentionObject{std::make_shared<tinyllm::AttentionHandle>(
+                norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
+                rope(r), norm(q_norm), norm(k_norm), adds_residual)};
+          },
+          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a, "k_norm"_a,
+          "adds_residual"_a);
+  m.def(
+      "project_qkv",
+      [](const array& x, const AttentionObject& self, const array& positions,
+         const PhaseName& phase) {
+        return tinyllm::project_qkv(x, self.handle, positions, tinyllm::phase_of(phase));
+      },
+      "x"_a, "handle"_a, "positions"_a, "phase"_a.none() = nb::none());
+  m.def(
+      "layers",
+      [](const array& x, const std::vector<AttentionObject>& attention,
+         const std::vector<FeedForwardObject>& feed_forward, const std::vector<array>& caches,
+         int offset, const PhaseName& phase) {
+        return tinyllm::layers(x, pair_halves(attention, feed_forward), caches, offset,
+                               tinyllm::phase_of(phase));
+      },
+      "x"_a, "attention"_a, "feed_forward"_a, "caches"_a, "offset"_a,
+      "phase"_a.none() = nb::none());
+  m.def(
+      "paged_layers",
+      [](const array& x, const std::vector<AttentionObject>& attention,
+         const std::vector<FeedForwardObject>& feed_forward, const std::vector<Weight>& caches,
+         const PageTable& pages, int window, const PhaseName& phase) {
+        const auto& [table, starts, lengths, positions, slots] = pages;
+        std::vector<tinyllm::WeightArrays> arrays;
+        for (const Weight& cache : caches) arrays.push_back(weight(cache));
+        return tinyllm::paged_layers(x, pair_halves(attention, feed_forward), arrays,
+                                     {table, starts, lengths, positions, slots}, window,
+                                     tinyllm::phase_of(phase));
+      },
+      "x"_a, "attention"_a, "feed_forward"_a, "caches"_a, "pages"_a, "window"_a,
+      "phase"_a.none() = nb::none());
+  m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
+  m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
+  m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
+        "magnitude"_a);
+  m.def("argmax", [](const array& x) { return tinyllm::argmax(x); }, "x"_a);
+  m.def("top_k", [](const array& x, int k) { return tinyllm::top_k(x, k); }, "x"_a, "k"_a);
+  m.def(
+      "log_probability",
+      [](const array& x, const array& ids) { return tinyllm::log_probability(x, ids); }, "x"_a,
+      "ids"_a);
+  m.def(
+      "attention",
+      [](const array& q, const Weight& k, const Weight& v, float scale, bool causal,
+         const OptionalArray& mask, const PhaseName& phase) {
+        return tinyllm::attention(q, weight(k), weight(v), scale, causal, mask,
+                                  tinyllm::phase_of(phase));
+      },
+      "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a, "mask"_a.none(), "phase"_a.none() = nb::none());
+  m.def(
+      "paged_attention",
+      [](const array& q, const Weight& k, const Weight& v, const array& block_table,
+         const array& query_starts, const array& context_lengths, float scale, int window,
+         const PhaseName& phase) {
+        return tinyllm::paged_attention(q, weight(k), weight(v), block_table, query_starts,
+                                        context_lengths, scale, window, tinyllm::phase_of(phase));
+      },
+      "q"_a, "k"_a, "v"_a, "block_table"_a, "query_starts"_a, "context_lengths"_a, "scale"_a,
+      "window"_a, "phase"_a.none() = nb::none());
+  m.def("interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); }, "w"_a);
+  m.def(
+      "interleave", [](const array& part, int rows) { return tinyllm::interleave(part, rows); },
+      "part"_a, "rows"_a);
+  m.def(
+      "use_huge_pages",
+      [](const array& x) {
+        array evaluated = x;  // a copy, since another thread may assign to the Python object
+        nb::gil_scoped_release release;
+        evaluated.eval();
+        const size_t bytes = evaluated.data_size() * evaluated.itemsize();
+        tinyllm::use_huge_pages(evaluated.data<void>(), bytes);
+      },
+      "x"_a);
+  m.def("tiers", [] {
+    std::vector<std::string> names;
+    for (const tinyllm::Kernels* kernels : tinyllm::tiers()) names.emplace_back(kernels->name);
+    return names;
+  });
+  m.def("chosen_tier", [] { return std::string(tinyllm::chosen_tier().name); });
+  m.def("thread_count", &tinyllm::thread_count);
+}

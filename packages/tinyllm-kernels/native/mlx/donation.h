@@ -1,0 +1,54 @@
+// Outputs that reuse the memory of inputs: a cache array is changed in place.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "mlx/inputs.h"
+#include "mlx/operations/primitive.h"
+
+namespace tinyllm {
+
+// Drops the outputs' references to the inputs. MLX gives each output a list of all inputs, and an
+// array with several references is never donated. `inputs` itself keeps them alive for the
+// evaluation.
+inline void release_inputs(const std::vector<mlx::core::array>& inputs,
+                           std::vector<mlx::core::array>& outputs) {
+  for (mlx::core::array& out : outputs) {
+    if (&out.inputs() != &inputs) out.inputs().clear();
+  }
+}
+
+// An output with the content of an input. If the input is donatable, the output takes its memory.
+// Otherwise new memory is allocated at once, and filled when the task runs.
+class DonatedInput {
+ public:
+  DonatedInput(const mlx::core::array& from, mlx::core::array& to) : from_(from) {
+    if (from.is_donatable() && from.flags().row_contiguous) {
+      to.copy_shared_buffer(from);
+      data_ = to.data<char>();
+    } else {
+      data_ = allocate(to);
+    }
+  }
+
+  // Returns the output's numbers, contiguous. Copies the input if it was not donated: call it once,
+  // in the task.
+  char* content() const {
+    if (from_.data != data_) {
+      std::unique_ptr<char[]> copy;
+      std::memcpy(data_, from_.compact(copy), from_.size * from_.itemsize);
+    }
+    return data_;
+  }
+
+  const std::vector<int64_t>& shape() const { return from_.shape; }
+  size_t itemsize() const { return from_.itemsize; }
+
+ private:
+  Input from_;
+  char* data_;
+};
+
+}  // namespace tinyllm

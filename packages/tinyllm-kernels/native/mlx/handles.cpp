@@ -1,0 +1,143 @@
+#include "mlx/handles.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include <mlx/ops.h>
+
+namespace tinyllm {
+
+namespace mx = mlx::core;
+
+const void* EvaluatedArrays::keep(const std::optional<mx::array>& array) {
+  if (!array) return nullptr;
+  mx::array evaluated = *array;
+  evaluated.eval();
+  if (!evaluated.flags().row_contiguous) {
+    evaluated = mx::contiguous(evaluated);
+    evaluated.eval();
+  }
+  arrays_.push_back(evaluated);
+  return evaluated.data<void>();
+}
+
+Weights EvaluatedArrays::keep(const WeightArrays& arrays, int columns) {
+  Weights w = describe(arrays, columns);
+  w.data = keep(arrays.w);
+  w.scales = keep(arrays.scales);
+  w.biases = keep(arrays.biases);
+  return w;
+}
+
+namespace {
+
+// Returns a copy of an MlpTask or MoeTask with its rows set.
+template <typename Task>
+Task with_rows(Task task, const Rows& rows, bool adds_residual, void* y) {
+  task.x = rows.x;
+  task.residual = adds_residual ? rows.x : nullptr;
+  task.rows = rows.count;
+  task.phase = rows.phase;
+  task.type = rows.type;
+  task.y = y;
+  return task;
+}
+
+int64_t bytes_per_matrix(const std::optional<mx::array>& stack) {
+  return stack ? static_cast<int64_t>(stack->nbytes()) / stack->shape(0) : 0;
+}
+
+}  // namespace
+
+MlpHandle::MlpHandle(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
+                     const WeightArrays& down, bool adds_residual)
+    : adds_residual_(adds_residual) {
+  task_.norm = {arrays_.keep(norm.weight), norm.eps};
+  task_.gate = arrays_.keep(gate, norm.weight.value().shape(0));
+  task_.up = arrays_.keep(up, task_.gate.columns);
+  task_.down = arrays_.keep(down, task_.gate.rows);
+}
+
+void MlpHandle::run(const Kernels& kernels, const Rows& rows, void* y) const {
+  tinyllm::run(kernels, with_rows(task_, rows, adds_residual_, y));
+}
+
+MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
+                     const WeightArrays& up, const WeightArrays& down, int experts_per_token,
+                     bool normalizes_routing_weights, bool adds_residual)
+    : adds_residual_(adds_residual) {
+  const int width = down.w.shape(-2), hidden = gate.w.shape(-2), num_experts = router.w.shape(-2);
+  if (experts_per_token < 1 || experts_per_token > num_experts || num_experts > gate.w.shape(0)) {
+    throw std::invalid_argument(
+        "experts_per_token: expected from 1 to the number of experts, got " +
+        std::to_string(experts_per_token));
+  }
+  task_.norm = {arrays_.keep(norm.weight), norm.eps};
+  task_.router = arrays_.keep(router, width);
+  task_.gate = keep(gate, width);
+  task_.up = keep(up, width);
+  task_.down = keep(down, hidden);
+  task_.experts_per_token = experts_per_token;
+  task_.normalizes_routing_weights = normalizes_routing_weights;
+}
+
+void MoeHandle::run(const Kernels& kernels, const Rows& rows, void* y) const {
+  tinyllm::run(kernels, with_rows(task_, rows, adds_residual_, y));
+}
+
+Experts MoeHandle::keep(const WeightArrays& w, int columns) {
+  return {arrays_.keep(w, columns), bytes_per_matrix(w.w), bytes_per_matrix(w.scales),
+          bytes_per_matrix(w.biases)};
+}
+
+AttentionHandle::AttentionHandle(const NormArrays& norm, const ProjectionArrays& q,
+                                 const ProjectionArrays& k, const ProjectionArrays& v,
+                                 const ProjectionArrays& o, int head_dim, const RopeArrays& rope,
+                                 const NormArrays& q_norm, const NormArrays& k_norm,
+                                 bool adds_residual)
+    : adds_residual_(adds_residual) {
+  const int width = o.weight.w.shape(-2);
+  projection_.norm = {arrays_.keep(norm.weight), norm.eps};
+  projection_.q_norm = {arrays_.keep(q_norm.weight), q_norm.eps};
+  projection_.k_norm = {arrays_.keep(k_norm.weight), k_norm.eps};
+  projection_.q = arrays_.keep(q.weight, width);
+  projection_.k = arrays_.keep(k.weight, width);
+  projection_.v = arrays_.keep(v.weight, width);
+  projection_.q_bias = arrays_.keep(q.bias);
+  projection_.k_bias = arrays_.keep(k.bias);
+  projection_.v_bias = arrays_.keep(v.bias);
+  projection_.heads = projection_.q.rows / head_dim;
+  projection_.kv_heads = projection_.k.rows / head_dim;
+  projection_.dim = head_dim;
+  projection_.frequencies = static_cast<const float*>(arrays_.keep(rope.frequencies));
+  projection_.traditional = rope.traditional;
+  projection_.magnitude = rope.magnitude;
+  o_ = arrays_.keep(o.weight, projection_.q.rows);
+  o_bias_ = arrays_.keep(o.bias);
+}
+
+template <typename Task>
+Task AttentionHandle::task(const Input& shape, const void* x, Type type,
+                           OptionalPhase phase) const {
+  Task task{};
+  task.projection = projection_;
+  task.projection.x = x;
+  task.projection.type = type;
+  task.projection.batch = shape.shape[0];
+  task.projection.length = shape.shape[1];
+  task.projection.phase = phase_of(shape, phase);
+  task.o = o_;
+  task.o_bias = o_bias_;
+  task.residual = adds_residual_ ? x : nullptr;
+  // Rounded once, from double, as the layers do it in Python.
+  task.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(projection_.dim)));
+  return task;
+}
+
+template AttentionLayerTask AttentionHandle::task(const Input&, const void*, Type,
+                                                  OptionalPhase) const;
+template PagedAttentionLayerTask AttentionHandle::task(const Input&, const void*, Type,
+                                                       OptionalPhase) const;
+
+}  // namespace tinyllm

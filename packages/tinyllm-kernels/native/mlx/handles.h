@@ -1,0 +1,109 @@
+// Handles: the weights of a layer's halves, prepared once and used for every token.
+//
+// A handle evaluates its arrays, makes them contiguous and keeps their addresses. A layer has about
+// twenty arrays. As inputs of each primitive they would be looked at again for every token.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "layers/moe.h"
+#include "mlx/weight_inputs.h"
+
+namespace tinyllm {
+
+// Evaluated, contiguous arrays, kept alive for as long as this object lives.
+class EvaluatedArrays {
+ public:
+  // Returns the data of an array, or null if there is none.
+  const void* keep(const std::optional<mlx::core::array>& array);
+
+  // Returns a weight with `columns` columns.
+  Weights keep(const WeightArrays& w, int columns);
+
+ private:
+  std::vector<mlx::core::array> arrays_;
+};
+
+struct NormArrays {
+  std::optional<mlx::core::array> weight;  // none stands for no norm
+  float eps;
+};
+
+struct ProjectionArrays {
+  WeightArrays weight;
+  std::optional<mlx::core::array> bias;
+};
+
+struct RopeArrays {
+  mlx::core::array frequencies;  // D/2 of float32, in radians a token
+  bool traditional;
+  float magnitude;
+};
+
+// The weights of an MLP.
+class MlpHandle : public FeedForward {
+ public:
+  MlpHandle(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
+            const WeightArrays& down, bool adds_residual);
+
+  void run(const Kernels& kernels, const Rows& rows, void* y) const override;
+
+ private:
+  EvaluatedArrays arrays_;
+  MlpTask task_{};
+  bool adds_residual_;  // true if x is added to the result
+};
+
+// The weights of a mixture of experts.
+class MoeHandle : public FeedForward {
+ public:
+  // Throws std::invalid_argument unless 1 <= experts_per_token <= number of experts.
+  MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
+            const WeightArrays& up, const WeightArrays& down, int experts_per_token,
+            bool normalizes_routing_weights, bool adds_residual);
+
+  void run(const Kernels& kernels, const Rows& rows, void* y) const override;
+
+ private:
+  Experts keep(const WeightArrays& w, int columns);
+
+  EvaluatedArrays arrays_;
+  MoeTask task_{};
+  bool adds_residual_;
+};
+
+// The weights of the attention half of a layer.
+class AttentionHandle {
+ public:
+  AttentionHandle(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
+                  const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
+                  const RopeArrays& rope, const NormArrays& q_norm, const NormArrays& k_norm,
+                  bool adds_residual);
+
+  // The projections of x, without x, positions and outputs.
+  const ProjectTask& projection() const { return projection_; }
+
+  // Returns the task for the rows at `x`, an array of shape B L E. `Task` is AttentionLayerTask or
+  // PagedAttentionLayerTask. The caller sets the cache, positions and output.
+  template <typename Task>
+  Task task(const Input& shape, const void* x, Type type, OptionalPhase phase) const;
+
+ private:
+  EvaluatedArrays arrays_;
+  ProjectTask projection_{};
+  Weights o_;
+  const void* o_bias_;
+  bool adds_residual_;
+};
+
+// Both halves of a layer.
+struct LayerHandle {
+  std::shared_ptr<AttentionHandle> attention;
+  std::shared_ptr<FeedForward> feed_forward;  // or null for the attention half alone
+};
+
+}  // namespace tinyllm

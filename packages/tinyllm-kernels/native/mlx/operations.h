@@ -1,0 +1,104 @@
+// The kernels as operations on MLX arrays: lazy, on MLX's CPU streams.
+//
+// Arguments are those of the contract `tinyllm_ops.OpSet`. Python has checked them, except where a
+// function states an exception. Where `phase` has no value the shape of x decides: see `phase_of`.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <mlx/array.h>
+
+#include "mlx/handles.h"
+#include "mlx/inputs.h"
+#include "mlx/weight_inputs.h"
+
+namespace tinyllm {
+
+// Returns how many rows of w the fastest product wants interleaved: see matmul/interleave.h. 0
+// means plain rows.
+int interleaves(const WeightArrays& w);
+
+// Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 16 or 32 bits.
+// Works in place if no other array shares the memory.
+mlx::core::array interleave(const mlx::core::array& part, int rows);
+
+// x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`: returns `*batch N`.
+mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,
+                        const std::optional<mlx::core::array>& bias,
+                        const std::optional<mlx::core::array>& residual, OptionalPhase phase);
+
+// Multiplies each row of x `*batch K` with the matrix of its expert in w `X N K`. `experts`,
+// `*batch` of int32, ascend. An expert that w does not have is read as the last one.
+mlx::core::array expert_linear(const mlx::core::array& x, const WeightArrays& w,
+                               const mlx::core::array& experts, OptionalPhase phase);
+
+mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& weight, float eps);
+
+mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up);
+
+// x `B L H D`, positions `1 L` or `B L` of int32, frequencies `D/2` of float32.
+mlx::core::array rope(const mlx::core::array& x, const mlx::core::array& positions,
+                      const mlx::core::array& frequencies, bool traditional, float magnitude);
+
+// The index of the largest number of each row of x `*batch V`, as int32 `*batch`.
+mlx::core::array argmax(const mlx::core::array& x);
+
+// The k largest numbers of each row of x `*batch V`, largest first, and their indices as int32.
+std::vector<mlx::core::array> top_k(const mlx::core::array& x, int k);
+
+// log softmax of x `*batch V` at ids `*batch K` of int32, in float32.
+mlx::core::array log_probability(const mlx::core::array& x, const mlx::core::array& ids);
+
+// q `B H L D`, k and v `B Hkv S D`; mask additive, broadcast to `B H L S` without a copy.
+mlx::core::array attention(const mlx::core::array& q, const WeightArrays& k, const WeightArrays& v,
+                           float scale, bool causal, const std::optional<mlx::core::array>& mask,
+                           OptionalPhase phase);
+
+// q `T H D`, k and v `P Hkv page D`; block_table `R blocks`, query_starts `R+1` and context_lengths
+// `R` of int32. A window of 0 is no window.
+mlx::core::array paged_attention(const mlx::core::array& q, const WeightArrays& k,
+                                 const WeightArrays& v, const mlx::core::array& block_table,
+                                 const mlx::core::array& query_starts,
+                                 const mlx::core::array& context_lengths, float scale, int window,
+                                 OptionalPhase phase);
+
+// The feed-forward half of a layer for x `*batch E`.
+mlx::core::array feed_forward(const mlx::core::array& x, std::shared_ptr<FeedForward> handle,
+                              OptionalPhase phase);
+
+// Queries `B H L D`, keys and values `B Hkv L D` of x `B L E` at positions `1 L` or `B L` of int32.
+// Throws std::invalid_argument if x or positions do not fit.
+std::vector<mlx::core::array> project_qkv(const mlx::core::array& x,
+                                          std::shared_ptr<AttentionHandle> handle,
+                                          const mlx::core::array& positions, OptionalPhase phase);
+
+// Runs layers on x `B L E` with dense caches: keys and values of each layer, `B Hkv capacity D`.
+// Returns the result and the caches with the tokens of x from `offset` on. Caches that no other
+// array shares are changed in place. Throws std::invalid_argument if x does not fit into the
+// caches.
+std::vector<mlx::core::array> layers(const mlx::core::array& x, std::vector<LayerHandle> layers,
+                                     const std::vector<mlx::core::array>& caches, int offset,
+                                     OptionalPhase phase);
+
+// The arrays of `tinyllm_ops.PageTable`, all of int32.
+struct PageTableArrays {
+  mlx::core::array block_table, query_starts, context_lengths, positions, slots;
+};
+
+// Runs layers on x `B L E` with pages of keys and of values of each layer, `P Hkv page D`. Returns
+// the result and the pages with the tokens of x. Pages that no other array shares are changed in
+// place. Throws std::invalid_argument if x, caches and page table do not fit together.
+std::vector<mlx::core::array> paged_layers(const mlx::core::array& x,
+                                           std::vector<LayerHandle> layers,
+                                           const std::vector<WeightArrays>& caches,
+                                           const PageTableArrays& pages, int window,
+                                           OptionalPhase phase);
+
+// Rows `ids` (int32, of any shape) of the table w `V E`, converted to `dtype`. An id outside of the
+// table is read as the last row.
+mlx::core::array embedding(const mlx::core::array& ids, const WeightArrays& w,
+                           mlx::core::Dtype dtype);
+
+}  // namespace tinyllm

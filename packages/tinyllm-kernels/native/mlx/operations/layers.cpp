@@ -1,0 +1,171 @@
+// Layers with dense caches, and single halves of layers, as primitives of MLX.
+
+#include <array>
+#include <numeric>
+
+#include "mlx/donation.h"
+#include "mlx/operations/layer_loop.h"
+#include "mlx/operations.h"
+#include "mlx/operations/primitive.h"
+#include "mlx/weight_inputs.h"
+
+namespace tinyllm {
+namespace {
+
+namespace mx = mlx::core;
+
+class FeedForwardPrimitive : public CpuPrimitive {
+ public:
+  FeedForwardPrimitive(std::shared_ptr<FeedForward> handle, OptionalPhase phase)
+      : handle_(std::move(handle)), phase_(phase) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    dispatch(out, [&kernels = kernels_, handle = handle_, x = Input(inputs[0]), y = allocate(out),
+                   phase = phase_, type = type_of(out.dtype())] {
+      Copies copies;
+      handle->run(kernels, rows_of(x, contiguous_data(x, copies), type, phase), y);
+    });
+  }
+
+  const char* name() const override { return "tinyllm::FeedForward"; }
+
+ private:
+  std::shared_ptr<FeedForward> handle_;
+  OptionalPhase phase_;
+};
+
+class ProjectQkv : public CpuPrimitives {
+ public:
+  ProjectQkv(std::shared_ptr<AttentionHandle> handle, OptionalPhase phase)
+      : handle_(std::move(handle)), phase_(phase) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    char* to[] = {allocate(outputs[0]), allocate(outputs[1]), allocate(outputs[2])};
+    dispatch(outputs, [&kernels = kernels_, handle = handle_, x = Input(inputs[0]),
+                       positions = Input(inputs[1]), to = std::to_array(to), phase = phase_,
+                       type = type_of(outputs[0].dtype())] {
+      Copies copies;
+      ProjectTask task = handle->projection();
+      task.x = contiguous_data(x, copies);
+      task.batch = x.shape[0];
+      task.length = x.shape[1];
+      task.phase = phase_of(x, phase);
+      task.positions = static_cast<const int32_t*>(contiguous_data(positions, copies));
+      task.shares_positions = positions.shape[0] == 1;
+      Heads* heads[] = {&task.to_q, &task.to_k, &task.to_v};
+      for (int i = 0; i < 3; ++i) {
+        const int64_t count = i == 0 ? task.heads : task.kv_heads;
+        const int64_t head_stride = task.length * task.dim;
+        *heads[i] = {to[i], {count * head_stride, head_stride, task.dim}};
+      }
+      task.type = type;
+      run(kernels, task);
+    });
+  }
+
+  const char* name() const override { return "tinyllm::ProjectQkv"; }
+
+ private:
+  std::shared_ptr<AttentionHandle> handle_;
+  OptionalPhase phase_;
+};
+
+class Layers : public CpuPrimitives {
+ public:
+  Layers(std::vector<LayerHandle> layers, int offset, OptionalPhase phase)
+      : layers_(std::move(layers)), offset_(offset), phase_(phase) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    release_inputs(inputs, outputs);
+    char* y = allocate(outputs[0]);
+    std::vector<DonatedInput> caches;
+    for (size_t i = 1; i < inputs.size(); ++i) caches.emplace_back(inputs[i], outputs[i]);
+    dispatch(outputs,
+             [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
+              caches = std::move(caches), phase = phase_, type = type_of(outputs[0].dtype())] {
+               Copies copies;
+               std::vector<int32_t> positions(x.shape[1]);
+               std::iota(positions.begin(), positions.end(), offset);
+               const auto attend = [&](size_t i, const void* rows, char* to) {
+                 auto task = layers[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
+                 task.projection.positions = positions.data();
+                 task.projection.shares_positions = true;
+                 task.projection.to_k = new_rows(caches[2 * i], offset, type);
+                 task.projection.to_v = new_rows(caches[2 * i + 1], offset, type);
+                 task.offset = offset;
+                 task.y = to;
+                 run(kernels, task);
+               };
+               run_layers(kernels, layers, x, contiguous_data(x, copies), type, phase, y, attend);
+             });
+  }
+
+  const char* name() const override { return "tinyllm::Layers"; }
+
+ private:
+  // The rows from token `offset` on of keys, or values, `B Hkv capacity D`.
+  static Heads new_rows(const DonatedInput& cache, int64_t offset, Type type) {
+    const int64_t kv_heads = cache.shape()[1], capacity = cache.shape()[2], dim = cache.shape()[3];
+    const int64_t head_stride = capacity * dim;
+    return {cache.content() + offset * dim * size_of(type),
+            {kv_heads * head_stride, head_stride, dim}};
+  }
+
+  std::vector<LayerHandle> layers_;
+  int offset_;
+  OptionalPhase phase_;
+};
+
+// Throws std::invalid_argument if the new keys or values of x do not fit into `cache`.
+void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& cache,
+                 int offset) {
+  require(x.ndim() == 3 && x.shape(2) == projection.q.columns,
+          "x: expected the shape B L E of the weights");
+  require(cache.ndim() == 4 && cache.shape(0) == x.shape(0) &&
+              cache.shape(1) == projection.kv_heads && cache.shape(3) == projection.dim &&
+              cache.dtype() == x.dtype(),
+          "caches: expected the shape B Hkv capacity D and the dtype of x");
+  require(offset >= 0 && x.shape(1) <= cache.shape(2) - offset,
+          "offset: expected capacity in the caches for all tokens of x");
+}
+
+}  // namespace
+
+mx::array feed_forward(const mx::array& x, std::shared_ptr<FeedForward> handle,
+                       OptionalPhase phase) {
+  auto primitive = std::make_shared<FeedForwardPrimitive>(std::move(handle), phase);
+  return mx::array(x.shape(), x.dtype(), std::move(primitive), {x});
+}
+
+std::vector<mx::array> project_qkv(const mx::array& x, std::shared_ptr<AttentionHandle> handle,
+                                   const mx::array& positions, OptionalPhase phase) {
+  const ProjectTask& task = handle->projection();
+  require(x.ndim() == 3 && x.shape(2) == task.q.columns,
+          "x: expected the shape B L E of the weights");
+  require(positions.ndim() == 2 && positions.shape(1) == x.shape(1) &&
+              (positions.shape(0) == 1 || positions.shape(0) == x.shape(0)) &&
+              positions.dtype() == mx::int32,
+          "positions: expected the shape 1 L or B L, and int32");
+  const auto shape_of = [&](int64_t heads) {
+    return mx::Shape{x.shape(0), static_cast<int>(heads), x.shape(1), static_cast<int>(task.dim)};
+  };
+  const mx::Shape q = shape_of(task.heads), k = shape_of(task.kv_heads);
+  return mx::array::make_arrays({q, k, k}, {x.dtype(), x.dtype(), x.dtype()},
+                                std::make_shared<ProjectQkv>(std::move(handle), phase),
+                                {x, positions});
+}
+
+std::vector<mx::array> layers(const mx::array& x, std::vector<LayerHandle> layers,
+                              const std::vector<mx::array>& caches, int offset,
+                              OptionalPhase phase) {
+  require(caches.size() == 2 * layers.size(), "caches: expected keys and values of each layer");
+  for (size_t i = 0; i < caches.size(); ++i) {
+    check_cache(x, layers[i / 2].attention->projection(), caches[i], offset);
+  }
+  std::vector<mx::array> inputs = {x};
+  inputs.insert(inputs.end(), caches.begin(), caches.end());
+  return same_shapes(inputs, inputs.size(),
+                     std::make_shared<Layers>(std::move(layers), offset, phase));
+}
+
+}  // namespace tinyllm

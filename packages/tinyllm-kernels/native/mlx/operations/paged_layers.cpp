@@ -1,0 +1,165 @@
+// Layers with keys and values in pages as a primitive of MLX.
+
+#include "mlx/donation.h"
+#include "mlx/operations/layer_loop.h"
+#include "mlx/operations.h"
+#include "mlx/operations/primitive.h"
+#include "mlx/weight_inputs.h"
+
+namespace tinyllm {
+namespace {
+
+namespace mx = mlx::core;
+
+// The pages of a layer's keys, or values, as donated inputs: one array, or codes, scales and
+// biases.
+class PagedCache {
+ public:
+  explicit PagedCache(const WeightArrays& format) : format_(describe(format)) {}
+
+  // Takes the cache's arrays from the inputs and outputs, and advances both indices behind them.
+  void take(const std::vector<mx::array>& inputs, size_t& input, std::vector<mx::array>& outputs,
+            size_t& output) {
+    const size_t count = format_.mode == Mode::dense ? 1 : 3;
+    for (size_t i = 0; i < count; ++i) parts_.emplace_back(inputs[input++], outputs[output++]);
+  }
+
+  // P Hkv page D. For codes D counts words of 32 bits.
+  const std::vector<int64_t>& shape() const { return parts_[0].shape(); }
+
+  WritablePages pages() const {
+    WritablePages pages;
+    pages.kv = format_;
+    KeyValues::Part* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
+    char** writable[] = {&pages.codes, &pages.scales, &pages.biases};
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      char* data = parts_[i].content();
+      readable[i]->data = data;
+      *writable[i] = data;
+      const std::vector<int64_t>& shape = parts_[i].shape();
+      int64_t stride = shape[3] * static_cast<int64_t>(parts_[i].itemsize());
+      for (int axis = 2; axis >= 0; --axis) {
+        readable[i]->strides[axis] = stride;
+        stride *= shape[axis];
+      }
+    }
+    return pages;
+  }
+
+ private:
+  KeyValues format_;
+  std::vector<DonatedInput> parts_;
+};
+
+class PagedLayers : public CpuPrimitives {
+ public:
+  PagedLayers(std::vector<LayerHandle> layers, const std::vector<WeightArrays>& caches, int window,
+              OptionalPhase phase)
+      : layers_(std::move(layers)),
+        caches_(caches.begin(), caches.end()),
+        window_(window),
+        phase_(phase) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    release_inputs(inputs, outputs);
+    char* y = allocate(outputs[0]);
+    std::vector<PagedCache> caches = caches_;
+    size_t input = 1, output = 1;
+    for (PagedCache& cache : caches) cache.take(inputs, input, outputs, output);
+    const auto table = inputs.begin() + input;
+    dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
+                       caches = std::move(caches), table = std::vector<Input>(table, inputs.end()),
+                       window = window_, phase = phase_, y, type = type_of(outputs[0].dtype())] {
+      Copies copies;
+      const auto integers = [&](size_t i) {
+        return static_cast<const int32_t*>(contiguous_data(table[i], copies));
+      };
+      const int32_t *block_table = integers(0), *query_starts = integers(1);
+      const int32_t *context_lengths = integers(2), *positions = integers(3), *slots = integers(4);
+      const auto attend = [&](size_t i, const void* rows, char* to) {
+        auto task = layers[i].attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
+        task.projection.positions = positions;
+        task.projection.shares_positions = false;
+        task.block_table = block_table;
+        task.query_starts = query_starts;
+        task.context_lengths = context_lengths;
+        task.slots = slots;
+        task.requests = table[0].shape[0];
+        task.blocks = table[0].shape[1];
+        task.window = window;
+        task.decode_queries = decode_queries(phase);
+        task.keys = caches[2 * i].pages();
+        task.values = caches[2 * i + 1].pages();
+        task.pages = caches[2 * i].shape()[0];
+        task.page = caches[2 * i].shape()[2];
+        task.y = to;
+        run(kernels, task);
+      };
+      run_layers(kernels, layers, x, contiguous_data(x, copies), type, phase, y, attend);
+    });
+  }
+
+  const char* name() const override { return "tinyllm::PagedLayers"; }
+
+ private:
+  std::vector<LayerHandle> layers_;
+  std::vector<PagedCache> caches_;
+  int window_;
+  OptionalPhase phase_;
+};
+
+// Throws std::invalid_argument unless there is one slot a token and one length a request.
+void check_pages(const mx::array& x, const PageTableArrays& pages) {
+  require(x.ndim() == 3, "x: expected the shape B L E");
+  for (const mx::array* each : {&pages.block_table, &pages.query_starts, &pages.context_lengths,
+                                &pages.positions, &pages.slots}) {
+    require(each->dtype() == mx::int32, "pages: expected arrays of int32");
+  }
+  const size_t tokens = static_cast<size_t>(x.shape(0)) * x.shape(1);
+  require(pages.positions.size() == tokens && pages.slots.size() == tokens,
+          "positions, slots: expected one a token");
+  require(pages.block_table.ndim() == 2, "block_table: expected the shape R blocks");
+  const size_t requests = pages.block_table.shape(0);
+  require(pages.query_starts.size() == requests + 1 && pages.context_lengths.size() == requests,
+          "query_starts, context_lengths: expected R+1 and R numbers");
+}
+
+// Throws std::invalid_argument unless `cache`, the keys or values of a layer, fits its weights and
+// has the pages of `like`.
+void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& like,
+                 const WeightArrays& cache) {
+  require(x.shape(2) == projection.q.columns, "x: expected the shape B L E of the weights");
+  const auto fits = [&](const std::optional<mx::array>& part, int64_t width) {
+    return part && part->ndim() == 4 && part->shape(0) == like.shape(0) &&
+           part->shape(1) == projection.kv_heads && part->shape(2) == like.shape(2) &&
+           part->shape(3) == width;
+  };
+  const bool is_dense = !cache.scales;
+  const int64_t groups = is_dense ? 0 : projection.dim / cache.group_size;
+  require(fits(cache.w, is_dense ? projection.dim : projection.dim * cache.bits / 32) &&
+              (is_dense || (fits(cache.scales, groups) && fits(cache.biases, groups))),
+          "caches: expected the shape P Hkv page D");
+  require((is_dense ? cache.w : *cache.scales).dtype() == x.dtype(),
+          "caches: expected the dtype of x");
+}
+
+}  // namespace
+
+std::vector<mx::array> paged_layers(const mx::array& x, std::vector<LayerHandle> layers,
+                                    const std::vector<WeightArrays>& caches,
+                                    const PageTableArrays& pages, int window, OptionalPhase phase) {
+  check_pages(x, pages);
+  require(caches.size() == 2 * layers.size(), "caches: expected keys and values of each layer");
+  for (size_t i = 0; i < caches.size(); ++i) {
+    check_cache(x, layers[i / 2].attention->projection(), caches[i / 2 * 2].w, caches[i]);
+  }
+  std::vector<mx::array> inputs = {x};
+  for (const WeightArrays& cache : caches) append(inputs, cache);
+  const size_t num_outputs = inputs.size();
+  inputs.insert(inputs.end(), {pages.block_table, pages.query_starts, pages.context_lengths,
+                               pages.positions, pages.slots});
+  return same_shapes(inputs, num_outputs,
+                     std::make_shared<PagedLayers>(std::move(layers), caches, window, phase));
+}
+
+}  // namespace tinyllm

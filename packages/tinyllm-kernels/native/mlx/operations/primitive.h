@@ -1,0 +1,86 @@
+// Base classes of the primitives: allocation of outputs, dispatch to MLX's CPU stream.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <mlx/allocator.h>
+#include <mlx/backend/cpu/encoder.h>
+#include <mlx/ops.h>
+#include <mlx/primitives.h>
+#include "dispatch/kernels.h"
+
+namespace tinyllm {
+
+[[noreturn]] inline void refuse_gpu() {
+  throw std::runtime_error("tinyllm_kernels: the cpu backend cannot run on a GPU stream");
+}
+
+// Throws std::invalid_argument with the text `expectation` unless `holds`.
+inline void require(bool holds, const char* expectation) {
+  if (!holds) throw std::invalid_argument(expectation);
+}
+
+// Allocates the memory of `out` and returns it.
+inline char* allocate(mlx::core::array& out) {
+  out.set_data(mlx::core::allocator::malloc(out.nbytes()));
+  return out.data<char>();
+}
+
+// A primitive with one output.
+class CpuPrimitive : public mlx::core::UnaryPrimitive {
+ public:
+  CpuPrimitive() : UnaryPrimitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
+
+  void eval_gpu(const std::vector<mlx::core::array>&, mlx::core::array&) override { refuse_gpu(); }
+
+ protected:
+  // Queues `task` on the stream's thread. The inputs are computed by the time it runs.
+  template <typename Task>
+  void dispatch(mlx::core::array& out, Task task) {
+    if (out.size() == 0) return;
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    encoder.set_output_array(out);
+    encoder.dispatch(std::move(task));
+  }
+
+  const Kernels& kernels_ = chosen_tier();
+};
+
+// A primitive with several outputs.
+class CpuPrimitives : public mlx::core::Primitive {
+ public:
+  CpuPrimitives() : Primitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
+
+  void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override {
+    refuse_gpu();
+  }
+
+ protected:
+  template <typename Task>
+  void dispatch(std::vector<mlx::core::array>& outputs, Task task) {
+    if (outputs[0].size() == 0) return;
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    for (mlx::core::array& out : outputs) encoder.set_output_array(out);
+    encoder.dispatch(std::move(task));
+  }
+
+  const Kernels& kernels_ = chosen_tier();
+};
+
+// Returns outputs with the shapes and dtypes of the first `count` inputs.
+inline std::vector<mlx::core::array> same_shapes(const std::vector<mlx::core::array>& inputs,
+                                                 size_t count,
+                                                 std::shared_ptr<mlx::core::Primitive> primitive) {
+  std::vector<mlx::core::Shape> shapes;
+  std::vector<mlx::core::Dtype> dtypes;
+  for (size_t i = 0; i < count; ++i) {
+    shapes.push_back(inputs[i].shape());
+    dtypes.push_back(inputs[i].dtype());
+  }
+  return mlx::core::array::make_arrays(std::move(shapes), dtypes, primitive, inputs);
+}
+
+}  // namespace tinyllm

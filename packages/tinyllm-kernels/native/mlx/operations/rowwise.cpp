@@ -1,0 +1,115 @@
+// RMSNorm, SwiGLU and RoPE as primitives of MLX.
+
+#include "mlx/operations.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "mlx/inputs.h"
+#include "mlx/operations/primitive.h"
+#include "runtime/parallel.h"
+
+namespace tinyllm {
+namespace {
+
+namespace mx = mlx::core;
+
+class RmsNorm : public CpuPrimitive {
+ public:
+  explicit RmsNorm(float eps) : eps_(eps) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), weight = Input(inputs[1]),
+                   y = allocate(out), eps = eps_, type = type_of(out.dtype())] {
+      std::unique_ptr<char[]> x_copy, weight_copy;
+      const int64_t width = x.shape.back();
+      RmsNormTask task{x.compact(x_copy), weight.compact(weight_copy), y, width, eps, type};
+      parallel_for(x.size / width, width,
+                   [&](int64_t first, int64_t last) { kernels.rms_norm_rows(task, first, last); });
+    });
+  }
+
+  const char* name() const override { return "tinyllm::RmsNorm"; }
+
+ private:
+  float eps_;
+};
+
+class Swiglu : public CpuPrimitive {
+ public:
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    dispatch(out, [&kernels = kernels_, gate = Input(inputs[0]), up = Input(inputs[1]),
+                   y = allocate(out), type = type_of(out.dtype())] {
+      std::unique_ptr<char[]> gate_copy, up_copy;
+      SwigluTask task{gate.compact(gate_copy), up.compact(up_copy), y, type};
+      parallel_for(gate.size, 1,
+                   [&](int64_t first, int64_t last) { kernels.swiglu_range(task, first, last); });
+    });
+  }
+
+  const char* name() const override { return "tinyllm::Swiglu"; }
+};
+
+class Rope : public CpuPrimitive {
+ public:
+  Rope(bool traditional, float magnitude) : traditional_(traditional), magnitude_(magnitude) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), positions = Input(inputs[1]),
+                   frequencies = Input(inputs[2]), y = allocate(out), type = type_of(out.dtype()),
+                   traditional = traditional_, magnitude = magnitude_] {
+      std::unique_ptr<char[]> x_copy, positions_copy, frequencies_copy;
+      const int64_t length = x.shape[1], heads = x.shape[2], dim = x.shape[3];
+      RopeTask task{};
+      std::copy_n(x.strides.begin(), 3, task.strides);
+      task.x = x.data;
+      if (!x.has_contiguous_rows()) {
+        task.x = x.compact(x_copy);
+        task.strides[0] = length * heads * dim, task.strides[1] = heads * dim;
+        task.strides[2] = dim;
+      }
+      task.y = y;
+      task.y_strides[0] = length * heads * dim, task.y_strides[1] = heads * dim;
+      task.y_strides[2] = dim;
+      task.positions = static_cast<const int32_t*>(positions.compact(positions_copy));
+      task.frequencies = static_cast<const float*>(frequencies.compact(frequencies_copy));
+      task.length = length, task.heads = heads, task.dim = dim;
+      task.one_row = positions.shape[0] == 1;
+      task.traditional = traditional;
+      task.magnitude = magnitude;
+      task.type = type;
+      parallel_for(x.shape[0] * length, heads * dim,
+                   [&](int64_t first, int64_t last) { kernels.rope_tokens(task, first, last); });
+    });
+  }
+
+  const char* name() const override { return "tinyllm::Rope"; }
+
+ private:
+  bool traditional_;
+  float magnitude_;
+};
+
+// Makes an array of the shape and dtype of `like`.
+template <typename Primitive, typename... Arguments>
+mx::array make(const mx::array& like, std::vector<mx::array> inputs, Arguments... arguments) {
+  return mx::array(like.shape(), like.dtype(), std::make_shared<Primitive>(arguments...),
+                   std::move(inputs));
+}
+
+}  // namespace
+
+mx::array rms_norm(const mx::array& x, const mx::array& weight, float eps) {
+  return make<RmsNorm>(x, {x, weight}, eps);
+}
+
+mx::array swiglu(const mx::array& gate, const mx::array& up) {
+  return make<Swiglu>(gate, {gate, up});
+}
+
+mx::array rope(const mx::array& x, const mx::array& positions, const mx::array& frequencies,
+               bool traditional, float magnitude) {
+  return make<Rope>(x, {x, positions, frequencies}, traditional, magnitude);
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,67 @@
+#include "mlx/weight_inputs.h"
+
+#include <algorithm>
+
+namespace tinyllm {
+namespace mx = mlx::core;
+
+Weights describe(const WeightArrays& w, int columns) {
+  Weights format{};
+  format.rows = w.w.shape(-2);
+  format.columns = columns;
+  format.bits = w.bits;
+  format.group = w.group_size;
+  format.mode = mode_of(w.mode);
+  format.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
+  format.interleaved = w.interleaved;
+  return format;
+}
+
+KeyValues describe(const WeightArrays& w) {
+  KeyValues format;
+  format.mode = mode_of(w.mode);
+  format.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
+  format.bits = w.bits;
+  format.group = w.group_size;
+  return format;
+}
+
+void append(std::vector<mx::array>& inputs, const WeightArrays& w) {
+  inputs.push_back(w.w);
+  append(inputs, w.scales);
+  append(inputs, w.biases);
+}
+
+void append(std::vector<mx::array>& inputs, const std::optional<mx::array>& array) {
+  if (array) inputs.push_back(*array);
+}
+
+WeightInput::WeightInput(const Weights& w, const std::vector<mx::array>& inputs, size_t& index)
+    : format_(w) {
+  const int count = w.mode == Mode::dense ? 1 : w.mode == Mode::affine ? 3 : 2;
+  for (int i = 0; i < count; ++i) parts_.emplace_back(inputs[index++]);
+}
+
+int64_t WeightInput::clamped(int32_t expert) const {
+  const std::vector<int64_t>& shape = parts_[0].shape;
+  const int64_t last = shape.size() == 3 ? shape[0] - 1 : 0;
+  return std::min<uint32_t>(expert, static_cast<uint32_t>(last));  // a negative number is large
+}
+
+Weights WeightInput::weights(Copies& copies, int64_t expert) const {
+  Weights w = format_;
+  const void** data[] = {&w.data, &w.scales, &w.biases};
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Input& part = parts_[i];
+    const int64_t matrices = part.shape.size() == 3 ? part.shape[0] : 1;
+    const int64_t matrix_bytes = part.size / matrices * static_cast<int64_t>(part.itemsize);
+    *data[i] = static_cast<const char*>(contiguous_data(part, copies)) + expert * matrix_bytes;
+  }
+  return w;
+}
+
+const void* OptionalInput::data(Copies& copies) const {
+  return input_ ? contiguous_data(*input_, copies) : nullptr;
+}
+
+}  // namespace tinyllm

@@ -1,0 +1,42 @@
+#include "rows/tasks.h"
+
+#include <cmath>
+
+#include "isa/load_store.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// The mean is float32; what is normalized is rounded to the type before the weight multiplies it.
+template <typename T>
+void rms_norm(const T* x, const T* weight, T* y, int64_t width, float eps) {
+  Floats squares = {};
+  int64_t i = 0;
+  for (; i + W <= width; i += W) {
+    Floats v = load_as_floats(x + i);
+    squares += v * v;
+  }
+  float total = sum(squares);
+  for (; i < width; ++i) total += to_float(x[i]) * to_float(x[i]);
+
+  const float scale = 1 / std::sqrt(total / static_cast<float>(width) + eps);
+  T rounded[W];
+  for (i = 0; i + W <= width; i += W) {
+    store_floats(rounded, load_as_floats(x + i) * scale);
+    store_floats(y + i, load_as_floats(rounded) * load_as_floats(weight + i));
+  }
+  for (; i < width; ++i) {
+    float normal = to_float(from_float<T>(to_float(x[i]) * scale));
+    y[i] = from_float<T>(normal * to_float(weight[i]));
+  }
+}
+
+void rms_norm_rows(const RmsNormTask& t, int64_t first, int64_t last) {
+  with_type(t.type, [&]<typename T>(T*) {
+    for (int64_t row = first; row < last; ++row) {
+      rms_norm(static_cast<const T*>(t.x) + row * t.width, static_cast<const T*>(t.weight),
+               static_cast<T*>(t.y) + row * t.width, t.width, t.eps);
+    }
+  });
+}
+
+}  // namespace tinyllm::TINYLLM_TIER

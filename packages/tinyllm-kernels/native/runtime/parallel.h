@@ -1,0 +1,40 @@
+// A parallel loop over many small items, and scratch memory for each thread.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/aligned.h"
+#include "runtime/thread_pool.h"
+
+namespace tinyllm {
+
+// The least work that is worth a thread, in numbers read.
+inline constexpr int64_t kMinNumbersPerChunk = 1 << 14;
+
+// Calls `work(first, last)` on all threads for ranges that together cover 0..count-1. `numbers` is
+// the size of one item. Small items are grouped, so that waking a thread pays.
+template <typename Work>
+void parallel_for(int64_t count, int64_t numbers, Work work) {
+  const int64_t chunk = std::max<int64_t>(kMinNumbersPerChunk / std::max<int64_t>(numbers, 1), 1);
+  ThreadPool::shared().run((count + chunk - 1) / chunk, [&](int64_t part, int) {
+    work(part * chunk, std::min(count, (part + 1) * chunk));
+  });
+}
+
+// An array of `floats` numbers for each thread. A thread allocates its array at the first use.
+class Scratch {
+ public:
+  explicit Scratch(int64_t floats) : floats_(floats), of_thread_(ThreadPool::shared().threads()) {}
+
+  float* operator[](int thread) {
+    if (!of_thread_[thread]) of_thread_[thread] = aligned<float>(floats_);
+    return of_thread_[thread].get();
+  }
+
+ private:
+  int64_t floats_;
+  std::vector<Aligned<float>> of_thread_;
+};
+
+}  // namespace tinyllm

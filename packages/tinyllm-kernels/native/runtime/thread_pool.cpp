@@ -1,0 +1,213 @@
+#include "runtime/thread_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace tinyllm {
+namespace {
+
+// A worker polls this often for the next task before it sleeps. That takes about 100 microseconds:
+// longer than the gap between two layers, and negligible between two requests.
+constexpr int kSpins = 8000;
+
+// The fields of `gate_`. Task numbers wrap around after 2^20 tasks. A worker that has slept that
+// long may miss one task, which the other threads then compute.
+constexpr uint32_t kInside = 1, kOpen = 1 << 11, kRound = 1 << 12;
+
+uint32_t workers_inside(uint32_t gate) { return gate & (kOpen - 1); }
+uint32_t round_of(uint32_t gate) { return gate & ~(kRound - 1); }
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+int cores_of_affinity() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
+#endif
+  return std::max<int>(std::thread::hardware_concurrency(), 1);
+}
+
+int current_core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+// The CPU quota of cgroup v2 in whole cores, rounded up. A large number if there is no quota.
+int cores_of_cgroup() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 20;
+  return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
+}
+
+// The pool is never deleted, because MLX's stream may run a task while the process exits. A child
+// process after fork has no workers: it leaves the old pool as it is, which cannot be joined.
+ThreadPool* pool = nullptr;
+std::once_flag registered;
+std::mutex starting;
+
+}  // namespace
+
+int thread_count() {
+  if (const char* text = std::getenv("TINYLLM_NUM_THREADS"); text && *text) {
+    char* end = nullptr;
+    long count = std::strtol(text, &end, 10);
+    if (*end || count < 1 || count > 1024) {
+      throw std::invalid_argument(
+          std::string("TINYLLM_NUM_THREADS: expected a number from 1 to 1024, got ") + text);
+    }
+    return static_cast<int>(count);
+  }
+  return std::min(cores_of_affinity(), cores_of_cgroup());
+}
+
+ThreadPool& ThreadPool::shared() {
+  std::lock_guard lock(starting);
+  std::call_once(registered, [] {
+    pthread_atfork([] { starting.lock(); }, [] { starting.unlock(); },
+                   [] {
+                     starting.unlock();
+                     pool = nullptr;
+                   });
+  });
+  if (!pool) pool = new ThreadPool(thread_count());
+  return *pool;
+}
+
+ThreadPool::ThreadPool(int threads) : states_(threads) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+}
+
+void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work,
+                     const std::vector<PrefetchList>* prefetch) {
+  std::unique_lock lock(busy_, std::try_to_lock);
+  if (!lock.owns_lock() || workers_.empty() || parts < 2) {
+    for (int64_t part = 0; part < parts; ++part) work(part, 0);
+    return;
+  }
+  work_ = &work;
+  const int64_t count = threads();
+  move_workers_off_callers_core();
+  for (int64_t i = 0; i < count; ++i) {
+    states_[i].next = first_part(parts, i);
+    states_[i].end = first_part(parts, i + 1);
+    if (!prefetch) continue;
+    states_[i].prefetch = i < std::ssize(*prefetch) ? (*prefetch)[i] : PrefetchList();
+  }
+  gate_.store(round_of(gate_.load(std::memory_order_relaxed)) + (kRound | kOpen),
+              std::memory_order_release);
+  gate_.notify_all();
+  compute_parts(0);
+  uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+  for (int spins = 0; workers_inside(gate); gate = gate_.load(std::memory_order_acquire)) {
+    if (++spins < kSpins) {
+      pause();
+    } else {
+      gate_.wait(gate);
+    }
+  }
+  if (failure_) {
+    failed_.clear(std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+}
+
+void ThreadPool::worker_loop(int thread) {
+  uint32_t round = 0;
+  Prefetcher prefetcher;
+  for (;;) {
+    states_[thread].core.store(current_core(), std::memory_order_relaxed);
+    if (!enter(round, prefetcher)) continue;
+    compute_parts(thread);
+    prefetcher = Prefetcher(states_[thread].prefetch);
+    leave();
+  }
+}
+
+// Waits for a task other than number `round` and sets `round` to its number. Returns false if the
+// task has already closed.
+bool ThreadPool::enter(uint32_t& round, Prefetcher& prefetcher) {
+  uint32_t gate = gate_.load(std::memory_order_acquire);
+  for (int spins = 0; round_of(gate) == round; gate = gate_.load(std::memory_order_acquire)) {
+    if (prefetcher.step()) continue;
+    if (++spins < kSpins) {
+      pause();
+    } else {
+      gate_.wait(gate);
+    }
+  }
+  do {
+    round = round_of(gate);
+    if (!(gate & kOpen)) return false;
+  } while (!gate_.compare_exchange_weak(gate, gate + kInside, std::memory_order_acquire));
+  return true;
+}
+
+void ThreadPool::leave() {
+  const uint32_t gate = gate_.fetch_sub(kInside, std::memory_order_release) - kInside;
+  if (!(gate & kOpen) && !workers_inside(gate)) gate_.notify_all();
+}
+
+// Moves a worker that was last seen on the caller's core to another core. The worker would wait for
+// the caller, and the scheduler takes milliseconds to notice an idle core: the time of many
+// products. The worker's affinity mask is restored at once.
+void ThreadPool::move_workers_off_callers_core() {
+#if defined(__linux__)
+  const int core = current_core();
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (core < 0 || states_[i + 1].core.load(std::memory_order_relaxed) != core) continue;
+    const pthread_t worker = workers_[i].native_handle();
+    cpu_set_t allowed;
+    if (pthread_getaffinity_np(worker, sizeof allowed, &allowed) != 0) continue;
+    cpu_set_t others = allowed;
+    CPU_CLR(core, &others);
+    if (CPU_COUNT(&others) == 0) continue;
+    pthread_setaffinity_np(worker, sizeof others, &others);
+    pthread_setaffinity_np(worker, sizeof allowed, &allowed);
+    states_[i + 1].core.store(-1, std::memory_order_relaxed);
+  }
+#endif
+}
+
+void ThreadPool::compute_parts(int thread) {
+  const int count = threads();
+  try {
+    for (int i = 0; i < count; ++i) {
+      ThreadState& state = states_[(thread + i) % count];
+      for (int64_t part; (part = state.next.fetch_add(1, std::memory_order_relaxed)) < state.end;) {
+        (*work_)(part, thread);
+      }
+    }
+  } catch (...) {
+    record_failure();
+  }
+}
+
+// Stores the current exception if it is the first one, and skips all parts that have not begun.
+void ThreadPool::record_failure() noexcept {
+  if (!failed_.test_and_set(std::memory_order_relaxed)) failure_ = std::current_exception();
+  for (ThreadState& state : states_) state.next.store(state.end, std::memory_order_relaxed);
+}
+
+}  // namespace tinyllm

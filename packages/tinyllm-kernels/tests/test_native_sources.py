@@ -1,0 +1,82 @@
+"""Structure of the C++ sources: rooms, direction of includes, symbols of instruction sets."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parent.parent / "native"
+
+ROOMS = (
+    "types.h",
+    "isa",
+    "runtime",
+    "rows",
+    "matmul",
+    "attention",
+    "dispatch",
+    "layers",
+    "mlx",
+    "check",
+    "bench",
+)
+"""Each room may include itself and rooms before it."""
+
+SOURCES = sorted(path for path in NATIVE.rglob("*") if path.suffix in {".h", ".cpp"})
+
+pytestmark = pytest.mark.skipif(
+    not NATIVE.is_dir(), reason="an installed package has no C++ sources beside its tests"
+)
+
+
+def room(path: str) -> str:
+    return path.split("/", maxsplit=1)[0]
+
+
+def includes(source: Path) -> list[str]:
+    return re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE)
+
+
+def name(source: Path) -> str:
+    return source.relative_to(NATIVE).as_posix()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name)
+def test_includes_run_one_way(source: Path) -> None:
+    own = ROOMS.index(room(name(source)))
+    for included in includes(source):
+        assert (NATIVE / included).is_file(), f"{included} does not exist"
+        assert ROOMS.index(room(included)) <= own, f"{included} is in a later room"
+
+
+def test_no_header_includes_itself() -> None:
+    headers = {name(source): includes(source) for source in SOURCES}
+
+    def reach(header: str, path: tuple[str, ...]) -> None:
+        assert header not in path, " -> ".join((*path, header))
+        for included in headers[header]:
+            reach(included, (*path, header))
+
+    for header in headers:
+        reach(header, ())
+
+
+def test_mlx_is_included_in_its_room_alone() -> None:
+    pattern = re.compile(r"#include <(mlx|nanobind)/")
+    users = {room(name(source)) for source in SOURCES if pattern.search(source.read_text())}
+    assert users == {"mlx"}
+
+
+def test_rooms_are_small() -> None:
+    folders = {path.parent for path in SOURCES}
+    for folder in folders:
+        assert len([path for path in folder.iterdir() if path.is_file()]) <= 16, folder
+    assert len([path for path in NATIVE.iterdir() if path.is_file()]) <= 4
+
+
+def test_instruction_sets_share_no_code() -> None:
+    """The build recorded no weak symbol that two instruction sets define."""
+    native = import_module("tinyllm_kernels._cpu")
+    assert native.__file__ is not None
+    assert Path(native.__file__).with_name("weak_symbols.txt").read_text() == ""
