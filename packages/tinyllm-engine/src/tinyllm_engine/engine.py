@@ -148,9 +148,9 @@ class Engine:
         needed = self._pages.pages_for(len(prompt) + max_tokens)
         if needed > self._pages.num_pages:
             raise RequestError(
-                f"max_tokens: {len(prompt)} tokens of prompt and {max_tokens} more take {needed} "
-                f"pages, the engine has {self._pages.num_pages}: ask for fewer, or give it more "
-                "memory"
+                f"max_tokens: {len(prompt)} prompt and {max_tokens} new tokens need {needed} "
+                f"pages, the engine has {self._pages.num_pages}: request fewer tokens, or give the "
+                "engine more memory"
             )
         try:
             grammar = request.grammar
@@ -195,19 +195,19 @@ class Engine:
             if not (self._can_recover and self._scheduler.running):
                 raise
             _log.exception("a step failed")
-            # The graph of the scores refers to the old pages, and so does the traceback. Drop both
-            # before `_recover` allocates new pages.
+            # The graph of the scores refers to the old pages: drop it before new pages are made.
             message, scores = str(error) or type(error).__name__, None
         else:
             return self._update(step, sampled)
+        # Recover only after the except block: until then, the traceback refers to the old pages.
         self._recover(message)
         return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
         """Compute steps until a request has ended, and yield its outputs.
 
-        Outputs of other requests in the same steps are queued in `RequestState.outputs`, from where
-        `run` yields them for each of these requests.
+        The steps also compute other requests. Their outputs are queued in `RequestState.outputs`,
+        until `run` is called with the handle of such a request.
 
         Raises:
             RequestFailedError: if the request ends with the finish reason "error".
@@ -334,6 +334,7 @@ class Engine:
         self._pool.renew()
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
+        """End a request, free its pages, and drop the statistics of the drafter."""
         request.finish_reason = reason
         self._cached_tokens += request.usage.cached_tokens
         self._scheduler.remove(request)
@@ -359,6 +360,7 @@ class Engine:
         return PrefixStore(self._pages, self._pool.caches, identity)
 
     def _check(self, prompt: Sequence[int]) -> None:
+        """Raise RequestError unless the model can compute the prompt and one more token."""
         config = self.model.config
         if not prompt:
             raise RequestError("prompt: expected at least one token, got none")
