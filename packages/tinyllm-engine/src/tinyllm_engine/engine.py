@@ -76,9 +76,8 @@ class Engine:
             model: the model.
             tokenizer: the tokenizer of the model.
             settings: limits and options.
-            draft: a smaller model with the same tokenizer, which proposes `settings.speculation`
-                draft tokens. Without a draft model, draft tokens come from the text itself (prompt
-                lookup).
+            draft: a smaller model with the same tokenizer, which proposes draft tokens. None for
+                draft tokens from the text itself (prompt lookup).
 
         Raises:
             ValueError: if the memory is too little for one page, or a setting or the draft model
@@ -253,8 +252,7 @@ class Engine:
     def embed(self, tokens: Sequence[int]) -> list[float]:
         """Return the embedding of a text, a vector of length 1: see `EmbeddingRequest`.
 
-        This call computes no steps of other requests. `AsyncEngine.embed` computes steps between
-        the chunks.
+        No other request is computed meanwhile. `AsyncEngine.embed` computes steps between chunks.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -275,11 +273,7 @@ class Engine:
         return self._scheduler.schedule(self._budget.tokens)
 
     def _run(self, step: Step) -> Scores | None:
-        """Compute the tokens of a step.
-
-        Returns:
-            The scores of the tokens that may follow; None if no request chooses a token.
-        """
+        """Compute the tokens of a step; return the scores of next tokens, None without choices."""
         started = time.perf_counter()
         if self._drafter is not None:
             self._drafter.follow(step)
@@ -334,7 +328,6 @@ class Engine:
         self._pool.renew()
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
-        """End a request, free its pages, and drop the statistics of the drafter."""
         request.finish_reason = reason
         self._cached_tokens += request.usage.cached_tokens
         self._scheduler.remove(request)
@@ -343,10 +336,7 @@ class Engine:
 
     @property
     def _can_recover(self) -> bool:
-        """True if this process has the whole model.
-
-        With several ranks, a failed step may have stopped at a different point on each rank.
-        """
+        """True without other ranks, which may have stopped at another point of a failed step."""
         return self.model.num_ranks == 1
 
     @cached_property
