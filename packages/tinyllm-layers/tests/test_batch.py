@@ -25,8 +25,8 @@ def test_offsets_of_rows_become_one_slice_a_row() -> None:
     [
         (-1, "offset: expected numbers from 0 on, got -1"),
         ([3, -2], r"offset: expected numbers from 0 on, got \[3, -2\]"),
-        ([3], "offset: expected 2 numbers, one a row, got 1"),
-        ([3, 4, 5], "offset: expected 2 numbers, one a row, got 3"),
+        ([3], "offset: expected 2 numbers, one per row, got 1"),
+        ([3, 4, 5], "offset: expected 2 numbers, one per row, got 3"),
     ],
 )
 def test_refuses_offsets_that_do_not_fit(offset: int | list[int], words: str) -> None:

@@ -187,7 +187,7 @@ def test_refuses_positions_that_rope_was_not_made_for(ops: OpSet) -> None:
     ("batch", "words"),
     [
         (Batch.at(0, 3, 4), "q: expected 3 x 4 tokens, as the batch has, got 2 x 4"),
-        (Batch.at([0, 1, 2], 3, 4), "positions: expected 2 slices, one a row, got 3"),
+        (Batch.at([0, 1, 2], 3, 4), "positions: expected 2 slices, one per row, got 3"),
         (Batch.at(0, 2, 5), r"positions: expected a slice of 4 positions, got slice\(0, 5"),
     ],
 )

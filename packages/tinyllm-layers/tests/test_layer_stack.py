@@ -96,7 +96,7 @@ def test_each_layer_needs_a_cache() -> None:
     layers = make(["qwen3"] * 2, REFERENCE)
     for count in (0, 1, 3):
         caches = [DenseCache() for _ in range(count)]
-        with pytest.raises(ValueError, match=f"caches: expected 2, one a layer, got {count}"):
+        with pytest.raises(ValueError, match=f"caches: expected 2, one per layer, got {count}"):
             LayerStack(layers)(mx.zeros((1, 1, 64)), Batch.at(0, 1, 1), caches)
         assert [cache.offset for cache in caches] == [0] * count
 

@@ -245,7 +245,7 @@ def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokeniz
     cache[1].trim(2)
     with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[2, 3\]"):
         generate(model, tokenizer, PROMPT, cache=cache)
-    with pytest.raises(ValueError, match="expected 2, one a layer, got 0"):
+    with pytest.raises(ValueError, match="expected 2, one per layer, got 0"):
         generate(model, tokenizer, PROMPT, cache=[])
 
 

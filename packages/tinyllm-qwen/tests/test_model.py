@@ -188,7 +188,7 @@ def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:
 
 def test_too_few_caches_are_refused() -> None:
     model, expected = read("qwen3", MLX)
-    with pytest.raises(ValueError, match="expected 2, one a layer, got 1"):
+    with pytest.raises(ValueError, match="expected 2, one per layer, got 1"):
         model(expected["tokens"], model.make_cache()[:1])
 
 

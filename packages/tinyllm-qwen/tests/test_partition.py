@@ -140,7 +140,7 @@ def test_each_layer_is_whole_and_in_one_stage(
 @pytest.mark.parametrize("layers", [(1, 1), (3, 3, 2), (7, 0, 0), (8, -1, 0)])
 def test_layers_that_do_not_add_up_are_refused(layers: tuple[int, ...]) -> None:
     config = QwenConfig.from_hf(MOE | {"num_hidden_layers": 7})
-    with pytest.raises(ValueError, match="expected 3 numbers of layers, one a rank, that add up"):
+    with pytest.raises(ValueError, match="expected 3 numbers of layers, one per rank, that add up"):
         Partition.stage(config, 0, 3, layers)
 
 

@@ -76,9 +76,8 @@ class Engine:
             model: the model.
             tokenizer: the tokenizer of the model.
             settings: limits and options.
-            draft: a smaller model with the same tokenizer, which proposes `settings.speculation`
-                draft tokens. Without a draft model, draft tokens come from the text itself (prompt
-                lookup).
+            draft: a smaller model with the same tokenizer, which proposes draft tokens. None for
+                draft tokens from the text itself (prompt lookup).
 
         Raises:
             ValueError: if the memory is too little for one page, or a setting or the draft model
@@ -148,9 +147,9 @@ class Engine:
         needed = self._pages.pages_for(len(prompt) + max_tokens)
         if needed > self._pages.num_pages:
             raise RequestError(
-                f"max_tokens: {len(prompt)} tokens of prompt and {max_tokens} more take {needed} "
-                f"pages, the engine has {self._pages.num_pages}: ask for fewer, or give it more "
-                "memory"
+                f"max_tokens: {len(prompt)} prompt and {max_tokens} new tokens need {needed} "
+                f"pages, the engine has {self._pages.num_pages}: request fewer tokens, or give the "
+                "engine more memory"
             )
         try:
             grammar = request.grammar
@@ -195,19 +194,19 @@ class Engine:
             if not (self._can_recover and self._scheduler.running):
                 raise
             _log.exception("a step failed")
-            # The graph of the scores refers to the old pages, and so does the traceback. Drop both
-            # before `_recover` allocates new pages.
+            # The graph of the scores refers to the old pages: drop it before new pages are made.
             message, scores = str(error) or type(error).__name__, None
         else:
             return self._update(step, sampled)
+        # Recover only after the except block: until then, the traceback refers to the old pages.
         self._recover(message)
         return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
         """Compute steps until a request has ended, and yield its outputs.
 
-        Outputs of other requests in the same steps are queued in `RequestState.outputs`, from where
-        `run` yields them for each of these requests.
+        The steps also compute other requests. Their outputs are queued in `RequestState.outputs`,
+        until `run` is called with the handle of such a request.
 
         Raises:
             RequestFailedError: if the request ends with the finish reason "error".
@@ -253,8 +252,7 @@ class Engine:
     def embed(self, tokens: Sequence[int]) -> list[float]:
         """Return the embedding of a text, a vector of length 1: see `EmbeddingRequest`.
 
-        This call computes no steps of other requests. `AsyncEngine.embed` computes steps between
-        the chunks.
+        No other request is computed meanwhile. `AsyncEngine.embed` computes steps between chunks.
 
         Raises:
             RequestError: if the text is empty or too long.
@@ -275,11 +273,7 @@ class Engine:
         return self._scheduler.schedule(self._budget.tokens)
 
     def _run(self, step: Step) -> Scores | None:
-        """Compute the tokens of a step.
-
-        Returns:
-            The scores of the tokens that may follow; None if no request chooses a token.
-        """
+        """Compute the tokens of a step; return the scores of next tokens, None without choices."""
         started = time.perf_counter()
         if self._drafter is not None:
             self._drafter.follow(step)
@@ -342,10 +336,7 @@ class Engine:
 
     @property
     def _can_recover(self) -> bool:
-        """True if this process has the whole model.
-
-        With several ranks, a failed step may have stopped at a different point on each rank.
-        """
+        """True without other ranks, which may have stopped at another point of a failed step."""
         return self.model.num_ranks == 1
 
     @cached_property
@@ -359,6 +350,7 @@ class Engine:
         return PrefixStore(self._pages, self._pool.caches, identity)
 
     def _check(self, prompt: Sequence[int]) -> None:
+        """Raise RequestError unless the model can compute the prompt and one more token."""
         config = self.model.config
         if not prompt:
             raise RequestError("prompt: expected at least one token, got none")

@@ -26,8 +26,8 @@ from tinyllm_layers.testing import Family, packed, random_decoder_layer
 from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, Yarn
 from tinyllm_ops.testing import exact, normal
 
-PAGE_SIZE = 4
-NUM_PAGES = 12
+PAGE_SIZE = 4  # tokens per page of `make_caches`
+NUM_PAGES = 12  # pages of `make_caches` and `make_table`
 
 Form = tuple[str, int, int]
 """Mode, bits and group size of quantized weights."""

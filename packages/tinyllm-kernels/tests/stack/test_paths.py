@@ -210,7 +210,7 @@ def test_caches_that_do_not_fit_are_refused(ops: Backend) -> None:
     shape, batch = LayerShape(), Batch.at(0, 1, 2)
     stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
     x = make_input(batch, shape.width, mx.float32, seed=1)
-    with pytest.raises(ValueError, match="caches: expected 2, one a layer, got 1"):
+    with pytest.raises(ValueError, match="caches: expected 2, one per layer, got 1"):
         stack(x, batch, make_caches("dense", 1, shape, mx.float32))
     wide = make_caches("dense", 2, shape, mx.float32)
     stack(mx.concatenate([x, x]), Batch.at(0, 2, 2), wide)

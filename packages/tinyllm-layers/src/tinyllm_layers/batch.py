@@ -13,12 +13,12 @@ class Batch:
     """The layout of a pass over `rows` x `length` tokens, made once and passed to every layer.
 
     With caches that are not paged, a row is a sequence, and its tokens follow the tokens in the
-    cache. With paged caches, `pages` assigns the tokens to sequences. In the prefill phase all
-    tokens then form one row, `1 T`. In the decode phase each token is a row, `T 1`.
+    cache. With paged caches, `pages` assigns the T tokens of the pass to sequences. In the prefill
+    phase all tokens then form one row, `1 T`. In the decode phase each token is a row, `T 1`.
 
     Attributes:
-        phase: "prefill" or "decode". The phase selects the kernels: a token has the same bits in
-            every pass of one phase, alone or in a batch.
+        phase: "prefill" or "decode". The phase selects the kernels. The result of a token has the
+            same bits in every pass of one phase, alone or with other sequences.
         rows: the number of rows, B.
         length: the number of tokens per row, L.
         positions: the positions of the tokens in their sequences, for RoPE.
@@ -50,7 +50,7 @@ class Batch:
         if min(offsets, default=0) < 0:
             raise ValueError(f"offset: expected numbers from 0 on, got {offset}")
         if not isinstance(offset, int) and len(offsets) != rows:
-            raise ValueError(f"offset: expected {rows} numbers, one a row, got {len(offsets)}")
+            raise ValueError(f"offset: expected {rows} numbers, one per row, got {len(offsets)}")
         slices = [slice(start, start + length) for start in offsets]
         return cls(
             phase=phase or ("decode" if length == 1 else "prefill"),

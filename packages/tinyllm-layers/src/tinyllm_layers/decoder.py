@@ -86,7 +86,7 @@ class LayerStack:
 def check_caches(layers: Sequence[DecoderLayer], caches: Sequence[LayerCache]) -> None:
     """Raise ValueError unless there is one cache per layer."""
     if len(caches) != len(layers):
-        raise ValueError(f"caches: expected {len(layers)}, one a layer, got {len(caches)}")
+        raise ValueError(f"caches: expected {len(layers)}, one per layer, got {len(caches)}")
 
 
 def keep_as_loaded(weights: MutableMapping[str, Weight]) -> None:

@@ -67,7 +67,7 @@ class RoPE:
         if offsets is not None:
             if offset is not None or len(offsets) != rows:
                 raise ValueError(
-                    f"offsets: expected {rows} numbers, one a row, and no `offset`, got "
+                    f"offsets: expected {rows} numbers, one per row, and no `offset`, got "
                     f"{len(offsets)} and {offset}"
                 )
             positions = (

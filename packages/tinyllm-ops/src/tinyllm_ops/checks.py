@@ -291,7 +291,7 @@ def check_new_tokens(
             f"q: expected {tokens[0]} x {tokens[1]} tokens, as the batch has, got {rows} x {length}"
         )
     if k.shape[2] != length:
-        raise ValueError(f"k: expected keys of {length} tokens, one a query, got {k.shape[2]}")
+        raise ValueError(f"k: expected keys of {length} tokens, one per query, got {k.shape[2]}")
     check_appended(k, v, stored, dtype)
 
 

@@ -17,7 +17,9 @@ from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.rotary_frequencies import Yarn
 
 Positions = slice | Sequence[slice] | mx.array
-"""Positions of L tokens: `slice(5, 10)` for all rows, one slice a row, or integers `L` or `B L`."""
+"""Positions of L tokens: a slice for all rows, one slice per row, or integers `L` or `B L`.
+
+`slice(5, 10)` puts 5 tokens at positions 5 to 9."""
 
 Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None
 """Mask of attention: added to the scores, True where a key is visible, "causal", or None."""

@@ -111,7 +111,7 @@ def generate(
 def _cached(cache: Sequence[KVCache], model: LanguageModel) -> int:
     """Return the number of tokens that the caches of all layers hold."""
     if len(cache) != model.num_layers:
-        raise ValueError(f"cache: expected {model.num_layers}, one a layer, got {len(cache)}")
+        raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
     return common_offset(cache)
 
 

@@ -26,8 +26,8 @@ NATIVE_OPS: dict[str, object] = {
     "quantize": MLX.quantize,
     "norm_rope": None,
 }
-"""The ops that native layers compute. A layer with another function for one of them is not native.
-"""
+"""The ops that native layers compute. If a layer has another function for one of these ops, the
+extension does not compute the layer."""
 
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
@@ -42,7 +42,7 @@ class LayerHandle:
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
             of the experts: `layer.mlp` then computes the half.
         output: the projection after attention, for passes in which the cache computes attention.
-        dtype: the dtype of norms, biases and dense weights, which inputs must share.
+        dtype: the dtype of norms, biases and dense weights. The handles need inputs of this dtype.
         whole: True if both halves are native and no other process shares the layer.
     """
 
@@ -64,7 +64,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     if not _is_native(layer):
         return None
     heads, mlp = layer.attention, layer.mlp
-    settings, biases = heads.rope, heads.biases
+    rotary, biases = heads.rope, heads.biases
     dense = [
         layer.input_norm.weight,
         layer.post_attention_norm.weight,
@@ -83,9 +83,9 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         (native_weight(heads.wo), biases.o),
         head_dim=heads.head_dim,
         rope=(
-            frequencies(heads.head_dim, settings.base, settings.scaling),
-            settings.traditional,
-            magnitude(settings.scaling),
+            frequencies(heads.head_dim, rotary.base, rotary.scaling),
+            rotary.traditional,
+            magnitude(rotary.scaling),
         ),
         q_norm=(heads.q_norm, heads.norm_eps),
         k_norm=(heads.k_norm, heads.norm_eps),

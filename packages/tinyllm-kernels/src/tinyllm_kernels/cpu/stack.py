@@ -25,7 +25,7 @@ from tinyllm_kernels.cpu.runs import run_dense, run_halves, run_paged
 
 @dataclass(frozen=True)
 class Path:
-    """The implementation that computes a layer in one pass.
+    """A choice of the implementation that computes a layer in one pass.
 
     Consecutive layers with equal paths form a run.
 
@@ -71,11 +71,11 @@ class NativeStack:
         Args:
             x: the embedded tokens.
             batch: the layout of the pass.
-            caches: one cache a layer, to which the new tokens are appended.
+            caches: one cache per layer, to which the new tokens are appended.
 
         Raises:
-            ValueError: if there is not one cache a layer, x has another shape than the batch, or a
-                token lies beyond the context.
+            ValueError: if the number of caches is not the number of layers, x does not have the
+                rows and tokens of the batch, or a position lies beyond the context.
         """
         check_caches(self.layers, caches)
         require_shape("x", x, (batch.rows, batch.length, x.shape[-1]))
@@ -146,6 +146,7 @@ def choose_path(
 
 
 def _starts_at(positions: Positions, start: int, length: int) -> bool:
+    """Return True if all rows have the positions `start` to `start + length`, as one slice."""
     return isinstance(positions, slice) and positions == slice(start, start + length)
 
 

@@ -94,7 +94,7 @@ class DenseCache(KVCache):
         self._values.commit(values, count)
 
     def can_trim(self, length: int) -> bool:
-        """Return True for any prefix."""
+        """Return True if the cache holds at least `length` tokens."""
         return 0 <= length <= self.offset
 
     def trim(self, length: int) -> None:
@@ -113,9 +113,9 @@ class TokenBuffer:
     """An array of shape `*lead tokens width` that grows by appending tokens.
 
     The capacity grows in steps of `STEP` tokens, so that most appends write only the new tokens:
-    MLX updates an array in place if nothing else refers to it when the update is scheduled. A pass
-    that is still being computed refers to its inputs. If the next pass is scheduled before the pass
-    has ended, the update copies the whole array. Build the graph early, schedule it late.
+    MLX updates an array in place if nothing else refers to it when the update is scheduled. A
+    running pass refers to its inputs. If the next pass is scheduled while a pass still runs, the
+    update copies the whole array. So build the graph early, but schedule it late.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
 
 
 def with_capacity(
-    array: Shaped[mx.array, "*lead held width"] | None,
+    array: Shaped[mx.array, "*lead present width"] | None,
     new: Sequence[int],
     dtype: mx.Dtype,
     capacity: int,

@@ -89,7 +89,11 @@ class PagedCache(LayerCache):
         scale: float,
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
-        """Write k and v to their slots, and compute attention of each query over its sequence."""
+        """Write k and v to their slots, and compute attention of each query over its sequence.
+
+        Raises:
+            ValueError: as in `LayerCache.attend`, or if the batch has no page table.
+        """
         if batch.pages is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")
         check_new_tokens(q, k, v, (batch.rows, batch.length))
@@ -154,15 +158,15 @@ def _in_format(rows: mx.array, stored: Weight, ops: OpSet) -> Weight:
 def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
     """Return pages in which the pages at `targets` are replaced by `rows`."""
 
-    def replaced(part: mx.array, new: mx.array) -> mx.array:
-        part = alias(part)
-        part[targets] = new
-        return part
+    def replace_in(array: mx.array, new: mx.array) -> mx.array:
+        array = alias(array)
+        array[targets] = new
+        return array
 
     if isinstance(pages, mx.array):
         assert isinstance(rows, mx.array)  # in the format of the pages
-        return replaced(pages, rows)
+        return replace_in(pages, rows)
     assert isinstance(rows, QuantizedTensor)
     pairs = zip(pages.arrays, rows.arrays, strict=True)
-    packed, scales, *biases = (replaced(*pair) for pair in pairs)
+    packed, scales, *biases = (replace_in(*pair) for pair in pairs)
     return replace(pages, packed=packed, scales=scales, biases=biases[0] if biases else None)

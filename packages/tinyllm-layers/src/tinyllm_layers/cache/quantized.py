@@ -78,7 +78,7 @@ class QuantizedCache(KVCache):
         return out
 
     def can_trim(self, length: int) -> bool:
-        """Return True for any prefix."""
+        """Return True if the cache holds at least `length` tokens."""
         return 0 <= length <= self.offset
 
     def trim(self, length: int) -> None:

@@ -131,7 +131,7 @@ def check_positions(positions: object) -> None:
         return
     if not (isinstance(positions, Sequence) and all(isinstance(row, slice) for row in positions)):
         raise ValueError(
-            "positions: expected a slice, one slice a row or an integer array, got "
+            "positions: expected a slice, one slice per row or an integer array, got "
             f"{positions!r}: `slice(3, 3 + L)` starts at 3"
         )
 
@@ -141,7 +141,7 @@ def row_starts(
 ) -> Integer[mx.array, " {batch}"]:
     """Return the first position of each row, from one slice for each row."""
     if len(positions) != batch:
-        raise ValueError(f"positions: expected {batch} slices, one a row, got {len(positions)}")
+        raise ValueError(f"positions: expected {batch} slices, one per row, got {len(positions)}")
     return mx.array([slice_start(row, length) for row in positions], dtype=mx.int32)
 
 

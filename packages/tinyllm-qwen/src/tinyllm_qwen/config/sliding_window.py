@@ -55,7 +55,7 @@ def _layer_types(fields: Fields, num_hidden_layers: int) -> list[object] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != num_hidden_layers:
-        raise fields.error("layer_types", f"a list of {num_hidden_layers} kinds, one a layer")
+        raise fields.error("layer_types", f"a list of {num_hidden_layers} kinds, one per layer")
     for kind in value:
         if kind not in _KINDS:
             raise fields.error("layer_types", f"{' or '.join(_KINDS)} (found {show(kind)})")

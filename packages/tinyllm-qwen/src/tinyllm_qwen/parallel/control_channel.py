@@ -15,7 +15,7 @@ HEARTBEAT_TIMEOUT = 10.0
 _END = b"end\n"
 
 LossCallback = Callable[[int, str], None]
-"""A function that gets the number of a lost rank and a description of the loss."""
+"""A function that gets the number of a lost rank and what has happened, such as "has left"."""
 
 
 class ControlChannel:
@@ -23,9 +23,9 @@ class ControlChannel:
 
     Empty lines are heartbeats. If the other process dies, the system closes its connection, and the
     loss is detected at once. If the other process hangs, or its machine is unplugged, heartbeats
-    stop, and the loss is detected after `HEARTBEAT_TIMEOUT` seconds. If rank 0 announces its end,
-    and this process has not ended after that time, rank 0 counts as lost too: this process then
-    waits in a computation that needs rank 0.
+    stop, and the loss is detected after `HEARTBEAT_TIMEOUT` seconds. If this process has not ended
+    `HEARTBEAT_TIMEOUT` seconds after rank 0 announced its end, rank 0 counts as lost too. This
+    process then waits in a computation that needs rank 0.
 
     Attributes:
         rank: the number of the other rank.
@@ -86,7 +86,7 @@ class ControlChannel:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
-        why = "has left"
+        reason = "has left"
         try:
             with self._connection.makefile("rb") as lines:
                 for line in lines:
@@ -94,18 +94,18 @@ class ControlChannel:
                         self._ended.set()
                         self._lines.put(None)
                         self._closed.wait(HEARTBEAT_TIMEOUT)
-                        why = "has ended in the middle of an answer"
+                        reason = "has ended in the middle of an answer"
                         break
                     if line != b"\n":
                         self._lines.put(line)
         except ConnectionResetError:  # the other process died before it read all lines
             pass
         except TimeoutError:
-            why = f"has given no sign of life for {HEARTBEAT_TIMEOUT:.0f} s"
+            reason = f"has given no sign of life for {HEARTBEAT_TIMEOUT:.0f} s"
         except (OSError, ValueError) as error:
-            why = f"cannot be reached: {error}"
+            reason = f"cannot be reached: {error}"
         if not self._closed.is_set():
-            self._on_loss(self.rank, why)
+            self._on_loss(self.rank, reason)
         self._connection.close()
 
     def _send_heartbeats(self) -> None:

@@ -114,7 +114,7 @@ class Partition:
         if layers:
             if len(layers) != size or sum(layers) != total or min(layers) < 1:
                 raise ValueError(
-                    f"split: expected {size} numbers of layers, one a rank, that add up to the "
+                    f"split: expected {size} numbers of layers, one per rank, that add up to the "
                     f"model's {total}, got {','.join(map(str, layers))}"
                 )
             start, stop = [0, *accumulate(layers)][rank : rank + 2]

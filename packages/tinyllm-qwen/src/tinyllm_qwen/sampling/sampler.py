@@ -123,7 +123,7 @@ class Sampler:
 
     @property
     def num_candidates(self) -> int | None:
-        """How many best tokens suffice for the choice and for the reported log-probabilities.
+        """The number of best tokens that suffice for the choice and the reported log-probabilities.
 
         The number is None if all logits are needed: a draw without top-k may choose any token, and
         a bias or a penalty can make any token the best.

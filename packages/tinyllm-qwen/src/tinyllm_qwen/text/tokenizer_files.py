@@ -11,7 +11,7 @@ from tinyllm_qwen.config.json_object import MAX_BYTES, parse_json_object, read_j
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.text.tokenizer_rules import MAX_ADDED_TOKENS, check_tokenizer
 
-CONFIG = "tokenizer_config.json"
+CONFIG = "tokenizer_config.json"  # defines added tokens, named tokens and the chat template
 MAX_VALUES = 4_000_000  # limit for tokenizer.json; a vocabulary of 150,000 tokens has 600,000
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -34,8 +34,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_buffer(data)
     except BaseException as error:
-        # The library raises Exception itself. After a panic it raises a class that is not derived
-        # from Exception.
+        # The library raises Exception itself, or, after a panic, a BaseException.
         if not isinstance(error, Exception) and not has_panicked(error):
             raise
         raise CheckpointError(
@@ -46,7 +45,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(
             f"{path}: expected a ByteLevel decoder, which every Qwen has, got {backend.decoder}"
         )
-    # As in transformers, because a file may contain the padding and truncation of a training run.
+    # Reset both, as transformers does: a file may contain the settings of a training run.
     backend.no_truncation()
     backend.no_padding()
     _add_tokens(backend, folder / CONFIG)
@@ -79,6 +78,7 @@ def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, 
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
+    """Add the tokens of `added_tokens_decoder`; refuse ids that differ from those of `backend`."""
     fields = _fields(path)
     table = fields.table("added_tokens_decoder") or {}
     for key in table:
@@ -88,26 +88,27 @@ def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
         raise fields.error("added_tokens_decoder", f"at most {MAX_ADDED_TOKENS} tokens")
     ids: dict[str, int] = {}
     new: list[tokenizers.AddedToken] = []
-    for index, value in sorted(
+    for token_id, value in sorted(
         ((int(key), value) for key, value in table.items()), key=lambda item: item[0]
     ):
         content = value.get("content") if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(content, str) or not content:
-            raise fields.error("added_tokens_decoder", f"a token with content under {index}")
+            raise fields.error("added_tokens_decoder", f"a token with content under {token_id}")
         if backend.token_to_id(content) is None:
             flags = {name: value[name] is True for name in _FLAGS if name in value}
             new.append(tokenizers.AddedToken(content, **flags))
         if content in ids:
             raise fields.error("added_tokens_decoder", f"{show(content)} under one id")
-        ids[content] = index
+        ids[content] = token_id
     backend.add_tokens(new)  # in one call, because each call sorts all tokens
-    for content, index in ids.items():
-        if backend.token_to_id(content) != index:
+    for content, token_id in ids.items():
+        if backend.token_to_id(content) != token_id:
             raise CheckpointError(
-                f"{path}: token {show(content)}: expected id {backend.token_to_id(content)}, which"
-                f" tokenizer.json leads to, got {index}: take both files from one checkpoint"
+                f"{path}: token {show(content)}: expected id {backend.token_to_id(content)}, as"
+                f" tokenizer.json has, got {token_id}: take both files from one checkpoint"
             )
 
 
 def _fields(path: Path) -> Fields:
+    """Read a JSON object; return no fields if the file does not exist."""
     return Fields(read_json_object(path) if exists_or_broken_link(path) else {}, str(path))
