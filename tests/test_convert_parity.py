@@ -232,7 +232,7 @@ def test_the_arrays_are_shared(tmp_path: Path) -> None:
 def test_an_adapter_is_to_be_fused_first(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     linear_to_lora_layers(theirs, 1, {"rank": 4, "scale": 1.0, "dropout": 0.0})
-    with pytest.raises(CheckpointError, match=r"_proj is a LoRALinear.*mlx_lm\.fuse first"):
+    with pytest.raises(CheckpointError, match=r"_proj: expected .*LoRALinear.*mlx_lm\.fuse first"):
         from_mlx_lm(theirs)
 
 
@@ -244,7 +244,7 @@ def test_a_scale_of_the_whole_matrix_is_refused(tmp_path: Path) -> None:
         return settings if isinstance(module, SwitchLinear) else False
 
     nn.quantize(theirs, class_predicate=experts)
-    with pytest.raises(CheckpointError, match=r"switch_mlp.*global_scale.*not implemented yet"):
+    with pytest.raises(CheckpointError, match=r"switch_mlp.*global_scale is not implemented yet"):
         from_mlx_lm(theirs)
 
 
@@ -260,14 +260,14 @@ def test_another_family_is_refused(tmp_path: Path) -> None:
     theirs.args.model_type = "llama"
     with pytest.raises(CheckpointError, match=r"model\.args: model_type: expected one of qwen2.*"):
         from_mlx_lm(theirs)
-    with pytest.raises(CheckpointError, match=r"expected one that mlx_lm\.load returned"):
+    with pytest.raises(CheckpointError, match=r"expected a model from mlx_lm\.load"):
         from_mlx_lm(nn.Linear(2, 2))
 
 
 def test_a_weight_that_the_config_does_not_know_is_refused(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     theirs.model.layers[0].self_attn.o_proj = nn.Linear(256, 128, bias=True)
-    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.o_proj\.bias is not known"):
+    with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.o_proj\.bias is unexpected"):
         from_mlx_lm(theirs)
     del theirs.model.layers[0].self_attn.o_proj
     with pytest.raises(CheckpointError, match=r"layers\.0\.self_attn\.o_proj\.weight is missing"):

@@ -72,7 +72,12 @@ def test_an_end_in_the_middle_of_an_answer_is_a_loss(ends: Ends) -> None:
     ("error", "rank_0_ended", "before", "message"),
     [
         (RuntimeError("lost"), False, [], "lost"),
-        (RuntimeError("lost"), True, [], "rank 0 ended before the other ranks: see its output"),
+        (
+            RuntimeError("lost"),
+            True,
+            [],
+            "rank 0 ended before the other ranks: see the output of rank 0",
+        ),
         (ValueError("no"), True, ["ignores losses"], "no"),
     ],
 )
@@ -121,7 +126,7 @@ def test_a_neighbor_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tries == [True] * 3
     tries.clear()
     monkeypatch.setattr(member_module, "JOIN_TIMEOUT", 15)
-    with pytest.raises(RuntimeError, match=r"come together: \[ring\] Couldn't .* MLX_HOSTFILE, a"):
+    with pytest.raises(RuntimeError, match=r"form a group: \[ring\] Couldn't .* MLX_HOSTFILE, a"):
         Member.join(lambda _rank, _why: None)
     assert tries == [True]
 

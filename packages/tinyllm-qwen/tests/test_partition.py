@@ -98,12 +98,17 @@ def test_a_bias_of_the_sum_is_added_once() -> None:
 @pytest.mark.parametrize(
     ("size", "group", "fields", "message"),
     [
-        (13, 0, {"num_experts": 99}, "3 query heads of one key/value head cannot be .* by 4 ranks"),
-        (11, 0, {}, "10 experts cannot be shared by 11 ranks: use fewer"),
+        (
+            13,
+            0,
+            {"num_experts": 99},
+            "3 query heads of one key/value head cannot be .* among 4 ranks",
+        ),
+        (11, 0, {}, "10 experts cannot be divided among 11 ranks: use fewer"),
         (2, 128, {"intermediate_size": 128}, "128 columns of the MLP in units of 128"),
-        (3, 128, {}, "4 key/value heads in units of 2, which quantized groups keep together"),
+        (3, 128, {}, "4 key/value heads in units of 2, because quantized groups stay whole"),
         (4, 128, {}, "3 query heads of one key/value head in units of 2"),
-        (4, 0, {"vocab_size": 6}, "6 tokens of the vocabulary cannot be shared by 4"),
+        (4, 0, {"vocab_size": 6}, "6 tokens of the vocabulary cannot be divided among 4"),
     ],
 )
 def test_too_many_ranks_are_refused(
@@ -140,13 +145,13 @@ def test_each_layer_is_whole_and_in_one_stage(
 @pytest.mark.parametrize("layers", [(1, 1), (3, 3, 2), (7, 0, 0), (8, -1, 0)])
 def test_layers_that_do_not_add_up_are_refused(layers: tuple[int, ...]) -> None:
     config = QwenConfig.from_hf(MOE | {"num_hidden_layers": 7})
-    with pytest.raises(ValueError, match="expected 3 numbers of layers, one a rank, that add up"):
+    with pytest.raises(ValueError, match="a number of layers for each of 3 ranks, "):
         Partition.stage(config, 0, 3, layers)
 
 
 def test_more_ranks_than_layers_are_refused() -> None:
     config = QwenConfig.from_hf(MOE)
-    with pytest.raises(ValueError, match="2 layers cannot be shared by 3 ranks: use fewer"):
+    with pytest.raises(ValueError, match="2 layers cannot be divided among 3 ranks: use fewer"):
         Partition.stage(config, 0, 3)
 
 
@@ -157,5 +162,5 @@ def test_parsing_a_split() -> None:
     for text in ("heads", "layers", "20,8"):
         assert str(Split.parse(text)) == text
     for wrong in ("", "28", "20,", "20,-8", "rows", "1,5.5"):
-        with pytest.raises(ValueError, match="--split: expected heads, layers, or how many layers"):
+        with pytest.raises(ValueError, match="--split: expected heads, layers or the number"):
             Split.parse(wrong)

@@ -131,7 +131,7 @@ def test_all_ranks_get_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rank_0_listens_where_its_launcher_says(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = rf"the other ranks do not reach rank 0 at {ELSEWHERE} \(.*: start rank 0 with TINYLLM_"
+    said = rf"not all ranks connected to rank 0 at {ELSEWHERE} \(.*: start rank 0 with TINYLLM_"
     with pytest.raises(OSError, match=said):
         connect(alone(environment, monkeypatch), lost)
 
@@ -139,7 +139,7 @@ def test_rank_0_listens_where_its_launcher_says(
 def test_an_unreachable_rank_0_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    said = rf"rank 0 is not to be reached at 127.0.0.1:{port} \(.*: start rank 0 with TINYLLM_LEAD"
+    said = rf"rank 0 cannot be reached at 127.0.0.1:{port} \(.*: start rank 0 with TINYLLM_LEAD"
     with pytest.raises(OSError, match=said):
         connect(Told(port), lost)
 
@@ -148,7 +148,9 @@ def test_ranks_that_disagree_stop() -> None:
     errors = together(2, lambda ranks: agree(ranks, f"fact {ranks.rank}"))
     assert len(errors) == 2
     for error in errors:
-        assert error.startswith("rank 0 has fact 0, rank 1 fact 1: start all ranks")
+        assert error.startswith(
+            "rank 1: expected fact 0, as on rank 0, got fact 1: start all ranks"
+        )
 
 
 def copies(folder: Path, count: int, shards: int = 1) -> list[Path]:
@@ -239,7 +241,7 @@ def test_other_names_of_files_are_refused(tmp_path: Path) -> None:
     errors, _ = compared([first, second])
     assert len(errors) == 2
     for error in errors:
-        assert error.startswith("rank 0 has 2 weight files (model-0.safetensors, names")
+        assert error.startswith("rank 1: expected 2 weight files (model-0.safetensors, names")
 
 
 def test_the_reading_ends_with_a_load_that_fails(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def exists_or_broken_link(path: Path) -> bool:
         return True
 
 
-def plain_file_size(path: Path) -> int:
+def regular_file_size(path: Path) -> int:
     """Return the size of a regular file in bytes.
 
     Raises:
@@ -55,9 +55,9 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
     """Read a whole file of at most `max_bytes`.
 
     Raises:
-        CheckpointError: as `plain_file_size`, or if the file is larger or cannot be read.
+        CheckpointError: as `regular_file_size`, or if the file is larger or cannot be read.
     """
-    size = plain_file_size(path)
+    size = regular_file_size(path)
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.regular_file import plain_file_size, unreadable
+from tinyllm_qwen.checkpoint.regular_file import regular_file_size, unreadable
 from tinyllm_qwen.config.fields import show
 from tinyllm_qwen.config.json_object import parse_json_object
 from tinyllm_qwen.errors import CheckpointError
@@ -65,7 +65,7 @@ def read_header(path: Path) -> Mapping[str, TensorEntry]:
     Raises:
         CheckpointError: if the file is truncated, or is not a safetensors file that MLX can read.
     """
-    file_size = plain_file_size(path)
+    file_size = regular_file_size(path)
     try:
         with path.open("rb") as file:
             prefix = file.read(_PREFIX.size)

@@ -112,8 +112,8 @@ class Partition:
         if layers:
             if len(layers) != size or sum(layers) != total or min(layers) < 1:
                 raise ValueError(
-                    f"split: expected {size} numbers of layers, one a rank, that add up to the "
-                    f"model's {total}, got {','.join(map(str, layers))}"
+                    f"split: expected a number of layers for each of {size} ranks, {total} in "
+                    f"total, got {','.join(map(str, layers))}"
                 )
             start, stop = [0, *accumulate(layers)][rank : rank + 2]
             own = range(start, stop)
@@ -240,5 +240,5 @@ def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
 
 
 def _too_few(what: str, total: int, unit: int, size: int) -> str:
-    units = f" in units of {unit}, which quantized groups keep together" if unit > 1 else ""
-    return f"group: {total} {what}{units} cannot be shared by {size} ranks: use fewer"
+    units = f" in units of {unit}, because quantized groups stay whole" if unit > 1 else ""
+    return f"group: {total} {what}{units} cannot be divided among {size} ranks: use fewer ranks"
