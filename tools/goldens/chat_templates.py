@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["jinja2==3.1.6", "tokenizers==0.23.3", "transformers==5.23.0"]
 # ///
-"""Make the tokenizers and golden answers that tests/test_tokenizer.py of tinyllm-qwen reads.
+"""Make the tokenizers and golden answers that tests/text of tinyllm-qwen reads.
 
     uv run --script tools/goldens/chat_templates.py
 

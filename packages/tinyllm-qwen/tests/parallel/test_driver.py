@@ -32,7 +32,7 @@ from tinyllm_qwen.parallel.groups import ParallelGroups
 from tinyllm_qwen.parallel.split import Split
 from tinyllm_qwen.parallel.worker import work
 
-GOLDEN = Path(__file__).parent / "goldens" / "models" / "qwen3"
+GOLDEN = Path(__file__).parents[1] / "goldens" / "models" / "qwen3"
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.exhaustive
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 MEMBER = Path(__file__).parent / "member_program.py"
-FAMILIES = sorted((Path(__file__).parent / "goldens" / "models").iterdir())
+FAMILIES = sorted((Path(__file__).parents[1] / "goldens" / "models").iterdir())
 PROMPT = [5, 80, 33, 33, 12, 150, 7]
 STEPS = 4
 FORMATS = [

@@ -23,7 +23,7 @@ from tinyllm_qwen.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.exhaustive
 
-PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
+PICO = Path(__file__).parents[2] / "src" / "tinyllm_qwen" / "pico"
 CONFIG = (PICO / "config.json").read_bytes()
 GENERATION = (PICO / "generation_config.json").read_bytes()
 TEMPLATE = str(json.loads((PICO / "tokenizer_config.json").read_bytes())["chat_template"])

@@ -10,7 +10,7 @@ from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.chat_template import ChatTemplate
 from tinyllm_qwen.text.sandbox import meter
 
-ANSWERS = json.loads((Path(__file__).parent / "goldens" / "chat_templates.json").read_text())
+ANSWERS = json.loads((Path(__file__).parents[1] / "goldens" / "chat_templates.json").read_text())
 USER = {"role": "user", "content": "hi"}
 
 
@@ -101,10 +101,10 @@ GROWING = (
 def test_a_template_without_end_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The checks of types under test make a step ten times as long.
     monkeypatch.setattr(meter, "STEPS", meter.STEPS // 10)
-    start = time.perf_counter()
+    start = time.process_time()  # not wall time, which depends on the load of the machine
     with pytest.raises(CheckpointError, match="was stopped"):
         render(template)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_a_stopped_template_renders_the_next_conversation(

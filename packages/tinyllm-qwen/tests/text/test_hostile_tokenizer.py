@@ -15,7 +15,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
-PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
+PICO = Path(__file__).parents[2] / "src" / "tinyllm_qwen" / "pico"
 GOOD = json.loads((PICO / "tokenizer.json").read_text())
 Change = Callable[[dict[str, Any]], object]
 

@@ -21,7 +21,7 @@ from tinyllm_qwen.loader import load
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 Make = Callable[..., Any]
-PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
+PICO = Path(__file__).parents[2] / "src" / "tinyllm_qwen" / "pico"
 
 READERS: dict[str, Callable[[Path], object]] = {
     "config.json": QwenConfig.from_folder,

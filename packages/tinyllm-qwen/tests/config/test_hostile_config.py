@@ -10,7 +10,7 @@ from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 
-PICO = Path(__file__).parents[1] / "src" / "tinyllm_qwen" / "pico"
+PICO = Path(__file__).parents[2] / "src" / "tinyllm_qwen" / "pico"
 CONFIG = json.loads((PICO / "config.json").read_bytes())
 READ = [
     "vocab_size",

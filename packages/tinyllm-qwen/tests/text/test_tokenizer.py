@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parents[1] / "goldens"
 ANSWERS = json.loads((GOLDENS / "chat_templates.json").read_text())
 FAMILIES = ("qwen25", "qwen3")
 TOKENIZERS = {family: Tokenizer.from_folder(GOLDENS / family) for family in FAMILIES}
