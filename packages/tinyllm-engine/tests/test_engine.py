@@ -1,5 +1,9 @@
 """Each request gets the tokens that `generate` gives it alone."""
 
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+
 import mlx.core as mx
 import pytest
 from tinyllm_engine import (
@@ -11,11 +15,12 @@ from tinyllm_engine import (
     RequestState,
 )
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
+from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, Tally, pages_of, run_schedule
 from tinyllm_layers import Batch
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
 
 Model = tuple[Qwen, Tokenizer]
+SEEDS = [*range(12), 15, 25, 39, 61, 67]  # the last five preempt requests in a small memory
 
 
 def finish(engine: Engine) -> None:
@@ -27,13 +32,26 @@ def answer(handle: RequestState) -> list[int]:
     return handle.tokens[len(handle.request.prompt) :]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.fixture(scope="module")
+def tally_of(pico: Model, prompts: list[list[int]], generated: Oracle) -> Callable[[int], Tally]:
+    """The events of the random schedule of a seed, which runs once."""
+    return cache(lambda seed: run_schedule(*pico, prompts, generated, seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
-    pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
+    tally_of: Callable[[int], Tally], seed: int
 ) -> None:
-    tally = run_schedule(*pico, prompts, generated, seed)
-    assert tally.requests == 14
-    assert tally.tokens > 0
+    tally = tally_of(seed)
+    # Every request that runs to its end has a token.
+    assert tally.tokens >= tally.requests - tally.cancelled > 0
+
+
+def test_the_random_schedules_reach_every_event(tally_of: Callable[[int], Tally]) -> None:
+    tallies = [tally_of(seed) for seed in SEEDS]
+    events = asdict(sum(tallies, Tally()))
+    assert events.pop("failures") == 0
+    assert {name: count for name, count in events.items() if count < 10} == {}
 
 
 def test_run_schedule_reports_wrong_tokens_and_lost_pages(

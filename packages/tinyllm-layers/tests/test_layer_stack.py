@@ -30,7 +30,7 @@ from tinyllm_layers.testing import (
     run_chunks,
     run_pages,
 )
-from tinyllm_ops import MLX, REFERENCE, Fusion, OpSet
+from tinyllm_ops import MLX, REFERENCE, Fusion, OpSet, Weight
 from tinyllm_ops.testing import assert_close, exact, normal
 
 LENGTHS = (5, 1, 1, 6)
@@ -245,10 +245,13 @@ def test_several_replaced_ops_are_one_warning() -> None:
 
 def test_weights_are_unchanged_unless_a_backend_prepares_them() -> None:
     backend, _ = counting_backend()
-    table = mx.ones((2, 2))
-    weights = {"w": table}
+    table, half = mx.ones((2, 2)), mx.full((2, 2), 0.5)
+    weights: dict[str, Weight] = {"w": table}
     backend.prepare(weights)
+    assert list(weights) == ["w"]
     assert weights["w"] is table
+    replace(backend, prepare=lambda found: found.update(w=half)).prepare(weights)
+    assert weights["w"] is half
 
 
 CALLED = [

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_layers import Batch
+from tinyllm_layers.cache.dense import STEP
 from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable, dequantize, quantize
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -172,12 +173,12 @@ def test_a_rotating_cache_is_exact_until_it_turns() -> None:
 
 def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
     model, expected = read("qwen2-sliding", MLX)
-    for arguments in ({}, {"max_size": 64}, {"max_size": 5}):
-        full, sliding = model.make_cache(**arguments)
+    for max_size in (None, 64, 5):
+        full, sliding = model.make_cache(max_size=max_size)
         model(expected["tokens"], [full, sliding])
-        held = min(7, arguments.get("max_size", 7))
-        assert sliding.arrays[0].shape[2] == held
-        assert full.arrays[0].shape[2] >= min(23, arguments.get("max_size", 23))
+        assert sliding.arrays[0].shape[2] == min(7, max_size or 7)
+        # A dense cache grows by steps, a rotating one holds `max_size` tokens from the start.
+        assert full.arrays[0].shape[2] == (max_size or STEP)
 
 
 def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:
