@@ -93,7 +93,7 @@ def published(folder: Path, family: str) -> Path:
 
 
 def theirs(source: Path, target: Path, packed: PackedFormat | None, **options: object) -> Path:
-    """What `mlx_lm.convert` makes of it."""
+    """Return the folder that `mlx_lm.convert` writes."""
     settings = (
         {}
         if packed is None

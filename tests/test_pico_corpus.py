@@ -1,4 +1,4 @@
-"""What pico learns: that the corpus is whole, and that no answer is longer than pico should say."""
+"""The training corpus of pico is complete, and its answers are short."""
 
 import importlib.util
 import re
@@ -108,7 +108,7 @@ def test_answers_are_short(entries):
     assert [found for found in counts if found[1] > MAX_WORDS] == []
 
 
-def test_what_lies_outside_has_one_answer_that_points_to_a_larger_model(entries):
+def test_questions_outside_the_subject_share_an_answer_that_points_to_a_larger_model(entries):
     outside = [entry for entry in entries if entry.id.startswith(corpus.OUTSIDE)]
     assert len({entry.answer for entry in outside}) == 1
     assert "--model" in outside[0].answer

@@ -69,7 +69,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Format:
-    """How weights are packed: `mx.quantize`'s arguments, or nothing."""
+    """The arguments of `mx.quantize`; without bits, weights are not quantized."""
 
     group_size: int | None = None
     bits: int | None = None
@@ -145,13 +145,13 @@ def greedy(step: Callable[[mx.array], mx.array], prompt: mx.array) -> list[int]:
 
 
 def ours(model: Qwen, prompt: mx.array) -> list[int]:
-    """Our greedy tokens."""
+    """Return the greedy tokens of tinyllm."""
     cache = model.make_cache()
     return greedy(lambda token: model(token, cache, last=1), prompt)
 
 
 def agreeing(a: list[int], b: list[int]) -> int:
-    """How many tokens agree before the first that does not."""
+    """Return the number of tokens that agree before the first difference."""
     pairs = zip(a, b, strict=True)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), len(a))
 
@@ -201,10 +201,10 @@ def random_model(config: dict[str, object]) -> tuple[mlx.nn.Module, dict[str, ob
 
 
 def rounded(model: mlx.nn.Module, dtype: mx.Dtype) -> mlx.nn.Module:
-    """What a checkpoint of `dtype` says, unpacked, in float32: a copy of the model.
+    """Return a float32 copy of the model with the values of a checkpoint of `dtype`, unpacked.
 
-    To round weights is to choose others, and no error of those who compute with them. It would
-    outweigh all others: codes of 8 bits multiply what a rounded scale is off by with up to 255.
+    Rounding of weights is no error of the model code that computes with them. It would outweigh
+    all other errors: codes of 8 bits multiply the error of a rounded scale by up to 255.
     """
     model = deepcopy(model)
     model.set_dtype(dtype)

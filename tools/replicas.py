@@ -29,11 +29,11 @@ OPENING = "This is conversation {} about attention, rotary positions, caches and
 
 @dataclass
 class Count:
-    """What the clients of a server were told.
+    """Counts of tokens in the answers to all clients.
 
     Attributes:
         prompt: tokens of prompts.
-        cached: how many of them a prefix cache had.
+        cached: prompt tokens found in a prefix cache.
         generated: tokens of answers.
     """
 

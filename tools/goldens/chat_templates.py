@@ -228,7 +228,7 @@ def train(folder: Path, added: tuple[str, ...]) -> None:
 
 
 def answers(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
-    """What transformers makes of the texts and conversations."""
+    """Return the results of transformers for the texts and conversations."""
     texts = []
     for text in TEXTS:
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2", "safetensors>=0.5", "torch==2.13.0", "transformers>=5.23,<6"]
 # ///
-"""Makes packages/tinyllm-qwen/tests/goldens/models: small random models and what transformers says.
+"""Make packages/tinyllm-qwen/tests/goldens/models: random models, run by transformers.
 
     uv run tools/goldens/qwen.py
 

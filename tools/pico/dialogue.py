@@ -42,7 +42,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Source:
-    """Where dialogues come from.
+    """The source of dialogues.
 
     Attributes:
         entries: the corpus.

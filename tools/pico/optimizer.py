@@ -68,10 +68,10 @@ class Optimizer:
         return norm
 
     def state(self) -> list[dict]:
-        """What `restore` needs."""
+        """Return the state that `restore` needs."""
         return [part.state_dict() for part in self.parts]
 
     def restore(self, state: list[dict]) -> None:
-        """Takes up the state of an optimizer of the same parameters."""
+        """Restore the state of an optimizer of the same parameters."""
         for part, saved in zip(self.parts, state, strict=True):
             part.load_state_dict(saved)

@@ -53,7 +53,7 @@ def correct(
 def say(
     model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
 ) -> list[str]:
-    """What pico says to each of `questions`, decoded greedily."""
+    """Return the answers of pico to `questions`, decoded greedily."""
     model.eval()
     texts: list[str] = []
     for at in range(0, len(questions), ROWS):

@@ -1,4 +1,4 @@
-"""The schedule of a run: how far it is, and what follows for learning rate and quantization."""
+"""The schedule of a run: its progress, learning rate and start of quantization."""
 
 from dataclasses import dataclass
 
@@ -16,18 +16,18 @@ class Schedule:
     minutes: float | None
 
     def progress(self, tokens: float, seconds: float) -> float:
-        """The share of the budget that is used, 0 to 1."""
+        """Return the share of the budget in use, 0 to 1."""
         timed = seconds / 60 / self.minutes if self.minutes else 0.0
         return min(1.0, max(tokens / self.tokens, timed))
 
 
 def rate(progress: float) -> float:
-    """Factor of the learning rate: up in a line, level, then down in a line to zero."""
+    """Return the factor of the learning rate: linear warm-up, constant, then linear decay to 0."""
     if progress < WARM_UP:
         return max(progress, 0.05 * WARM_UP) / WARM_UP
     return min(1.0, (1.0 - progress) / (1.0 - DECAY_FROM))
 
 
 def quantized(progress: float) -> bool:
-    """Whether the weights are those of the 4-bit form: in the last quarter of the run."""
+    """Return True in the last quarter of the run, which trains with 4-bit weights."""
     return progress >= QUANTIZED_FROM

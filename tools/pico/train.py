@@ -27,7 +27,7 @@ TESTED = 300  # held-out phrasings
 
 @dataclass(frozen=True)
 class ConversionConfig:
-    """How to train. A state on disk is resumed by the same recipe alone; budgets may change."""
+    """Settings of a run. A state is resumed by a run with the same settings; budgets may change."""
 
     seed: int = 0
     batch_tokens: int = 4096
@@ -38,7 +38,7 @@ class ConversionConfig:
 
 @dataclass
 class Position:
-    """Where a run is: the epoch and the batch in it, and what was spent so far."""
+    """The progress of a run: epoch, index of the batch, and the budget spent so far."""
 
     epoch: int = 0
     index: int = 0
@@ -164,11 +164,11 @@ class Run:
         )
 
     def _identity(self) -> dict:
-        """What a state on disk has in common with the run that may go on from it."""
+        """Return the settings that a state on disk and the run that resumes it must share."""
         return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.source.entries)}
 
     def _save(self) -> None:
-        """Writes the state beside the old one, then over it: an interrupted write loses nothing."""
+        """Write the state beside the old one, then over it: an interrupted write loses nothing."""
         state = {
             "identity": self._identity(),
             "position": asdict(self.position),

@@ -149,7 +149,7 @@ def test_a_ban_does_not_lead_out_of_the_grammar(pico: Model, prompts: list[list[
         engine.run(engine.add(Request(prompts[0], 9, sampling, grammar=Grammar.regex("7"))))
     )
     assert "".join(output.text for output in outputs) == "7"
-    # What is reported is the model's own opinion, which no grammar makes infinite.
+    # Logprobs are those of the model's own logits, which no grammar makes infinite.
     assert all(each.logprob > -float("inf") for output in outputs for each in output.top)
 
 
@@ -194,10 +194,13 @@ def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[lis
     ("grammar", "reason"),
     [
         (Grammar.regex("a(b"), "unclosed group"),
-        (Grammar.lark("start: nobody"), "nobody"),
+        (Grammar.lark("start: undefined_rule"), "undefined_rule"),
         (Grammar.json_schema({"type": "objekt"}), "objekt"),
         (replace(Grammar.regex("a("), name="pattern"), "pattern: not a valid regex"),
-        (Grammar.union(Grammar.regex("a"), Grammar.lark("start: nobody")), "nobody"),
+        (
+            Grammar.union(Grammar.regex("a"), Grammar.lark("start: undefined_rule")),
+            "undefined_rule",
+        ),
         (Grammar.lark("start: start"), "no text conforms"),
         (Grammar.json_schema("{"), "line 1 column 2"),
         (Grammar.json_schema("[" * 100_000), "recursion"),

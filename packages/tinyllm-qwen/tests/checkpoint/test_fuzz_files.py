@@ -135,7 +135,7 @@ def test_any_safetensors_file_is_read_as_mlx_reads_it_or_refused(
     except CheckpointError as error:
         check(error, printable=True)
         return
-    # What is not refused MLX reads, and sees the same tensors.
+    # MLX reads every accepted file, and sees the same tensors.
     arrays = mx.load(str(path), format="safetensors")
     assert isinstance(arrays, dict)
     assert {name: tuple(array.shape) for name, array in arrays.items()} == {

@@ -99,7 +99,7 @@ def test_an_unknown_name_is_neither_a_folder_nor_a_repository(name: str) -> None
         resolve(name)
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-this-name/qwen"])
+@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user/qwen"])
 def test_a_name_that_cannot_be_a_folder_is_refused_in_short(name: str) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be a folder .*check the name") as caught:
         resolve(name)

@@ -29,7 +29,7 @@ def test_any_cut_shows_the_text_before_the_first_stop(chunks: list[str], stops: 
         seen = "".join(chunks[: index + 1])
         expected, expected_stop = before_stop(seen, stops)
         assert stopped == expected_stop
-        # What is held back is no more than it has to be: the longest end that may become a stop.
+        # The held text is no longer than necessary: the longest end that may become a stop string.
         held = max(
             (size for stop in stops for size in range(len(stop)) if seen.endswith(stop[:size])),
             default=0,
