@@ -7,6 +7,7 @@ import json
 import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx_lm
@@ -30,7 +31,7 @@ from tinyllm_qwen.config.quantization import PackedFormat
 
 LOGITS = 1e-4  # relative to the largest logit, float32
 TOKENIZER = Path(__file__).parents[1] / "packages/tinyllm-qwen/tests/goldens/qwen3"
-SHAPE: dict[str, object] = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 128,
     "num_hidden_layers": 2,
@@ -44,7 +45,7 @@ SHAPE: dict[str, object] = {
     "torch_dtype": "bfloat16",
     "_name_or_path": "somewhere",
 }
-EXPERTS: dict[str, object] = {
+EXPERTS: dict[str, Any] = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
@@ -52,7 +53,7 @@ EXPERTS: dict[str, object] = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [0],
 }
-FAMILIES: dict[str, dict[str, object]] = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": SHAPE | {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen2, untied": SHAPE | {"model_type": "qwen2", "tie_word_embeddings": False},
     "qwen3": SHAPE | {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 64},
@@ -77,7 +78,7 @@ def published(folder: Path, family: str) -> Path:
     config = FAMILIES[family]
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    tensors: dict[str, mx.array] = {"lm_head.weight": mx.zeros((512, 128), mx.bfloat16)}
+    tensors: dict[str, Any] = {"lm_head.weight": mx.zeros((512, 128), mx.bfloat16)}
     for name, shape in expected_shapes(QwenConfig.from_hf(config)).items():
         spread = 0.05 if len(shape) > 1 else 0.3
         array = (mx.random.normal(shape) * spread + (len(shape) == 1)).astype(mx.bfloat16)
@@ -92,26 +93,26 @@ def published(folder: Path, family: str) -> Path:
     return folder
 
 
-def theirs(source: Path, target: Path, packed: PackedFormat | None, **options: object) -> Path:
+def theirs(source: Path, target: Path, packed: PackedFormat | None, **options: Any) -> Path:
     """Return the folder that `mlx_lm.convert` writes."""
     settings = (
         {}
         if packed is None
         else {"q_group_size": packed.group_size, "q_bits": packed.bits, "q_mode": packed.mode}
     )
-    mlx_lm.convert(str(source), str(target), quantize=packed is not None, **settings, **options)
+    mlx_lm.convert(str(source), str(target), quantize=packed is not None, **settings, **options)  # type: ignore[arg-type]
     return target
 
 
-def tensors(folder: Path) -> dict[str, mx.array]:
+def tensors(folder: Path) -> dict[str, Any]:
     """All tensors of a folder's files."""
-    found: dict[str, mx.array] = {}
+    found: dict[str, Any] = {}
     for file in folder.glob("*.safetensors"):
-        found |= mx.load(str(file))
+        found |= mx.load(str(file))  # type: ignore[arg-type]
     return found
 
 
-def settings(folder: Path) -> dict[str, object]:
+def settings(folder: Path) -> dict[str, Any]:
     """The config, without the end tokens that mlx-lm copies into it from elsewhere."""
     config = json.loads((folder / "config.json").read_text())
     return {key: value for key, value in config.items() if key != "eos_token_id"}
@@ -183,7 +184,7 @@ def test_mlx_lm_computes_with_what_we_wrote(tmp_path: Path, family: str, form: s
     recipe = ConversionConfig(packed=FORMATS[form], dtype=mx.float32, shard_bytes=100_000)
     convert(source, tmp_path / "ours", recipe)
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
-    expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # with the tokenizer that came along
+    expected, _ = mlx_lm.load(str(tmp_path / "ours"))  # type: ignore[misc]  # with the tokenizer that came along
     model, _ = load(tmp_path / "ours", ops=MLX)
     assert distance(model(prompt()), expected(prompt())) < LOGITS
 
@@ -239,7 +240,7 @@ def test_an_adapter_is_to_be_fused_first(tmp_path: Path) -> None:
 def test_a_scale_of_the_whole_matrix_is_refused(tmp_path: Path) -> None:
     theirs, _ = load_model(published(tmp_path / "source", "qwen3_moe"))
 
-    def experts(_path: str, module: nn.Module) -> bool | dict[str, object]:
+    def experts(_path: str, module: nn.Module) -> bool | dict[str, Any]:
         settings = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
         return settings if isinstance(module, SwitchLinear) else False
 

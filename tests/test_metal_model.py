@@ -1,5 +1,7 @@
 """A whole model through the Metal kernels: under metalhost, and on a Mac on the GPU."""
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 from tinyllm_kernels.metal import METAL
@@ -26,7 +28,7 @@ def names(metal_host: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of the kernels that are made."""
     names, real = set(), mx.fast.metal_kernel
 
-    def metal_kernel(**text: object) -> object:
+    def metal_kernel(**text: Any) -> object:
         names.add(str(text["name"]))
         return real(**text)
 

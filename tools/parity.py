@@ -192,7 +192,7 @@ def random_model(config: dict[str, object]) -> tuple[mlx.nn.Module, dict[str, ob
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
     model.load_weights(
-        [
+        [  # type: ignore[str-unpack]
             (name, w + mx.random.normal(w.shape) * (0.1 if w.ndim > 1 else 0.3))
             for name, w in tree_flatten(model.parameters())
         ]
@@ -235,7 +235,7 @@ def watch_routers(model: mlx.nn.Module) -> list[mx.array]:
 
     for layer in model.layers:
         if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock):
-            layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)
+            layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)  # type: ignore[assignment]
     return choices
 
 
@@ -268,7 +268,7 @@ def against_transformers(folder: Path) -> Iterator[Row]:
     for ops in OPSETS:
         model = Qwen(config, load_weights(folder, config), ops=ops)
         errors = {"float32": error(model(expected["tokens"]), expected["logits"])}
-        tokens = agreeing(ours(model, expected["tokens"][:1]), expected["greedy"].tolist())
+        tokens = agreeing(ours(model, expected["tokens"][:1]), expected["greedy"].tolist())  # type: ignore[arg-type]
         yield Row(folder.name, "transformers", ops, errors, tokens)
 
 

@@ -2,9 +2,9 @@
 
     uv run --extra ray python tools/replica_faults.py
 
-The server is `serve --ray --replicas 1-2` with pico. It gets more requests than half the capacity of
-a replica until a second replica runs. Then one of the two is killed. Then both are replaced. Then
-the server is idle until one replica stops. During all of this a client asks for short answers
+The server is `serve --ray --replicas 1-2` with pico. It gets more requests than half the capacity
+of a replica until a second replica runs. Then one of the two is killed. Then both are replaced.
+Then the server is idle until one replica stops. During all of this a client asks for short answers
 without a pause. The tool needs `ps`, and no other Ray on this machine.
 """
 

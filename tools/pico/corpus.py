@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MIN_ASK = 12
 MIN_FOLLOW_ASK = 6
@@ -133,11 +134,11 @@ def fingerprint(entries: list[Entry]) -> str:
     return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
 
 
-def _answer(table: dict) -> Answer:
+def _answer(table: dict[str, Any]) -> Answer:
     return Answer(tuple(table["ask"]), tuple(table.get("held", [])), table["answer"].strip())
 
 
-def _entry(table: dict, file: str) -> Entry:
+def _entry(table: dict[str, Any], file: str) -> Entry:
     own = _answer(table)
     follow = tuple(_answer(part) for part in table.get("follow", []))
     return Entry(own.ask, own.held, own.answer, table["id"], file, follow)

@@ -6,6 +6,7 @@ And back, so that recall is measured on what was exported.
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -50,7 +51,7 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
     return size
 
 
-def config(model: Qwen3ForCausalLM) -> dict:
+def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
     """The fields of Hugging Face's Qwen3 `config.json`, and `quantization` as mlx-lm writes it."""
     shape = model.config
     quantization = {"group_size": GROUP_SIZE, "bits": BITS, "mode": "affine"}

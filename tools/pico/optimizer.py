@@ -3,6 +3,8 @@
 Or AdamW for all.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
@@ -67,11 +69,11 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
         return norm
 
-    def state(self) -> list[dict]:
+    def state(self) -> list[dict[str, Any]]:
         """Return the state that `restore` needs."""
         return [part.state_dict() for part in self.parts]
 
-    def restore(self, state: list[dict]) -> None:
+    def restore(self, state: list[dict[str, Any]]) -> None:
         """Restore the state of an optimizer of the same parameters."""
         for part, saved in zip(self.parts, state, strict=True):
             part.load_state_dict(saved)

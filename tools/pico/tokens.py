@@ -120,7 +120,7 @@ class ChatTokens:
         for message in dialogue.messages():
             head = [self.start, *self._ids(message["role"] + "\n")]
             body = [*self._ids(message["content"].strip()), self.end]
-            ids += head + body + self._ids("\n")
+            ids += head + body + self._ids("\n")  # type: ignore[arg-type]
             said += [False] * len(head) + [message["role"] == "assistant"] * len(body) + [False]
         return ids, said
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import dialogue
 import network
@@ -82,7 +83,7 @@ class Run:
         self.work = work
         sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
-        self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)
+        self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)  # type: ignore[arg-type]
         self.optimizer = Optimizer(
             dict(self.model.model.named_parameters()),
             recipe.optimizer,
@@ -131,7 +132,7 @@ class Run:
             dialogues = self.source.epoch(self.position.epoch)
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
             rows = [cut(self.tokens.encode(each), rng) for each in dialogues]
-            batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)
+            batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)  # type: ignore[arg-type]
             yield from batches[self.position.index :]
             self.position.epoch += 1
             self.position.index = 0
@@ -163,7 +164,7 @@ class Run:
             soft_wrap=True,
         )
 
-    def _identity(self) -> dict:
+    def _identity(self) -> dict[str, Any]:
         """Return the settings that a state on disk and the run that resumes it must share."""
         return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.source.entries)}
 

@@ -35,7 +35,7 @@ def decode(model: LanguageModel, count: int) -> dict[str, object]:
         if step == WARM:
             before = sent()
         began = time.perf_counter()
-        batch = Batch.at(cache[0].offset, *tokens.shape)
+        batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
         best = model.best(tokens, batch, cache, 1)
         token = best.tokens[0, mx.argmax(best.scores[0])]
         tokens = token.reshape(1, 1)

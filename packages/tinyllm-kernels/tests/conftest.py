@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jaxtyping
 import mlx.core as mx
@@ -43,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_ours = item.path.is_relative_to(Path(__file__).parent)
         if not is_ours or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
-        tier, sweep = (item.callspec.params.get(name) for name in ("ops", "metal_sweep"))
+        params: dict[str, Any] = item.callspec.params
+        tier, sweep = params.get("ops"), params.get("metal_sweep")
         if tier in TIERS[1:-1]:
             cases[item.nodeid.partition("[")[0], tier].append(item)
         if tier in TIERS[1:-1] or sweep not in (None, *FIRST):

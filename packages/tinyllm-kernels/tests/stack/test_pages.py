@@ -91,7 +91,7 @@ def test_new_rows_get_the_codes_of_mlx(
     )
     batch = Batch.paged(table, "decode")
     empty = [quantize(mx.zeros((3, 2, 16, 128), dtype), group, bits) for _ in range(2)]
-    cache = PagedCache(*empty)
+    cache = PagedCache(*empty)  # type: ignore[arg-type]
     stack(x, batch, [cache])
     v = attention.project(layer.input_norm(x), batch)[2]
     expected = quantize(v[:, :, 0], group, bits)  # T Hkv D

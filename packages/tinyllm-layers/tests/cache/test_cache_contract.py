@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -39,7 +40,9 @@ DENSE: dict[str, Callable[[], LayerCache]] = {
 }
 CACHES = DENSE | {"quantized": lambda: QuantizedCache(8, 32), "paged in 8 bits": quantized_pages}
 KV: dict[str, Callable[[], KVCache]] = {
-    kind: make for kind, make in CACHES.items() if "paged" not in kind
+    kind: make  # type: ignore[misc]
+    for kind, make in CACHES.items()
+    if "paged" not in kind
 }
 
 
@@ -57,8 +60,8 @@ def run(
 ) -> list[mx.array]:
     """The outputs of a text, cut at `edges`."""
     return [
-        cache.attend(
-            *(part[:, :, first:stop] for part in qkv),
+        cache.attend(  # type: ignore[call-arg]
+            *(part[:, :, first:stop] for part in qkv),  # type: ignore[arg-type]
             batch_of(cache, first, stop - first),
             D**-0.5,
             ops,
@@ -170,7 +173,7 @@ def test_after_a_refused_update_a_cache_is_as_before(
 def test_after_an_error_of_an_op_a_cache_is_as_before(
     random_qkv: RandomQKV, kind: str, before: int, length: int
 ) -> None:
-    def broken(*args, **kwargs):
+    def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("out of memory")
 
     cache, twin = CACHES[kind](), CACHES[kind]()
@@ -225,12 +228,12 @@ def test_a_fork_and_its_original_go_on_independently(
     stop = 6 + length
     texts = [random_qkv((1, 4, 2, stop, D), seed=seed) for seed in (0, 5)]
     prompt = texts[0]
-    texts[1] = tuple(
+    texts[1] = tuple(  # type: ignore[assignment]
         mx.concatenate([a[:, :, :6], b[:, :, 6:]], axis=2) for a, b in zip(*texts, strict=True)
     )
     original = CACHES[kind]()
     run(original, prompt, [0, 6])
-    fork = original.fork()
+    fork = original.fork()  # type: ignore[attr-defined]
     assert type(fork) is type(original)
     assert state(fork) == state(original)
     caches = [original, fork] if first == "original" else [fork, original]
@@ -250,7 +253,7 @@ def test_a_fork_and_its_original_go_on_independently(
 @pytest.mark.parametrize("kind", CACHES)
 def test_an_empty_cache_can_be_forked(random_qkv: RandomQKV, kind: str) -> None:
     cache, qkv = CACHES[kind](), random_qkv((1, 4, 2, 5, D))
-    fork = cache.fork()
+    fork = cache.fork()  # type: ignore[attr-defined]
     empty = state(fork)
     run(cache, qkv, [0, 5])
     assert state(fork) == empty
@@ -281,7 +284,7 @@ def test_a_native_stack_borrows_and_commits() -> None:
             own[:, :, first:stop] = new[:, :, first:stop]
             successors.append(own)
         assert cache.offset == first  # nothing is stored before the commit
-        cache.commit(*successors, stop - first)
+        cache.commit(*successors, stop - first)  # type: ignore[arg-type, call-arg]
     other = DenseCache()
     other.update(k, v)
     assert state(cache) == state(other)

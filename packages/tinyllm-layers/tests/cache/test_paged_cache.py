@@ -1,6 +1,7 @@
 """Pages that many sequences share."""
 
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -29,7 +30,7 @@ def test_attention_over_the_pages_of_many_sequences(
     dtype: mx.Dtype,
     requests: list[tuple[int, int]],
     phase: Phase,
-    kind: dict[str, bool],
+    kind: dict[str, Any],
     window: int | None,
 ) -> None:
     layer = random_attention(48, 6, 2, 10, dtype=dtype, ops=ops, **kind)
@@ -44,7 +45,7 @@ def test_attention_over_the_pages_of_many_sequences(
     assert (y.shape, y.dtype) == (x.shape, dtype)
     assert_close(y, expected + exact(residual))
     for pages, after in zip((cache.keys, cache.values), stored, strict=True):
-        assert_close(pages, after)
+        assert_close(pages, after)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -63,8 +64,8 @@ def test_new_keys_are_packed_in_the_format_of_the_pages(
     for pages, old, heads in zip(stored, before, (k, v), strict=True):
         codes = exact(ops.quantize(heads, 32, bits))
         assert np.array_equal(exact(pages), oracle.written(old, codes, table))
-    pages = [exact(w) for w in stored]
-    assert_close(y, oracle.attend_pages(exact(q), layer, table, *pages))
+    pages = [exact(w) for w in stored]  # type: ignore[assignment]
+    assert_close(y, oracle.attend_pages(exact(q), layer, table, *pages))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("skipped", [slice(2, 4), slice(None)], ids=["two tokens", "all"])
@@ -79,10 +80,10 @@ def test_a_token_without_a_slot_is_not_stored(ops: OpSet, skipped: slice) -> Non
     cache = random_pages(layer, table.num_pages, PAGE)
     x = normal((1, table.count, 48), seed=1)
     before = [exact(cache.keys), exact(cache.values)]
-    expected, *stored = oracle.paged_attention(exact(x), layer, table, *before)
+    expected, *stored = oracle.paged_attention(exact(x), layer, table, *before)  # type: ignore[arg-type]
     assert_close(layer(x, Batch.paged(table, "prefill"), cache), expected)
     for pages, after in zip((cache.keys, cache.values), stored, strict=True):
-        assert_close(pages, after)
+        assert_close(pages, after)  # type: ignore[arg-type]
 
 
 def test_tokens_of_one_text_see_each_other(ops: OpSet, dtype: mx.Dtype) -> None:
@@ -96,7 +97,7 @@ def test_tokens_of_one_text_see_each_other(ops: OpSet, dtype: mx.Dtype) -> None:
     x = normal((3, 1, 48), dtype, seed=1)
     cache = random_pages(layer, size, PAGE, dtype=dtype)
     before = [exact(cache.keys), exact(cache.values)]
-    expected, *_ = oracle.paged_attention(exact(x).swapaxes(0, 1), layer, chunk, *before)
+    expected, *_ = oracle.paged_attention(exact(x).swapaxes(0, 1), layer, chunk, *before)  # type: ignore[arg-type]
     y = layer(x, Batch.paged(drafts, "decode"), cache)
     assert_close(y.swapaxes(0, 1), expected)
 
@@ -121,7 +122,7 @@ def test_no_tokens_change_nothing(ops: OpSet) -> None:
     keys = exact(cache.keys)
     table = page_table([(0, 3)], PAGE, seed=15)
     for phase, shape in (("prefill", (1, 0, 48)), ("decode", (0, 1, 48))):
-        y = layer(mx.zeros(shape), Batch.paged(table, phase), cache)
+        y = layer(mx.zeros(shape), Batch.paged(table, phase), cache)  # type: ignore[arg-type]
         assert y.shape == shape
         assert np.array_equal(exact(cache.keys), keys)
 
@@ -188,7 +189,7 @@ def test_refuses_a_window_without_the_token_itself(window: int) -> None:
 )
 def test_refuses_pages_of_another_shape(ops: OpSet, shape: tuple[int, ...], words: str) -> None:
     layer = random_attention(48, 4, 2, 16, ops=ops)
-    cache = PagedCache.empty(shape, mx.float32)
+    cache = PagedCache.empty(shape, mx.float32)  # type: ignore[arg-type]
     table = page_table([(3, 3)], PAGE, seed=1)
     assert table.num_pages == 4
     with pytest.raises(ValueError, match=words):

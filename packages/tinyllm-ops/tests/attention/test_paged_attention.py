@@ -1,3 +1,5 @@
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -122,9 +124,9 @@ TABLE = PageTable.of([([0], 0, 1), ([1], 0, 2)], num_pages=5, page_size=4)
     ],
 )
 def test_refuses_arrays_that_do_not_fit_the_table(
-    ops: OpSet, unchecked: None, change: dict[str, mx.array], words: str
+    ops: OpSet, unchecked: None, change: dict[str, Any], words: str
 ) -> None:
     fitting = {"q": Q, "k": KV, "v": KV, "pages": TABLE}
-    ops.paged_attention(**fitting)
+    ops.paged_attention(**fitting)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=words):
-        ops.paged_attention(**fitting | change)
+        ops.paged_attention(**fitting | change)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def test_mlx_is_told_that_rows_are_sorted_only_where_they_are(
 
     def gather(*args: Any, rhs_indices: mx.array, sorted_indices: bool, **rest: Any) -> mx.array:
         if sorted_indices:
-            checked.append(mx.array_equal(rhs_indices, mx.sort(rhs_indices)).item())
+            checked.append(mx.array_equal(rhs_indices, mx.sort(rhs_indices)).item())  # type: ignore[arg-type]
         return original(*args, rhs_indices=rhs_indices, sorted_indices=sorted_indices, **rest)
 
     name = "gather_qmm" if packed else "gather_mm"

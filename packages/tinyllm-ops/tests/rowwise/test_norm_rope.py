@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -48,25 +49,25 @@ def test_has_the_bits_of_the_two_ops_where_there_is_no_fusion(ops: OpSet, dtype:
 def test_a_fusion_gets_every_argument_and_gives_the_result(ops: OpSet) -> None:
     calls: list[tuple[object, ...]] = []
 
-    def fused(*arguments: object) -> mx.array:
+    def fused(*arguments: Any) -> mx.array:
         calls.append(arguments)
         return mx.full((2, 4, 3, 16), 7.0)
 
     x, weight, yarn = mx.zeros((2, 3, 4, 16)), mx.ones(16), Yarn(4.0, 32)
-    with_fusion = replace(ops, norm_rope=Fusion(fused, of=("rms_norm", "rope")))
+    with_fusion = replace(ops, norm_rope=Fusion(fused, of=("rms_norm", "rope")))  # type: ignore[arg-type]
     y = norm_rope(with_fusion, x, weight, 1e-6, slice(5, 8), 1e6, True, yarn)
     assert (y == 7).all().item()
     assert calls == [(x, weight, 1e-6, slice(5, 8), 1e6, True, yarn)]
 
 
 def test_calls_ops_that_were_replaced(ops: OpSet) -> None:
-    def shifted(x: mx.array, *rest: object) -> mx.array:
+    def shifted(x: mx.array, *rest: Any) -> mx.array:
         return x + 1
 
     x = normal((2, 3, 4, 16), seed=1)
-    own = replace(ops, rope=shifted)
+    own = replace(ops, rope=shifted)  # type: ignore[arg-type]
     assert mx.array_equal(norm_rope(own, x, None, 1e-6), (x + 1).swapaxes(1, 2))
-    own = replace(ops, rms_norm=shifted, rope=shifted)
+    own = replace(ops, rms_norm=shifted, rope=shifted)  # type: ignore[arg-type]
     assert mx.array_equal(norm_rope(own, x, mx.ones(16), 1e-6), (x + 1 + 1).swapaxes(1, 2))
 
 

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn
@@ -71,7 +72,7 @@ def test_products_depend_on_the_difference_of_positions_alone(
         def product(a: int, b: int, opset: OpSet = opset) -> float:
             turned = opset.rope(q, slice(a, a + 1), 1e4, traditional)
             other = opset.rope(k, slice(b, b + 1), 1e4, traditional)
-            return float((turned * other).sum().item())
+            return float((turned * other).sum().item())  # type: ignore[arg-type]
 
         assert product(m, n) == pytest.approx(product(m + shift, n + shift), abs=2e-3)
 
@@ -96,7 +97,7 @@ def test_takes_any_shape(
     batch, length, _, _ = shape
     x = normal(shape, dtype, seed=1)
     row = slice(start, start + length)
-    positions: Positions = {
+    positions: Positions = {  # type: ignore[assignment]
         "slice": row,
         "list": [row] * batch,
         "array": mx.arange(start, start + length),
@@ -257,7 +258,7 @@ def test_yarn_leaves_fast_pairs_and_slows_slow_ones_by_the_whole_factor() -> Non
         ({"attention_factor": -1.0}, "attention_factor: expected a number above 0, got -1.0"),
     ],
 )
-def test_invalid_settings_of_yarn_are_refused(settings: dict[str, float], message: str) -> None:
+def test_invalid_settings_of_yarn_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Yarn(**({"factor": 4.0, "original_max_position_embeddings": 32} | settings))
 

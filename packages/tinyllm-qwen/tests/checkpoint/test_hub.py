@@ -174,7 +174,7 @@ def test_only_the_files_that_a_model_needs_are_asked_for(
     patterns = download.call_args.kwargs["allow_patterns"]
     wanted = ["model-00001-of-00002.safetensors", "config.json", "chat_template.jinja"]
     unwanted = ["pytorch_model.bin", "model.gguf", "README.md", "onnx/model.onnx"]
-    filtered = huggingface_hub.utils.filter_repo_objects(wanted + unwanted, allow_patterns=patterns)
+    filtered = huggingface_hub.utils.filter_repo_objects(wanted + unwanted, allow_patterns=patterns)  # type: ignore[attr-defined]
     assert list(filtered) == wanted
     assert download.call_args.kwargs["revision"] == "v9"
 
@@ -194,7 +194,7 @@ def hub_of_3_gb(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def set_free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
     usage = SimpleNamespace(free=int(free))
-    monkeypatch.setattr(repository.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(repository.shutil, "disk_usage", lambda path: usage)  # type: ignore[attr-defined]
 
 
 def test_a_disk_without_room_is_noticed_before_the_download(

@@ -39,7 +39,7 @@ def test_every_tensor_comes_back_as_it_was_written(
     assert ("lm_head.weight" in weights) is not tied
     for name, tensor in made.tensors.items():
         assert weights[name].dtype == tensor.dtype
-        assert mx.array_equal(weights[name], tensor)
+        assert mx.array_equal(weights[name], tensor)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("mode", "bits", "group_size"), FLOAT_FORMATS)
@@ -87,7 +87,7 @@ def test_quantized_matrices_stay_packed(
         assert weight.shape == expected_shapes(made.config)[f"{path}.weight"]
         assert mx.array_equal(weight.packed, made.tensors[f"{path}.weight"])
         assert mx.array_equal(weight.scales, made.tensors[f"{path}.scales"])
-        assert mx.array_equal(weight.biases, made.tensors[f"{path}.biases"])
+        assert mx.array_equal(weight.biases, made.tensors[f"{path}.biases"])  # type: ignore[arg-type]
 
 
 def test_layers_may_be_packed_otherwise_or_not_at_all(random_checkpoint: Make) -> None:
@@ -106,7 +106,7 @@ def test_layers_may_be_packed_otherwise_or_not_at_all(random_checkpoint: Make) -
     assert (weights[f"{eight}.weight"].bits, weights[f"{eight}.weight"].group_size) == (8, 32)
     # MLX leaves a matrix alone in silence too: one without scales is as it is.
     for path in (left, bare):
-        assert mx.array_equal(weights[f"{path}.weight"], made.tensors[f"{path}.weight"])
+        assert mx.array_equal(weights[f"{path}.weight"], made.tensors[f"{path}.weight"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
@@ -128,7 +128,7 @@ def test_files_of_several_dtypes_load_in_one_that_holds_them_all(random_checkpoi
     made.tensors["norm.weight"] = made.tensors["norm.weight"].astype(mx.float16)
     weights = load_weights(made.save().folder, made.config)
     assert {weight.dtype for weight in weights.values()} == {mx.float32}
-    assert mx.array_equal(weights["norm.weight"], made.tensors["norm.weight"])
+    assert mx.array_equal(weights["norm.weight"], made.tensors["norm.weight"])  # type: ignore[arg-type]
 
 
 def test_a_dtype_that_is_not_floating_is_refused(random_checkpoint: Make) -> None:

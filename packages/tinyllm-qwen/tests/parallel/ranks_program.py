@@ -37,7 +37,7 @@ def continued(model: LanguageModel) -> list[int]:
     """Tokens after the prompt: chosen from all scores first, then from the best of each rank."""
     cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
     for step in range(STEPS):
-        batch = Batch.at(cache[0].offset, *tokens.shape)
+        batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
         if step < STEPS // 3:
             token = mx.argmax(model(tokens, cache, batch, last=1))
         else:

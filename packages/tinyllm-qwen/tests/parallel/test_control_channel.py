@@ -102,7 +102,7 @@ def test_after_a_failed_all_reduce_the_channels_report_the_lost_rank(
         def close(self) -> None:
             events.append("closed")
 
-    monkeypatch.setattr(member_module.time, "sleep", events.append)
+    monkeypatch.setattr(member_module.time, "sleep", events.append)  # type: ignore[attr-defined]
     group = mx.distributed.init()
     with (
         pytest.raises(type(error), match=f"^{message}$"),
@@ -121,7 +121,7 @@ def test_a_neighbor_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("[ring] Couldn't connect (error: 111)")
         return alone
 
-    monkeypatch.setattr(member_module.mx.distributed, "init", init)
+    monkeypatch.setattr(member_module.mx.distributed, "init", init)  # type: ignore[attr-defined]
     assert Member.join(lambda _rank, _why: None) is None
     assert tries == [True] * 3
     tries.clear()
@@ -137,5 +137,5 @@ def test_the_only_process_of_a_launcher_is_alone(
     hosts = tmp_path / "hosts"
     hosts.write_text("\n")
     monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
-    monkeypatch.setattr(member_module.mx.distributed, "init", None)
+    monkeypatch.setattr(member_module.mx.distributed, "init", None)  # type: ignore[attr-defined]
     assert Member.join(lambda _rank, _why: None) is None

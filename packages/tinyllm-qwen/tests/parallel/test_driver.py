@@ -64,7 +64,9 @@ class Worked:
         self.offsets: list[list[int]] = []
         self.caches: dict[int, Sequence[LayerCache]] = {}
 
-        def execute(model: Qwen, caches: dict[int, Sequence[LayerCache]], forward: Forward):
+        def execute(
+            model: Qwen, caches: dict[int, Sequence[LayerCache]], forward: Forward
+        ) -> Result:
             result = original(model, caches, forward)
             self.caches = caches
             self.results.append(result)
@@ -72,7 +74,7 @@ class Worked:
             self.offsets.append([cache.offset for cache in own if isinstance(cache, KVCache)])
             return result
 
-        original = worker_module.execute
+        original = worker_module.execute  # type: ignore[attr-defined]
         monkeypatch.setattr(worker_module, "execute", execute)
 
 

@@ -27,7 +27,7 @@ class Speakers:
         self.barrier = threading.Barrier(size, timeout=10)
 
     def heard(self, rank: int, part: mx.array) -> list[list[int]]:
-        self.said[rank] = part.tolist()
+        self.said[rank] = part.tolist()  # type: ignore[assignment]
         self.barrier.wait()
         heard = list(self.said)
         self.barrier.wait()

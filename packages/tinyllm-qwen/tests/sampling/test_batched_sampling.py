@@ -1,6 +1,7 @@
 """Rows that are sampled together get the tokens that their samplers choose alone."""
 
 import random
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -26,8 +27,8 @@ def random_params(draw: random.Random) -> SamplingParams:
     if draw.random() < 0.2:
         params["repetition_penalty"] = 1.3
     if draw.random() < 0.2:
-        params["logit_bias"] = {draw.randrange(V): draw.choice([3.0, -float("inf")])}
-    return SamplingParams(**params)
+        params["logit_bias"] = {draw.randrange(V): draw.choice([3.0, -float("inf")])}  # type: ignore[assignment]
+    return SamplingParams(**params)  # type: ignore[arg-type]
 
 
 def started(params: SamplingParams) -> Sampler:
@@ -56,7 +57,7 @@ def test_random_mixtures_get_the_tokens_of_single_samplers(seed: int, dtype: mx.
         ]
         assert tokens.tolist() == expected
         for sampler, token in zip(together, expected, strict=True):
-            sampler.advance(token)
+            sampler.advance(token)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -68,7 +69,7 @@ def test_rows_of_best_tokens_get_the_tokens_of_all_scores(seed: int) -> None:
         {"temperature": 0.7, "top_k": 5, "top_p": 0.8},
         {"temperature": 0.7, "top_k": 9, "min_p": 0.1},
     ]
-    settings = [SamplingParams(seed=row, **draw.choice(kinds)) for row in range(7)]
+    settings = [SamplingParams(seed=row, **draw.choice(kinds)) for row in range(7)]  # type: ignore[arg-type]
     samplers = [started(each) for each in settings]
     logits = mx.array(numbers.normal(0.0, 2.0, (7, V)), dtype=mx.float32)
     best = BestTokens.of(logits, 10, 0, MLX)
@@ -82,7 +83,7 @@ def counted(calls: list[str]) -> OpSet:
     def noted(name: str) -> object:
         function = getattr(MLX, name)
 
-        def call(x: mx.array, *rest: object) -> object:
+        def call(x: mx.array, *rest: Any) -> object:
             calls.append(f"{name} {x.shape[0]}")
             return function(x, *rest)
 
@@ -95,7 +96,7 @@ def counted(calls: list[str]) -> OpSet:
 def test_rows_with_the_same_steps_are_computed_together() -> None:
     calls: list[str] = []
     ops, logits = counted(calls), mx.random.normal((9, V))
-    kinds = [{}] * 4 + [{"temperature": 0.5 + 0.1 * row, "top_k": 7} for row in range(3)]
+    kinds = [{}] * 4 + [{"temperature": 0.5 + 0.1 * row, "top_k": 7} for row in range(3)]  # type: ignore[var-annotated]
     kinds += [{"temperature": 1.0, "top_k": 8}, {"presence_penalty": 1.0}]
     samplers = [Sampler(SamplingParams(**kind), V, ops) for kind in kinds]
     tokens = choose(samplers, Candidates(None, logits))
@@ -135,7 +136,7 @@ def test_samplers_ahead_of_a_draft_choose_as_if_it_had_been_chosen(
     logits = mx.array(draw.standard_normal((30, V)), dtype=mx.float32)
     alone = started(params)
     wanted = [int(alone(row).token) for row in logits]
-    sampler, given = started(params), []
+    sampler, given = started(params), []  # type: ignore[var-annotated]
     while len(given) < len(wanted):
         draft = wanted[len(given) : len(given) + int(draw.integers(0, 4))]
         if draft and draw.random() < 0.4:
@@ -144,11 +145,11 @@ def test_samplers_ahead_of_a_draft_choose_as_if_it_had_been_chosen(
         states = sampler.ahead(draft)[: len(rows)]
         chosen = choose(states, Candidates(None, rows)).tolist()
         kept = []
-        for token, assumed in zip(chosen, [*draft, None], strict=False):
+        for token, assumed in zip(chosen, [*draft, None], strict=False):  # type: ignore[arg-type]
             kept.append(token)
             if token != assumed:
                 break
         for token in kept:
-            sampler.advance(token)
+            sampler.advance(token)  # type: ignore[arg-type]
         given += kept
     assert given == wanted

@@ -1,6 +1,7 @@
 """The best tokens of several parts of the vocabulary give the same choice as all scores."""
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -98,6 +99,6 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     ids=str,
 )
 def test_num_candidates_follows_from_the_settings(
-    change: dict[str, object], num_candidates: int | None
+    change: dict[str, Any], num_candidates: int | None
 ) -> None:
     assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == num_candidates

@@ -1,3 +1,5 @@
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ def ids(tokens: list[int]) -> mx.array:
     return mx.array(tokens, dtype=mx.int32)
 
 
-def penalized(params: SamplingParams, prompt: list[int], output: list[int], scores: np.ndarray):
+def penalized(
+    params: SamplingParams, prompt: list[int], output: list[int], scores: np.ndarray
+) -> Any:
     penalties = Penalties(params, V)
     penalties.start(ids(prompt))
     for token in output:
@@ -22,7 +26,9 @@ def penalized(params: SamplingParams, prompt: list[int], output: list[int], scor
     return np.array(penalties(mx.array(scores.astype(np.float32))))
 
 
-def by_definition(params: SamplingParams, prompt: list[int], output: list[int], scores: np.ndarray):
+def by_definition(
+    params: SamplingParams, prompt: list[int], output: list[int], scores: np.ndarray
+) -> Any:
     result = scores.copy()
     for token in range(V):
         if token in prompt or token in output:
@@ -42,7 +48,7 @@ def by_definition(params: SamplingParams, prompt: list[int], output: list[int], 
     frequency=st.floats(-2.0, 2.0),
     seed=st.integers(0, 1000),
 )
-def test_the_three_penalties_follow_their_definitions(
+def test_the_three_penalties_follow_their_definitions(  # type: ignore[no-untyped-def]
     prompt, output, repetition, presence, frequency, seed
 ):
     params = SamplingParams(
@@ -65,24 +71,24 @@ def test_the_three_penalties_follow_their_definitions(
         ({"frequency_penalty": 0.5}, False),
     ],
 )
-def test_only_repetition_looks_at_the_prompt(setting, prompt_counts):
+def test_only_repetition_looks_at_the_prompt(setting: str, prompt_counts: Any) -> None:
     scores = np.full(V, 3.0)
-    after = penalized(SamplingParams(**setting), [2], [], scores)
+    after = penalized(SamplingParams(**setting), [2], [], scores)  # type: ignore[arg-type]
     assert bool(after[2] < 3.0) is prompt_counts
     assert (np.delete(after, 2) == 3.0).all()
 
 
-def test_repetition_lowers_negative_scores_too():
+def test_repetition_lowers_negative_scores_too() -> None:
     after = penalized(SamplingParams(repetition_penalty=2.0), [0, 1], [], np.full(V, -3.0))
     assert after.tolist() == [-6.0, -6.0] + [-3.0] * (V - 2)
 
 
-def test_a_banned_token_stays_banned():
+def test_a_banned_token_stays_banned() -> None:
     params = SamplingParams(repetition_penalty=0.5, presence_penalty=-2.0, frequency_penalty=-2.0)
     assert penalized(params, [0], [0, 0], np.full(V, -np.inf)).tolist() == [-np.inf] * V
 
 
-def test_a_new_start_forgets_prompt_and_output():
+def test_a_new_start_forgets_prompt_and_output() -> None:
     penalties = Penalties(SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0), V)
     penalties.start(ids([1, 2]))
     penalties.record(mx.array(3, dtype=mx.int32))

@@ -4,6 +4,7 @@ import enum
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tinyllm_qwen.errors import CheckpointError, TemplateError
@@ -14,12 +15,12 @@ ANSWERS = json.loads((Path(__file__).parents[1] / "goldens" / "chat_templates.js
 USER = {"role": "user", "content": "hi"}
 
 
-def render(template: str, *messages: dict, **variables: object) -> str:
-    return ChatTemplate({"default": template}).render(messages or (USER,), **variables)
+def render(template: str, *messages: dict[str, Any], **variables: object) -> str:
+    return ChatTemplate({"default": template}).render(messages or (USER,), **variables)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("case", ANSWERS["templates"], ids=lambda case: case["name"])
-def test_a_template_sees_the_environment_of_transformers(case: dict) -> None:
+def test_a_template_sees_the_environment_of_transformers(case: dict[str, Any]) -> None:
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     template = ChatTemplate({"default": case["template"]}, variables=special)
     assert template.render(case["messages"], **case["variables"]) == case["prompt"]
@@ -135,7 +136,7 @@ def test_the_messages_are_not_changed() -> None:
 
 
 def test_an_enum_of_texts_is_its_text() -> None:
-    role = enum.Enum("Role", {"USER": "user"}, type=str)
+    role = enum.Enum("Role", {"USER": "user"}, type=str)  # type: ignore[misc]
     assert render("{{ messages[0].role }}", {"role": role.USER}) == "user"
 
 

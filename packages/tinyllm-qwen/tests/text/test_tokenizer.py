@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,19 +39,21 @@ chats = pytest.mark.parametrize(
 
 
 @texts
-def test_text_has_the_ids_that_transformers_gives_it(family: str, case: dict) -> None:
+def test_text_has_the_ids_that_transformers_gives_it(family: str, case: dict[str, Any]) -> None:
     assert TOKENIZERS[family].encode(case["text"]) == case["ids"]
 
 
 @texts
-def test_ids_have_the_text_that_transformers_gives_them(family: str, case: dict) -> None:
+def test_ids_have_the_text_that_transformers_gives_them(family: str, case: dict[str, Any]) -> None:
     tokenizer = TOKENIZERS[family]
     assert tokenizer.decode(case["ids"], skip_special_tokens=False) == case["decoded"]
     assert tokenizer.decode(case["ids"]) == case["spoken"]
 
 
 @chats
-def test_a_conversation_is_rendered_as_transformers_renders_it(family: str, case: dict) -> None:
+def test_a_conversation_is_rendered_as_transformers_renders_it(
+    family: str, case: dict[str, Any]
+) -> None:
     messages = ANSWERS["conversations"][case["conversation"]]
     tokenizer = TOKENIZERS[family]
     assert tokenizer.render_chat(messages, **case["given"]) == case["prompt"]
@@ -115,7 +118,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOLDENS / "qwen3", tmp_path / "model"))
 
 
-def edit(path: Path, change: Callable[[dict], object]) -> None:
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     value = json.loads(path.read_text()) if path.exists() else {}
     change(value)
     path.write_text(json.dumps(value))
@@ -193,7 +196,7 @@ def test_a_tokenizer_alone_is_enough_for_text(folder: Path) -> None:
     ],
 )
 def test_a_broken_file_is_named(
-    folder: Path, name: str, change: Callable[[dict], object], message: str
+    folder: Path, name: str, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     edit(folder / name, change)
     with pytest.raises(CheckpointError, match=message) as caught:
