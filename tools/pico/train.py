@@ -13,10 +13,9 @@ import network
 import torch
 from batches import Batch, bucketed, cut
 from corpus import Question, fingerprint
-from optimizer import Optimizer
+from optimizer import Optimizer, Schedule, quantized, rate
 from recall import correct, encode
 from rich.console import Console
-from schedule import Schedule, quantized, rate
 from tokens import ChatTokens
 from transformers import Qwen3ForCausalLM
 
@@ -27,7 +26,7 @@ TESTED = 300  # held-out phrasings
 
 
 @dataclass(frozen=True)
-class ConversionConfig:
+class TrainingConfig:
     """Settings of a run. A state is resumed by a run with the same settings; budgets may change."""
 
     seed: int = 0
@@ -59,7 +58,7 @@ class Run:
         source: dialogue.Source,
         held: list[Question],
         tokens: ChatTokens,
-        recipe: ConversionConfig,
+        recipe: TrainingConfig,
         schedule: Schedule,
         work: Path,
     ) -> None:
