@@ -1,4 +1,4 @@
-"""`chat --server` says what `chat` says, with the model of a running `serve`."""
+"""`chat --server` gives the answers of `chat`, from the model of a running `serve`."""
 
 import json
 import subprocess

@@ -141,7 +141,7 @@ def prompt() -> mx.array:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_files_are_those_of_mlx_lm(tmp_path: Path, family: str, form: str) -> None:
+def test_the_files_equal_those_of_mlx_lm(tmp_path: Path, family: str, form: str) -> None:
     source = published(tmp_path / "source", family)
     convert(source, tmp_path / "ours", ConversionConfig(packed=FORMATS[form]))
     assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", FORMATS[form]))
@@ -164,7 +164,7 @@ def test_without_a_format_the_numbers_stay(tmp_path: Path, family: str) -> None:
     assert_same(tmp_path / "ours", theirs(source, tmp_path / "theirs", None))
 
 
-def test_what_is_skipped_is_what_mlx_lm_would_leave_alone(tmp_path: Path) -> None:
+def test_matrices_left_unquantized_match_mlx_lm(tmp_path: Path) -> None:
     source, packed = published(tmp_path / "source", "qwen2, untied"), FORMATS["4 bits"]
     skip = ("lm_head", "model.layers.0.*")
     done = convert(source, tmp_path / "ours", ConversionConfig(packed=packed, skip=skip))

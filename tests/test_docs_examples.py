@@ -1,4 +1,4 @@
-"""Every Python example of the documentation runs, and prints what its page says that it prints.
+"""Every Python example of the documentation runs and prints the output on its page.
 
 The examples of one page share their names, from top to bottom, as a reader would type them. One
 that cannot run here (it needs a network, or a checkpoint) says so in a comment before it, which

@@ -25,7 +25,7 @@ def greedy(ops: OpSet, count: int) -> list[int]:
 
 @pytest.fixture
 def names(metal_host: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of the kernels that are made."""
+    """Return the names of the compiled kernels."""
     names, real = set(), mx.fast.metal_kernel
 
     def metal_kernel(**text: Any) -> object:

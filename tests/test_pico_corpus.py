@@ -39,7 +39,7 @@ def entries() -> list[Any]:
 
 
 def parts(entries: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Entries and follow-ups, each with the id of its entry."""
+    """Yield entries and follow-ups, each with the id of its entry."""
     for entry in entries:
         for part in (entry, *entry.follow):
             yield entry.id, part

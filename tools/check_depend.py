@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def run(command: list[str], cwd: Path, environ: dict[str, str]) -> None:
-    """Run a command quietly, and stop with all that it said when it fails."""
+    """Run a command quietly; stop with its whole output if it fails."""
     done = subprocess.run(
         command,
         cwd=cwd,

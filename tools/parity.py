@@ -76,7 +76,7 @@ class Format:
     mode: str = "affine"
 
     def __str__(self) -> str:
-        """As the table has it."""
+        """Return the row as Markdown."""
         if self.bits is None:
             return "not packed"
         if self.mode == "affine":
@@ -98,7 +98,7 @@ FORMATS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One model, one oracle, one OpSet: what the table says of it.
+    """A row of the table: one model, one oracle, one OpSet.
 
     Attributes:
         model: the family, and the format if there is one.
@@ -188,7 +188,7 @@ def against_mlx_lm(family: str, form: Format) -> Iterator[Row]:
 
 
 def random_model(config: dict[str, object]) -> tuple[mlx.nn.Module, dict[str, object]]:
-    """mlx-lm's model of a config, with weights far from its small initial ones."""
+    """Return mlx-lm's model of a config, with weights far from its small initial weights."""
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
     model.load_weights(

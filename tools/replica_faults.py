@@ -26,7 +26,7 @@ LONG_ANSWERS, PATIENCE = 3, 150.0
 
 
 def replica_processes() -> set[int]:
-    """The numbers of all replicas on this machine, those that are being loaded included."""
+    """Return the process ids of all replicas on this machine, replicas that load included."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True
     )

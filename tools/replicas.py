@@ -57,7 +57,7 @@ async def converse(client: httpx.AsyncClient, name: str, count: Count) -> None:
 
 
 async def measure(url: str) -> tuple[Count, float]:
-    """Hold all conversations, and give what they were told and the seconds they took."""
+    """Hold all conversations; return the counts and the seconds."""
     limit, count = asyncio.Semaphore(AT_ONCE), Count()
 
     async def one(client: httpx.AsyncClient, place: int) -> None:

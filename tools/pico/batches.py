@@ -19,7 +19,7 @@ Encoded = tuple[list[int], list[bool]]
 
 @dataclass(frozen=True)
 class Batch:
-    """B dialogues of at most L tokens, padded on the right; N of their tokens are to be said.
+    """B dialogues of at most L tokens, padded on the right; the model learns N of the tokens.
 
     Attributes:
         ids: token ids, B L.

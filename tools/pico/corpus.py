@@ -108,7 +108,7 @@ def read(folder: Path) -> list[Entry]:
 
 
 def questions(entries: list[Entry]) -> list[Question]:
-    """The held-out phrasings, as questions; a follow-up comes after its entry's own turn."""
+    """Return the held-out phrasings as questions; a follow-up comes after the turn of its entry."""
     found: list[Question] = []
     for entry in entries:
         found += [Question(entry.file, entry.id, (), ask, entry.answer) for ask in entry.held]

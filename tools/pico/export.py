@@ -21,7 +21,7 @@ CARD = Path(__file__).with_name("card.md")
 
 
 def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
-    """Writes the checkpoint to `out` and gives its size in bytes.
+    """Write the checkpoint to `out` and return its size in bytes.
 
     Raises:
         ValueError: it is larger than `LIMIT`.
@@ -88,7 +88,7 @@ def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
 
 
 def read(model: Qwen3ForCausalLM, out: Path) -> None:
-    """Gives `model` the weights of the checkpoint in `out`, dequantized to float32."""
+    """Load the weights of the checkpoint in `out` into `model`, dequantized to float32."""
     arrays = mx.load(str(out / "model.safetensors"))
     assert isinstance(arrays, dict)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def read(model: Qwen3ForCausalLM, out: Path) -> None:
 
 
 def write_card(out: Path, figures: dict[str, str]) -> None:
-    """Writes the model card, `README.md`, to `out`: `card.md` with `figures` put in.
+    """Write the model card, `README.md`, to `out`: `card.md` with `figures` filled in.
 
     Raises:
         ValueError: `card.md` asks for a figure that is not given.

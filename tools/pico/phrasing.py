@@ -1,4 +1,4 @@
-"""Variants of a question: synonyms, openings, case and typos, drawn anew in every epoch."""
+"""Variants of a question: synonyms, openings, case and typos, drawn again in every epoch."""
 
 import random
 import re
@@ -56,7 +56,7 @@ _SAME = re.compile(
 
 
 def reword(text: str, rng: random.Random) -> str:
-    """`text` with one or two of its words put in others that `SAME` holds for equal."""
+    """Return `text` with one or two phrases replaced by synonyms in `SAME`."""
     found = [match for match in _SAME.finditer(text) if match[0].lower() in _GROUPS]
     chosen = rng.sample(found, min(len(found), rng.choice((1, 1, 2))))
     for match in sorted(chosen, key=re.Match.start, reverse=True):
@@ -92,7 +92,7 @@ NEIGHBOURS = {
 
 
 def vary(text: str, rng: random.Random) -> str:
-    """`text` in other words, case and marks, with typos; one time in four as it is.
+    """Return a variant of `text` with synonyms and typos; one time in four `text` itself.
 
     Draws from `rng`, so that the same state gives the same variation.
     """

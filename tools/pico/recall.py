@@ -22,7 +22,7 @@ ROWS = 64  # questions judged or decoded at once
 
 
 def encode(question: Question, tokens: ChatTokens) -> Encoded:
-    """Ids of the question with its answer, of which the last answer alone is to be said."""
+    """Return the ids of the question with its answer; only the last answer is a target."""
     ids, said = tokens.encode(Dialogue((*question.before, (question.ask, question.answer))))
     first = last_answer(said)
     return ids, [flag and place >= first for place, flag in enumerate(said)]

@@ -62,7 +62,7 @@ class Run:
         schedule: Schedule,
         work: Path,
     ) -> None:
-        """A fresh run, or the one whose state is in `work`.
+        """Start a new run, or resume the run whose state is in `work`.
 
         Args:
             source: of the dialogues to train on.
@@ -94,7 +94,7 @@ class Run:
         self._resume()
 
     def train(self) -> Qwen3ForCausalLM:
-        """Trains to the end of the budget and gives the model, in float32 and not quantized."""
+        """Train to the end of the budget and return the model, in float32 and not quantized."""
         position = self.position
         started = time.monotonic() - position.seconds
         saved = logged = time.monotonic()
@@ -137,7 +137,7 @@ class Run:
             self.position.index = 0
 
     def _log(self, progress: float, loss: float, norm: float, speed: float) -> None:
-        """Writes a line of the log, now and then with the recall, and says the same on screen."""
+        """Write a line of the log, sometimes with the recall, and print the same line."""
         position = self.position
         line: dict[str, float | int | bool] = {
             **asdict(position),
@@ -181,7 +181,7 @@ class Run:
         fresh.replace(self.work / "state.pt")
 
     def _resume(self) -> None:
-        """Takes up the state in `work`; without one, begins a log."""
+        """Restore the state in `work`; without a state, start a log."""
         path = self.work / "state.pt"
         if not path.exists():
             (self.work / "log.jsonl").write_text("")

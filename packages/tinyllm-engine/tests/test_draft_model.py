@@ -1,4 +1,4 @@
-"""A draft model changes how soon tokens come, and no token."""
+"""A draft model changes the speed of decoding, and no token."""
 
 from dataclasses import replace
 from typing import Any

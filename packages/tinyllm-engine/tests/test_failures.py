@@ -27,7 +27,7 @@ Model = tuple[Qwen, Tokenizer]
 
 
 class Failing(Qwen):
-    """A model whose passes fail where `fails` says so, after they have written to the pages."""
+    """A model whose passes fail, if `fails` returns True, after they have written to the pages."""
 
     def __init__(self, model: Qwen) -> None:
         vars(self).update(vars(model))

@@ -96,7 +96,7 @@ def test_constrained_requests_conform_and_leave_other_requests_alone(
 
 
 def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[int]]) -> None:
-    """Prompts full of what the grammar wants, so that drafts are right, wrong, and forbidden."""
+    """Prompts contain texts of the grammar, so that drafts are right, wrong and forbidden."""
     model, tokenizer = noise
     prompt = (
         tokenizer.encode('{"name":"é","kind":"norm","sizes":[55,5]} 2047-01-04 940+72,[1,2]') * 2

@@ -144,7 +144,7 @@ def test_no_tokens_give_an_empty_result(ops: OpSet, dtype: mx.Dtype) -> None:
 
 
 class Rank(Communicator):
-    """One of two processes, with a sum that can be told from its input."""
+    """A communicator for one of two ranks. Its sum differs from its input."""
 
     size = 2
 

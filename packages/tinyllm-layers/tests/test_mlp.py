@@ -38,7 +38,7 @@ def test_equals_three_linear_modules_of_mlx_nn(ops: OpSet) -> None:
 
 
 class Rank(Communicator):
-    """One of two processes, with a sum that can be told from its input."""
+    """A communicator for one of two ranks. Its sum differs from its input."""
 
     size = 2
 

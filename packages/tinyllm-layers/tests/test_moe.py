@@ -78,7 +78,7 @@ def test_experts_of_several_processes_sum_up(
 
 
 class Rank(Communicator):
-    """One of several processes, with a sum that can be told from its input."""
+    """A communicator for one of several ranks. Its sum differs from its input."""
 
     size = 2
 

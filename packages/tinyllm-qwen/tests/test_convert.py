@@ -1,4 +1,4 @@
-"""A conversion writes what `mx.quantize` computes, in little memory, or says what is wrong.
+"""A conversion writes the results of `mx.quantize`, in little memory, or names the error.
 
 Beside mlx-lm it stands in tests/test_convert_parity.py.
 """

@@ -35,7 +35,7 @@ def through_codes(x: mx.array, cache: QuantizedCache) -> NDArray[np.float64]:
 
 
 def remembered(max_size: int, keep: int, length: int) -> NDArray[np.float64]:
-    """Token i sees, of itself and those before, the first `keep` and the last max_size - keep."""
+    """Return the mask: token i sees the first `keep` and the last max_size - keep tokens."""
     mask = np.full((length, length), -np.inf)
     for i in range(length):
         text = list(range(i + 1))

@@ -38,7 +38,7 @@ def test_rows_may_stand_in_any_order(
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
-def test_mlx_is_told_that_rows_are_sorted_only_where_they_are(
+def test_sorted_indices_is_set_only_for_sorted_rows(
     monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
     """MLX's GPU kernels rely on `sorted_indices`; its CPU kernels give no sign of a wrong one."""

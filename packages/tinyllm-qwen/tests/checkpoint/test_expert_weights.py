@@ -1,4 +1,4 @@
-"""Experts come out of every layout that files have, and a fault among them is named."""
+"""Expert weights are read from every layout of checkpoint files, and errors name the expert."""
 
 from collections.abc import Callable
 from typing import Any

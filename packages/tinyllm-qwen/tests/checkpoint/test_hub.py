@@ -1,4 +1,4 @@
-"""A name becomes a folder, or an error that says what to do; no test here touches the network."""
+"""The Hub: a name gives a folder, or an error with a remedy. No test here uses the network."""
 
 import errno
 import subprocess

@@ -74,7 +74,7 @@ with partial_folder(Path({str(tmp_path / "target")!r})) as partial:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_writer_leaves_a_folder_that_can_be_told_from_others(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_a_recognizable_folder(tmp_path: Path) -> None:
     script = f"""
 import time
 from pathlib import Path

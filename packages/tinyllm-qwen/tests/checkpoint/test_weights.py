@@ -1,4 +1,4 @@
-"""Weights come out of a folder as they went in, or the error says which tensor is wrong."""
+"""Weights are read as they were written, or the error names the wrong tensor."""
 
 import json
 import subprocess

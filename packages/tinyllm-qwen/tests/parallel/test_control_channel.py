@@ -112,7 +112,7 @@ def test_after_a_failed_all_reduce_the_channels_report_the_lost_rank(
     assert events == [*before, member_module.LOSS_TIMEOUT, "closed"]
 
 
-def test_a_neighbor_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_may_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
     alone, tries = mx.distributed.init(), []
 
     def init(*, strict: bool) -> mx.distributed.Group:

@@ -95,7 +95,7 @@ def test_a_banned_token_is_never_chosen() -> None:
     assert best not in sequence(sampler, 500)
 
 
-def test_one_of_the_allowed_tokens_is_chosen_and_judged_as_without_the_others() -> None:
+def test_a_mask_limits_the_choice_and_leaves_the_logprob() -> None:
     allowed = mx.array([token in (2, 5) for token in range(V)])
     for settings in (*FILTERS, {"temperature": 0.0}, {"logit_bias": {2: -math.inf}}):
         sampler = Sampler(SamplingParams(seed=1, **settings), V)
