@@ -1,7 +1,7 @@
-"""What a run of the whole workspace leaves to the runs of its members.
+"""Selection of tests: a run of the whole workspace leaves out exhaustive tests.
 
-`uv run pytest` is what one waits for after a change; `uv run pytest packages/tinyllm-engine` takes
-all that the member has, and so does CI, with each member alone.
+`uv run pytest` is the quick check after a change. `uv run pytest packages/tinyllm-engine` runs all
+tests of that member. CI runs every member so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked as exhaustive, unless files or folders are named."""
+    """Leave out tests marked as exhaustive, unless files or folders are named."""
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     left = [item for item in items if item.get_closest_marker("exhaustive")]

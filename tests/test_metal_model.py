@@ -1,5 +1,7 @@
 """A whole model through the Metal kernels: under metalhost, and on a Mac on the GPU."""
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 from tinyllm_kernels.metal import METAL
@@ -23,10 +25,10 @@ def greedy(ops: OpSet, count: int) -> list[int]:
 
 @pytest.fixture
 def names(metal_host: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Names of the kernels that are made."""
+    """Return the names of the compiled kernels."""
     names, real = set(), mx.fast.metal_kernel
 
-    def metal_kernel(**text: object) -> object:
+    def metal_kernel(**text: Any) -> object:
         names.add(str(text["name"]))
         return real(**text)
 

@@ -6,6 +6,7 @@ temperature; tinyllm, as vLLM, the temperature, min-p, top-k and then top-p.
 """
 
 import math
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -45,7 +46,7 @@ def candidates(logits: mx.array) -> Candidates:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("k", [1, 20, V - 1])
-def test_top_k_keeps_what_mlx_lm_keeps(seed, k):
+def test_top_k_keeps_what_mlx_lm_keeps(seed: int, k: int) -> None:
     logits = random_logits(seed)
     expected = kept_by_mlx_lm(sample_utils.apply_top_k(logprobs_of(logits)[None], k)[0])
     assert kept(candidates(logits).top_k(k)) == expected
@@ -53,7 +54,7 @@ def test_top_k_keeps_what_mlx_lm_keeps(seed, k):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.8, 0.95])
-def test_top_p_keeps_what_mlx_lm_keeps(seed, p):
+def test_top_p_keeps_what_mlx_lm_keeps(seed: int, p: float) -> None:
     logits = random_logits(seed)
     expected = kept_by_mlx_lm(sample_utils.apply_top_p(logprobs_of(logits)[None], p)[0])
     assert kept(candidates(logits).top_p(p)) == expected
@@ -61,14 +62,14 @@ def test_top_p_keeps_what_mlx_lm_keeps(seed, p):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("p", [0.001, 0.05, 0.5, 1.0])
-def test_min_p_keeps_what_mlx_lm_keeps(seed, p):
+def test_min_p_keeps_what_mlx_lm_keeps(seed: int, p: float) -> None:
     logits = random_logits(seed)
     expected = kept_by_mlx_lm(sample_utils.apply_min_p(logprobs_of(logits)[None], p)[0])
     assert kept(candidates(logits).min_p(p)) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_repetition_over_prompt_and_output_matches_mlx_lm(seed):
+def test_repetition_over_prompt_and_output_matches_mlx_lm(seed: int) -> None:
     rng = np.random.default_rng(seed)
     prompt, output = rng.integers(0, V, 50).tolist(), rng.integers(0, V, 30).tolist()
     penalties = Penalties(SamplingParams(repetition_penalty=1.3), V)
@@ -90,9 +91,9 @@ def test_repetition_over_prompt_and_output_matches_mlx_lm(seed):
         ("frequency_penalty", sample_utils.make_frequency_penalty),
     ],
 )
-def test_the_penalties_on_output_match_mlx_lm(seed, setting, make):
+def test_the_penalties_on_output_match_mlx_lm(seed: int, setting: str, make: Any) -> None:
     output = np.random.default_rng(seed).integers(0, 40, 60).tolist()
-    penalties = Penalties(SamplingParams(**{setting: 0.7}), V)
+    penalties = Penalties(SamplingParams(**{setting: 0.7}), V)  # type: ignore[arg-type]
     for token in output:
         penalties.record(mx.array(token, dtype=mx.int32))
     logits = random_logits(seed)
@@ -100,7 +101,7 @@ def test_the_penalties_on_output_match_mlx_lm(seed, setting, make):
     np.testing.assert_allclose(np.array(penalties(logits)), np.array(expected), atol=1e-5)
 
 
-def test_greedy_with_penalties_and_bias_gives_mlx_lms_tokens():
+def test_greedy_with_penalties_and_bias_gives_mlx_lms_tokens() -> None:
     size, length, bias = 20, 64, {3: 1.5, 7: -math.inf}
     params = SamplingParams(
         logit_bias=bias, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.4
@@ -109,11 +110,11 @@ def test_greedy_with_penalties_and_bias_gives_mlx_lms_tokens():
     process = sample_utils.make_logits_processors(
         bias, 1.2, length, 0.3, length, frequency_penalty=0.4, frequency_context_size=length
     )
-    logits, theirs, ours = random_logits(0, size), [], []
+    logits, theirs, ours = random_logits(0, size), [], []  # type: ignore[var-annotated]
     for _ in range(length):
         row = mx.array(logits)[None]
         for processor in process:
-            row = processor(mx.array(theirs, dtype=mx.int32) if theirs else theirs, row)
+            row = processor(mx.array(theirs, dtype=mx.int32) if theirs else theirs, row)  # type: ignore[arg-type]
         theirs.append(mx.argmax(row[0]).item())
         ours.append(sampler(logits).token.item())
     assert ours == theirs

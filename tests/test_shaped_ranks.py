@@ -51,7 +51,7 @@ def test_a_slow_network_is_predicted_and_taken_down() -> None:
     assert predicted - float(unshaped[6]) == pytest.approx(HOPS * 3.0, abs=0.2)
 
 
-def test_an_interrupted_run_leaves_nothing_behind() -> None:
+def test_an_interrupted_run_cleans_up() -> None:
     with subprocess.Popen(
         [*COMMAND, "--case", "2:1000:1000000"], stdout=subprocess.PIPE, text=True
     ) as run:

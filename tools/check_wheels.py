@@ -44,7 +44,7 @@ def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None)
 
 
 def inspect(wheel: Path) -> None:
-    """Stop if a wheel lacks what those who install it look for.
+    """Stop if a wheel lacks a file that its users need.
 
     Raises:
         ValueError: naming what is missing.

@@ -1,11 +1,11 @@
-"""Measures what happens to requests while replicas come, die, are replaced and go.
+"""Measure requests while replicas start, crash, are replaced and stop.
 
     uv run --extra ray python tools/replica_faults.py
 
-One `serve --ray --replicas 1-2` with pico gets more requests than half of what a replica computes
-at a time, until a second replica is there; then one of the two is killed; then both are replaced;
-then all is idle, until one has gone. Beside the long answers somebody asks for short ones without a
-pause. It needs `ps`, and no other Ray on this machine.
+The server is `serve --ray --replicas 1-2` with pico. It gets more requests than half the capacity
+of a replica until a second replica runs. Then one of the two is killed. Then both are replaced.
+Then the server is idle until one replica stops. During all of this a client asks for short answers
+without a pause. The tool needs `ps`, and no other Ray on this machine.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LONG_ANSWERS, PATIENCE = 3, 150.0
 
 
 def replica_processes() -> set[int]:
-    """The numbers of all replicas on this machine, those that are being loaded included."""
+    """Return the process ids of all replicas on this machine, replicas that load included."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True
     )
@@ -72,13 +72,13 @@ def _asked(text: str, tokens: int) -> dict[str, object]:
 
 
 async def replicas(client: httpx.AsyncClient) -> int:
-    """How many replicas tell their counts: those that take requests."""
+    """Return the number of replicas that report metrics, because they take requests."""
     lines = (await client.get("/metrics")).text.splitlines()
     return sum(line.startswith("tinyllm_running{") for line in lines)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> float:
-    """Wait until something holds, and give the seconds that it took.
+    """Wait until a condition holds, and return the seconds that it took.
 
     Raises:
         TimeoutError: if it does not.
@@ -127,7 +127,7 @@ async def run(url: str) -> None:
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
-        await part("nobody asks, until one has gone", until(lambda: are(1)))
+        await part("no requests, until one replica has stopped", until(lambda: are(1)))
 
 
 def main() -> None:

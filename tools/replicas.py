@@ -29,11 +29,11 @@ OPENING = "This is conversation {} about attention, rotary positions, caches and
 
 @dataclass
 class Count:
-    """What the clients of a server were told.
+    """Counts of tokens in the answers to all clients.
 
     Attributes:
         prompt: tokens of prompts.
-        cached: how many of them a prefix cache had.
+        cached: prompt tokens found in a prefix cache.
         generated: tokens of answers.
     """
 
@@ -57,7 +57,7 @@ async def converse(client: httpx.AsyncClient, name: str, count: Count) -> None:
 
 
 async def measure(url: str) -> tuple[Count, float]:
-    """Hold all conversations, and give what they were told and the seconds they took."""
+    """Hold all conversations; return the counts and the seconds."""
     limit, count = asyncio.Semaphore(AT_ONCE), Count()
 
     async def one(client: httpx.AsyncClient, place: int) -> None:

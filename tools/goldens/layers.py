@@ -18,6 +18,7 @@ out of the attention alone (`CASE.attention`) and of the whole layer (`CASE.laye
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -26,7 +27,7 @@ from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
 OUT = Path(__file__).parents[2] / "packages/tinyllm-layers/tests/goldens/layers.safetensors"
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 1,
@@ -60,7 +61,7 @@ def outputs(layer: torch.nn.Module, rotary: torch.nn.Module, seed: int) -> dict[
     return {"x": x, "attention": attention, "layer": whole}
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def main() -> None:
     """Write the golden file."""
     qwen2 = Qwen2Config(**SIZES)

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.1", "safetensors>=0.8", "torch==2.13.0"]
 # ///
-"""What PyTorch computes for the ops: packages/tinyllm-ops/tests/goldens/ops.safetensors.
+"""Make packages/tinyllm-ops/tests/goldens/ops.safetensors: the ops, computed by PyTorch.
 
 Run by hand, from the root, after a change here: `uv run --script tools/goldens/ops.py`. The names
 of the tensors are `case.argument`, and `case.y` for the result; all are float32.

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2", "safetensors>=0.5", "torch==2.13.0", "transformers>=5.23,<6"]
 # ///
-"""Makes packages/tinyllm-qwen/tests/goldens/models: small random models and what transformers says.
+"""Make packages/tinyllm-qwen/tests/goldens/models: random models, run by transformers.
 
     uv run tools/goldens/qwen.py
 
@@ -11,6 +11,7 @@ tokens (B L), logits (B L V) and the greedy continuation of the first row (64 to
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -24,7 +25,7 @@ from transformers import (
 )
 
 GOLDENS = Path(__file__).resolve().parents[2] / "packages/tinyllm-qwen/tests/goldens/models"
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 160,
     "hidden_size": 48,
     "intermediate_size": 64,
@@ -35,14 +36,14 @@ SHAPE = {
     "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
 }
-SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
-YARN = {
+SLIDING: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 1e4,
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-EXPERTS = SHAPE | {
+EXPERTS: dict[str, Any] = SHAPE | {
     "head_dim": 16,
     "num_experts": 6,
     "num_experts_per_tok": 2,

@@ -1,4 +1,4 @@
-"""How exact the rotations of far positions are: float32, measured against float64."""
+"""Errors of float32 rotations at far positions, measured against float64."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ YARN = Yarn(factor=FACTOR, original_max_position_embeddings=CONTEXT)
 
 
 def errors(positions: np.ndarray, ops: OpSet, scaling: Yarn | None) -> np.ndarray:
-    """At each position the largest error of a rotated unit pair, over all pairs."""
+    """Return the largest error of a rotated unit pair at each position, over all pairs."""
     x = mx.concatenate([mx.ones(DIM // 2), mx.zeros(DIM // 2)])  # each pair is (1, 0)
     x = mx.broadcast_to(x, (1, len(positions), 1, DIM))
     turned = np.array(ops.rope(x, mx.array(positions), BASE, False, scaling), np.float64)

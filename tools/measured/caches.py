@@ -1,4 +1,4 @@
-"""How many bytes the keys and values of a text take, cache by cache."""
+"""Bytes of the keys and values of a text, for each kind of cache."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How much memory and time it takes to load a checkpoint, in a process of its own. Linux only."""
+"""Memory and time to load a checkpoint, measured in a separate process. Linux only."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Measures what docs/measured.md says, prints its tables and draws its plots into docs/img.
+"""Measure the numbers of docs/measured.md, print its tables and draw its plots into docs/img.
 
 uv run tools/measured/make.py             # all, a minute
 uv run tools/measured/make.py angles      # one of: angles, caches, loading, parity

@@ -19,7 +19,7 @@ Encoded = tuple[list[int], list[bool]]
 
 @dataclass(frozen=True)
 class Batch:
-    """B dialogues of at most L tokens, padded on the right; N of their tokens are to be said.
+    """B dialogues of at most L tokens, padded on the right; the model learns N of the tokens.
 
     Attributes:
         ids: token ids, B L.
@@ -38,7 +38,7 @@ class Batch:
 
 
 def last_answer(said: list[bool]) -> int:
-    """Where the last answer of a row begins."""
+    """Return the position at which the last answer of a row begins."""
     first = len(said) - said[::-1].index(True)
     while first and said[first - 1]:
         first -= 1
@@ -74,8 +74,8 @@ def batch(rows: Sequence[Encoded], pad: int) -> Batch:
     column = torch.arange(length).expand_as(ids)
     age = column - torch.where(said, -1, column).cummax(dim=1).values  # 1 for an answer's first
     weight = torch.where(age <= OPENING, OPENING_WEIGHT, 1.0)
-    # Place j predicts token j + 1. A row begins with a role mark, which nobody has to say, so the
-    # roll carries nothing from a row's beginning to its end.
+    # Place j predicts token j + 1. A row begins with a role mark, which the model never generates,
+    # so the roll carries nothing from a row's beginning to its end.
     places = said.roll(-1, dims=1).flatten().nonzero().squeeze(1)
     said_at = places + 1
     count = sum(len(tokens) for tokens, _ in rows)

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MIN_ASK = 12
 MIN_FOLLOW_ASK = 6
@@ -107,7 +108,7 @@ def read(folder: Path) -> list[Entry]:
 
 
 def questions(entries: list[Entry]) -> list[Question]:
-    """The held-out phrasings, as questions; a follow-up comes after its entry's own turn."""
+    """Return the held-out phrasings as questions; a follow-up comes after the turn of its entry."""
     found: list[Question] = []
     for entry in entries:
         found += [Question(entry.file, entry.id, (), ask, entry.answer) for ask in entry.held]
@@ -133,11 +134,11 @@ def fingerprint(entries: list[Entry]) -> str:
     return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
 
 
-def _answer(table: dict) -> Answer:
+def _answer(table: dict[str, Any]) -> Answer:
     return Answer(tuple(table["ask"]), tuple(table.get("held", [])), table["answer"].strip())
 
 
-def _entry(table: dict, file: str) -> Entry:
+def _entry(table: dict[str, Any], file: str) -> Entry:
     own = _answer(table)
     follow = tuple(_answer(part) for part in table.get("follow", []))
     return Entry(own.ask, own.held, own.answer, table["id"], file, follow)

@@ -1,4 +1,4 @@
-"""Dialogues: the conversations that pico is trained on, put together anew for every epoch."""
+"""Dialogues: the training conversations of pico, composed again for every epoch."""
 
 import random
 from collections.abc import Callable, Set
@@ -42,7 +42,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Source:
-    """Where dialogues come from.
+    """The source of dialogues.
 
     Attributes:
         entries: the corpus.
@@ -79,7 +79,7 @@ class Source:
 def _blocks(
     source: Source, held: Set[str], rng: random.Random
 ) -> list[tuple[tuple[str, str], ...]]:
-    """Turns that belong together, each as (user text, answer)."""
+    """Return groups of turns, each turn as (user text, answer)."""
 
     def turn(part: Answer, ask: str) -> tuple[str, str]:
         asked = vary(ask, rng)

@@ -6,6 +6,7 @@ And back, so that recall is measured on what was exported.
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,7 +21,7 @@ CARD = Path(__file__).with_name("card.md")
 
 
 def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
-    """Writes the checkpoint to `out` and gives its size in bytes.
+    """Write the checkpoint to `out` and return its size in bytes.
 
     Raises:
         ValueError: it is larger than `LIMIT`.
@@ -50,7 +51,7 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
     return size
 
 
-def config(model: Qwen3ForCausalLM) -> dict:
+def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
     """The fields of Hugging Face's Qwen3 `config.json`, and `quantization` as mlx-lm writes it."""
     shape = model.config
     quantization = {"group_size": GROUP_SIZE, "bits": BITS, "mode": "affine"}
@@ -87,7 +88,7 @@ def config(model: Qwen3ForCausalLM) -> dict:
 
 
 def read(model: Qwen3ForCausalLM, out: Path) -> None:
-    """Gives `model` the weights of the checkpoint in `out`, dequantized to float32."""
+    """Load the weights of the checkpoint in `out` into `model`, dequantized to float32."""
     arrays = mx.load(str(out / "model.safetensors"))
     assert isinstance(arrays, dict)
     with torch.no_grad():
@@ -97,7 +98,7 @@ def read(model: Qwen3ForCausalLM, out: Path) -> None:
 
 
 def write_card(out: Path, figures: dict[str, str]) -> None:
-    """Writes the model card, `README.md`, to `out`: `card.md` with `figures` put in.
+    """Write the model card, `README.md`, to `out`: `card.md` with `figures` filled in.
 
     Raises:
         ValueError: `card.md` asks for a figure that is not given.

@@ -12,17 +12,17 @@
 #   "rich>=14",
 # ]
 # ///
-"""Makes pico: from the corpus to the checkpoint, its recall and its loss plot.
+"""Make pico: from the corpus to the checkpoint, its recall and its loss plot.
 
     uv run tools/pico/make.py
 
-That is all, and takes one to two hours on two cores. A run that was interrupted goes on where it
-was when the same command is given again. To try the tools, in two minutes:
+A run takes one to two hours on two cores. The same command resumes an interrupted run. A trial run
+of two minutes:
 
     uv run tools/pico/make.py --tokens 2e5 --work .cache/try --out .cache/try/pico
 
-No GPU is used, so that torch's smaller CPU wheel will do. It may be taken from another folder or
-page of wheels: `uv run --find-links WHEELS tools/pico/make.py`.
+No GPU is used, so torch's smaller CPU wheel is enough. It may come from another folder or page of
+wheels: `uv run --find-links WHEELS tools/pico/make.py`.
 """
 
 import argparse
@@ -38,17 +38,16 @@ import quantization
 import recall
 import tokens
 import torch
-from optimizer import NAMES
-from plot import plot
-from schedule import Schedule
-from train import ConversionConfig, Run
+from matplotlib.figure import Figure
+from optimizer import NAMES, Schedule
+from train import Run, TrainingConfig
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Trains pico, the model built into tinyllm, from its corpus."
     )
@@ -113,7 +112,7 @@ def make(args: argparse.Namespace) -> None:
         flush=True,
     )
 
-    recipe = ConversionConfig(args.seed, args.batch, args.optimizer, None, not args.float32)
+    recipe = TrainingConfig(args.seed, args.batch, args.optimizer, None, not args.float32)
     run = Run(source, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
     model = run.train()
     model.save_pretrained(args.work / "float32")
@@ -148,6 +147,31 @@ def make(args: argparse.Namespace) -> None:
     print(table)
     print(f"checkpoint of {size:,} bytes in {args.out}")
     print(f"recall.json, recall.md and loss.png in {args.work}")
+
+
+def plot(log: Path, image: Path) -> None:
+    """Draw `log.jsonl` into the PNG file `image`; the quantization-aware part is shaded."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    millions = [line["tokens"] / 1e6 for line in lines]
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(millions, [line["loss"] for line in lines], color="tab:blue", linewidth=1)
+    axes.set(xlabel="tokens, millions", ylabel="loss on answers", yscale="log")
+    axes.set_title("pico: training")
+    axes.grid(alpha=0.3, which="both")
+    # From the last line that is not: an extended run may have begun and left that part before.
+    plain = [place for place, line in zip(millions, lines, strict=True) if not line["quantized"]]
+    if plain and plain[-1] < millions[-1]:
+        axes.axvspan(plain[-1], millions[-1], alpha=0.12, color="tab:gray", label="4-bit weights")
+        axes.legend(loc="center right")
+    tested = [line for line in lines if "recall" in line]
+    if tested:
+        places = [line["tokens"] / 1e6 for line in tested]
+        percents = [100 * line["recall"] for line in tested]
+        right = axes.twinx()
+        right.plot(places, percents, "o-", color="tab:orange", markersize=3)
+        right.set(ylabel="recall on held-out phrasings, percent", ylim=(0, 100))
+    figure.savefig(image, dpi=120)
 
 
 if __name__ == "__main__":

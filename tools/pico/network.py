@@ -20,7 +20,7 @@ def build(vocab_size: int, end: int, pad: int, seed: int) -> Qwen3ForCausalLM:
     Its attention is transformers' "eager" one, the quickest on a CPU at these lengths.
     """
     torch.manual_seed(seed)
-    config = Qwen3Config(
+    config = Qwen3Config(  # type: ignore[call-arg]
         vocab_size=vocab_size,
         hidden_size=256,
         num_hidden_layers=6,
@@ -45,7 +45,7 @@ def build(vocab_size: int, end: int, pad: int, seed: int) -> Qwen3ForCausalLM:
 
 
 def _drop(module: Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Zeroes features of `output` (B L E) while training, the same ones at every place of a row.
+    """Zero the same features of `output` (B L E) at every position of a row while training.
 
     Trained phrasings are soon known to a percent of a percent; this is for those never seen. One
     mask a row is cheaper to draw than one a place.
@@ -69,7 +69,7 @@ def parameters(model: Qwen3ForCausalLM, quantized: bool) -> dict[str, Tensor]:
 
 
 def logits(model: Qwen3ForCausalLM, weights: dict[str, Tensor], batch: Batch) -> Tensor:
-    """Logits (N V) at the N places of `batch` from which an answer's token is predicted.
+    """Return the logits (N V) at the N positions of `batch` that predict a token of an answer.
 
     The head is not computed for the other places. Rows are padded on the right, so that the causal
     mask hides the padding from all that stands before it.

@@ -64,7 +64,7 @@ def unpack(codes: mx.array, scales: mx.array, biases: mx.array) -> Tensor:
 
 
 def check(seed: int = 0) -> None:
-    """Compares `fake_quantize` with MLX's quantize and dequantize on random weights.
+    """Compare `fake_quantize` with MLX's quantize and dequantize on random weights.
 
     Raises:
         ValueError: they differ in more than one of 10,000 values.

@@ -7,6 +7,7 @@ question, and only the misses are decoded, to show what was said.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import network
 import torch
@@ -21,13 +22,13 @@ ROWS = 64  # questions judged or decoded at once
 
 
 def encode(question: Question, tokens: ChatTokens) -> Encoded:
-    """Ids of the question with its answer, of which the last answer alone is to be said."""
+    """Return the ids of the question with its answer; only the last answer is a target."""
     ids, said = tokens.encode(Dialogue((*question.before, (question.ask, question.answer))))
     first = last_answer(said)
     return ids, [flag and place >= first for place, flag in enumerate(said)]
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def correct(
     model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int
 ) -> list[bool]:
@@ -35,7 +36,7 @@ def correct(
 
     `weights` are those of `network.parameters`: the model's own or their 4-bit values.
     """
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     order = sorted(range(len(rows)), key=lambda index: len(rows[index][0]))
     right = [False] * len(rows)
     for at in range(0, len(order), ROWS):
@@ -49,12 +50,12 @@ def correct(
     return right
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def say(
     model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
 ) -> list[str]:
-    """What pico says to each of `questions`, decoded greedily."""
-    model.eval()
+    """Return the answers of pico to `questions`, decoded greedily."""
+    model.eval()  # type: ignore[no-untyped-call]
     texts: list[str] = []
     for at in range(0, len(questions), ROWS):
         prompts = []
@@ -81,7 +82,7 @@ def say(
 
 def measure(
     model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]
-) -> dict:
+) -> dict[str, Any]:
     """The recall of the model's own weights on `held`.
 
     Returns:
@@ -117,7 +118,7 @@ def measure(
     return {"groups": groups, "worst": [list(pair) for pair in worst], "misses": misses}
 
 
-def table(before: dict, after: dict) -> str:
+def table(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The two measurements as a Markdown table, and the worst entries after quantization."""
 
     def place(name: str) -> tuple[bool, bool, str]:

@@ -36,7 +36,7 @@ PATTERN = (
 
 
 def train(texts: Iterable[str], folder: Path) -> "ChatTokens":
-    """Trains the BPE on `texts` and writes it to `folder`, in the files that transformers reads."""
+    """Train the BPE on `texts` and write it to `folder`, in the files that transformers reads."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -100,7 +100,7 @@ class ChatTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Reads the tokenizer that `train` wrote to `folder`."""
+        """Read the tokenizer that `train` wrote to `folder`."""
         self.folder = folder
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.size = -(-self.tokenizer.get_vocab_size() // 64) * 64
@@ -110,7 +110,7 @@ class ChatTokens:
         self._cache: dict[str, list[int]] = {}
 
     def encode(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
-        """Ids of the rendered dialogue, and for each whether pico has to say it.
+        """Return the ids of the rendered dialogue, and True for each id that pico has to generate.
 
         It has to say the answers, each with its `<|im_end|>`. The text is encoded by its messages,
         so that the ids of an answer are found once; `check` compares that with the template.
@@ -120,12 +120,12 @@ class ChatTokens:
         for message in dialogue.messages():
             head = [self.start, *self._ids(message["role"] + "\n")]
             body = [*self._ids(message["content"].strip()), self.end]
-            ids += head + body + self._ids("\n")
+            ids += head + body + self._ids("\n")  # type: ignore[arg-type]
             said += [False] * len(head) + [message["role"] == "assistant"] * len(body) + [False]
         return ids, said
 
     def check(self, dialogues: Iterable[Dialogue]) -> None:
-        """Compares `encode` with the ids of the text that the chat template renders.
+        """Compare `encode` with the ids of the text that the chat template renders.
 
         Raises:
             ValueError: they differ, naming the text.

@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import dialogue
 import network
 import torch
 from batches import Batch, bucketed, cut
 from corpus import Question, fingerprint
-from optimizer import Optimizer
+from optimizer import Optimizer, Schedule, quantized, rate
 from recall import correct, encode
 from rich.console import Console
-from schedule import Schedule, quantized, rate
 from tokens import ChatTokens
 from transformers import Qwen3ForCausalLM
 
@@ -26,8 +26,8 @@ TESTED = 300  # held-out phrasings
 
 
 @dataclass(frozen=True)
-class ConversionConfig:
-    """How to train. A state on disk is resumed by the same recipe alone; budgets may change."""
+class TrainingConfig:
+    """Settings of a run. A state is resumed by a run with the same settings; budgets may change."""
 
     seed: int = 0
     batch_tokens: int = 4096
@@ -38,7 +38,7 @@ class ConversionConfig:
 
 @dataclass
 class Position:
-    """Where a run is: the epoch and the batch in it, and what was spent so far."""
+    """The progress of a run: epoch, index of the batch, and the budget spent so far."""
 
     epoch: int = 0
     index: int = 0
@@ -58,11 +58,11 @@ class Run:
         source: dialogue.Source,
         held: list[Question],
         tokens: ChatTokens,
-        recipe: ConversionConfig,
+        recipe: TrainingConfig,
         schedule: Schedule,
         work: Path,
     ) -> None:
-        """A fresh run, or the one whose state is in `work`.
+        """Start a new run, or resume the run whose state is in `work`.
 
         Args:
             source: of the dialogues to train on.
@@ -82,7 +82,7 @@ class Run:
         self.work = work
         sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
-        self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)
+        self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)  # type: ignore[arg-type]
         self.optimizer = Optimizer(
             dict(self.model.model.named_parameters()),
             recipe.optimizer,
@@ -94,7 +94,7 @@ class Run:
         self._resume()
 
     def train(self) -> Qwen3ForCausalLM:
-        """Trains to the end of the budget and gives the model, in float32 and not quantized."""
+        """Train to the end of the budget and return the model, in float32 and not quantized."""
         position = self.position
         started = time.monotonic() - position.seconds
         saved = logged = time.monotonic()
@@ -131,13 +131,13 @@ class Run:
             dialogues = self.source.epoch(self.position.epoch)
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
             rows = [cut(self.tokens.encode(each), rng) for each in dialogues]
-            batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)
+            batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)  # type: ignore[arg-type]
             yield from batches[self.position.index :]
             self.position.epoch += 1
             self.position.index = 0
 
     def _log(self, progress: float, loss: float, norm: float, speed: float) -> None:
-        """Writes a line of the log, now and then with the recall, and says the same on screen."""
+        """Write a line of the log, sometimes with the recall, and print the same line."""
         position = self.position
         line: dict[str, float | int | bool] = {
             **asdict(position),
@@ -163,12 +163,12 @@ class Run:
             soft_wrap=True,
         )
 
-    def _identity(self) -> dict:
-        """What a state on disk has in common with the run that may go on from it."""
+    def _identity(self) -> dict[str, Any]:
+        """Return the settings that a state on disk and the run that resumes it must share."""
         return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.source.entries)}
 
     def _save(self) -> None:
-        """Writes the state beside the old one, then over it: an interrupted write loses nothing."""
+        """Write the state beside the old one, then over it: an interrupted write loses nothing."""
         state = {
             "identity": self._identity(),
             "position": asdict(self.position),
@@ -181,7 +181,7 @@ class Run:
         fresh.replace(self.work / "state.pt")
 
     def _resume(self) -> None:
-        """Takes up the state in `work`; without one, begins a log."""
+        """Restore the state in `work`; without a state, start a log."""
         path = self.work / "state.pt"
         if not path.exists():
             (self.work / "log.jsonl").write_text("")

@@ -1,4 +1,4 @@
-"""Network namespaces, each a machine of its own as far as addresses go."""
+"""Network namespaces, each with the addresses of a separate machine."""
 
 import os
 import subprocess
@@ -13,24 +13,24 @@ PORT = 5000
 
 @dataclass(frozen=True)
 class Namespace:
-    """The place of one rank.
+    """The network namespace of one rank.
 
     Attributes:
-        name: of the namespace.
-        address: of its only network device.
+        name: name of the namespace.
+        address: address of its only network device.
     """
 
     name: str
     address: str
 
     def command(self, *command: str) -> list[str]:
-        """How a program is run in there."""
+        """Return the command that runs a program in this namespace."""
         return ["ip", "netns", "exec", self.name, *command]
 
 
 @contextmanager
 def connected(count: int, bandwidth: float, latency: float) -> Iterator[list[Namespace]]:
-    """Namespaces with a `Wire` between them, for as long as the context lasts; needs root."""
+    """Connect namespaces by a `Wire` for the length of the context; needs root."""
     with ExitStack() as stack:
         places, devices = [], {}
         for rank in range(count):

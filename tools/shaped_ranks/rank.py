@@ -1,4 +1,4 @@
-"""One rank: decodes tokens with the others, and prints their times and the bytes sent.
+"""One rank: decode tokens with the other ranks, and print times and bytes sent.
 
 Started by run.py with the checkpoint's folder, the dtype and the number of tokens.
 """
@@ -20,7 +20,7 @@ WARM = 4
 
 
 def sent() -> tuple[int, int]:
-    """Bytes and packets that the network devices of this namespace have sent, but loopback."""
+    """Return the bytes and packets sent by this namespace's devices, except loopback."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
     rows = {line.split(":")[0].strip(): line.split(":")[1].split() for line in lines}
     counts = [row for name, row in rows.items() if name != "lo"]
@@ -35,7 +35,7 @@ def decode(model: LanguageModel, count: int) -> dict[str, object]:
         if step == WARM:
             before = sent()
         began = time.perf_counter()
-        batch = Batch.at(cache[0].offset, *tokens.shape)
+        batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
         best = model.best(tokens, batch, cache, 1)
         token = best.tokens[0, mx.argmax(best.scores[0])]
         tokens = token.reshape(1, 1)

@@ -30,7 +30,7 @@ def open_tun(name: str) -> int:
 
 
 class Wire:
-    """A thread that passes packets on; each rank has a cable of its own to the others.
+    """A thread that forwards packets. Each rank has a separate cable to every other rank.
 
     A packet leaves when the ones before it have left, `bytes / bandwidth` later, and arrives after
     the latency, as in `Link`.

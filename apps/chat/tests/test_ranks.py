@@ -105,7 +105,7 @@ def test_a_split_of_a_single_process_is_refused(
     chat: Callable[..., subprocess.CompletedProcess[bytes]],
 ) -> None:
     for split, said in (
-        ("layers", "expected none in a single process"),
+        ("layers", "expected several processes, got one"),
         ("rows", "expected heads, "),
     ):
         refused = chat("-p", "hello", "--split", split)

@@ -188,7 +188,7 @@ def test_a_server_that_dies_ends_the_other_rank(start: Start, endless: Path) -> 
 
 @pytest.mark.parametrize(
     ("split", "said"),
-    [("layers", "expected none in a single process"), ("rows", "expected heads, ")],
+    [("layers", "expected several processes, got one"), ("rows", "expected heads, ")],
 )
 def test_a_split_among_nobody_is_refused(split: str, said: str) -> None:
     with pytest.raises(UsageError, match=said), joined(Settings(split=split)):

@@ -1,16 +1,16 @@
-"""The built-in model in float32, and what `generate` makes of prompts: the oracle of the engine."""
+"""Fixtures: the built-in model in float32, prompts, and the tokens of `generate` as the oracle."""
 
 import mlx.core as mx
 import pytest
 from tinyllm_engine.kv import page_pool
 from tinyllm_engine.testing import Oracle, sample_prompts
 from tinyllm_kernels import available, opset
-from tinyllm_qwen import Qwen, Tokenizer, load
+from tinyllm_qwen import Qwen, Tokenizer, generate, load
 
 
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little more than a context: an engine takes a third of a second to touch 400 MB."""
+    """Limit the page pool to 16 MiB: to touch 400 MB takes a third of a second an engine."""
     monkeypatch.setattr(page_pool, "_DEFAULT_BYTES", 1 << 24)
 
 
@@ -22,7 +22,14 @@ def pico() -> tuple[Qwen, Tokenizer]:
 
 @pytest.fixture(scope="session")
 def prompts(pico: tuple[Qwen, Tokenizer]) -> list[list[int]]:
-    return sample_prompts(pico[1])
+    """Conversations, the last of which ask a question again, so that prompt lookup has drafts."""
+    tokenizer, question = pico[1], "what does rmsnorm do?"
+    asked = {"role": "user", "content": question}
+    short = tokenizer.encode(tokenizer.render_chat([asked]))
+    answer = [piece.token for piece in generate(*pico, short, max_tokens=24)]
+    turn = [asked, {"role": "assistant", "content": tokenizer.decode(answer)}]
+    repeated = [tokenizer.encode(tokenizer.render_chat([*turn * n, asked])) for n in (1, 2)]
+    return [*sample_prompts(tokenizer), *repeated]
 
 
 @pytest.fixture(scope="session")

@@ -205,7 +205,7 @@ def test_an_invalid_request_fails_alone(prompts: list[list[int]]) -> None:
 class BrokenEngine(Engine):
     """Fails in its first step."""
 
-    def step(self) -> list[object]:
+    def step(self) -> list[object]:  # type: ignore[override]
         raise RuntimeError("the memory is on fire")
 
 
@@ -242,7 +242,7 @@ class StuckEngine(Engine):
 
     forever = threading.Event()
 
-    def step(self) -> list[object]:
+    def step(self) -> list[object]:  # type: ignore[override]
         self.forever.wait(60)
         return []
 

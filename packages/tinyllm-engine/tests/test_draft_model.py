@@ -1,6 +1,7 @@
-"""A draft model changes how soon tokens come, and no token."""
+"""A draft model changes the speed of decoding, and no token."""
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.exhaustive
 Model = tuple[Qwen, Tokenizer]
 
 
-def noise(pico: Model, **fields: object) -> Qwen:
+def noise(pico: Model, **fields: Any) -> Qwen:
     """A model of one random block, whose draft tokens are wrong."""
     config = replace(pico[0].config, num_hidden_layers=1, **fields)
     mx.random.seed(1)

@@ -1,5 +1,10 @@
 """Each request gets the tokens that `generate` gives it alone."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
 import mlx.core as mx
 import pytest
 from tinyllm_engine import (
@@ -11,11 +16,12 @@ from tinyllm_engine import (
     RequestState,
 )
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, pages_of, run_schedule
-from tinyllm_layers import Batch
+from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, Tally, pages_of, run_schedule
+from tinyllm_layers import Batch, LayerCache
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
 
 Model = tuple[Qwen, Tokenizer]
+SEEDS = [*range(12), 15, 25, 39, 61, 67]  # the last five preempt requests in a small memory
 
 
 def finish(engine: Engine) -> None:
@@ -27,20 +33,33 @@ def answer(handle: RequestState) -> list[int]:
     return handle.tokens[len(handle.request.prompt) :]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.fixture(scope="module")
+def tally_of(pico: Model, prompts: list[list[int]], generated: Oracle) -> Callable[[int], Tally]:
+    """The events of the random schedule of a seed, which runs once."""
+    return cache(lambda seed: run_schedule(*pico, prompts, generated, seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
-    pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
+    tally_of: Callable[[int], Tally], seed: int
 ) -> None:
-    tally = run_schedule(*pico, prompts, generated, seed)
-    assert tally.requests == 14
-    assert tally.tokens > 0
+    tally = tally_of(seed)
+    # Every request that runs to its end has a token.
+    assert tally.tokens >= tally.requests - tally.cancelled > 0
+
+
+def test_the_random_schedules_reach_every_event(tally_of: Callable[[int], Tally]) -> None:
+    tallies = [tally_of(seed) for seed in SEEDS]
+    events = asdict(sum(tallies, Tally()))
+    assert events.pop("failures") == 0
+    assert {name: count for name, count in events.items() if count < 10} == {}
 
 
 def test_run_schedule_reports_wrong_tokens_and_lost_pages(
     pico: Model, prompts: list[list[int]], generated: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(Oracle):
-        def __call__(self, *asked: object) -> list[int]:
+        def __call__(self, *asked: Any) -> list[int]:
             return [0, *super().__call__(*asked)[1:]]
 
     with pytest.raises(AssertionError, match=r"seed 0, Request.*: expected \[0"):
@@ -130,7 +149,7 @@ def test_run_keeps_the_outputs_of_other_requests(
 ) -> None:
     engine = Engine(*pico)
     first, second, third = (engine.add(Request(prompt, 9)) for prompt in prompts[:3])
-    outputs = {handle: [] for handle in (first, second, third)}
+    outputs = {handle: [] for handle in (first, second, third)}  # type: ignore[var-annotated]
     outputs[first] += engine.run(first)
     for mine, others in zip(engine.run(second), engine.run(third), strict=False):
         outputs[second].append(mine)
@@ -178,7 +197,7 @@ def test_requests_that_can_never_be_served_are_refused(
     ]
     for prompt, rest, message in refused:
         with pytest.raises(RequestError, match=message):
-            engine.add(Request(prompt, **rest))
+            engine.add(Request(prompt, **rest))  # type: ignore[arg-type]
     assert not engine.has_work
     handle = engine.add(Request([1] * 8, 12, ignore_end=True))
     assert len(list(engine.run(handle))) == 12
@@ -224,7 +243,7 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
 )
 def test_settings_out_of_range_are_refused(name: str, number: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: expected {message}"):
-        EngineSettings(**{name: number})
+        EngineSettings(**{name: number})  # type: ignore[arg-type]
 
 
 def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
@@ -241,11 +260,13 @@ class Shared(Qwen):
         vars(self).update(vars(model))
         self.noted: list[int | None] = []
 
-    def __call__(self, *args: object, **rest: object) -> mx.array:
+    def __call__(self, *args: Any, **rest: Any) -> mx.array:
         self.noted.append(None)
         return super().__call__(*args, **rest)
 
-    def best(self, tokens: mx.array, batch: Batch, caches: list, k: int, **rest: object) -> object:
+    def best(  # type: ignore[override]
+        self, tokens: mx.array, batch: Batch, caches: Sequence[LayerCache], k: int, **rest: Any
+    ) -> object:
         self.noted.append(k)
         return super().best(tokens, batch, caches, k, **rest)
 
@@ -253,17 +274,17 @@ class Shared(Qwen):
 @pytest.mark.parametrize("within", [3, 0])
 def test_the_rank_with_the_most_layers_limits_the_pages(pico: Model, within: int) -> None:
     class Larger(Shared):
-        def page_bytes(self, page_size: int, *, kv_bits: int | None) -> int:
+        def page_bytes(self, page_size: int, *, kv_bits: int | None) -> int:  # type: ignore[override]
             return memory // within if within else memory + 1
 
     model, tokenizer = pico
     memory = pages_of(model, 6, 4)
     settings = EngineSettings(page_size=4, memory_bytes=memory)
     if within:
-        assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within
+        assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within  # type: ignore[arg-type]
     else:
         with pytest.raises(ValueError, match="what one page of 4 tokens takes"):
-            Engine(Larger(model), tokenizer, settings)
+            Engine(Larger(model), tokenizer, settings)  # type: ignore[arg-type]
 
 
 def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
@@ -277,7 +298,7 @@ def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
         ([few, DRAWN], None, {None, 5}),
     ):
         model.noted.clear()
-        engine = Engine(model, pico[1], EngineSettings(speculation=2))
+        engine = Engine(model, pico[1], EngineSettings(speculation=2))  # type: ignore[arg-type]
         handles = [
             engine.add(Request(prompt, 9, kinds[place % len(kinds)]))
             for place, prompt in enumerate(prompts)
@@ -301,7 +322,7 @@ def test_best_tokens_of_ranks_give_the_same_logprobs(pico: Model, prompts: list[
         engine = Engine(model, pico[1])
         handles = [engine.add(request) for request in requests]
         found.append([list(engine.run(handle)) for handle in handles])
-    assert None not in model.noted
+    assert None not in model.noted  # type: ignore[attr-defined]
     for alone, shared in zip(*found, strict=True):
         assert [output.token for output in alone] == [output.token for output in shared]
         for one, other in zip(alone, shared, strict=True):

@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -18,24 +20,24 @@ from tinyllm_engine import (
     async_engine,
 )
 from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, run_schedule
-from tinyllm_layers import Batch
+from tinyllm_layers import Batch, LayerCache
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 Model = tuple[Qwen, Tokenizer]
 
 
 class Failing(Qwen):
-    """A model whose passes fail where `fails` says so, after they have written to the pages."""
+    """A model whose passes fail, if `fails` returns True, after they have written to the pages."""
 
     def __init__(self, model: Qwen) -> None:
         vars(self).update(vars(model))
         self.passes = 0
         self.fails = lambda number: False
 
-    def hidden(self, tokens: mx.array, batch: Batch, caches: list) -> mx.array:
+    def hidden(self, tokens: mx.array, batch: Batch, caches: Sequence[LayerCache]) -> mx.array:
         h = super().hidden(tokens, batch, caches)
         self.passes += 1
-        if self.fails(self.passes):
+        if self.fails(self.passes):  # type: ignore[no-untyped-call]
             mx.eval(h, [array for cache in caches for array in cache.arrays])
             for cache in caches:  # the pages are lost
                 for array in cache.arrays:
@@ -133,7 +135,7 @@ def test_each_part_of_a_step_may_fail(
     engine = Engine(*pico)
     original, failures = getattr(engine._runner, name), [MemoryError()]
 
-    def fail_once(*args: object) -> object:
+    def fail_once(*args: Any) -> object:
         result = original(*args)
         if failures:
             raise failures.pop()
@@ -199,7 +201,7 @@ def test_streams_raise_the_error_of_their_request_and_the_engine_goes_on(
         with pytest.raises((EngineClosedError, RequestFailedError)):
             await collect(engine, Request(prompts[0], 5))
         await engine.ended()
-        assert "in succession" in (engine.closed or "")
+        assert "in succession" in (engine.closed or "")  # type: ignore[redundant-expr]
         await engine.close()
 
     asyncio.run(main())
@@ -215,7 +217,7 @@ def test_a_decode_step_enters_few_files(pico: Model, prompts: list[list[int]]) -
     entered: set[str] = set()
 
     def note(frame: object, event: str, _: object) -> None:
-        path = Path(frame.f_code.co_filename)
+        path = Path(frame.f_code.co_filename)  # type: ignore[attr-defined]
         if event == "call" and "tinyllm_engine" in path.parts:
             entered.add(path.name)
 

@@ -91,12 +91,12 @@ def test_constrained_requests_conform_and_leave_other_requests_alone(
             assert handle.request.sampling.is_greedy
             continue
         assert handle.finish_reason == "stop"
-        check(handle.request.grammar, engine.tokenizer.decode(answer(handle)))
+        check(handle.request.grammar, engine.tokenizer.decode(answer(handle)))  # type: ignore[arg-type]
     assert engine.stats.pages_used == 0
 
 
 def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[int]]) -> None:
-    """Prompts full of what the grammar wants, so that drafts are right, wrong, and forbidden."""
+    """Prompts contain texts of the grammar, so that drafts are right, wrong and forbidden."""
     model, tokenizer = noise
     prompt = (
         tokenizer.encode('{"name":"é","kind":"norm","sizes":[55,5]} 2047-01-04 940+72,[1,2]') * 2
@@ -138,7 +138,7 @@ def test_a_grammar_after_a_mark_leaves_the_text_before_it_alone(
         _before, found, after = said.partition(mark)
         assert handle.finish_reason == "stop"
         assert found
-        check(handle.request.grammar, after)
+        check(handle.request.grammar, after)  # type: ignore[arg-type]
 
 
 def test_a_ban_does_not_lead_out_of_the_grammar(pico: Model, prompts: list[list[int]]) -> None:
@@ -149,7 +149,7 @@ def test_a_ban_does_not_lead_out_of_the_grammar(pico: Model, prompts: list[list[
         engine.run(engine.add(Request(prompts[0], 9, sampling, grammar=Grammar.regex("7"))))
     )
     assert "".join(output.text for output in outputs) == "7"
-    # What is reported is the model's own opinion, which no grammar makes infinite.
+    # Logprobs are those of the model's own logits, which no grammar makes infinite.
     assert all(each.logprob > -float("inf") for output in outputs for each in output.top)
 
 
@@ -194,10 +194,13 @@ def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[lis
     ("grammar", "reason"),
     [
         (Grammar.regex("a(b"), "unclosed group"),
-        (Grammar.lark("start: nobody"), "nobody"),
+        (Grammar.lark("start: undefined_rule"), "undefined_rule"),
         (Grammar.json_schema({"type": "objekt"}), "objekt"),
         (replace(Grammar.regex("a("), name="pattern"), "pattern: not a valid regex"),
-        (Grammar.union(Grammar.regex("a"), Grammar.lark("start: nobody")), "nobody"),
+        (
+            Grammar.union(Grammar.regex("a"), Grammar.lark("start: undefined_rule")),
+            "undefined_rule",
+        ),
         (Grammar.lark("start: start"), "no text conforms"),
         (Grammar.json_schema("{"), "line 1 column 2"),
         (Grammar.json_schema("[" * 100_000), "recursion"),

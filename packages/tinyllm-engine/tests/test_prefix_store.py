@@ -114,7 +114,7 @@ def test_pages_of_another_model_or_layout_are_ignored(
     other = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
     layers = list(other.layers)
     w_down = layers[2].mlp.w_down
-    mlp = replace(layers[2].mlp, w_down=replace(w_down, scales=w_down.scales * 1.01))
+    mlp = replace(layers[2].mlp, w_down=replace(w_down, scales=w_down.scales * 1.01))  # type: ignore[type-var]
     layers[2] = replace(layers[2], mlp=mlp)
     other.layers = tuple(layers)
     engines = [

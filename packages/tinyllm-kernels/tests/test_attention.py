@@ -91,7 +91,7 @@ def test_a_window_is_a_mask(ops: OpSet, dtype: mx.Dtype, lengths: tuple[int, int
 
 def test_keys_of_a_ring_may_stand_in_any_order(ops: OpSet, dtype: mx.Dtype) -> None:
     q, k, v = qkv((1, 4, 2, 1, 300, 64), dtype)
-    y = ops.attention(q, mx.roll(k, 77, axis=2), mx.roll(v, 77, axis=2))
+    y = ops.attention(q, mx.roll(k, 77, axis=2), mx.roll(v, 77, axis=2))  # type: ignore[call-arg]
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v)))
 
 
@@ -111,7 +111,7 @@ def test_keys_of_a_cache_are_read_in_place(ops: OpSet, dtype: mx.Dtype) -> None:
     y = ops.attention(q, k, v, None, "causal")
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
     thin = [x[..., ::2] for x in (q, k, v)]
-    assert_close(ops.attention(*thin), oracle.attention(*map(exact, thin)))
+    assert_close(ops.attention(*thin), oracle.attention(*map(exact, thin)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lead", [(), (2, 3)])
@@ -143,7 +143,7 @@ def test_nan_and_inf_reach_only_the_queries_that_see_them(
     else:
         v[0, 0, at, 5] = bad
     y = exact(ops.attention(q, k, v, None, "causal"))
-    before = oracle.attention(*(exact(x[:, :, :at]) for x in (q, k, v)), None, "causal")
+    before = oracle.attention(*(exact(x[:, :, :at]) for x in (q, k, v)), None, "causal")  # type: ignore[arg-type, call-arg]
     assert_close(mx.array(y[:, :, :at]).astype(dtype), before)
     if which == "v":
         assert (np.isnan(y[:, :, at:, 5]) if np.isnan(bad) else y[:, :, at:, 5] == bad).all()

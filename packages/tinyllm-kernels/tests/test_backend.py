@@ -27,7 +27,7 @@ def test_an_unknown_backend_is_refused_with_the_known_names() -> None:
         opset("cuda")
 
 
-def test_metal_is_there_or_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metal_is_present_or_names_its_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = available()[1]
     assert metal.present == (mx.metal.is_available() and mx.default_device().type == mx.gpu)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
@@ -49,7 +49,7 @@ def test_metal_names_its_gpu_and_wants_to_be_where_mlx_computes(
         opset("metal")
 
 
-def test_a_backend_says_what_it_is_in_one_line() -> None:
+def test_a_backend_describes_itself_in_one_line() -> None:
     assert str(BackendStatus("cpu", True, "avx2, 2 threads")) == "cpu: avx2, 2 threads"
     assert str(BackendStatus("cpu", False, "no C++ compiler was there")) == (
         "no cpu: no C++ compiler was there"
@@ -201,7 +201,7 @@ print(os.waitpid(pid, 0)[1], total())
 
 
 @native
-def test_several_streams_at_once_do_not_wait_for_each_other_for_ever() -> None:
+def test_several_streams_at_once_do_not_deadlock() -> None:
     code = (
         SUM
         + """

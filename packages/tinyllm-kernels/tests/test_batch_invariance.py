@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 from tinyllm_kernels.testing import LayerShape, make_layers, same_bits
 from tinyllm_layers import Batch, LayerCache, PagedCache, make_stack
+from tinyllm_layers.testing import Family
 from tinyllm_ops import OpSet, PageTable, Weight, quantize
 from tinyllm_ops.testing import normal
 
@@ -104,7 +105,7 @@ def pass_of(chosen: list[int], start: dict[int, int], stop: dict[int, int]) -> P
 @pytest.mark.parametrize("form", [None, ("affine", 4, 32), ("affine", 8, 32)], ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
 def test_sequences_in_pages(
-    ops: OpSet, dtype: mx.Dtype, family: str, form: tuple[str, int, int] | None, bits: int | None
+    ops: OpSet, dtype: mx.Dtype, family: Family, form: tuple[str, int, int] | None, bits: int | None
 ) -> None:
     """A prompt, and a token after it, of each of many sequences."""
     shape = LayerShape(family, form)

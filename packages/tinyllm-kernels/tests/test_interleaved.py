@@ -24,7 +24,7 @@ def packed(shape: tuple[int, ...], dtype: mx.Dtype, bits: int = 4, group: int = 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:
     width = mx.uint32 if a.dtype == mx.float32 else mx.uint16
-    return mx.array_equal(a.view(width), b.view(width))
+    return mx.array_equal(a.view(width), b.view(width))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("group", [32, 64, 128])
@@ -116,7 +116,7 @@ def test_rows_are_interleaved_in_place_unless_the_arrays_are_shared(ops: Backend
     active = mx.get_active_memory()
     ops.prepare(weights)
     assert mx.get_peak_memory() - active < 1e5
-    assert mx.array_equal(dequantize(weights["w"]), dequantize(held))
+    assert mx.array_equal(dequantize(weights["w"]), dequantize(held))  # type: ignore[arg-type]
 
 
 def test_preparing_twice_changes_nothing(ops: Backend) -> None:

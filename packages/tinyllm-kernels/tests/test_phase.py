@@ -341,7 +341,7 @@ def test_paged_layers(
             y, *parts = native.paged_layers(rows, *handles, stores, tokens, window, phase)
             rest = iter(parts)
             stores = [
-                tuple(next(rest) if isinstance(part, mx.array) else part for part in store)
+                tuple(next(rest) if isinstance(part, mx.array) else part for part in store)  # type: ignore[misc]
                 for store in stores
             ]
             chunks.append(y)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -39,7 +40,7 @@ def forward_passes(ops: OpSet) -> list[mx.array]:
     """Passes through the layers of every family and caches of several kinds, and a tied head."""
     found = []
     for family, kind in (("qwen3_moe", "dense"), ("qwen3", "paged"), ("qwen2", "quantized-8")):
-        shape = LayerShape(family)
+        shape = LayerShape(family)  # type: ignore[arg-type]
         stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
         caches = make_caches(kind, 2, shape, mx.float32)
         table = Embedding(
@@ -74,12 +75,12 @@ def test_a_replaced_op_is_called(backend: str, name: str) -> None:
     original: Callable[..., object] = getattr(ops, name)
     calls = []
 
-    def counting(*arguments: object, **options: object) -> object:
+    def counting(*arguments: Any, **options: Any) -> object:
         calls.append(name)
         return original(*arguments, **options)
 
     with expected_warning(ops, name):
-        replaced = replace(ops, **{name: counting})
+        replaced = replace(ops, **{name: counting})  # type: ignore[arg-type]
     made = forward_passes(replaced)
     assert calls
     if backend != "cpu":
@@ -90,14 +91,14 @@ def test_a_replaced_op_is_called(backend: str, name: str) -> None:
 def test_a_fusion_of_norm_and_rotation_is_called(backend: str) -> None:
     ops, calls = opset(backend), []
 
-    def fused(*arguments: object) -> mx.array:
+    def fused(*arguments: Any) -> mx.array:
         calls.append(arguments)
         # `NormRope` takes the arguments of `norm_rope` without `ops`.
-        return norm_rope(replace(REFERENCE, norm_rope=None), *arguments)  # type: ignore[arg-type]
+        return norm_rope(replace(REFERENCE, norm_rope=None), *arguments)
 
     fusion = Fusion(fused, of=("rms_norm", "rope"))
     with expected_warning(ops, "norm_rope"):
-        replaced = replace(ops, norm_rope=fusion)
+        replaced = replace(ops, norm_rope=fusion)  # type: ignore[arg-type]
     forward_passes(replaced)
     assert calls
 
@@ -106,10 +107,10 @@ def test_a_fusion_of_norm_and_rotation_is_called(backend: str) -> None:
 def test_the_native_stack_is_dropped_for_ops_that_it_computes(ops: Backend, name: str) -> None:
     assert ops.stack is not None
     original = Fusion(lambda *_: None, of=()) if name == "norm_rope" else getattr(ops, name)
-    other = original if name == "norm_rope" else partial(original)
+    other = original if name == "norm_rope" else partial(original)  # type: ignore[arg-type, misc]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        replaced = replace(ops, **{name: other})
+        replaced = replace(ops, **{name: other})  # type: ignore[arg-type]
     computes = name not in OF_SAMPLERS
     assert len(caught) == computes
     assert (replaced.stack is None) == computes

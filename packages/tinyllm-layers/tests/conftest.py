@@ -79,7 +79,7 @@ def attend() -> Callable[..., mx.array]:
         for a, b in pairwise(edges):
             batch = Batch.at(cache.offset, rows, b - a, phase)
             chunk = (part[:, :, a:b] for part in qkv)
-            outs.append(cache.attend(*chunk, batch, dim**-0.5, ops))
+            outs.append(cache.attend(*chunk, batch, dim**-0.5, ops))  # type: ignore[arg-type, call-arg]
         return mx.concatenate(outs, axis=2)
 
     return run

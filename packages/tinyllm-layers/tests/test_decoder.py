@@ -63,12 +63,12 @@ LAYERS = {
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers_are_frozen(kind: str) -> None:
     layer = LAYERS[kind]
-    for field in fields(layer):
+    for field in fields(layer):  # type: ignore[arg-type]
         before = getattr(layer, field.name)
         with pytest.raises(FrozenInstanceError):
             setattr(layer, field.name, before)
     # Of two layers with the same weights each is itself: nothing compares arrays.
-    assert replace(layer) != layer
+    assert replace(layer) != layer  # type: ignore[type-var]
     assert {layer: 1}[layer] == 1
 
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -110,7 +111,7 @@ CACHES = {
 def test_a_prompt_chunk_of_one_token_is_like_any_other(ops: OpSet, kind: str) -> None:
     layer = random_attention(64, 4, 2, 32, normed=True, ops=ops)
     x = normal((1, 14, 64), seed=30)
-    caches: list[KVCache] = [CACHES[kind](), CACHES[kind]()]
+    caches: list[KVCache] = [CACHES[kind](), CACHES[kind]()]  # type: ignore[no-untyped-call]
     whole = layer(x, Batch.at(0, 1, 14), caches[0])
     layer(x[:, :5], Batch.at(0, 1, 5), caches[1])
     outs = [layer(x[:, i : i + 1], Batch.at(i, 1, 1, "prefill"), caches[1]) for i in range(5, 14)]
@@ -120,11 +121,11 @@ def test_a_prompt_chunk_of_one_token_is_like_any_other(ops: OpSet, kind: str) ->
 def test_the_phase_of_the_batch_reaches_every_op_that_rounds_by_it(ops: OpSet) -> None:
     phases: list[str | None] = []
 
-    def linear(*args, phase=None, **kwargs):
+    def linear(*args: Any, phase: Any = None, **kwargs: Any) -> Any:
         phases.append(phase)
         return ops.linear(*args, phase=phase, **kwargs)
 
-    def attention(*args, phase=None, **kwargs):
+    def attention(*args: Any, phase: Any = None, **kwargs: Any) -> Any:
         phases.append(phase)
         return ops.attention(*args, phase=phase, **kwargs)
 
@@ -143,7 +144,7 @@ def test_no_tokens_give_an_empty_result(ops: OpSet, dtype: mx.Dtype) -> None:
 
 
 class Rank(Communicator):
-    """One of two processes, with a sum that can be told from its input."""
+    """A communicator for one of two ranks. Its sum differs from its input."""
 
     size = 2
 
@@ -222,7 +223,7 @@ def test_refuses_a_weight_or_bias_of_another_shape(
         biases = Biases(**{name: mx.zeros((7,))})
         words = f"biases.{name}: expected shape {expected[:1]}, got (7,)"
     with pytest.raises(ValueError, match="expected shape") as caught:
-        GroupedQueryAttention(8, 4, 2, 6, **weights, rope=RoPE(6, 9), biases=biases)
+        GroupedQueryAttention(8, 4, 2, 6, **weights, rope=RoPE(6, 9), biases=biases)  # type: ignore[arg-type]
     assert str(caught.value) == words
 
 
@@ -230,4 +231,4 @@ def test_refuses_a_weight_or_bias_of_another_shape(
 def test_refuses_a_head_norm_of_another_size(name: str) -> None:
     weights = [mx.zeros(shape) for shape in ((24, 8), (12, 8), (12, 8), (8, 24))]
     with pytest.raises(ValueError, match=rf"{name}: expected shape \(6,\), got \(8,\)"):
-        GroupedQueryAttention(8, 4, 2, 6, *weights, rope=RoPE(6, 9), **{name: mx.ones((8,))})
+        GroupedQueryAttention(8, 4, 2, 6, *weights, rope=RoPE(6, 9), **{name: mx.ones((8,))})  # type: ignore[arg-type]

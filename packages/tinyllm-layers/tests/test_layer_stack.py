@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -30,7 +31,7 @@ from tinyllm_layers.testing import (
     run_chunks,
     run_pages,
 )
-from tinyllm_ops import MLX, REFERENCE, Fusion, OpSet
+from tinyllm_ops import MLX, REFERENCE, Fusion, OpSet, Weight
 from tinyllm_ops.testing import assert_close, exact, normal
 
 LENGTHS = (5, 1, 1, 6)
@@ -190,7 +191,7 @@ def counting_backend() -> tuple[Backend, type[Counted]]:
         pass
 
     ops = {field.name: getattr(REFERENCE, field.name) for field in fields(OpSet)}
-    return Backend(**(ops | {"name": "counted"}), stack=Fusion(Mine, of=STOOD_FOR)), Mine
+    return Backend(**(ops | {"name": "counted"}), stack=Fusion(Mine, of=STOOD_FOR)), Mine  # type: ignore[arg-type]
 
 
 def test_a_backend_brings_its_stack() -> None:
@@ -219,15 +220,15 @@ def test_a_stack_is_dropped_where_one_of_its_ops_is_replaced(name: str) -> None:
     backend, _ = counting_backend()
     original = getattr(backend, name)
 
-    def mine(*args, **kwargs):
+    def mine(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
     if name not in STOOD_FOR:  # no warning: pytest would make it an error
-        assert replace(backend, **{name: mine}).stack.function is backend.stack.function
+        assert replace(backend, **{name: mine}).stack.function is backend.stack.function  # type: ignore[arg-type]
         return
     words = re.escape(f"counted: {name} replaced, so stack of this OpSet is not used")
     with pytest.warns(UserWarning, match=words) as caught:
-        changed = replace(backend, **{name: mine})
+        changed = replace(backend, **{name: mine})  # type: ignore[arg-type]
     assert len(caught) == 1
     assert changed.stack is None
     assert isinstance(make_stack(make(["qwen3"], changed), changed), LayerStack)
@@ -239,16 +240,19 @@ def test_several_replaced_ops_are_one_warning() -> None:
     backend, _ = counting_backend()
     ops = {name: lambda *args, **kwargs: None for name in ("rope", "rms_norm", "quantize")}
     with pytest.warns(UserWarning, match="counted: rms_norm, rope replaced, so stack") as caught:
-        replace(backend, **ops)
+        replace(backend, **ops)  # type: ignore[arg-type]
     assert len(caught) == 1
 
 
 def test_weights_are_unchanged_unless_a_backend_prepares_them() -> None:
     backend, _ = counting_backend()
-    table = mx.ones((2, 2))
-    weights = {"w": table}
+    table, half = mx.ones((2, 2)), mx.full((2, 2), 0.5)
+    weights: dict[str, Weight] = {"w": table}
     backend.prepare(weights)
+    assert list(weights) == ["w"]
     assert weights["w"] is table
+    replace(backend, prepare=lambda found: found.update(w=half)).prepare(weights)
+    assert weights["w"] is half
 
 
 CALLED = [
@@ -273,11 +277,11 @@ def test_a_replaced_op_runs(opset: OpSet, name: str, family: Family, kind: str |
     calls = []
     original = getattr(opset, name)
 
-    def mine(*args, **kwargs):
+    def mine(*args: Any, **kwargs: Any) -> Any:
         calls.append(name)
         return original(*args, **kwargs)
 
-    changed = replace(opset, **{name: mine})
+    changed = replace(opset, **{name: mine})  # type: ignore[arg-type]
     layer = random_decoder_layer(family, ops=changed)
     plain = random_decoder_layer(family, ops=opset)
     x = normal((2, 3, 64), seed=1)
@@ -289,7 +293,7 @@ def test_a_replaced_op_runs(opset: OpSet, name: str, family: Family, kind: str |
         x = x.reshape(1, 6, 64)
     else:
         batch = Batch.at(0, 2, 3)
-        caches = [CACHES[kind or "d"]() for _ in range(2)]
+        caches = [CACHES[kind or "d"]() for _ in range(2)]  # type: ignore[misc]
     y = make_stack([layer], changed)(x, batch, caches[:1])
     assert calls
     assert mx.array_equal(y, LayerStack([plain])(x, batch, caches[1:]))
@@ -303,5 +307,5 @@ def test_a_replaced_embedding_runs(ops: OpSet) -> None:
         return ops.embedding(ids, w)
 
     ids = mx.array([1])
-    Embedding(3, 2, mx.ones((3, 2)), ops=replace(ops, embedding=mine))(ids)
+    Embedding(3, 2, mx.ones((3, 2)), ops=replace(ops, embedding=mine))(ids)  # type: ignore[arg-type]
     assert calls == [ids]

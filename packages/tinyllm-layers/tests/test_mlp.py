@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn
@@ -37,7 +38,7 @@ def test_equals_three_linear_modules_of_mlx_nn(ops: OpSet) -> None:
 
 
 class Rank(Communicator):
-    """One of two processes, with a sum that can be told from its input."""
+    """A communicator for one of two ranks. Its sum differs from its input."""
 
     size = 2
 
@@ -59,7 +60,7 @@ def test_the_first_process_adds_the_residual_before_the_sum(ops: OpSet) -> None:
 def test_the_phase_reaches_every_product(ops: OpSet) -> None:
     phases: list[str | None] = []
 
-    def linear(*args, phase=None, **kwargs):
+    def linear(*args: Any, phase: Any = None, **kwargs: Any) -> Any:
         phases.append(phase)
         return ops.linear(*args, phase=phase, **kwargs)
 
@@ -80,4 +81,4 @@ def test_the_phase_reaches_every_product(ops: OpSet) -> None:
 def test_refuses_weights_of_another_shape(wrong: str, words: str) -> None:
     weights = {"w_gate": mx.zeros((5, 3)), "w_up": mx.zeros((5, 3)), "w_down": mx.zeros((3, 5))}
     with pytest.raises(ValueError, match=words):
-        MLP(3, 5, **(weights | {wrong: mx.zeros((3, 5, 1))}))
+        MLP(3, 5, **(weights | {wrong: mx.zeros((3, 5, 1))}))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -77,7 +78,7 @@ def test_experts_of_several_processes_sum_up(
 
 
 class Rank(Communicator):
-    """One of several processes, with a sum that can be told from its input."""
+    """A communicator for one of several ranks. Its sum differs from its input."""
 
     size = 2
 
@@ -133,11 +134,11 @@ def test_the_phase_reaches_the_products_of_experts(
 ) -> None:
     phases: list[str | None] = []
 
-    def expert_linear(*args, phase=None):
+    def expert_linear(*args: Any, phase: Any = None) -> Any:
         phases.append(phase)
         return ops.expert_linear(*args, phase=phase)
 
-    make(ops=replace(ops, expert_linear=expert_linear))(mx.zeros((*lead, WIDTH)), phase=phase)
+    make(ops=replace(ops, expert_linear=expert_linear))(mx.zeros((*lead, WIDTH)), phase=phase)  # type: ignore[arg-type]
     assert phases == [expected] * 3
 
 
@@ -178,4 +179,4 @@ def test_refuses_weights_of_another_shape(wrong: str, words: str) -> None:
     shapes = {"w_router": (2, 3), "w_gate": (2, 5, 3), "w_up": (2, 5, 3), "w_down": (2, 3, 5)}
     weights = {name: mx.zeros(shape) for name, shape in shapes.items()}
     with pytest.raises(ValueError, match=words):
-        MoE(3, 5, 2, 1, **(weights | {wrong: mx.zeros((9,))}))
+        MoE(3, 5, 2, 1, **(weights | {wrong: mx.zeros((9,))}))  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def test_offsets_are_the_positions_of_the_first_tokens(
 ) -> None:
     x = normal((rows, 5, 2, 10), dtype, seed=1)
     offsets = [9, 0, 7, 2, 1][:rows]
-    y = RoPE(10, 14, 500.0, ops=ops)(x, offsets=make(offsets))
+    y = RoPE(10, 14, 500.0, ops=ops)(x, offsets=make(offsets))  # type: ignore[arg-type]
     assert y.dtype == dtype
     positions = np.arange(5) + np.array(offsets)[:, None]
     assert_close(y, oracle.rope(exact(x), positions, 500.0))
@@ -112,7 +112,7 @@ def test_refuses_offsets_that_do_not_fit(
     ops: OpSet, unchecked: None, offset: object, offsets: object, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset, offsets=offsets)
+        RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset, offsets=offsets)  # type: ignore[arg-type]
 
 
 def test_refuses_heads_of_another_size(ops: OpSet) -> None:

@@ -35,7 +35,7 @@ def test_each_head_attends_to_its_visible_keys(
     weights = [projection(hidden, hidden, dtype, seed=i, bits=bits) for i in range(4)]
     mask = some_mask(kind, length, keys)
     inputs = [normal((2, n, hidden), dtype, seed=9 + i) for i, n in enumerate([length, keys, keys])]
-    y = SimpleMultiHeadAttention(hidden, heads, *weights, ops=ops)(*inputs, mask)
+    y = SimpleMultiHeadAttention(hidden, heads, *weights, ops=ops)(*inputs, mask)  # type: ignore[call-arg]
     assert y.dtype == dtype
     q, k, v = (
         oracle.linear(exact(x), exact(w)).reshape(2, x.shape[1], heads, -1).swapaxes(1, 2)

@@ -40,7 +40,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def cacheless(model: Qwen, prompt: Sequence[int], steps: int) -> list[int]:
-    """The greedy continuation, by computing the whole text anew for each token."""
+    """Return the greedy continuation, computing the whole text again for each token."""
     text = list(prompt)
     for _ in range(steps):
         text.append(int(mx.argmax(model(mx.array([text]))[0, -1])))

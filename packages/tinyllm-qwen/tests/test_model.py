@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_layers import Batch
+from tinyllm_layers.cache.dense import STEP
 from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable, dequantize, quantize
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -115,12 +117,12 @@ def test_a_replaced_op_runs_in_the_model() -> None:
     model, expected = read("qwen3", MLX)
     calls = 0
 
-    def rope(x: mx.array, *settings: object) -> mx.array:
+    def rope(x: mx.array, *settings: Any) -> mx.array:
         nonlocal calls
         calls += 1
         return MLX.rope(x, *settings)
 
-    read("qwen3", replace(MLX, rope=rope))[0](expected["tokens"])
+    read("qwen3", replace(MLX, rope=rope))[0](expected["tokens"])  # type: ignore[arg-type]
     assert calls == 2 * len(model.layers)  # queries and keys of each layer
 
 
@@ -172,12 +174,12 @@ def test_a_rotating_cache_is_exact_until_it_turns() -> None:
 
 def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
     model, expected = read("qwen2-sliding", MLX)
-    for arguments in ({}, {"max_size": 64}, {"max_size": 5}):
-        full, sliding = model.make_cache(**arguments)
+    for max_size in (None, 64, 5):
+        full, sliding = model.make_cache(max_size=max_size)
         model(expected["tokens"], [full, sliding])
-        held = min(7, arguments.get("max_size", 7))
-        assert sliding.arrays[0].shape[2] == held
-        assert full.arrays[0].shape[2] >= min(23, arguments.get("max_size", 23))
+        assert sliding.arrays[0].shape[2] == min(7, max_size or 7)
+        # A dense cache grows by steps, a rotating one holds `max_size` tokens from the start.
+        assert full.arrays[0].shape[2] == (max_size or STEP)
 
 
 def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:

@@ -119,10 +119,10 @@ def test_any_number_of_packed_keys(metal: OpSet, length: int, keys: int) -> None
 def test_one_packed_key_and_those_of_a_cache(metal: OpSet) -> None:
     q, k, v = qkv(1, 300, rows=2)
     packed = [quantize(x, 64, 8) for x in (k, v)]
-    check(metal, q[:1, :2], *(x[:1, :1, :1] for x in packed))  # with a scale that is a `constant`
-    check(metal, q, *(x[:, :, 4:291] for x in packed))
+    check(metal, q[:1, :2], *(x[:1, :1, :1] for x in packed))  # type: ignore[arg-type]  # with a scale that is a `constant`
+    check(metal, q, *(x[:, :, 4:291] for x in packed))  # type: ignore[arg-type]
     turned = [quantize(x.swapaxes(1, 2), 64, 8) for x in (k, v)]
-    check(metal, q, *(x.map(lambda part: part.swapaxes(1, 2)) for x in turned))
+    check(metal, q, *(x.map(lambda part: part.swapaxes(1, 2)) for x in turned))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [1, 3])

@@ -37,7 +37,7 @@ def check(
     assert (y.shape, y.dtype) == (q.shape, q.dtype)
     arrays = (table.arrays.block_tables, table.arrays.cu_seqlens_q, table.arrays.seq_lens)
     numbers = (np.array(x) for x in arrays)
-    expected = oracle.paged_attention(exact(q), exact(k), exact(v), *numbers, None, window)
+    expected = oracle.paged_attention(exact(q), exact(k), exact(v), *numbers, None, window)  # type: ignore[arg-type, call-arg]
     assert_close(y, expected)
     return y
 
@@ -53,7 +53,7 @@ def test_each_sequence_sees_its_own_keys(metal: OpSet, page: int) -> None:
 def test_any_number_of_keys(metal: OpSet, queries: int, packed: bool) -> None:
     table = page_table([(queries, max(queries, keys)) for keys in EDGES], 16, seed=8)
     q, k, v = inputs(table, dtype=mx.bfloat16)
-    check(metal, q, *((quantize(k, 32, 8), quantize(v, 64, 4)) if packed else (k, v)), table)
+    check(metal, q, *((quantize(k, 32, 8), quantize(v, 64, 4)) if packed else (k, v)), table)  # type: ignore[call-arg]
 
 
 def test_chunks_of_any_length(metal: OpSet) -> None:
@@ -153,9 +153,9 @@ def test_prefill_of_one_token_sequences(metal: OpSet, window: int | None) -> Non
 def test_pages_equal_a_dense_cache(metal: OpSet, length: int) -> None:
     table = page_table([(length, 400)], 16, seed=4)
     q, k, v = inputs(table)
-    pages = mx.array(table.block_tables[0])
+    pages = mx.array(table.block_tables[0])  # type: ignore[arg-type]
     rows = [x[pages].swapaxes(0, 1).reshape(2, 400, 64) for x in (k, v)]
-    dense = metal.attention(q.swapaxes(0, 1), *rows, None, "causal").swapaxes(0, 1)
+    dense = metal.attention(q.swapaxes(0, 1), *rows, None, "causal").swapaxes(0, 1)  # type: ignore[arg-type, call-arg]
     assert mx.array_equal(metal.paged_attention(q, k, v, table), dense).item()
 
 
@@ -172,7 +172,7 @@ def test_views_are_read_in_place(metal: OpSet) -> None:
     table = page_table([(1, 30), (20, 41)], 8, seed=5)
     wide = inputs(table, dim=128)
     for columns in (slice(64, None), slice(None, None, 2)):
-        check(metal, *(x[..., columns] for x in wide), table)
+        check(metal, *(x[..., columns] for x in wide), table)  # type: ignore[arg-type, call-arg]
 
 
 def test_keys_past_the_end_of_a_sequence_are_not_read(metal: OpSet) -> None:
@@ -206,10 +206,10 @@ def test_packed_pages_equal_a_packed_cache(metal: OpSet) -> None:
     q, *dense = inputs(table)
     k, v = (quantize(x, 64, 4) for x in dense)
     rows = [
-        x.map(lambda part: part[mx.array(table.block_tables[0])].swapaxes(0, 1).flatten(1, 2))
+        x.map(lambda part: part[mx.array(table.block_tables[0])].swapaxes(0, 1).flatten(1, 2))  # type: ignore[arg-type]
         for x in (k, v)
     ]
-    dense_result = metal.attention(q.swapaxes(0, 1), *(x[:, :400] for x in rows)).swapaxes(0, 1)
+    dense_result = metal.attention(q.swapaxes(0, 1), *(x[:, :400] for x in rows)).swapaxes(0, 1)  # type: ignore[arg-type]
     assert mx.array_equal(metal.paged_attention(q, k, v, table), dense_result).item()
 
 
@@ -219,5 +219,5 @@ def test_mlx_computes_pages_of_other_formats_and_head_dims(metal: OpSet) -> None
     narrow = [x[..., :48] for x in (q, k, v)]
     floating = [quantize(x, 32, 4, "mxfp4") for x in (k, v)]
     for tensors in ((q, *floating), (q, k, quantize(v, 64, 8)), narrow):
-        y = metal.paged_attention(*tensors, table)
-        assert mx.array_equal(y, MLX.paged_attention(*tensors, table)).item()
+        y = metal.paged_attention(*tensors, table)  # type: ignore[arg-type, call-arg]
+        assert mx.array_equal(y, MLX.paged_attention(*tensors, table)).item()  # type: ignore[arg-type, call-arg]

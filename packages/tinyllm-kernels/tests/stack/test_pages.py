@@ -91,7 +91,7 @@ def test_new_rows_get_the_codes_of_mlx(
     )
     batch = Batch.paged(table, "decode")
     empty = [quantize(mx.zeros((3, 2, 16, 128), dtype), group, bits) for _ in range(2)]
-    cache = PagedCache(*empty)
+    cache = PagedCache(*empty)  # type: ignore[arg-type]
     stack(x, batch, [cache])
     v = attention.project(layer.input_norm(x), batch)[2]
     expected = quantize(v[:, :, 0], group, bits)  # T Hkv D
@@ -102,7 +102,7 @@ def test_new_rows_get_the_codes_of_mlx(
 
 
 def test_draft_tokens_of_one_text_see_each_other(ops: Backend, dtype: mx.Dtype) -> None:
-    """Three tokens that are decoded at once are as the one after the other."""
+    """Three tokens decoded at once give the bits of three tokens decoded one after another."""
     shape, pages = LayerShape(), range(10)
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
     prompt = Batch.paged(make_table((pages, 0, 30)), "prefill")

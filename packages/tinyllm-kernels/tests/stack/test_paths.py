@@ -26,6 +26,7 @@ from tinyllm_layers import (
     MoE,
     make_stack,
 )
+from tinyllm_layers.testing import Family
 from tinyllm_ops import Weight
 from tinyllm_ops.testing import assert_close, exact
 
@@ -92,7 +93,7 @@ def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_gives_the_terms_of_its_layers(
-    ops: Backend, dtype: mx.Dtype, rank: int, family: str, kind: str
+    ops: Backend, dtype: mx.Dtype, rank: int, family: Family, kind: str
 ) -> None:
     """The same bits from the stack and the layer, the residual from rank 0 alone."""
     shape = LayerShape(family)

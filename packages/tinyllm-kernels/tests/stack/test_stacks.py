@@ -24,6 +24,7 @@ from tinyllm_layers import (
     Stack,
     make_stack,
 )
+from tinyllm_layers.testing import Family
 from tinyllm_ops import REFERENCE, OpSet, Yarn
 from tinyllm_ops.testing import assert_close, exact
 
@@ -70,7 +71,7 @@ def check_same(
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 def test_a_stack_of_dense_layers_gives_the_bits_of_the_layers(
-    ops: OpSet, dtype: mx.Dtype, family: str, form: Form | None, kind: str
+    ops: OpSet, dtype: mx.Dtype, family: Family, form: Form | None, kind: str
 ) -> None:
     shape = LayerShape(family, form)
     layers = make_layers(shape, 2, dtype, ops)
@@ -103,7 +104,7 @@ def test_inconvenient_sizes_and_other_rotations(
 @pytest.mark.parametrize("form", [None, ("affine", 4, 32)], ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 def test_a_stack_is_near_the_reference_in_float32(
-    ops: OpSet, dtype: mx.Dtype, family: str, form: Form | None, kind: str
+    ops: OpSet, dtype: mx.Dtype, family: Family, form: Form | None, kind: str
 ) -> None:
     shape = LayerShape(family, form)
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
@@ -137,7 +138,7 @@ def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
 @pytest.mark.parametrize("kind", ["dense", "paged"])
 @pytest.mark.parametrize(("family", "count"), [("qwen3_moe", 3), ("qwen3", 17)])
 def test_whole_layers_give_the_bits_of_their_halves(
-    ops: OpSet, dtype: mx.Dtype, family: str, count: int, kind: str
+    ops: OpSet, dtype: mx.Dtype, family: Family, count: int, kind: str
 ) -> None:
     """Also where a run is longer than a primitive, and where it is cut by another cache."""
     shape = LayerShape(family, ("affine", 8, 32))

@@ -48,7 +48,8 @@ class GrammarCompiler:
         """
         if not self._tokenizer.eos_token_ids:
             raise ValueError(
-                f"{grammar.name}: expected a tokenizer with an end token, got none: use another"
+                f"{grammar.name}: expected a tokenizer with an end token, got none: use another "
+                "tokenizer"
             )
         try:
             matcher = LLMatcher(self._vocabulary, _rules(grammar), log_level=0)

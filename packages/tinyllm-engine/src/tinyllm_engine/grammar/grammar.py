@@ -65,6 +65,8 @@ class Grammar:
         """
         if not parts or any(part.parts or part.after for part in parts):
             raise ValueError(
-                "parts: expected one or more grammars without `after` and `parts`, got others"
+                "parts: expected one or more grammars without `after` and `parts`, got "
+                f"{len(parts)} grammars, {sum(bool(p.parts or p.after) for p in parts)} of them "
+                "with `after` or `parts`"
             )
         return cls("union", "", after, parts=parts)

@@ -49,8 +49,8 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
     args: object = getattr(model, "args", None)
     if not dataclasses.is_dataclass(args) or isinstance(args, type):
         raise CheckpointError(
-            f"model: expected one that mlx_lm.load returned, with its args, "
-            f"got {type(model).__name__}"
+            f"model: expected a model from mlx_lm.load, with `args`, got {type(model).__name__}: "
+            "load it with mlx_lm.load"
         )
     config = QwenConfig.from_hf(dataclasses.asdict(args), "model.args")
     weights: dict[str, Weight] = {}
@@ -77,12 +77,12 @@ def _weights(path: str, module: Module) -> dict[str, Weight]:
     known = _LAYERS.get((kind.__module__, kind.__qualname__))
     if known is None:
         raise CheckpointError(
-            f"{path} is a {kind.__name__}, which is not known here: of adapters (LoRA, DoRA) fuse "
-            "the model with mlx_lm.fuse first"
+            f"{path}: expected a layer that tinyllm knows, got {kind.__name__}: fuse adapters "
+            "(LoRA, DoRA) with mlx_lm.fuse first"
         )
     unknown = sorted(arrays.keys() - set(known))
     if unknown:
-        raise CheckpointError(f"{path}.{unknown[0]} of a {kind.__name__} is not implemented yet")
+        raise CheckpointError(f"{path}: {kind.__name__} with {unknown[0]} is not implemented yet")
     name = path.removeprefix("model.")
     weights: dict[str, Weight] = {f"{name}.weight": arrays["weight"]}
     if "bias" in arrays:
@@ -105,8 +105,8 @@ def _check(config: QwenConfig, weights: Mapping[str, Weight]) -> None:
     """Raise unless the weights fit the config and have one dtype."""
     expected = expected_shapes(config)
     for name in sorted(expected.keys() ^ weights.keys()):
-        state = "is missing" if name in expected else "is not known here"
-        raise CheckpointError(f"{name} {state}: the weights are not those of model.args")
+        state = "is missing" if name in expected else "is unexpected"
+        raise CheckpointError(f"{name} {state}: the weights do not fit model.args")
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
             raise CheckpointError(f"{name}: expected {shape}, got {tuple(weights[name].shape)}")

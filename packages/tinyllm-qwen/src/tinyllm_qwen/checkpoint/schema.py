@@ -118,7 +118,9 @@ def check_schema(
         *rows, columns = shape
         packed = formats[path]
         if columns % packed.group_size:
-            wrong.append(f"{path}: {columns} columns are no multiple of {packed.group_size}")
+            wrong.append(
+                f"{path}: expected a multiple of {packed.group_size} columns, got {columns}"
+            )
         groups = (*rows, columns // packed.group_size)
         expected[name] = ((*rows, columns * packed.bits // 32), _PACKED)
         if packed.mode == AFFINE:
@@ -135,7 +137,7 @@ def check_schema(
     unexpected = [name for name in stored if name not in expected]
     if not (missing or unexpected or wrong):
         return formats
-    lines = [f"{source}: the tensors are not those that config.json describes"]
+    lines = [f"{source}: the tensors do not fit config.json"]
     lines += _section("missing", missing)
     lines += _section("unexpected", unexpected)
     lines += _section("wrong", wrong)
@@ -154,7 +156,7 @@ def _section(title: str, items: list[str]) -> list[str]:
 def _advice(config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str]) -> str:
     """Return the remedy at the end of an error message."""
     if config.quantization is None and any(name.endswith(".scales") for name in unexpected):
-        return "The files are quantized, but config.json has no quantization: use its own config."
+        return "The files are quantized, but config.json has no quantization: use their config."
     if set(missing) == {"lm_head.weight"}:
-        return "A model whose head is its embedding has tie_word_embeddings = true in config.json."
+        return "If the embedding is also the head, set tie_word_embeddings to true in config.json."
     return "Config and weights come from different models, or a file is damaged: download again."

@@ -62,8 +62,8 @@ class BoundedCache(KVCache):
         """Remove all but the first `length` tokens."""
         if not self.can_trim(length):
             raise ValueError(
-                f"length: expected a prefix that all ranks can go back to, which keep {self.size} "
-                f"tokens of a sliding window, got {length} after {self.offset}"
+                f"length: expected a prefix that all ranks still hold, got {length} of "
+                f"{self.offset} tokens: a sliding window keeps the last {self.size}"
             )
         self.cache.trim(length)
 

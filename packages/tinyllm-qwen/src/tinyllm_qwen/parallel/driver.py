@@ -165,8 +165,8 @@ class Driver:
         known = self._known.get(caches[0]) if caches else None
         if known is None or len(caches) != self.num_layers:
             raise ValueError(
-                f"caches: expected the {self.num_layers} that make_cache or make_pages of this "
-                "model made, got others: make new ones"
+                f"caches: expected one list of {self.num_layers} caches, made by this model's "
+                f"make_cache or make_pages, got {len(caches)} that it did not make: make new ones"
             )
         return known
 
@@ -182,7 +182,7 @@ class Driver:
         number, spec = self._cache_of(caches)
         if (batch.rows, batch.length) != tokens.shape:
             raise ValueError(
-                f"tokens: expected shape {(batch.rows, batch.length)}, that of the batch, got "
+                f"tokens: expected the batch's shape {(batch.rows, batch.length)}, got "
                 f"{tuple(tokens.shape)}"
             )
         table, length = batch.pages, None
@@ -215,8 +215,8 @@ class Driver:
         """
         if not self._in_step:
             raise RuntimeError(
-                "the ranks are out of step: an answer was stopped in the middle of a pass. Start "
-                "the program again, on all of them"
+                "the ranks are out of step, because a forward pass was interrupted: restart the "
+                "program on all ranks"
             )
         dropped = tuple(self._dropped)
         line = encode(replace(forward, dropped=dropped))

@@ -55,8 +55,8 @@ def launched_split(text: str) -> Split:
     split = Split.parse(text)
     if split != HEADS and not is_launched():
         raise ValueError(
-            f"--split {split}: expected none in a single process: start "
-            "several, with mlx.launch for example"
+            f"--split {split}: expected several processes, got one: start one for each rank, with "
+            "mlx.launch for example"
         )
     return split
 
@@ -208,7 +208,9 @@ class Member:
         for channel in self.channels:
             channel.close()
         if failed and any(channel.ended for channel in self.channels):
-            raise RuntimeError("rank 0 ended before the other ranks: see its output") from error
+            raise RuntimeError(
+                "rank 0 ended before the other ranks: see the output of rank 0"
+            ) from error
 
 
 def _described_group() -> mx.distributed.Group:
@@ -228,7 +230,7 @@ def _described_group() -> mx.distributed.Group:
             if "Couldn't connect" in str(error) and time.monotonic() < until:
                 continue
             raise RuntimeError(
-                f"the ranks do not come together: {error}. Start all with a launcher, or each with "
-                "MLX_RANK, from 0 on, and MLX_HOSTFILE, a file such as "
-                '[["10.0.0.1:40001"], ["10.0.0.2:40001"]] with an address of each'
+                f"the ranks cannot form a group: {error}. Start all ranks with a launcher, or each "
+                "rank with MLX_RANK, counted from 0, and MLX_HOSTFILE, a file of their addresses "
+                'such as [["10.0.0.1:40001"], ["10.0.0.2:40001"]]'
             ) from error

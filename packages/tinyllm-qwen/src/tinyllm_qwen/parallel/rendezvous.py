@@ -40,7 +40,7 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
         try:
             connection = socket.create_connection((host, port), HEARTBEAT_TIMEOUT)
         except OSError as error:
-            raise _unreachable(f"rank 0 is not to be reached at {host}:{port}", error) from error
+            raise _unreachable(f"rank 0 cannot be reached at {host}:{port}", error) from error
         connection.sendall(json.dumps([ranks.rank, password]).encode() + b"\n")
         return [ControlChannel(connection, 0, on_loss)]
     password, host = secrets.token_hex(16), _own_host()
@@ -57,7 +57,7 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
                 else:
                     found[rank] = connection
     except OSError as error:
-        raise _unreachable(f"the other ranks do not reach rank 0 at {host}", error) from error
+        raise _unreachable(f"not all ranks connected to rank 0 at {host}", error) from error
     return [ControlChannel(connection, rank, on_loss) for rank, connection in sorted(found.items())]
 
 
@@ -71,8 +71,8 @@ def agree(ranks: Communicator, fact: str) -> None:
     for rank, other in enumerate(others, start=1):
         if other != first:
             raise ValueError(
-                f"rank 0 has {first}, rank {rank} {other}: start all ranks with the same options "
-                "and the same files"
+                f"rank {rank}: expected {first}, as on rank 0, got {other}: start all ranks with "
+                "the same options and the same files"
             )
 
 
@@ -115,7 +115,7 @@ def _unreachable(problem: str, error: OSError) -> OSError:
     """Return the error for a failed connection, with a remedy."""
     return OSError(
         f"{problem} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an "
-        "address of its machine that the others reach"
+        "address of that machine that every rank can reach"
     )
 
 

@@ -28,8 +28,8 @@ class Split:
         numbers = text.split(",")
         if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):
             raise ValueError(
-                "--split: expected heads, layers, or how many layers each rank has, such as 20,8, "
-                f"got {text!r}"
+                "--split: expected heads, layers or the number of layers of each rank, such "
+                f"as 20,8, got {text!r}"
             )
         return cls(by_layers=True, layers=tuple(map(int, numbers)))
 

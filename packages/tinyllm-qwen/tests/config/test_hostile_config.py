@@ -1,0 +1,105 @@
+"""Hostile configs, as bytes of a file: each field that is nonsense is named, at once."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+from tinyllm_qwen.config.generation import GenerationConfig
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
+
+PICO = Path(__file__).parents[2] / "src" / "tinyllm_qwen" / "pico"
+CONFIG = json.loads((PICO / "config.json").read_bytes())
+READ = [
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_theta",
+]
+NONSENSE = [
+    b"1000000000000",
+    b"-1",
+    b"NaN",
+    b"Infinity",
+    b"-Infinity",
+    b"1e400",
+    b"9" * 4000,
+    b'"1"',
+    b"[]",
+    b"[1]",
+    b"{}",
+    b"true",
+]
+
+
+def write(folder: Path, name: str, value: bytes, file: str = "config.json") -> None:
+    base = CONFIG if file == "config.json" else {}
+    text = json.dumps(base | {name: "@"}).encode()
+    (folder / file).write_bytes(text.replace(b'"@"', value))
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=lambda value: value[:16].decode())
+@pytest.mark.parametrize("name", READ)
+def test_a_value_that_is_no_number_is_named(tmp_path: Path, name: str, value: bytes) -> None:
+    if (name, value) == ("rope_theta", b"1000000000000"):
+        value = b"1e16"  # a base may be large
+    write(tmp_path, name, value)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {name}: expected a") as caught:
+        QwenConfig.from_folder(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("name", [name for name in READ if name in ("vocab_size", "hidden_size")])
+def test_null_counts_as_absent(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name, b"null")
+    with pytest.raises(CheckpointError, match=rf"{name}: .*got nothing"):
+        QwenConfig.from_folder(tmp_path)
+
+
+def test_an_integer_of_a_million_digits_is_refused_at_once(tmp_path: Path) -> None:
+    write(tmp_path, "hidden_size", b"9" * 1_000_000)
+    start = time.thread_time()
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        QwenConfig.from_folder(tmp_path)
+    assert time.thread_time() - start < 5
+
+
+@pytest.mark.parametrize("value", [b"[" + b"0," * 400_000 + b"0]", b"[[" + b"0]]", b'["a"]'])
+def test_a_list_of_layers_is_short_and_of_integers(tmp_path: Path, value: bytes) -> None:
+    moe = {"model_type": "qwen3_moe", "num_experts": 2, "mlp_only_layers": "@"}
+    text = json.dumps(CONFIG | moe).encode().replace(b'"@"', value)
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(CheckpointError, match="mlp_only_layers: expected"):
+        QwenConfig.from_folder(tmp_path)
+
+
+def test_the_largest_shapes_that_a_config_may_have_are_counted_not_made(tmp_path: Path) -> None:
+    fields = {"vocab_size": 1 << 24, "hidden_size": 1 << 20, "num_hidden_layers": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | fields))
+    start = time.thread_time()
+    config = QwenConfig.from_folder(tmp_path)
+    assert math.log2(config.vocab_size * config.hidden_size) == 44
+    assert time.thread_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "eos_token_id")
+        for value in (*NONSENSE, b'["a"]', b"[null]", b"[1e400]")
+        if (name, value) not in (("eos_token_id", b"[]"), ("eos_token_id", b"[1]"))
+    ],
+)
+def test_nonsense_for_sampling_is_named(tmp_path: Path, name: str, value: bytes) -> None:
+    write(tmp_path, name, value, "generation_config.json")
+    with pytest.raises(CheckpointError, match=rf"generation_config\.json: {name}: expected"):
+        GenerationConfig.from_folder(tmp_path)

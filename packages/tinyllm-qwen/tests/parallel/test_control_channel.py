@@ -1,0 +1,141 @@
+"""A control channel detects a lost process, and ranks wait for each other."""
+
+import queue
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tinyllm_layers import Communicator
+from tinyllm_qwen.parallel import control_channel as channel_module
+from tinyllm_qwen.parallel import member as member_module
+from tinyllm_qwen.parallel.control_channel import ControlChannel
+from tinyllm_qwen.parallel.member import Member
+
+Reports = queue.SimpleQueue[tuple[int, str]]
+Ends = tuple[ControlChannel, socket.socket, Reports]
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    """A channel from rank 1 to rank 0, rank 0's end of it, and the reports of a loss."""
+    monkeypatch.setattr(channel_module, "HEARTBEAT_TIMEOUT", 0.4)
+    monkeypatch.setattr(channel_module, "HEARTBEAT_INTERVAL", 0.05)
+    reports: Reports = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    channel = ControlChannel(ours, 0, lambda rank, why: reports.put((rank, why)))
+    with ours, theirs:
+        yield channel, theirs, reports
+        channel.close()
+
+
+def test_lines_are_received_and_heartbeats_are_not(ends: Ends) -> None:
+    channel, theirs, reports = ends
+    assert not channel.ended
+    theirs.sendall(b"one\n\ntwo\nend\n")
+    assert list(channel.received()) == [b"one\n", b"two\n"]
+    assert channel.ended
+    assert theirs.recv(10).startswith(b"\n")
+    channel.close()
+    with pytest.raises(queue.Empty):
+        reports.get(timeout=0.6)
+
+
+def test_a_closed_connection_is_a_loss_at_once(ends: Ends) -> None:
+    _, theirs, reports = ends
+    theirs.close()
+    assert reports.get(timeout=0.3) == (0, "has left")
+
+
+def test_silence_is_a_loss_after_a_while(ends: Ends) -> None:
+    assert ends[2].get(timeout=5) == (0, "has given no sign of life for 0 s")
+
+
+def test_heartbeats_are_enough(ends: Ends) -> None:
+    _, theirs, reports = ends
+    for _ in range(8):
+        theirs.sendall(b"\n")
+        with pytest.raises(queue.Empty):
+            reports.get(timeout=0.1)
+
+
+def test_an_end_in_the_middle_of_an_answer_is_a_loss(ends: Ends) -> None:
+    _, theirs, reports = ends
+    theirs.sendall(b"end\n")
+    assert reports.get(timeout=5) == (0, "has ended in the middle of an answer")
+
+
+@pytest.mark.parametrize(
+    ("error", "rank_0_ended", "before", "message"),
+    [
+        (RuntimeError("lost"), False, [], "lost"),
+        (
+            RuntimeError("lost"),
+            True,
+            [],
+            "rank 0 ended before the other ranks: see the output of rank 0",
+        ),
+        (ValueError("no"), True, ["ignores losses"], "no"),
+    ],
+)
+def test_after_a_failed_all_reduce_the_channels_report_the_lost_rank(
+    error: Exception,
+    rank_0_ended: bool,
+    before: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[object] = []
+
+    class Leaving(ControlChannel):
+        ended = rank_0_ended
+
+        def __init__(self) -> None:
+            pass  # no connection
+
+        def ignore_loss(self) -> None:
+            events.append("ignores losses")
+
+        def close(self) -> None:
+            events.append("closed")
+
+    monkeypatch.setattr(member_module.time, "sleep", events.append)  # type: ignore[attr-defined]
+    group = mx.distributed.init()
+    with (
+        pytest.raises(type(error), match=f"^{message}$"),
+        Member(group, Communicator(), [Leaving()]),
+    ):
+        raise error
+    assert events == [*before, member_module.LOSS_TIMEOUT, "closed"]
+
+
+def test_a_rank_may_start_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, tries = mx.distributed.init(), []
+
+    def init(*, strict: bool) -> mx.distributed.Group:
+        tries.append(strict)
+        if len(tries) < 3:
+            raise RuntimeError("[ring] Couldn't connect (error: 111)")
+        return alone
+
+    monkeypatch.setattr(member_module.mx.distributed, "init", init)  # type: ignore[attr-defined]
+    assert Member.join(lambda _rank, _why: None) is None
+    assert tries == [True] * 3
+    tries.clear()
+    monkeypatch.setattr(member_module, "JOIN_TIMEOUT", 15)
+    with pytest.raises(RuntimeError, match=r"form a group: \[ring\] Couldn't .* MLX_HOSTFILE, a"):
+        Member.join(lambda _rank, _why: None)
+    assert tries == [True]
+
+
+def test_the_only_process_of_a_launcher_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("\n")
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+    monkeypatch.setattr(member_module.mx.distributed, "init", None)  # type: ignore[attr-defined]
+    assert Member.join(lambda _rank, _why: None) is None
