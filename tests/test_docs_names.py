@@ -17,7 +17,7 @@ SHAPE = re.compile(r"\b(?:Float|Integer|Int|UInt8|UInt32|Shaped)\[[^\[\],]*mx\.a
 
 
 def places(entry: object) -> Iterator[str]:
-    """The pages in a piece of the navigation."""
+    """Yield the pages in a part of the navigation."""
     if isinstance(entry, str):
         yield entry
     elif isinstance(entry, dict):
@@ -35,7 +35,7 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
 
 
 def find(dotted: str) -> object:
-    """The module, class, function or attribute of a dotted name."""
+    """Return the module, class, function or attribute of a dotted name."""
     package, *names = dotted.split(".")
     found: object = importlib.import_module(package)
     for place, part in enumerate(names):

@@ -31,7 +31,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_file_that_is_named_is_there(page: Path) -> None:
+def test_every_named_file_exists(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
         assert any(f"/{path}".endswith(f"/{name}") for path in TRACKED), name
 

@@ -246,7 +246,7 @@ def watch_routers(model: Module) -> list[mx.array]:
 
     for layer in model.layers:
         if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock):
-            layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)
+            layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)  # type: ignore[assignment]
     return choices
 
 

@@ -1,4 +1,4 @@
-"""The part of a model that one of several processes holds."""
+"""The partition of a model: the part that one of several processes has."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,22 +15,22 @@ _EXPERTS = ".switch_mlp."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """The part of one rank: heads, columns of the MLP, experts, tokens of the vocabulary.
+    """The heads, hidden features, experts, tokens and layers that one rank has.
 
-    Query heads stay with their key/value head. If there are fewer key/value heads than ranks,
-    several ranks have the same key/value head and share its query heads. Parts may differ by one
-    unit: a head, an expert, or a group of a quantized matrix that is cut along its columns. Groups
-    are not cut, because a group has one scale.
+    A rank has all key/value heads of its query heads. If there are fewer key/value heads than
+    ranks, several ranks have the same key/value head and divide its query heads. The partitions of
+    two ranks may differ in size by one unit: a head, an expert, or a group of a quantized matrix
+    that is divided along its columns. A group is not divided, because it has one scale.
 
     Attributes:
         rank: the number of the process.
         size: the number of processes.
-        heads: query heads.
-        kv_heads: key/value heads.
-        mlp: columns of the MLP's width F.
-        experts: experts of MoE layers; None for all, or if there are none.
-        vocabulary: tokens, rows of the embedding and of the head.
-        layers: decoder layers.
+        heads: the numbers of the query heads.
+        kv_heads: the numbers of the key/value heads.
+        mlp: the indices of the hidden features of the MLP, of F.
+        experts: the numbers of the experts of MoE layers; None for all, or if there are none.
+        vocabulary: the ids of the tokens, which are rows of the embedding and of the head.
+        layers: the numbers of the decoder layers.
         by_layers: True if each rank has whole layers, False if it has a part of every layer.
     """
 
@@ -46,7 +46,7 @@ class Partition:
 
     @classmethod
     def whole(cls, config: QwenConfig) -> "Partition":
-        """Return the whole model as the part of one process."""
+        """Return the partition of a single process, which has the whole model."""
         return cls(
             rank=0,
             size=1,
@@ -62,7 +62,7 @@ class Partition:
     def of(
         cls, config: QwenConfig, formats: Mapping[str, PackedFormat], rank: int, size: int
     ) -> "Partition":
-        """Divide a model.
+        """Return the partition of a rank that has a part of every layer (tensor parallelism).
 
         Args:
             config: the architecture of the whole model.
@@ -96,17 +96,19 @@ class Partition:
     def stage(
         cls, config: QwenConfig, rank: int, size: int, layers: Sequence[int] = ()
     ) -> "Partition":
-        """Divide the decoder layers (pipeline parallelism), and the vocabulary as `of` does.
+        """Return the partition of a rank that has whole layers (pipeline parallelism).
+
+        The vocabulary is divided as in `of`.
 
         Args:
-            config: the whole model.
+            config: the architecture of the whole model.
             rank: the number of the process.
             size: the number of processes.
-            layers: layers of each rank; empty to divide them evenly.
+            layers: the number of layers of each rank; empty to divide the layers evenly.
 
         Raises:
-            ValueError: if `layers` are not one number from 1 on for each rank that add up to all
-                layers, or there are fewer layers than ranks.
+            ValueError: if there are fewer layers than ranks. `layers` must have one number from 1
+                on for each rank, and the sum must be the number of all layers.
         """
         total = config.num_hidden_layers
         if layers:
@@ -129,7 +131,7 @@ class Partition:
         )
 
     def local(self, config: QwenConfig) -> QwenConfig:
-        """Return the architecture of this part as a model: its numbers of heads and its width."""
+        """Return the config with the numbers of heads and of hidden features of this partition."""
         return replace(
             config,
             num_attention_heads=len(self.heads),
@@ -140,23 +142,23 @@ class Partition:
     def slices(
         self, name: str, shape: tuple[int, ...], config: QwenConfig
     ) -> tuple[range, ...] | None:
-        """Return the part of a tensor that this rank needs: a range for each axis.
+        """Return the slice of a stored tensor that this rank needs.
 
         Args:
-            name: the tensor's Hugging Face name, less "model.". Scales and biases of a packed
-                matrix are cut like the matrix.
+            name: the Hugging Face name of the tensor without "model.". Scales and biases of a
+                packed matrix are divided like the matrix.
             shape: the shape of the stored tensor.
-            config: the whole model.
+            config: the architecture of the whole model.
 
         Returns:
-            None if this rank has no part of the tensor.
+            A range for each axis, or None if this rank does not need the tensor.
         """
         whole = tuple(range(size) for size in shape)
         if self.by_layers and name.startswith("layers."):
             return whole if int(name.split(".")[1]) in self.layers else None
         path, _, kind = name.rpartition(".")
         module = path.rpartition(".")[2]
-        if module == "o_proj" and kind == "bias":  # added once, not by every rank
+        if module == "o_proj" and kind == "bias":  # rank 0 alone adds the bias
             return whole if self.rank == 0 else None
         if _EXPERTS in name:
             return whole if self.experts is None else (self.experts, *whole[1:])
@@ -167,12 +169,13 @@ class Partition:
         if columns is None:
             return whole
         part, total = columns
-        # Columns of codes are words and columns of scales are groups, in proportion to numbers.
+        # Packed codes have fewer columns (words) and scales have one column per group. Scale the
+        # range of the decoded matrix to the columns that are stored.
         start, stop = (edge * shape[-1] // total for edge in (part.start, part.stop))
         return (*whole[:-1], range(start, stop))
 
     def _output(self, module: str, config: QwenConfig) -> range | None:
-        """Return the rows of a matrix that is cut by its output, or None."""
+        """Return the rows of a matrix that is divided by rows; None for other tensors."""
         if module in ("embed_tokens", "lm_head"):
             return self.vocabulary
         if module in ("gate_proj", "up_proj"):
@@ -182,7 +185,10 @@ class Partition:
         return _scaled(self.kv_heads, config.head_dim) if module in _KEYS else None
 
     def _input(self, module: str, config: QwenConfig) -> tuple[range, int] | None:
-        """Return the columns of a matrix that is cut by its input and their total, or None."""
+        """Return the columns of a matrix that is divided by columns, and the number of all columns.
+
+        The result is None for other tensors.
+        """
         if module == "o_proj":
             head_dim = config.head_dim
             return _scaled(self.heads, head_dim), config.num_attention_heads * head_dim
@@ -190,7 +196,7 @@ class Partition:
 
 
 def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range, range]:
-    """Return the query heads of a rank, and the key/value heads that they attend to."""
+    """Return the query heads of a rank, and the key/value heads of these query heads."""
     kv_heads = config.num_key_value_heads
     per_kv = config.num_attention_heads // kv_heads  # H/Hkv
     unit = group // math.gcd(group, per_kv * config.head_dim)
@@ -206,18 +212,21 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
     return range(head * per_kv + own.start, head * per_kv + own.stop), range(head, head + 1)
 
 
-def _share(what: str, total: int, unit: int, rank: int, size: int) -> range:
-    """Return part `rank` of `size` of a range that is divided in units."""
+def _share(name: str, total: int, unit: int, rank: int, size: int) -> range:
+    """Divide `range(total)`, in multiples of `unit`, between `size` ranks; return one part.
+
+    The parts differ by at most one unit.
+    """
     units, rest = divmod(total, unit)
     if units < size or rest:
-        raise ValueError(_too_few(what, total, unit, size))
+        raise ValueError(_too_few(name, total, unit, size))
     each, more = divmod(units, size)
     start = rank * each + min(rank, more)
     return range(start * unit, (start + each + (rank < more)) * unit)
 
 
 def _rows(total: int, rank: int, size: int) -> range:
-    """Return part `rank` of the vocabulary. All parts but the last are equally long."""
+    """Return the token ids of a rank. All ranks but the last have equally many."""
     each = -(-total // size)
     if (size - 1) * each >= total:
         raise ValueError(_too_few("tokens of the vocabulary", total, 1, size))
@@ -225,12 +234,12 @@ def _rows(total: int, rank: int, size: int) -> range:
 
 
 def _scaled(part: range, factor: int) -> range:
-    """Return the rows or columns of a range of heads."""
+    """Return the rows or columns of the heads `part`, of which each has `factor`."""
     return range(part.start * factor, part.stop * factor)
 
 
 def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
-    """Return the group size of the matrices of a name; 1 if none is packed."""
+    """Return the group size of the matrices of a module name; 1 if none is packed."""
     groups: Iterable[int] = (
         packed.group_size
         for path, packed in formats.items()
