@@ -62,7 +62,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def guarded() -> Iterator[Server]:
     """A server with two keys, where pages from elsewhere may ask, bodies and answers are short."""
-    options = ("--cors-origin", "https://a.example", "--max-body", "50000", "--max-tokens", "8")
+    options = ("--allowed-origins", "https://a.example", "--max-body", "50000", "--max-tokens", "8")
     with Server(*options, TINYLLM_API_KEY="first second") as server:
         yield server
 
@@ -77,6 +77,6 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def busy(endless: Path) -> Iterator[Server]:
     """A server whose answers do not end, which computes two at a time."""
-    options = ("--max-tokens", "100000", "--memory", "0.2", "--max-running", "2")
+    options = ("--max-tokens", "100000", "--kv-cache-memory", "0.2", "--max-num-seqs", "2")
     with Server("--model", str(endless), *options) as server:
         yield server

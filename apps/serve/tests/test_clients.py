@@ -71,7 +71,7 @@ def test_langchain(pico: Server, scripted: Server) -> None:
 def test_metrics_are_prometheus_text(pico: Server) -> None:
     answer = httpx.get(f"{pico.url}/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    assert "# TYPE tinyllm_first_token_seconds histogram" in answer.text
+    assert "# TYPE tinyllm:time_to_first_token_seconds histogram" in answer.text
 
 
 def test_the_interface_is_described_without_a_network(pico: Server) -> None:

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from tinyllm_serve import cli, json_log
-from tinyllm_serve.host_check import HostCheck
+from tinyllm_serve.http.middleware import HostCheck
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
@@ -224,12 +224,12 @@ def test_names_can_be_added_and_matter_only_where_everybody_may_ask() -> None:
         return client.get("/", headers={"Host": asked}).status_code
 
     assert status("evil.example") == 403
-    assert status("evil.example", api_keys=("k",)) == 200
+    assert status("evil.example", api_key=["k"]) == 200
     assert status("evil.example", host="0.0.0.0") == 200
-    assert status("Box.example:80", allowed_hosts=("box.example",)) == 200
-    assert status("evil.example", allowed_hosts=("box.example",), host="0.0.0.0") == 403
-    assert status("evil.example", allowed_hosts=("box.example",), api_keys=("k",)) == 403
-    assert status("[2001:DB8::1]:80", allowed_hosts=("box.example",), host="2001:db8::1") == 200
+    assert status("Box.example:80", allowed_host=["box.example"]) == 200
+    assert status("evil.example", allowed_host=["box.example"], host="0.0.0.0") == 403
+    assert status("evil.example", allowed_host=["box.example"], api_key=["k"]) == 403
+    assert status("[2001:DB8::1]:80", allowed_host=["box.example"], host="2001:db8::1") == 200
 
 
 @pytest.mark.parametrize(
@@ -239,12 +239,13 @@ def test_names_can_be_added_and_matter_only_where_everybody_may_ask() -> None:
         (["--port", "70000"], "--port: expected from 0 to 65535, got 70000"),
         (["--kv-bits", "3"], "--kv-bits: expected 4 or 8, got 3"),
         (["--ops", "cuda"], "--ops: expected one of auto, cpu, metal, mlx, reference, got cuda"),
-        (["--cors-origin", "here"], "--cors-origin: expected * or an origin"),
+        (["--allowed-origins", "here"], "--allowed-origins: expected * or an origin"),
         (["--api-key", "a b"], "--api-key: expected printable characters"),
         (["--allowed-host", "http://a.b"], "--allowed-host: expected a name alone"),
         (["--allowed-host", "a.b:80"], "--allowed-host: expected a name alone"),
-        (["--memory", "inf"], "--memory: expected gigabytes, got inf"),
-        (["--drain", "nan"], "--drain: expected from 0 to 3600 seconds, got nan"),
+        (["--kv-cache-memory", "inf"], "memory: expected from 0.001 to 1000000, got inf"),
+        (["--memory", "inf"], "--kv-cache-memory: expected from 0.001 to 1000000"),
+        (["--drain", "nan"], "--timeout-graceful-shutdown: expected from 0 to 3600, got nan"),
     ],
 )
 def test_a_bad_option_is_named(
@@ -265,7 +266,7 @@ def fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """Run the program, which cannot start: what it says."""
-    monkeypatch.setattr(json_log, "begin_log", lambda: None)
+    monkeypatch.setattr(json_log, "configure_log", lambda: None)
 
     def run(*options: str) -> str:
         monkeypatch.setattr(sys, "argv", ["serve", *options])

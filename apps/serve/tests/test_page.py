@@ -91,7 +91,7 @@ def test_stop_ends_the_answer_and_frees_its_pages(browser: Browser, busy: Server
     browser.find_element(By.ID, "stop").click()
     wait(browser, lambda: shown(browser, "send"))
     assert texts(browser, ".figures")[0].endswith("stopped")
-    busy.wait_until("tinyllm_running", 0.0)
+    busy.wait_until("num_requests_running", 0.0)
 
 
 def test_what_a_model_or_a_user_says_is_no_markup(browser: Browser, pico: Server) -> None:

@@ -6,9 +6,14 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_serve.answer_parser import AnswerParser
-from tinyllm_serve.parts import Content, Part, Reasoning, ToolCall
-from tinyllm_serve.tool_call_parser import ToolCallParser
+from tinyllm_serve.generation.parsers import (
+    AnswerParser,
+    Content,
+    Part,
+    Reasoning,
+    ToolCall,
+    ToolCallParser,
+)
 
 PIECES = [
     "<tool_call>",

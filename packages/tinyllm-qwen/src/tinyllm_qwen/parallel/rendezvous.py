@@ -20,8 +20,8 @@ _MESSAGE_BYTES = 512
 def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
     """Connect rank 0 to each of the other ranks.
 
-    Rank 0 listens at the address that the launcher names (TINYLLM_LEADER names another one). It
-    sends the port and a password through the group, which only the ranks can read.
+    Rank 0 listens at the address that the launcher names (TINYLLM_DRIVER_ADDRESS names another
+    one). It sends the port and a password through the group, which only the ranks can read.
 
     Args:
         ranks: the group.
@@ -96,7 +96,7 @@ def _own_host() -> str:
 
     It is the address that a launcher gives to MLX's backends, or the name of the machine.
     """
-    named = os.environ.get("TINYLLM_LEADER")
+    named = os.environ.get("TINYLLM_DRIVER_ADDRESS")
     if named:
         return named
     hosts = os.environ.get("MLX_HOSTFILE")
@@ -112,8 +112,8 @@ def _own_host() -> str:
 def _unreachable(problem: str, error: OSError) -> OSError:
     """Return an error with a remedy."""
     return OSError(
-        f"{problem} ({error.strerror or error}): start rank 0 with TINYLLM_LEADER=ADDRESS, an "
-        "address of its machine that the others reach"
+        f"{problem} ({error.strerror or error}): start rank 0 with TINYLLM_DRIVER_ADDRESS=ADDRESS, "
+        "an address of its machine that the others reach"
     )
 
 
