@@ -1,4 +1,4 @@
-"""Clients that leave, servers that end, and many at once."""
+"""Disconnects, back pressure, shutdown, many requests at once, and the log."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ Start = Callable[..., Server]
 
 @contextmanager
 def asking(server: Server, **fields: object) -> Iterator[socket.socket]:
-    """A connection on which something was asked, and nothing read."""
+    """Send a request, and yield the connection before anything is read."""
     address = urlsplit(server.url)
     body = json.dumps({"messages": HELLO, **fields}).encode()
     with socket.create_connection((address.hostname, address.port)) as connection:
@@ -36,16 +36,16 @@ def asking(server: Server, **fields: object) -> Iterator[socket.socket]:
 
 def read_until(connection: socket.socket, text: bytes, count: int = 1) -> bytes:
     connection.settimeout(30)
-    said = b""
-    while said.count(text) < count:
+    received = b""
+    while received.count(text) < count:
         more = connection.recv(65536)
-        assert more, said
-        said += more
-    return said
+        assert more, received
+        received += more
+    return received
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_pages(busy: Server, stream: bool) -> None:
+def test_a_disconnect_frees_the_pages(busy: Server, stream: bool) -> None:
     with asking(busy, stream=stream) as connection:
         if stream:
             read_until(connection, b"data: ", 5)
@@ -55,7 +55,7 @@ def test_a_client_that_goes_away_frees_its_pages(busy: Server, stream: bool) -> 
     busy.wait_until("kv_cache_pages_used", 0.0)
 
 
-def test_a_client_may_go_while_it_waits_or_while_its_prompt_is_computed(busy: Server) -> None:
+def test_a_disconnect_in_the_queue_or_the_prompt_frees_the_pages(busy: Server) -> None:
     prompt = [{"role": "user", "content": "a" * 100_000}]
     with asking(busy, stream=True) as first, asking(busy, stream=True) as second:
         read_until(first, b"data: ")
@@ -70,23 +70,23 @@ def test_a_client_may_go_while_it_waits_or_while_its_prompt_is_computed(busy: Se
     busy.wait_until("kv_cache_pages_used", 0.0)
 
 
-def test_all_answers_of_a_request_end_with_it(busy: Server) -> None:
+def test_a_disconnect_ends_all_answers_of_a_request(busy: Server) -> None:
     with asking(busy, stream=True, n=2) as connection:
         read_until(connection, b'"index": 1')
         busy.wait_until("num_requests_running", 2.0)
     busy.wait_until("num_requests_running", 0.0)
 
 
-def test_a_slow_reader_keeps_nobody_waiting(busy: Server) -> None:
+def test_a_slow_reader_does_not_delay_other_requests(busy: Server) -> None:
     with asking(busy, stream=True, max_tokens=20_000) as slow:
         read_until(slow, b"data: ")
-        began = time.monotonic()
+        start_time = time.monotonic()
         answer = httpx.post(busy.url + CHAT, json={"messages": HELLO, "max_tokens": 20}, timeout=30)
         assert answer.json()["usage"]["completion_tokens"] == 20
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - start_time < 15
 
 
-def test_a_full_server_says_when_to_come_again_and_fills_the_silence(
+def test_a_full_queue_answers_429_and_a_waiting_stream_gets_comments(
     start: Start, endless: Path
 ) -> None:
     options = ("--max-num-seqs", "1", "--max-waiting", "1", "--sse-keep-alive", "0.2")
@@ -96,15 +96,15 @@ def test_a_full_server_says_when_to_come_again_and_fills_the_silence(
         with asking(server, stream=True) as second:
             server.wait_until("num_requests_waiting", 1.0)
             refused = httpx.post(server.url + CHAT, json={"messages": HELLO, "stream": True})
-            said = read_until(second, b": keep-alive\n\n", 3)
-    assert said.startswith(b"HTTP/1.1 200")
-    assert b"data: " not in said
+            received = read_until(second, b": keep-alive\n\n", 3)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"data: " not in received
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "engine_full"
     assert int(refused.headers["retry-after"]) >= 1
 
 
-def test_sigterm_finishes_what_is_under_way(start: Start, endless: Path) -> None:
+def test_sigterm_finishes_running_requests(start: Start, endless: Path) -> None:
     server = start("--model", str(endless), "--kv-cache-memory", "0.2")
     with asking(server, stream=True, max_tokens=4000) as connection:
         read_until(connection, b"data: ", 3)
@@ -114,27 +114,29 @@ def test_sigterm_finishes_what_is_under_way(start: Start, endless: Path) -> None
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert httpx.get(f"{server.url}/ready").status_code == 503
         assert httpx.get(f"{server.url}/health").json()["state"] == "draining"
-        said = read_until(connection, b"data: [DONE]")
-    assert b'"finish_reason": "length"' in said
+        received = read_until(connection, b"data: [DONE]")
+    assert b'"finish_reason": "length"' in received
     assert server.wait() == 0
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_does_not_end_is_ended(start: Start, endless: Path, again: bool) -> None:
+def test_a_second_signal_or_the_timeout_ends_running_requests(
+    start: Start, endless: Path, again: bool
+) -> None:
     drain = "60" if again else "0.5"
     server = start("--model", str(endless), *ENDLESS, "--timeout-graceful-shutdown", drain)
     with asking(server, stream=True) as connection:
         read_until(connection, b"data: ", 3)
-        began = time.monotonic()
+        start_time = time.monotonic()
         os.kill(server.process.pid, signal.SIGTERM)
         server.wait_for("draining")
         if again:
             os.kill(server.process.pid, signal.SIGTERM)
         assert server.wait() == 0
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - start_time < 20
 
 
-def test_two_hundred_at_once(pico: Server) -> None:
+def test_two_hundred_streams_at_once(pico: Server) -> None:
     async def ask(client: httpx.AsyncClient, place: int) -> str:
         body = {
             "messages": [{"role": "user", "content": f"what is attention? ({place % 7})"}],
@@ -156,20 +158,20 @@ def test_two_hundred_at_once(pico: Server) -> None:
             return await asyncio.gather(*(ask(client, place) for place in range(200)))
 
     answers = asyncio.run(all_of_them())
-    # Whoever asks the same gets the same, whatever stands beside it.
+    # Equal requests get equal answers, in any batch.
     for place in range(200 - 35):
         assert answers[place] == answers[place + 35]
     pico.wait_until("num_requests_running", 0.0)
     pico.wait_until("kv_cache_pages_used", 0.0)
 
 
-def test_the_log_tells_of_each_request_and_not_what_it_said(pico: Server) -> None:
+def test_the_log_has_each_request_without_its_text(pico: Server) -> None:
     secret = "my password is swordfish"
-    asked = {"messages": [{"role": "user", "content": secret}], "max_tokens": 3, "user": "me"}
+    body = {"messages": [{"role": "user", "content": secret}], "max_tokens": 3, "user": "me"}
     mistake = {"messages": [{"role": "tool", "content": secret}]}
     answers = [
-        httpx.post(pico.url + CHAT, json=asked),
-        httpx.post(pico.url + CHAT, json=asked | {"stop": [3]}),
+        httpx.post(pico.url + CHAT, json=body),
+        httpx.post(pico.url + CHAT, json=body | {"stop": [3]}),
         httpx.post(pico.url + CHAT, json=mistake),
         httpx.get(f"{pico.url}/{secret}"),
     ]
@@ -182,10 +184,10 @@ def test_the_log_tells_of_each_request_and_not_what_it_said(pico: Server) -> Non
     assert "swordfish" not in json.dumps(pico.log())
 
 
-def test_the_log_tells_that_a_grammar_was_given_up_and_not_which(pico: Server) -> None:
-    rules = 'start: "swordfish" nothing\nnothing: nothing'  # the end of which it cannot foresee
-    asked = {"messages": HELLO, "max_tokens": 60, "structured_outputs": {"grammar": rules}}
-    answer = httpx.post(pico.url + CHAT, json=asked).json()
+def test_the_log_has_an_abandoned_grammar_without_its_text(pico: Server) -> None:
+    rules = 'start: "swordfish" nothing\nnothing: nothing'  # a grammar that can never end
+    body = {"messages": HELLO, "max_tokens": 60, "structured_outputs": {"grammar": rules}}
+    answer = httpx.post(pico.url + CHAT, json=body).json()
     assert answer["choices"][0]["message"]["content"] == "swordfish"
     given_up = [entry for entry in pico.log() if "given up" in str(entry["event"])]
     assert given_up

@@ -1,4 +1,4 @@
-"""Several processes that share the model: one serves, all end together."""
+"""Several processes that share the model: rank 0 serves, and all end together."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Pair:
     worker: subprocess.Popen[str]
 
     def worker_log(self) -> str:
-        """The log of the second rank, which has ended."""
+        """Wait for the end of the worker, and return its log."""
         return self.worker.communicate(timeout=20)[1]
 
 
@@ -48,9 +48,9 @@ Start = Callable[..., Pair]
 
 @contextmanager
 def pair(folder: Path, *options: str) -> Iterator[Pair]:
-    """Start `serve` as two ranks on loopback."""
+    """Start `serve` as two ranks on the loopback address."""
     with ExitStack() as stack:
-        # A process started in a shell's background has Ctrl-C ignored, and hands that down.
+        # A process in a shell's background ignores Ctrl-C, and its children inherit that.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         stack.callback(signal.signal, signal.SIGINT, before)
         with ExitStack() as sockets:
@@ -73,14 +73,14 @@ def pair(folder: Path, *options: str) -> Iterator[Pair]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start two ranks; they are ended with the test."""
+    """Start pairs of ranks that end with the test."""
     with ExitStack() as stack:
         yield lambda *options: stack.enter_context(pair(tmp_path, *options))
 
 
 @pytest.fixture(scope="module", params=["heads", "2,4"])
 def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """pico on two ranks in float32, of which the first has a whole model to guess with."""
+    """pico on two ranks in float32. The first rank also has a whole draft model."""
     options = ("--dtype", "float32", "--page-size", "8", "--draft-model", "pico")
     options += ("--split", request.param)
     with pair(tmp_path_factory.mktemp("two"), *options) as started:
@@ -89,7 +89,7 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @contextmanager
 def streamed(server: Server, **fields: object) -> Iterator[Iterator[str]]:
-    """The lines of an answer that has begun."""
+    """Yield the lines of a stream that has begun."""
     body = {**HELLO, "stream": True, **fields}
     with httpx.stream("POST", server.url + CHAT, json=body, timeout=30) as response:
         lines = response.iter_lines()
@@ -97,7 +97,7 @@ def streamed(server: Server, **fields: object) -> Iterator[Iterator[str]]:
         yield lines
 
 
-def test_a_batch_gets_what_each_gets_from_one_process(two: Pair) -> None:
+def test_two_ranks_answer_as_one_process(two: Pair) -> None:
     arithmetic = Arithmetic.choose("auto", "float32")
     model, tokenizer = load("pico", ops=arithmetic.ops, dtype=mx.float32)
     prompts = [
@@ -115,14 +115,14 @@ def test_a_batch_gets_what_each_gets_from_one_process(two: Pair) -> None:
         answer = httpx.post(f"{two.server.url}/v1/completions", json=body, timeout=60)
         return str(answer.json()["choices"][0]["text"])
 
-    for _ in range(2):  # the second time from pages that are kept
+    for _ in range(2):  # the second time from the prefix cache
         with ThreadPoolExecutor(len(prompts)) as threads:
             assert list(threads.map(ask, prompts)) == expected
     assert two.server.metric("prefix_cache_hits_total") > 3 * 8
     assert two.server.metric("spec_decode_num_accepted_tokens_total") > 0
 
 
-def test_what_looks_at_all_scores_or_states_works_too(two: Pair) -> None:
+def test_grammars_logprobs_and_embeddings_work(two: Pair) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
     body = {**HELLO, "response_format": form, "max_tokens": 8, "logprobs": True, "top_logprobs": 2}
     answer = httpx.post(two.server.url + CHAT, json=body, timeout=60).json()["choices"][0]
@@ -133,7 +133,7 @@ def test_what_looks_at_all_scores_or_states_works_too(two: Pair) -> None:
     assert sum(x * x for x in direction["data"][0]["embedding"]) == pytest.approx(1)
 
 
-def test_signals_end_all_ranks_once_the_answers_are_there(two: Pair) -> None:
+def test_signals_end_all_ranks_after_running_requests(two: Pair) -> None:
     with streamed(two.server, max_tokens=60, ignore_eos=True) as lines:
         for number in (signal.SIGTERM, signal.SIGINT):
             two.worker.send_signal(number)
@@ -146,17 +146,17 @@ def test_signals_end_all_ranks_once_the_answers_are_there(two: Pair) -> None:
     assert two.worker.returncode == 0
 
 
-def test_a_rank_that_dies_fails_the_answers_and_ends_the_server(
+def test_a_dead_rank_fails_running_requests_and_ends_the_server(
     start: Start, endless: Path
 ) -> None:
     two = start("--model", str(endless), "--kv-cache-memory", "0.2", "--max-tokens", "100000")
     url = two.server.url
     with streamed(two.server) as lines:
         two.worker.kill()
-        *_, told, _, end, _ = lines
+        *_, event, _, end, _ = lines
         again = httpx.post(url + CHAT, json=HELLO)
         health = httpx.get(f"{url}/health")
-    error = json.loads(told.removeprefix("data: "))["error"]
+    error = json.loads(event.removeprefix("data: "))["error"]
     assert (error["message"], error["code"]) == ("rank 1 has left: the group ends", "unavailable")
     assert end == "data: [DONE]"
     for answer in (again, health):
@@ -164,7 +164,7 @@ def test_a_rank_that_dies_fails_the_answers_and_ends_the_server(
     assert two.server.wait(5.0) == 1
 
 
-def test_a_rank_that_hangs_fails_what_has_not_begun(start: Start, endless: Path) -> None:
+def test_a_hanging_rank_fails_new_requests(start: Start, endless: Path) -> None:
     two = start("--model", str(endless), "--kv-cache-memory", "0.2", "--max-tokens", "100000")
     two.worker.send_signal(signal.SIGSTOP)
     stopped = time.monotonic()
@@ -178,7 +178,7 @@ def test_a_rank_that_hangs_fails_what_has_not_begun(start: Start, endless: Path)
     assert two.worker.returncode == 1
 
 
-def test_a_server_that_dies_ends_the_other_rank(start: Start, endless: Path) -> None:
+def test_a_dead_server_ends_the_other_rank(start: Start, endless: Path) -> None:
     two = start("--model", str(endless), "--kv-cache-memory", "0.2", "--max-tokens", "100000")
     with streamed(two.server):
         two.server.process.kill()
@@ -187,22 +187,22 @@ def test_a_server_that_dies_ends_the_other_rank(start: Start, endless: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("split", "said"),
+    ("split", "expected"),
     [("layers", "expected none in a single process"), ("rows", "expected heads, ")],
 )
-def test_a_split_among_nobody_is_refused(split: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said), joined(Settings(split=split)):
+def test_a_split_needs_several_processes(split: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected), joined(Settings(split=split)):
         pass
 
 
-def test_replicas_are_refused_to_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_need_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
     check_alone("--ray")
     monkeypatch.setenv("MLX_RANK", "0")
     with pytest.raises(UsageError, match="--ray: expected one process, but a launcher has started"):
         check_alone("--ray")
 
 
-def test_a_file_of_pages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefix_cache_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_RANK", "0")
     with (
         pytest.raises(UsageError, match="-path: expected none with several processes"),

@@ -1,4 +1,4 @@
-"""Which replica gets a request, and what stands around that; nothing here needs Ray."""
+"""Routing to replicas, and their options and metrics, without Ray."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ STRIDE = 16
 
 
 def chat(*turns: str, **fields: object) -> bytes:
-    """A conversation as a client sends it."""
+    """Return the body of a conversation."""
     messages = [
         {"role": "assistant" if place % 2 else "user", "content": turn}
         for place, turn in enumerate(turns)
@@ -37,28 +37,26 @@ def in_common(first: tuple[bytes, ...], second: tuple[bytes, ...]) -> int:
 
 
 @given(st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=5), st.text(max_size=60))
-def test_a_conversation_that_goes_on_keeps_its_beginnings(turns: list[str], more: str) -> None:
+def test_a_longer_conversation_keeps_its_prefix_hashes(turns: list[str], more: str) -> None:
     names = prefix_hashes(chat(*turns), STRIDE)
     later = prefix_hashes(chat(*turns, more), STRIDE)
-    # The last one may hold the end of the list, which is somewhere else by then.
+    # The last hash may cover the end of the list, which moves in a longer conversation.
     assert in_common(names, later) >= len(names) - 1
 
 
 @given(st.text(min_size=100, max_size=300), st.integers(0, 99), st.characters(codec="ascii"))
-def test_texts_have_as_many_names_in_common_as_whole_strides(
-    text: str, place: int, other: str
-) -> None:
+def test_common_hashes_are_common_strides(text: str, place: int, other: str) -> None:
     changed = text[:place] + other + text[place + 1 :]
     one, two = (json.dumps([each], ensure_ascii=False) for each in (text, changed))
-    alike = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), None)
+    common = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), None)
     first, second = (
         prefix_hashes(json.dumps({"prompt": each}).encode(), STRIDE) for each in (text, changed)
     )
-    if alike is not None:
-        assert in_common(first, second) == alike // STRIDE
+    if common is not None:
+        assert in_common(first, second) == common // STRIDE
 
 
-def test_other_options_make_no_other_beginning_and_tools_do() -> None:
+def test_tools_change_the_hashes_and_sampling_does_not() -> None:
     question = "what is attention, and what is it for?"
     plain = prefix_hashes(chat(question), STRIDE)
     assert len(plain) > 1
@@ -68,11 +66,11 @@ def test_other_options_make_no_other_beginning_and_tools_do() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"a": 1}', b"\xff", b"[" * 100_000])
-def test_what_has_no_beginning_has_no_names(body: bytes) -> None:
+def test_other_bodies_have_no_hashes(body: bytes) -> None:
     assert prefix_hashes(body, STRIDE) == ()
 
 
-def test_the_longest_known_beginning_decides_unless_its_replica_is_busier() -> None:
+def test_the_longest_known_prefix_decides_unless_its_replica_is_loaded() -> None:
     places = PrefixMap(slack=3)
     a, b, c = b"a", b"b", b"c"
     places.record([a, b], "first")
@@ -81,13 +79,15 @@ def test_the_longest_known_beginning_decides_unless_its_replica_is_busier() -> N
     assert places.rank([a, b, b"new"], idle)[0] == "first"
     assert places.rank([a, c], idle)[0] == "second"
     assert places.rank([a, b], idle | {"first": 2})[0] == "first"
-    assert places.rank([a, b], idle | {"first": 3})[0] == "third"  # whose turn it is
+    assert (
+        places.rank([a, b], idle | {"first": 3})[0] == "third"
+    )  # the replica that was chosen least recently
     assert sorted(places.rank([a, b], idle)) == ["first", "second", "third"]
     places.forget("first")
     assert places.rank([a, b], {"second": 1, "third": 0})[0] == "second"
 
 
-def test_without_slack_beginnings_make_no_difference() -> None:
+def test_without_slack_prefixes_do_not_matter() -> None:
     places = PrefixMap(slack=0)
     taken = []
     for _ in range(6):
@@ -97,37 +97,37 @@ def test_without_slack_beginnings_make_no_difference() -> None:
     assert taken == ["first", "second"] * 3
 
 
-def test_requests_that_come_at_once_are_shared_before_they_are_under_way() -> None:
+def test_simultaneous_requests_are_balanced() -> None:
     places = PrefixMap(slack=8)
     firsts = [places.rank([], {"first": 1, "second": 1})[0] for _ in range(4)]
     assert firsts == ["first", "second"] * 2
 
 
-def test_beginnings_that_are_longest_unused_are_forgotten() -> None:
+def test_the_least_recently_used_prefixes_are_forgotten() -> None:
     places = PrefixMap(slack=8, capacity=2)
     places.record([b"a", b"b"], "first")
     places.record([b"c"], "second")
     busy = {"first": 1, "second": 0}
-    assert places.rank([b"a"], busy)[0] == "first"  # the shorter one is kept longer
+    assert places.rank([b"a"], busy)[0] == "first"  # the shorter prefix is kept longer
     assert places.rank([b"b"], busy)[0] == "second"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("2", (2, 2)), ("1-4", (1, 4)), ("3-3", (3, 3)), ("256", (256, 256))]
 )
-def test_how_many_replicas(text: str, expected: tuple[int, int]) -> None:
+def test_numbers_of_replicas(text: str, expected: tuple[int, int]) -> None:
     assert Settings(ray=True, replicas=text).replica_range == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "4-1", "two", "1-", "257", "1-2-3", "\u00b2", "1e2"]
 )
-def test_how_many_replicas_there_cannot_be(text: str) -> None:
+def test_invalid_numbers_of_replicas(text: str) -> None:
     with pytest.raises(UsageError, match="--replicas: expected from 1 to 256, or a range"):
         Settings(ray=True, replicas=text)
 
 
-def test_counts_of_replicas_are_told_apart() -> None:
+def test_metrics_of_replicas_are_labelled() -> None:
     def page(running: int) -> bytes:
         registry = CollectorRegistry()
         Gauge("tinyllm:num_requests_running", "Running.", registry=registry).set(running)
@@ -151,7 +151,7 @@ def test_counts_of_replicas_are_told_apart() -> None:
     assert merged.count("# TYPE tinyllm:num_requests_running gauge") == 1
 
 
-def test_an_exchange_gives_messages_as_they_come_and_ends_with_its_reader() -> None:
+def test_an_exchange_streams_messages_and_ends_with_its_reader() -> None:
     ended: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,15 +164,15 @@ def test_an_exchange_gives_messages_as_they_come_and_ends_with_its_reader() -> N
             ended.append(scope["path"])
 
     async def read() -> list[Message]:
-        asked = ReplicaRequest("GET", "/there", b"", (), b"question")
-        async with aclosing(exchange(app, asked.scope({}), asked.body)) as messages:
+        request = ReplicaRequest("GET", "/there", b"", (), b"question")
+        async with aclosing(exchange(app, request.scope({}), request.body)) as messages:
             return [await anext(messages) for _ in range(3)]
 
     assert [message["body"] for message in asyncio.run(read())] == [b"0", b"1", b"2"]
     assert ended == ["/there"]
 
 
-def test_what_an_application_raises_comes_after_what_it_has_sent() -> None:
+def test_an_error_of_the_application_follows_its_messages() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"first"})
         raise ValueError("then this")
@@ -188,7 +188,7 @@ def test_what_an_application_raises_comes_after_what_it_has_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--ray"], "--ray: expected Ray to be installed: run 'uv run --extra ray"),
         (["--replicas", "2"], "expected --ray with them"),
@@ -198,19 +198,19 @@ def test_what_an_application_raises_comes_after_what_it_has_sent() -> None:
 )
 def test_options_that_need_ray(
     options: list[str],
-    said: str,
+    expected: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["serve", *options])
-    monkeypatch.setitem(sys.modules, "ray", None)  # where it is installed as well
+    monkeypatch.setitem(sys.modules, "ray", None)  # also where Ray is installed
     assert cli.main() == cli.USAGE
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "settings", [Settings(prefix_cache_path=Path("prefixes")), Settings(split="layers")]
 )
-def test_what_many_engines_cannot_do_is_refused(settings: Settings) -> None:
+def test_options_of_a_single_engine_are_refused(settings: Settings) -> None:
     with pytest.raises(UsageError, match=r"^--(prefix-cache-path|split): expected none"):
         local_settings(settings)

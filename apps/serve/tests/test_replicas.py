@@ -1,4 +1,4 @@
-"""Replicas on a Ray of this machine: the same answers, and what happens when one is lost."""
+"""Replicas on Ray: answers, routing, failures, updates and shutdown."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tinyllm_serve.testing import Server
 
-# The environment of the workspace has no Ray: its wheels are 80 MB, which each clone would fetch.
+# The environment of the workspace has no Ray, because its wheels have 80 MB.
 # `uv run --extra ray pytest apps/serve/tests/test_replicas.py` runs these.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'ray'")
 
@@ -29,24 +29,24 @@ RUNNING = "tinyllm:num_requests_running"
 
 @pytest.fixture(scope="module")
 def copies(endless: Path) -> Iterator[Server]:
-    """Two replicas of a model whose answers do not end, with a key."""
+    """A server of two replicas with endless answers, and a key."""
     options = ("--ray", "--replicas", "2", "--page-size", str(PAGE), "--kv-cache-memory", "0.05")
     options = ("--model", str(endless), *options)
     with Server(*options, ready=False, TINYLLM_API_KEY="secret") as server:
-        server.wait_for("ready", 300.0)  # Ray alone takes ten seconds, where nothing else runs
+        server.wait_for("ready", 300.0)  # Ray alone takes ten seconds on an idle machine
         yield server
 
 
-def asked(text: str, **fields: object) -> dict[str, object]:
+def chat_body(text: str, **fields: object) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
 
 
 def ask(server: Server, text: str, **fields: object) -> httpx.Response:
-    return httpx.post(server.url + CHAT, json=asked(text, **fields), headers=KEY, timeout=60)
+    return httpx.post(server.url + CHAT, json=chat_body(text, **fields), headers=KEY, timeout=60)
 
 
 def counts(server: Server, name: str) -> dict[str, float]:
-    """A count of each replica."""
+    """Return a metric of each replica."""
     page = httpx.get(f"{server.url}/metrics", headers=KEY, timeout=20).text
     return {
         sample.labels["replica"]: sample.value
@@ -64,13 +64,13 @@ def wait_for_total(server: Server, name: str, value: float, seconds: float = 20.
 
 
 def ray_processes(server: Server) -> dict[int, str]:
-    """What Ray has started for a server and still runs, by number; zombies have ended."""
+    """Return the names of a server's running Ray processes by process id, without zombies."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
     )
     rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
     known, found = {server.process.pid}, {}
-    for _ in range(4):  # generations
+    for _ in range(4):  # generations of processes
         for pid, parent, state, *name in rows:
             if int(parent) in known and not state.startswith("Z"):
                 known.add(int(pid))
@@ -88,8 +88,8 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, object]]:
             yield json.loads(line[6:])
 
 
-def test_answers_are_those_of_one_process(copies: Server, busy: Server) -> None:
-    question = asked("what is attention?", max_tokens=12, logprobs=True, n=2)
+def test_replicas_answer_as_one_process(copies: Server, busy: Server) -> None:
+    question = chat_body("what is attention?", max_tokens=12, logprobs=True, n=2)
     expected = httpx.post(busy.url + CHAT, json=question, timeout=60).json()
     answer = ask(copies, "what is attention?", max_tokens=12, logprobs=True, n=2)
     assert answer.json()["choices"] == expected["choices"]
@@ -98,7 +98,7 @@ def test_answers_are_those_of_one_process(copies: Server, busy: Server) -> None:
     assert (line["path"], line["status"], line["completion_tokens"]) == (CHAT, 200, 24)
 
 
-def test_all_endpoints_and_errors_are_there(copies: Server) -> None:
+def test_all_endpoints_and_errors_work(copies: Server) -> None:
     with httpx.Client(base_url=copies.url, headers=KEY, timeout=60) as client:
         assert client.get("/health").json()["state"] == "ready"
         assert client.get("/v1/models").json()["data"][0]["id"] == "endless"
@@ -110,21 +110,21 @@ def test_all_endpoints_and_errors_are_there(copies: Server) -> None:
         assert len(embedded.json()["data"][0]["embedding"]) == 64
         assert "<title>" in client.get("/").text
         assert "/v1/chat/completions" in client.get("/openapi.json").json()["paths"]
-        wrong = client.post(CHAT, json=asked("hi", max_toknes=3))
+        wrong = client.post(CHAT, json=chat_body("hi", max_toknes=3))
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_toknes")
         assert client.get("/nothing").status_code == 404
         assert client.put(CHAT, json={}).status_code == 405
         long = client.post(CHAT, content=b"x" * 10_000_001)
         assert (long.status_code, long.json()["error"]["code"]) == (413, None)
-    without = httpx.post(copies.url + CHAT, json=asked("hi"))
+    without = httpx.post(copies.url + CHAT, json=chat_body("hi"))
     assert without.json()["error"]["code"] == "invalid_api_key"
 
 
-def test_conversations_stay_with_the_replica_that_has_their_beginning(copies: Server) -> None:
+def test_conversations_stay_with_their_cached_prefix(copies: Server) -> None:
     before = counts(copies, "tinyllm:prompt_tokens_total")
     cached = []
     for place in range(6):
-        text = f"{place:04d}" * 4 * PAGE  # pages of its own
+        text = f"{place:04d}" * 4 * PAGE  # shares no page with other conversations
         for more in ("", "a", "b"):
             usage = ask(copies, text + more, max_tokens=1).json()["usage"]
             cached.append(usage["prompt_tokens_details"]["cached_tokens"])
@@ -135,8 +135,8 @@ def test_conversations_stay_with_the_replica_that_has_their_beginning(copies: Se
     assert max(shares) == pytest.approx(sum(shares) / 2, rel=0.1)  # three conversations each
 
 
-def test_a_client_that_goes_away_frees_its_pages(copies: Server) -> None:
-    body = asked("go on", stream=True, max_tokens=20_000)
+def test_a_disconnect_frees_the_pages(copies: Server) -> None:
+    body = chat_body("go on", stream=True, max_tokens=20_000)
     with (
         httpx.Client(timeout=60) as client,
         client.stream("POST", copies.url + CHAT, json=body, headers=KEY) as stream,
@@ -148,9 +148,9 @@ def test_a_client_that_goes_away_frees_its_pages(copies: Server) -> None:
     wait_for_total(copies, "tinyllm:kv_cache_pages_used", 0)
 
 
-def test_a_replica_that_is_killed_ends_its_streams_alone_and_comes_back(copies: Server) -> None:
+def test_a_killed_replica_ends_only_its_streams_and_is_replaced(copies: Server) -> None:
     def last_event(text: str) -> dict[str, object]:
-        body = asked(text, stream=True, max_tokens=2000)
+        body = chat_body(text, stream=True, max_tokens=2000)
         with (
             httpx.Client(timeout=60) as client,
             client.stream("POST", copies.url + CHAT, json=body, headers=KEY) as stream,
@@ -182,7 +182,7 @@ def test_a_replica_that_is_killed_ends_its_streams_alone_and_comes_back(copies: 
         time.sleep(0.2)
 
 
-def test_replicas_are_replaced_while_requests_are_answered(copies: Server, endless: Path) -> None:
+def test_an_update_refuses_no_request(copies: Server, endless: Path) -> None:
     command = [sys.executable, "-m", "tinyllm_serve", "--ray", "--update", "--replicas", "2"]
     options = [
         "--model",
@@ -197,10 +197,10 @@ def test_replicas_are_replaced_while_requests_are_answered(copies: Server, endle
         answers = []
         async with httpx.AsyncClient(headers=KEY, timeout=60) as client:
             while update.poll() is None:
-                answer = await client.post(copies.url + CHAT, json=asked("hi", max_tokens=4))
+                answer = await client.post(copies.url + CHAT, json=chat_body("hi", max_tokens=4))
                 answers.append((answer.status_code, answer.json().get("model", "")))
                 await asyncio.sleep(0.05)
-            answer = await client.post(copies.url + CHAT, json=asked("hi", max_tokens=4))
+            answer = await client.post(copies.url + CHAT, json=chat_body("hi", max_tokens=4))
         return [*answers, (answer.status_code, answer.json()["model"])]
 
     with subprocess.Popen([*command, *options]) as update:
@@ -211,10 +211,10 @@ def test_replicas_are_replaced_while_requests_are_answered(copies: Server, endle
     assert answers[-1] == (200, "second")
 
 
-def test_sigterm_finishes_what_is_under_way_and_leaves_no_process(copies: Server) -> None:
+def test_sigterm_finishes_running_requests_and_leaves_no_process(copies: Server) -> None:
     started = ray_processes(copies)
     assert len(started) > 4
-    body = asked("go on", stream=True, max_tokens=600)
+    body = chat_body("go on", stream=True, max_tokens=600)
     with (
         httpx.Client(timeout=60) as client,
         client.stream("POST", copies.url + CHAT, json=body, headers=KEY) as stream,

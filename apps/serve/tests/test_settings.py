@@ -1,4 +1,4 @@
-"""What the command line says reaches the engine: a draft model, pages, and what is kept of them."""
+"""Options of the command line reach the engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tinyllm_engine import EngineSettings
+from tinyllm_serve.cli import app
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
@@ -17,13 +18,13 @@ Start = Callable[..., Server]
 
 
 def ask(server: Server) -> tuple[str, int]:
-    """The answer, and how many tokens of the prompt were cached."""
+    """Return the answer, and the number of cached prompt tokens."""
     answer = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": QUESTION}).json()
     cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     return answer["choices"][0]["message"]["content"], cached
 
 
-def test_a_draft_model_guesses_and_beginnings_survive_a_restart(
+def test_draft_tokens_are_accepted_and_prefixes_survive_a_restart(
     pico: Server, start: Start, tmp_path: Path
 ) -> None:
     path = tmp_path / "made for it" / "prefixes"
@@ -34,7 +35,7 @@ def test_a_draft_model_guesses_and_beginnings_survive_a_restart(
     assert (ready["draft_model"], ready["num_speculative_tokens"]) == ("pico", 4)
     assert ask(first) == (expected, 0)
     drafted = first.metric("spec_decode_num_draft_tokens_total")
-    # It is the model itself: only what it guesses after the end of the answer is wrong.
+    # The draft model is the model itself, so only draft tokens past the end are refused.
     assert 0 <= drafted - first.metric("spec_decode_num_accepted_tokens_total") <= 4 < drafted
     assert first.stop() == 0
     assert any("prefixes were saved" in str(entry["event"]) for entry in first.log())
@@ -44,7 +45,7 @@ def test_a_draft_model_guesses_and_beginnings_survive_a_restart(
     assert cached >= 8
 
 
-def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
+def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
     settings = Settings(
         kv_cache_memory=0.01,
         max_num_seqs=3,
@@ -81,7 +82,7 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         (
             {"draft_model": "pico", "num_speculative_tokens": 0},
@@ -105,12 +106,27 @@ def test_every_option_of_the_engine_reaches_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_settings_are_refused(wrong: dict[str, object], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
         Settings(**wrong)
 
 
-def test_guesses_are_made_where_somebody_makes_them() -> None:
+def test_the_default_number_of_draft_tokens() -> None:
     assert Settings().draft_tokens == 0
     assert Settings(draft_model="pico").draft_tokens == 4
     assert Settings(draft_model="pico", num_speculative_tokens=7).draft_tokens == 7
+
+
+def test_older_names_of_options_still_work() -> None:
+    older = "--name a --max-running 3 --prefill-tokens 64 --memory 0.5 --speculation 2"
+    newer = "--served-model-name a --max-num-seqs 3 --max-num-batched-tokens 64"
+    newer += " --kv-cache-memory 0.5 --num-speculative-tokens 2 --no-enable-prefix-caching"
+    older += " --no-prefix-cache"
+    settings = [app(names.split(), standalone_mode=False) for names in (older, newer)]
+    assert settings[0] == settings[1] != Settings()
+    assert settings[0].model_name == "a"
+    assert not settings[0].enable_prefix_caching
+
+
+def test_the_log_does_not_have_the_keys() -> None:
+    assert "secret" not in repr(Settings(api_key=["secret"]))

@@ -1,4 +1,4 @@
-"""Answers that are held to a form: of text, after the thinking, and of calls."""
+"""Structured output: formats of text, tool choice, and strict functions."""
 
 import json
 import re
@@ -21,12 +21,12 @@ FORMS = [
     ({"choice": ["norm", "an activation"]}, r"norm|an activation"),
     ({"grammar": SUM}, r"[1-9](\+[1-9]){1,2}"),
 ]
-# Without thinking, which the template of the scripted model has a switch for.
+# Without reasoning, which the template of the scripted model can switch off.
 AT_ONCE = {"reasoning_effort": "none"}
 
 
 def tool(name: str, *cities: str, strict: bool | None = None) -> dict[str, object]:
-    """A function whose schema refers to a part of itself, as pydantic writes schemas."""
+    """Return a function whose schema has references, as pydantic writes them."""
     parameters = {
         "type": "object",
         "properties": {"city": {"$ref": "#/$defs/City"}},
@@ -53,7 +53,7 @@ def ask(server: Server, text: str, model: str, **options: object) -> ChatComplet
 
 
 @pytest.mark.parametrize(("outputs", "pattern"), FORMS)
-def test_every_endpoint_holds_an_answer_to_its_form(
+def test_every_endpoint_has_structured_outputs(
     pico: Server, outputs: dict[str, object], pattern: str
 ) -> None:
     extra = {"extra_body": {"structured_outputs": outputs}}
@@ -71,24 +71,24 @@ def test_every_endpoint_holds_an_answer_to_its_form(
     assert all(re.fullmatch(pattern, text) for text in texts), texts
 
 
-def test_a_form_holds_after_the_thinking(scripted: Server) -> None:
+def test_the_format_holds_after_the_reasoning(scripted: Server) -> None:
     outputs = {"structured_outputs": {"choice": ["so.", "no"]}}
     message = ask(scripted, "#think", "scripted", extra_body=outputs)
     assert message.reasoning_content == "Hm."
     assert message.content in ("so.", "no")
 
 
-def test_a_model_that_does_not_think_is_held_to_the_form_too(scripted: Server) -> None:
-    """It would say {"a":1} at once, and its template has a switch for thinking."""
+def test_the_format_holds_for_a_model_that_skips_reasoning(scripted: Server) -> None:
+    """The model would generate {"a":1} at once, and its template can switch reasoning off."""
     outputs = {"structured_outputs": {"choice": ["so.", "no"]}}
     message = ask(scripted, "#json", "scripted", max_tokens=20, extra_body=outputs)
-    assert message.reasoning_content  # it was made to begin, and has nothing to say
+    assert message.reasoning_content  # the grammar forces the reasoning to begin
     assert not message.content
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_is_required_is_of_a_schema(scripted: Server, stream: bool) -> None:
-    """The model would say "Let me see." first."""
+def test_a_required_call_conforms_to_its_schema(scripted: Server, stream: bool) -> None:
+    """The model would generate "Let me see." first."""
     with client(scripted) as connection:
         answer = connection.chat.completions.create(
             model="scripted",
@@ -118,7 +118,7 @@ def test_a_call_that_is_required_is_of_a_schema(scripted: Server, stream: bool) 
     assert ending == "tool_calls"
 
 
-def test_the_function_that_is_named_is_called(scripted: Server) -> None:
+def test_the_named_function_is_called(scripted: Server) -> None:
     named = {"type": "function", "function": {"name": "map"}}
     message = ask(
         scripted,
@@ -147,7 +147,7 @@ def test_the_function_that_is_named_is_called(scripted: Server) -> None:
     assert (item.name, item.arguments) == ("map", '{"city": "Lima"}')
 
 
-def test_beside_tools_a_form_leaves_the_choice_between_text_and_calls(scripted: Server) -> None:
+def test_a_format_beside_tools_allows_text_and_calls(scripted: Server) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     both = {"tools": TOOLS, "response_format": form, "parallel_tool_calls": False, **AT_ONCE}
@@ -180,23 +180,25 @@ OSLO, PARIS = {"city": "Oslo"}, {"city": "Paris"}
         f"{call('map', {})} and {call('weather', PARIS)}",
     ],
 )
-def test_a_strict_function_is_called_by_its_schema_or_not_at_all(text: str) -> None:
-    """`weather` is strict and `map` is not; jsonschema says what may be said."""
+def test_calls_of_strict_functions_conform_to_the_schema(text: str) -> None:
+    """`weather` is strict and `map` is not. The oracle is jsonschema."""
     tools = [tool("weather", "Oslo", strict=True), tool("map", "Lima")]
     schema = tools[0]["function"]["parameters"]
     parser = ToolCallParser(["weather", "map"])
-    said = [part for part in [*parser.push(text), *parser.finish()] if hasattr(part, "arguments")]
+    calls = [part for part in [*parser.push(text), *parser.finish()] if hasattr(part, "arguments")]
     valid = jsonschema.Draft202012Validator(schema).is_valid
-    fine = all(valid(json.loads(c.arguments)) for c in said if c.name == "weather")
+    valid_calls = all(valid(json.loads(c.arguments)) for c in calls if c.name == "weather")
     tokenizer = load("pico")[1]
     functions = [Tool.model_validate(each).function for each in tools]
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
     tokens = [*tokenizer.encode(text), min(tokenizer.eos_token_ids)]
-    assert (compiler.compile(text_or_calls(functions)).num_allowed(tokens) == len(tokens)) == fine
+    assert (
+        compiler.compile(text_or_calls(functions)).num_allowed(tokens) == len(tokens)
+    ) == valid_calls
 
 
 @pytest.mark.parametrize("broken", ['{"name": "nothing"', "x", '\n{"name": "map", "arguments": 1}'])
-def test_beside_strict_functions_what_begins_as_a_call_is_one(broken: str) -> None:
+def test_beside_strict_functions_an_open_call_must_be_completed(broken: str) -> None:
     tokenizer = load("pico")[1]
     functions = [Tool.model_validate(tool(name, "Oslo", strict=True)).function for name in ("map",)]
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
@@ -205,9 +207,7 @@ def test_beside_strict_functions_what_begins_as_a_call_is_one(broken: str) -> No
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_model_that_would_call_against_a_strict_schema_cannot(
-    scripted: Server, strict: bool
-) -> None:
+def test_strict_functions_prevent_invalid_calls(scripted: Server, strict: bool) -> None:
     tools = [tool("weather", "Oslo", strict=strict)]
     wrong = ask(scripted, "#rome", "scripted", tools=tools, max_tokens=20, **AT_ONCE)
     cities = [json.loads(each.function.arguments)["city"] for each in wrong.tool_calls or []]
@@ -228,7 +228,7 @@ def test_a_model_that_would_call_against_a_strict_schema_cannot(
     assert response.tools[0].strict is strict
 
 
-def test_strict_functions_cannot_be_served_without_an_end(scripted: Server) -> None:
+def test_strict_functions_exclude_ignore_eos(scripted: Server) -> None:
     tools = [tool("weather", "Oslo", strict=True)]
     with pytest.raises(openai.BadRequestError, match="ignore_eos"):
         ask(scripted, "#call", "scripted", tools=tools, extra_body={"ignore_eos": True})
