@@ -109,7 +109,9 @@ def test_all_endpoints_and_errors_work(copies: Server) -> None:
         embedded = client.post("/v1/embeddings", json={"input": "abc"})
         assert len(embedded.json()["data"][0]["embedding"]) == 64
         assert "<title>" in client.get("/").text
-        assert "/v1/chat/completions" in client.get("/openapi.json").json()["paths"]
+        document = client.get("/openapi.json").json()
+        assert "/v1/chat/completions" in document["paths"]
+        assert document["components"]["securitySchemes"]
         wrong = client.post(CHAT, json=chat_body("hi", max_toknes=3))
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_toknes")
         assert client.get("/nothing").status_code == 404

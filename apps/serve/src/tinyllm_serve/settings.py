@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, get_type_hints
@@ -17,6 +16,8 @@ NUM_SPECULATIVE_TOKENS = 4
 """Draft tokens ahead of each token with a draft model, unless an option gives their number."""
 
 AFFINITY = 8
+"""Requests that a replica may have more than another and still get prompts that it has cached."""
+
 MAX_REPLICAS = 256
 
 
@@ -35,13 +36,15 @@ class Range:
 
 
 def _option(metavar: str, text: str, names: str = "") -> OptionInfo:
-    """Declare an option with its help, and its names if there are two."""
+    """Declare an option with its help; two names are separated by a slash."""
     option: OptionInfo = Option(*filter(None, names.split("/")), metavar=metavar, help=text)
     return option
 
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
+        from importlib.metadata import version  # takes 20 ms, for this option alone
+
         echo(f"serve {version('tinyllm-serve')}")
         raise Exit
     return wanted
@@ -57,9 +60,9 @@ class Settings:
         UsageError: if a value is out of its range, or two options do not go together.
     """
 
-    model: Annotated[str, _option("ID", "Folder, owner/name on the Hugging Face Hub, or pico.")] = (
-        "pico"
-    )
+    model: Annotated[
+        str, _option("ID", "Folder, repository (owner/name) on the Hugging Face Hub, or pico.")
+    ] = "pico"
     revision: Annotated[str | None, _option("REV", "Branch, tag or commit on the Hub.")] = None
     served_model_name: Annotated[
         str | None,
@@ -85,9 +88,9 @@ class Settings:
             "parallel), or whole layers (pipeline parallel), N each.",
         ),
     ] = "heads"
-    host: Annotated[str, _option("ADDRESS", "Address to listen on; 0.0.0.0 is every network.")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[
+        str, _option("ADDRESS", "Address to listen on; 0.0.0.0 is every network of the machine.")
+    ] = "127.0.0.1"
     port: Annotated[int, _option("N", "Port; 0 lets the system choose."), Range(0, 65535)] = 8000
     api_key: Annotated[
         list[str] | None,

@@ -11,13 +11,13 @@ from tinyllm_engine import Grammar, Output, Request, Usage
 from tinyllm_serve.generation.parsers import Content, Parser, Part, Reasoning, ToolCall
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.middleware import LogFields
-from tinyllm_serve.protocol.base import FinishReason, UsageBody
+from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.service import Service
 
 
 @dataclass(frozen=True)
-class Step:
+class AnswerToken:
     """One generated token of an answer.
 
     Attributes:
@@ -32,7 +32,7 @@ class Step:
     index: int
     parts: Sequence[Part]
     output: Output
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     is_first: bool
     calls_before: int
 
@@ -63,14 +63,14 @@ class Answer:
     calls: list[ToolCall] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     reasoning_tokens: int = 0
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinishReason | None = None
 
     @property
     def usage(self) -> Usage:
         """Token counts so far."""
         return self.outputs[-1].usage
 
-    def add(self, output: Output) -> Step:
+    def add(self, output: Output) -> AnswerToken:
         """Add the next token."""
         calls_before = len(self.calls)
         self.reasoning_tokens += self.parser.thinking
@@ -90,14 +90,14 @@ class Answer:
             self.finish_reason = "tool_calls"
         self.outputs.append(output)
         is_first = len(self.outputs) == 1
-        return Step(self.index, parts, output, self.finish_reason, is_first, calls_before)
+        return AnswerToken(self.index, parts, output, self.finish_reason, is_first, calls_before)
 
 
 class Generation:
     """All answers to one HTTP request.
 
     Attributes:
-        answers: the answers, complete once `steps` has ended.
+        answers: the answers, complete once `tokens` has ended.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Generation:
             choices=self._choices,
         )
 
-    def steps(self) -> AsyncGenerator[Step, None]:
+    def tokens(self) -> AsyncGenerator[AnswerToken, None]:
         """Yield the tokens of all answers as they come.
 
         Closing the generator cancels the engine's requests.
@@ -174,15 +174,15 @@ class Generation:
             EngineFullError: if the queue is full.
             EngineClosedError: if the engine is closed, or fails in the middle.
         """
-        return _merge([self._steps_of(answer) for answer in self.answers])
+        return _merge([self._tokens_of(answer) for answer in self.answers])
 
     async def finish(self) -> None:
         """Wait until all answers are complete."""
-        async with aclosing(self.steps()) as steps:
-            async for _ in steps:
+        async with aclosing(self.tokens()) as tokens:
+            async for _ in tokens:
                 pass
 
-    async def _steps_of(self, answer: Answer) -> AsyncGenerator[Step, None]:
+    async def _tokens_of(self, answer: Answer) -> AsyncGenerator[AnswerToken, None]:
         """Yield the tokens of one answer."""
         metrics = self._service.metrics
         start = latest = time.perf_counter()
@@ -194,9 +194,9 @@ class Generation:
                         now = time.perf_counter()
                         seconds.observe(now - latest)
                         latest, seconds = now, metrics.inter_token_latency
-                        step = answer.add(output)
-                        yield step
-                        if step.finish_reason is not None:
+                        token = answer.add(output)
+                        yield token
+                        if token.finish_reason is not None:
                             break
             metrics.e2e_request_latency.observe(latest - start)
             metrics.request_success.labels(answer.finish_reason).inc()
@@ -218,8 +218,10 @@ class Generation:
         self._log["finish_reasons"] = [answer.finish_reason or "abort" for answer in begun]
 
 
-def _merge(sources: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
-    """Merge the steps of several answers.
+def _merge(
+    sources: Sequence[AsyncGenerator[AnswerToken, None]],
+) -> AsyncGenerator[AnswerToken, None]:
+    """Merge the tokens of several answers.
 
     A single source is returned as it is: a task between it and its reader would be woken for every
     token.
@@ -228,15 +230,15 @@ def _merge(sources: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step
 
 
 async def _merge_several(
-    sources: Sequence[AsyncGenerator[Step, None]],
-) -> AsyncGenerator[Step, None]:
-    """Yield steps as they come. The first error is raised, and all sources are closed."""
-    ready: asyncio.Queue[Step | asyncio.Task[None]] = asyncio.Queue()
+    sources: Sequence[AsyncGenerator[AnswerToken, None]],
+) -> AsyncGenerator[AnswerToken, None]:
+    """Yield tokens as they come. The first error is raised, and all sources are closed."""
+    ready: asyncio.Queue[AnswerToken | asyncio.Task[None]] = asyncio.Queue()
 
-    async def forward(source: AsyncGenerator[Step, None]) -> None:
+    async def forward(source: AsyncGenerator[AnswerToken, None]) -> None:
         async with aclosing(source):
-            async for step in source:
-                ready.put_nowait(step)
+            async for token in source:
+                ready.put_nowait(token)
 
     tasks = [asyncio.create_task(forward(source)) for source in sources]
     for task in tasks:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Protocol, runtime_checkable
 
 from tinyllm_qwen.text.reasoning import ReasoningParser, Segment, undecided
 
@@ -41,21 +40,6 @@ class ToolCall:
 
 
 Part = Reasoning | Content | ToolCall
-
-
-@runtime_checkable
-class Parser(Protocol):
-    """A parser of one answer. The result does not depend on how the text is cut into pieces."""
-
-    @property
-    def thinking(self) -> bool:
-        """True if the latest text belonged to the reasoning."""
-
-    def push(self, text: str) -> Sequence[Part]:
-        """Take the next piece of text, and return the parts that are certain now."""
-
-    def finish(self) -> Sequence[Part]:
-        """Return the parts that were held back, at the end of the answer."""
 
 
 class PlainText:
@@ -110,6 +94,10 @@ class AnswerParser:
             else:
                 parts.append(Content(segment.text))
         return parts
+
+
+Parser = PlainText | AnswerParser
+"""A parser of one answer. The result does not depend on how the text is cut into pieces."""
 
 
 class ToolCallParser:

@@ -1,4 +1,7 @@
-"""ASGI middleware around the endpoints, in this order: log, Host, CORS, API key, body limit."""
+"""ASGI middleware around the endpoints, in this order: log, Host, CORS, API key, body limit.
+
+All scopes are HTTP requests, because the server runs without lifespan events and WebSockets.
+"""
 
 import hmac
 import logging
@@ -66,9 +69,6 @@ class RequestLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and watch its response."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         identity = f"req-{token_hex(8)}"
         fields: LogFields = {}
         scope["state"] = {**scope.get("state", {}), "log_fields": fields}
@@ -126,19 +126,18 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 403."""
-        if scope["type"] == "http":
-            host = Headers(scope=scope).get("host")
-            # A request without Host is HTTP/1.0, which no browser speaks.
-            if host is not None and not self._allowed(host):
-                error = ApiError(
-                    403,
-                    f"Host: expected a name of this server, got {host[:200]!r}: start the server "
-                    "with --allowed-host NAME to allow another name",
-                    code="host_not_allowed",
-                )
-                await error.response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        host = Headers(scope=scope).get("host")
+        # A request without Host is HTTP/1.0, which no browser speaks.
+        if host is None or self._allowed(host):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            403,
+            f"Host: expected a name of this server, got {host[:200]!r}: start the server with "
+            "--allowed-host NAME to allow another name",
+            code="host_not_allowed",
+        )
+        await error.response(scope, receive, send)
 
     def _allowed(self, host: str) -> bool:
         try:
@@ -162,16 +161,16 @@ class ApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401."""
-        if scope["type"] == "http" and not await self._allowed(scope):
-            error = ApiError(
-                401,
-                "no valid API key: send one as 'Authorization: Bearer KEY'",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-            await error.response(scope, receive, send)
+        if await self._allowed(scope):
+            await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        error = ApiError(
+            401,
+            "no valid API key: send one as 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+        await error.response(scope, receive, send)
 
     async def _allowed(self, scope: Scope) -> bool:
         path: str = scope["path"]
@@ -201,9 +200,6 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and count the bytes of its body."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         too_long = HTTPException(
             413, f"the body is longer than the {self._limit:,} bytes that are allowed"
         )

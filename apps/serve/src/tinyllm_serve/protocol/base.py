@@ -1,12 +1,16 @@
 """Bases of request bodies, and the token counts that responses share."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tinyllm_engine import Usage
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
+
+EndUser = Annotated[
+    str | None, Field(max_length=256, description="Name of the user, for the server's log.")
+]
 
 
 class Strict(BaseModel):
@@ -53,12 +57,8 @@ class ClientFields(Strict):
         description="Ignored: prompts share the cache of their common prefix with any key.",
     )
     prompt_cache_retention: Literal["in_memory"] | None = None
-    safety_identifier: str | None = Field(
-        default=None, max_length=256, description="Written to the server's log, as user is."
-    )
-    user: str | None = Field(
-        default=None, max_length=256, description="Written to the server's log."
-    )
+    safety_identifier: EndUser = None
+    user: EndUser = None
 
     @property
     def end_user(self) -> str | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tinyllm_serve.protocol.base import ClientFields, FinishReason, UsageBody
+from tinyllm_serve.protocol.base import ChatFinishReason, ClientFields, UsageBody
 from tinyllm_serve.protocol.messages import CalledFunction, Message
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode, check_tool_choice
@@ -162,7 +162,7 @@ class ChatChoice(BaseModel):
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
 
 
 class ChatResponse(BaseModel):
@@ -182,7 +182,7 @@ class ChatDelta(BaseModel):
     index: int
     delta: AnswerMessage
     logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinishReason | None = None
 
 
 class ChatChunk(BaseModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from tinyllm_qwen import Tokenizer
 
-from tinyllm_serve.protocol.base import FinishReason, UsageBody
+from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 
 MAX_PROMPTS = 128
@@ -63,7 +63,7 @@ class CompletionChoice(BaseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinishReason | None = None
 
 
 class CompletionResponse(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from tinyllm_qwen import GenerationConfig, SamplingParams
 
-from tinyllm_serve.protocol.base import Strict
+from tinyllm_serve.protocol.base import EndUser, Strict
 from tinyllm_serve.protocol.output_format import ResponseFormat, StructuredOutputs, TextFormat
 
 MAX_CHOICES = 16
@@ -49,9 +49,7 @@ class SamplingFields(Strict):
     stream_options: StreamOptions | None = None
     priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
     ignore_eos: bool = Field(default=False, description="Generate past end tokens, for benchmarks.")
-    user: str | None = Field(
-        default=None, max_length=256, description="Written to the server's log."
-    )
+    user: EndUser = None
 
     @field_validator("logit_bias")
     @classmethod

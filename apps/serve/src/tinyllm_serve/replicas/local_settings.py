@@ -10,10 +10,10 @@ from tinyllm_serve.settings import Settings
 
 
 def local_settings(settings: Settings) -> Settings:
-    """Return the settings with models in folders of this machine, and without keys.
+    """Return the settings with models in folders of this machine, and without the keys.
 
-    Models on the Hub are downloaded once, here. A replica needs no keys, because the listening
-    process checks them.
+    Models on the Hub are downloaded once, here. The listening process checks keys. A replica only
+    describes them at /docs, for which a placeholder is enough.
 
     Raises:
         UsageError: if all replicas would write one file, or their models are to be split.
@@ -30,5 +30,5 @@ def local_settings(settings: Settings) -> Settings:
         model=str(resolve(settings.model, settings.revision).absolute()),
         revision=None,
         draft_model=None if draft is None else str(resolve(draft).absolute()),
-        api_key=None,
+        api_key=None if settings.api_key is None else ["placeholder"],
     )

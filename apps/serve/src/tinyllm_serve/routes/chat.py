@@ -112,21 +112,21 @@ class ChatCompletion:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the chunks of a stream."""
-        async with aclosing(self._generation.steps()) as steps:
-            async for step in steps:
-                if step.is_first:
+        async with aclosing(self._generation.tokens()) as tokens:
+            async for token in tokens:
+                if token.is_first:
                     opening = AnswerMessage(role="assistant", content="")
-                    yield self._chunk(ChatDelta(index=step.index, delta=opening))
-                for delta in _deltas(step.parts, step.calls_before):
-                    yield self._chunk(ChatDelta(index=step.index, delta=delta))
-                logprobs = self._logprobs([step.output])
-                if logprobs or step.finish_reason:
+                    yield self._chunk(ChatDelta(index=token.index, delta=opening))
+                for delta in _deltas(token.parts, token.calls_before):
+                    yield self._chunk(ChatDelta(index=token.index, delta=delta))
+                logprobs = self._logprobs([token.output])
+                if logprobs or token.finish_reason:
                     yield self._chunk(
                         ChatDelta(
-                            index=step.index,
+                            index=token.index,
                             delta=AnswerMessage(),
                             logprobs=logprobs,
-                            finish_reason=step.finish_reason,
+                            finish_reason=token.finish_reason,
                         )
                     )
         if self._body.include_usage:

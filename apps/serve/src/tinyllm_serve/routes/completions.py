@@ -85,20 +85,20 @@ class TextCompletion:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the chunks of a stream."""
         offsets = [0 for _ in self._generation.answers]
-        async with aclosing(self._generation.steps()) as steps:
-            async for step in steps:
-                index = step.index
-                text = "".join(part.text for part in step.parts if isinstance(part, Content))
-                if step.is_first:
+        async with aclosing(self._generation.tokens()) as tokens:
+            async for token in tokens:
+                index = token.index
+                text = "".join(part.text for part in token.parts if isinstance(part, Content))
+                if token.is_first:
                     text = self._echo(index) + text
-                logprobs = self._logprobs([step.output], offsets[index])
+                logprobs = self._logprobs([token.output], offsets[index])
                 offsets[index] += len(text)
-                if text or logprobs or step.finish_reason:
+                if text or logprobs or token.finish_reason:
                     choice = CompletionChoice(
                         index=index,
                         text=text,
                         logprobs=logprobs,
-                        finish_reason=step.finish_reason,
+                        finish_reason=token.finish_reason,
                     )
                     yield self._response([choice]).model_dump(exclude_none=True)
         if self._body.include_usage:

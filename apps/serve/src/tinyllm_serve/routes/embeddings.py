@@ -6,13 +6,13 @@ import struct
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.middleware import log_fields
-from tinyllm_serve.protocol.base import Strict
+from tinyllm_serve.protocol.base import EndUser, Strict
 from tinyllm_serve.protocol.completions import TextOrTokens, token_lists
 from tinyllm_serve.service import Service
 
@@ -26,12 +26,10 @@ class EmbeddingRequest(Strict):
     model: str | None = None
     input: TextOrTokens
     encoding_format: Literal["float", "base64"] = "float"
-    user: str | None = Field(
-        default=None, max_length=256, description="Written to the server's log."
-    )
+    user: EndUser = None
 
 
-class Embedding(BaseModel):
+class EmbeddingBody(BaseModel):
     """A unit vector, as numbers or as little-endian float32 in base64."""
 
     index: int
@@ -50,7 +48,7 @@ class EmbeddingResponse(BaseModel):
     """One embedding for each text."""
 
     object: Literal["list"] = "list"
-    data: list[Embedding]
+    data: list[EmbeddingBody]
     model: str
     usage: EmbeddingUsage
 
@@ -76,7 +74,7 @@ def embeddings_router(service: Service) -> APIRouter:
         vectors = await while_connected(request, embed())
         return EmbeddingResponse(
             data=[
-                Embedding(
+                EmbeddingBody(
                     index=index,
                     embedding=vector if body.encoding_format == "float" else _base64(vector),
                 )

@@ -74,16 +74,16 @@ class ModelResponse:
             number += 1
             return {**event, "sequence_number": number - 1}
 
-        async with aclosing(self._generation.steps()) as steps:
-            async for step in steps:
-                if step.is_first:
+        async with aclosing(self._generation.tokens()) as tokens:
+            async for token in tokens:
+                if token.is_first:
                     for kind in ("created", "in_progress"):
                         start = {
                             "type": f"response.{kind}",
                             "response": self._body_of("in_progress"),
                         }
                         yield numbered(start)
-                for part in step.parts:
+                for part in token.parts:
                     for event in self._items.add(part):
                         yield numbered(event)
         for event in self._items.close():

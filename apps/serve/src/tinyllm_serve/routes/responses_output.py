@@ -17,13 +17,13 @@ class OutputItems:
     def __init__(self) -> None:
         """Start an answer."""
         self.bodies: list[Event] = []
-        self._open: TextItem | None = None
+        self._open: OutputTextItem | None = None
 
     def add(self, part: Part) -> Iterator[Event]:
         """Add a part of the answer, and yield its events."""
         if isinstance(part, ToolCall):
             yield from self.close()
-            call = CallItem(len(self.bodies), part)
+            call = OutputCallItem(len(self.bodies), part)
             yield from call.events()
             self.bodies.append(call.body)
             return
@@ -31,7 +31,7 @@ class OutputItems:
         if self._open is not None and self._open.reasoning != reasoning:
             yield from self.close()
         if self._open is None:
-            self._open = TextItem(len(self.bodies), reasoning=reasoning)
+            self._open = OutputTextItem(len(self.bodies), reasoning=reasoning)
             yield from self._open.open()
         yield self._open.add(part.text)
 
@@ -43,7 +43,7 @@ class OutputItems:
             self._open = None
 
 
-class TextItem:
+class OutputTextItem:
     """An item of reasoning or text, while it is generated.
 
     Attributes:
@@ -109,7 +109,7 @@ class TextItem:
         return {"type": f"response.{kind}", "output_index": self._output_index, **fields}
 
 
-class CallItem:
+class OutputCallItem:
     """An item of a function call, which is generated whole."""
 
     def __init__(self, output_index: int, call: ToolCall) -> None:
