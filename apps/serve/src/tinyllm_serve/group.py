@@ -1,4 +1,4 @@
-"""Several processes that share the model: rank 0 serves, the others are workers."""
+"""Several processes that share the model: rank 0 serves, the other ranks are workers."""
 
 import logging
 import os

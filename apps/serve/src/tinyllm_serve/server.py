@@ -113,7 +113,7 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
 
     They have `settings.timeout_graceful_shutdown` seconds. A second signal ends the process at
     once. The server of a model that several processes share also ends when a step has failed,
-    because such a model cannot be used again.
+    because the processes cannot continue together.
 
     Args:
         settings: the address, and the time for a shutdown.

@@ -65,7 +65,7 @@ class Prompt:
                 tools=tools,
                 add_generation_prompt=True,
                 enable_thinking=thinking,
-                **variables.others,
+                **variables.extra,
             )
 
         thinking = variables.enable_thinking

@@ -52,7 +52,7 @@ class EventStream(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client disconnects."""
-        # Three tasks for the whole stream: a token wakes the one that sends it, and no other.
+        # Three tasks for the whole stream, so that a token wakes only the task that sends it.
         sending = asyncio.create_task(self._send_all(send))
         gone = asyncio.create_task(disconnected(receive))
         comments = asyncio.create_task(self._send_comments(send))

@@ -28,12 +28,12 @@ class TemplateVariables(BaseModel):
     @model_validator(mode="after")
     def _check_names(self) -> "TemplateVariables":
         for name in _RESERVED:
-            if name in self.others:
+            if name in self.extra:
                 raise ValueError(f"{name}: expected no variable of this name, the server sets it")
         return self
 
     @property
-    def others(self) -> dict[str, object]:
+    def extra(self) -> dict[str, object]:
         """All variables but `enable_thinking`."""
         return dict(self.model_extra or {})
 

@@ -45,7 +45,7 @@ def start_cluster() -> str:
 
 
 def join_cluster() -> None:
-    """Connect to the Ray of a running `serve --ray`, or to the one at RAY_ADDRESS.
+    """Connect to the Ray of a running `serve --ray`, or to the Ray at RAY_ADDRESS.
 
     Raises:
         ServeError: if none is running.

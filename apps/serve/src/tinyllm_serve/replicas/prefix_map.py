@@ -18,9 +18,9 @@ _FIELDS = ("tools", "instructions", "messages", "input", "prompt")
 def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
     """Hash a request's first `stride` characters, its first 2 * `stride`, and so on.
 
-    The characters are those of the JSON that becomes the prompt. They stand for the tokens, which
-    only a replica knows: conversations with a common prefix of text have common pages. Like the
-    hash of a page, a hash covers its own piece and the hash before it.
+    The characters are the JSON of the fields that become the prompt. They stand for the tokens,
+    which only a replica knows: conversations with a common prefix of text have common pages. Like
+    the hash of a page, a hash covers its own piece and the hash before it.
 
     Args:
         body: the body, as the client sent it.

@@ -12,7 +12,7 @@ from tinyllm_serve.settings import Settings
 
 
 def run_replicas(settings: Settings) -> None:
-    """Serve replicas until a signal comes; with `update`, replace the replicas of such a server.
+    """Serve replicas until a signal comes, or update the replicas of a running server.
 
     Raises:
         UsageError: if an option does not go together with replicas.
