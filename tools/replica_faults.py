@@ -21,7 +21,7 @@ import httpx
 from tinyllm_serve.testing import Server
 
 CHAT = "/v1/chat/completions"
-OPTIONS = ("--ray", "--replicas", "1-2", "--max-running", "4")
+OPTIONS = ("--ray", "--replicas", "1-2", "--max-num-seqs", "4")
 LONG_ANSWERS, PATIENCE = 3, 150.0
 
 
@@ -74,7 +74,7 @@ def _asked(text: str, tokens: int) -> dict[str, object]:
 async def replicas(client: httpx.AsyncClient) -> int:
     """Return the number of replicas that report metrics, because they take requests."""
     lines = (await client.get("/metrics")).text.splitlines()
-    return sum(line.startswith("tinyllm_running{") for line in lines)
+    return sum(line.startswith("tinyllm:num_requests_running{") for line in lines)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> float:
@@ -114,7 +114,7 @@ async def run(url: str) -> None:
         async def replaced() -> float:
             began = time.perf_counter()
             command = [sys.executable, "-m", "tinyllm_serve", *OPTIONS, "--update"]
-            update = await asyncio.create_subprocess_exec(*command, "--name", "second")
+            update = await asyncio.create_subprocess_exec(*command, "--served-model-name", "second")
             if await update.wait():
                 raise RuntimeError("expected the update to end with 0")
             return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Servers as processes of their own, on ports that the system chooses."""
+"""Fixtures: servers in processes of their own, on ports that the system chooses."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,8 +9,8 @@ import pytest
 from tinyllm_qwen.testing import random_checkpoint, scripted_checkpoint
 from tinyllm_serve.testing import Server
 
-# The last word of the conversation chooses the script; tools are shown to the model, and thinking
-# is forestalled as Qwen3's template does it.
+# The last message chooses the script. The template shows tools to the model, and switches reasoning
+# off as Qwen3's template does.
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -34,7 +34,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a server; it is ended with the test."""
+    """Start servers that end with the test."""
     with ExitStack() as stack:
 
         def begin(*options: str, **settings: str) -> Server:
@@ -45,14 +45,14 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def pico() -> Iterator[Server]:
-    """A server of the built-in model."""
+    """A server with the built-in model."""
     with Server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of a model that says what `SCRIPTS` says."""
+    """A server with a model that generates `SCRIPTS`."""
     folder = tmp_path_factory.mktemp("models") / "scripted"
     following = {text: after for script in SCRIPTS for text, after in pairwise(script)}
     with Server("--model", str(scripted_checkpoint(folder, following, TEMPLATE))) as server:
@@ -61,22 +61,22 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def guarded() -> Iterator[Server]:
-    """A server with two keys, where pages from elsewhere may ask, bodies and answers are short."""
-    options = ("--cors-origin", "https://a.example", "--max-body", "50000", "--max-tokens", "8")
+    """A server with two keys, an allowed origin, short bodies and short answers."""
+    options = ("--allowed-origins", "https://a.example", "--max-body", "50000", "--max-tokens", "8")
     with Server(*options, TINYLLM_API_KEY="first second") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that says letters until its context of a million tokens is full."""
+    """A model that generates letters until its context of a million tokens is full."""
     folder = tmp_path_factory.mktemp("models") / "endless"
     return random_checkpoint(folder, TEMPLATE, context=1_000_000)
 
 
 @pytest.fixture(scope="session")
 def busy(endless: Path) -> Iterator[Server]:
-    """A server whose answers do not end, which computes two at a time."""
-    options = ("--max-tokens", "100000", "--memory", "0.2", "--max-running", "2")
+    """A server with endless answers, which computes two of them at a time."""
+    options = ("--max-tokens", "100000", "--kv-cache-memory", "0.2", "--max-num-seqs", "2")
     with Server("--model", str(endless), *options) as server:
         yield server

@@ -1,4 +1,4 @@
-"""Chat completions, as the official client sees them."""
+"""Chat completions through the official client."""
 
 import json
 
@@ -41,7 +41,7 @@ def stream(server: Server, text: str, **options: object) -> list[ChatCompletionC
         )
 
 
-def test_an_answer_and_a_stream_say_the_same(pico: Server) -> None:
+def test_a_stream_equals_the_complete_response(pico: Server) -> None:
     whole = ask(pico, QUESTION)
     assert "root mean square" in whole.choices[0].message.content
     assert whole.choices[0].finish_reason == "stop"
@@ -55,7 +55,7 @@ def test_an_answer_and_a_stream_say_the_same(pico: Server) -> None:
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 
-def test_thinking_has_a_field_of_its_own(scripted: Server) -> None:
+def test_reasoning_has_its_own_field(scripted: Server) -> None:
     answer = ask(scripted, "#think")
     message = answer.choices[0].message
     assert (message.reasoning_content, message.content) == ("Hm.", "It is so.")
@@ -66,14 +66,14 @@ def test_thinking_has_a_field_of_its_own(scripted: Server) -> None:
     assert "".join(thoughts) == "Hm."
 
 
-def test_calls_of_functions_are_told_from_text(scripted: Server) -> None:
+def test_function_calls_are_parsed(scripted: Server) -> None:
     answer = ask(scripted, "#call", tools=TOOLS, max_tokens=5)
     (call,) = answer.choices[0].message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == (
         "weather",
         {"city": "Oslo"},
     )
-    # What follows is no call: it stays text.
+    # The text after the call is an invalid call, so it stays text.
     assert answer.choices[0].message.content.startswith("Let me see.<tool_call>")
     alone = ask(scripted, "#call", tools=TOOLS, parallel_tool_calls=False)
     assert alone.choices[0].finish_reason == "tool_calls"
@@ -89,7 +89,7 @@ def test_calls_of_functions_are_told_from_text(scripted: Server) -> None:
     assert "<tool_call>" in plain.choices[0].message.content
 
 
-def test_a_conversation_with_calls_goes_on(scripted: Server) -> None:
+def test_the_result_of_a_call_is_accepted(scripted: Server) -> None:
     call = ask(scripted, "#call", tools=TOOLS, parallel_tool_calls=False).choices[0].message
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
@@ -107,9 +107,9 @@ def test_a_conversation_with_calls_goes_on(scripted: Server) -> None:
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
-def test_a_message_that_became_a_dictionary_goes_on(scripted: Server) -> None:
-    """`model_dump` has all fields of OpenAI's, those that are null too."""
-    asked = {"role": "user", "content": "#call"}
+def test_a_dumped_message_is_accepted(scripted: Server) -> None:
+    """`model_dump` includes all of OpenAI's fields, also those that are null."""
+    question = {"role": "user", "content": "#call"}
     options = {"tools": TOOLS, "parallel_tool_calls": False}
     message = ask(scripted, "#call", **options).choices[0].message
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "#think"}
@@ -118,12 +118,12 @@ def test_a_message_that_became_a_dictionary_goes_on(scripted: Server) -> None:
     assert dumped["refusal"] is None
     with client(scripted) as connection:
         answer = connection.chat.completions.create(
-            model="scripted", messages=[asked, dumped, result], **options
+            model="scripted", messages=[question, dumped, result], **options
         )
     assert answer.choices[0].message.content == "It is so."
 
 
-def test_what_clients_send_unasked_is_taken(scripted: Server) -> None:
+def test_default_fields_of_sdks_are_accepted(scripted: Server) -> None:
     answer = ask(
         scripted,
         "#think",
@@ -143,12 +143,12 @@ def test_what_clients_send_unasked_is_taken(scripted: Server) -> None:
 
 
 @pytest.mark.parametrize("options", [{"reasoning_effort": "none"}, {"extra_body": NO_THINKING}])
-def test_thinking_can_be_switched_off(scripted: Server, options: dict[str, object]) -> None:
+def test_reasoning_can_be_switched_off(scripted: Server, options: dict[str, object]) -> None:
     switched = ask(scripted, "#json", **options)
     assert switched.usage.prompt_tokens == ask(scripted, "#json").usage.prompt_tokens + 2
 
 
-def test_choices_have_seeds_of_their_own(pico: Server) -> None:
+def test_each_choice_has_its_own_seed(pico: Server) -> None:
     options = {"n": 3, "temperature": 20.0, "max_tokens": 12, "seed": 5}
     answers = [choice.message.content for choice in ask(pico, QUESTION, **options).choices]
     assert len(set(answers)) == 3
@@ -161,12 +161,14 @@ def test_choices_have_seeds_of_their_own(pico: Server) -> None:
     assert streamed == answers
 
 
-def test_log_probabilities_are_those_of_the_tokens(pico: Server) -> None:
+def test_logprobs_belong_to_the_tokens(pico: Server) -> None:
     answer = ask(pico, QUESTION, logprobs=True, top_logprobs=3, max_tokens=6)
     tokens = answer.choices[0].logprobs.content
     assert "".join(token.token for token in tokens) == answer.choices[0].message.content
     for token in tokens:
-        assert token.logprob == token.top_logprobs[0].logprob <= 0  # greedy takes the likeliest
+        assert (
+            token.logprob == token.top_logprobs[0].logprob <= 0
+        )  # greedy sampling takes the likeliest token
         assert bytes(token.bytes).decode() == token.token
         assert len(token.top_logprobs) == 3
     chunks = stream(pico, QUESTION, logprobs=True, max_tokens=6)
@@ -175,7 +177,7 @@ def test_log_probabilities_are_those_of_the_tokens(pico: Server) -> None:
     assert scores == pytest.approx([token.logprob for token in tokens], abs=1e-4)
 
 
-def test_the_fields_of_sampling_reach_the_model(pico: Server) -> None:
+def test_sampling_fields_reach_the_model(pico: Server) -> None:
     greedy = ask(pico, QUESTION, max_tokens=8).choices[0].message.content
     tokens = ask(pico, QUESTION, max_tokens=1, logprobs=True).choices[0].logprobs.content
     first = tokens[0].token
@@ -193,14 +195,14 @@ def test_the_fields_of_sampling_reach_the_model(pico: Server) -> None:
     assert long.choices[0].finish_reason == "length"
 
 
-def test_a_prompt_that_begins_alike_is_not_computed_again(pico: Server) -> None:
+def test_a_repeated_prompt_is_cached(pico: Server) -> None:
     question = "Tell me about attention, please. " * 20
     ask(pico, question, max_tokens=1)
     again = ask(pico, question, max_tokens=1)
     assert again.usage.prompt_tokens_details.cached_tokens >= 32
 
 
-def test_a_schema_holds_for_the_answer_of_a_model_that_would_say_something_else(
+def test_an_answer_conforms_to_the_schema(
     pico: Server,
 ) -> None:
     schema = {
@@ -209,8 +211,10 @@ def test_a_schema_holds_for_the_answer_of_a_model_that_would_say_something_else(
         "required": ["fast", "kind"],
         "additionalProperties": False,
     }
-    asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    answer = ask(pico, QUESTION, response_format=asked, max_tokens=200, temperature=1, seed=1)
+    schema_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    answer = ask(
+        pico, QUESTION, response_format=schema_format, max_tokens=200, temperature=1, seed=1
+    )
     found = json.loads(answer.choices[0].message.content)
     assert found.keys() == {"fast", "kind"}
     assert isinstance(found["fast"], bool)

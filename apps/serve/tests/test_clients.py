@@ -1,4 +1,4 @@
-"""Other clients: curl, LangChain, and the OpenAPI document's own."""
+"""Other clients: curl, LangChain, Prometheus, and schemathesis with the OpenAPI document."""
 
 import json
 import re
@@ -28,8 +28,8 @@ def curl(*arguments: str) -> bytes:
 def test_curl(pico: Server) -> None:
     body = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "stream": True})
     as_json = "Content-Type: application/json"
-    said = curl(f"{pico.url}/v1/chat/completions", "--header", as_json, "--data", body).decode()
-    *events, end, nothing = said.split("\n\n")
+    stream = curl(f"{pico.url}/v1/chat/completions", "--header", as_json, "--data", body).decode()
+    *events, end, nothing = stream.split("\n\n")
     assert (end, nothing) == ("data: [DONE]", "")
     chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
@@ -38,7 +38,7 @@ def test_curl(pico: Server) -> None:
 
 @tool
 def weather(city: str) -> str:
-    """The weather in a city."""
+    """Return the weather in a city."""
     return f"#think of {city}"
 
 
@@ -63,22 +63,51 @@ def test_langchain(pico: Server, scripted: Server) -> None:
         check_embedding_ctx_length=False,
     )
     near, far = embeddings.embed_documents(["a cat", "an inverse square root"])
-    asked = embeddings.embed_query("a cat")
-    assert asked == pytest.approx(near, abs=1e-5)
-    assert sum(a * b for a, b in zip(asked, far, strict=True)) < 0.999
+    query = embeddings.embed_query("a cat")
+    assert query == pytest.approx(near, abs=1e-5)
+    assert sum(a * b for a, b in zip(query, far, strict=True)) < 0.999
 
 
-def test_metrics_are_prometheus_text(pico: Server) -> None:
-    answer = httpx.get(f"{pico.url}/metrics")
-    assert answer.headers["content-type"].startswith("text/plain")
-    assert "# TYPE tinyllm_first_token_seconds histogram" in answer.text
+VLLM_METRICS = """
+num_requests_running gauge
+num_requests_waiting gauge
+kv_cache_usage_perc gauge
+prompt_tokens_total counter
+generation_tokens_total counter
+prefix_cache_queries_total counter
+prefix_cache_hits_total counter
+num_preemptions_total counter
+request_success_total counter
+time_to_first_token_seconds histogram
+inter_token_latency_seconds histogram
+e2e_request_latency_seconds histogram
+"""
 
 
-def test_the_interface_is_described_without_a_network(pico: Server) -> None:
+def test_metrics_have_vllm_names(pico: Server) -> None:
+    page = httpx.get(f"{pico.url}/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    for line in VLLM_METRICS.split("\n"):
+        assert not line or f"# TYPE tinyllm:{line}\n" in page.text
+
+
+def test_a_generation_is_counted(pico: Server) -> None:
+    names = ('request_success_total{finished_reason="length"}', "e2e_request_latency_seconds_count")
+    names += ("time_to_first_token_seconds_count", "generation_tokens_total")
+    names += ("inter_token_latency_seconds_count", "prefix_cache_queries_total")
+    body = {"prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "n": 2}
+    httpx.post(f"{pico.url}/v1/completions", json=body | {"n": 1})  # makes the labelled counter
+    before = [pico.metric(name) for name in names]
+    httpx.post(f"{pico.url}/v1/completions", json=body)
+    counted = [pico.metric(name) - old for name, old in zip(names, before, strict=True)]
+    assert counted == [2, 2, 2, 8, 6, 6]
+
+
+def test_the_api_page_needs_no_network(pico: Server) -> None:
     page = httpx.get(f"{pico.url}/docs").text
     needed = re.findall(r"""(?:src|href)=["']([^"']+)""", page)
     assert len(needed) > 2
-    for path in needed:  # behind the server's own address: one of somewhere else is none
+    for path in needed:  # a URL of another server would give no valid address here
         assert httpx.get(pico.url + path).status_code == 200
 
 
@@ -86,7 +115,7 @@ BODY_LIMIT = 50_000  # bytes, of `guarded`
 LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-def test_the_document_tells_the_truth(guarded: Server) -> None:
+def test_the_server_conforms_to_its_openapi_document(guarded: Server) -> None:
     document = schemathesis.openapi.from_url(f"{guarded.url}/openapi.json")
     key = {"Authorization": "Bearer first"}
 
@@ -95,8 +124,8 @@ def test_the_document_tells_the_truth(guarded: Server) -> None:
             for name in LENGTHS:
                 if isinstance(case.body.get(name), int) and case.body[name] > 8:
                     case.body[name] = 8
-        # A schema cannot say which ids a vocabulary has, or how long a prompt may be. Nor how long
-        # a body: one that is too long is refused for that, whatever else is wrong with it.
+        # A schema cannot express the ids of a vocabulary, the longest prompt or the longest body.
+        # A body that is too long is refused before its other errors are found.
         excluded = [positive_data_acceptance]
         answer = case.call(headers=key)
         if answer.status_code == 413:
@@ -110,3 +139,14 @@ def test_the_document_tells_the_truth(guarded: Server) -> None:
     for operation, mode in product(operations, GenerationMode):
         if mode is GenerationMode.POSITIVE or operation.body:
             few(given(operation.as_strategy(generation_mode=mode))(holds))()
+
+
+def test_the_api_page_can_authorize(pico: Server, guarded: Server) -> None:
+    document = httpx.get(f"{guarded.url}/openapi.json").json()
+    (scheme,) = document["components"]["securitySchemes"].values()
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    without = {
+        path for path, methods in document["paths"].items() if "security" not in str(methods)
+    }
+    assert without == {"/health", "/ready"}
+    assert "securitySchemes" not in httpx.get(f"{pico.url}/openapi.json").json()["components"]

@@ -1,4 +1,4 @@
-"""The page at /, in a real browser."""
+"""The chat page in a real browser."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from tinyllm_serve.testing import Server
 
 DRIVER = shutil.which("chromedriver")
-# The page is tested where there is a browser; it needs nothing else, and nothing else needs it.
+# Only these tests need a browser.
 pytestmark = pytest.mark.skipif(DRIVER is None, reason="no Chromium with its chromedriver")
 
 Browser = Chrome
@@ -72,7 +72,7 @@ def test_a_conversation(browser: Browser, pico: Server) -> None:
     assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
 
 
-def test_thinking_is_folded(browser: Browser, scripted: Server) -> None:
+def test_reasoning_is_folded(browser: Browser, scripted: Server) -> None:
     open_page(browser, scripted)
     say(browser, "#think")
     wait(browser, lambda: shown(browser, "send"))
@@ -83,7 +83,7 @@ def test_thinking_is_folded(browser: Browser, scripted: Server) -> None:
     assert (thought.is_displayed(), thought.text) == (True, "Hm.")
 
 
-def test_stop_ends_the_answer_and_frees_its_pages(browser: Browser, busy: Server) -> None:
+def test_stop_cancels_the_answer(browser: Browser, busy: Server) -> None:
     open_page(browser, busy)
     say(browser, "hello")
     wait(browser, lambda: texts(browser, ".assistant > .text")[0:1] not in ([], [""]))
@@ -91,10 +91,10 @@ def test_stop_ends_the_answer_and_frees_its_pages(browser: Browser, busy: Server
     browser.find_element(By.ID, "stop").click()
     wait(browser, lambda: shown(browser, "send"))
     assert texts(browser, ".figures")[0].endswith("stopped")
-    busy.wait_until("tinyllm_running", 0.0)
+    busy.wait_until("num_requests_running", 0.0)
 
 
-def test_what_a_model_or_a_user_says_is_no_markup(browser: Browser, pico: Server) -> None:
+def test_messages_are_not_markup(browser: Browser, pico: Server) -> None:
     open_page(browser, pico)
     say(browser, "<img src=x onerror=alert(1)>")
     wait(browser, lambda: shown(browser, "send"))
@@ -102,7 +102,7 @@ def test_what_a_model_or_a_user_says_is_no_markup(browser: Browser, pico: Server
     assert browser.find_elements(By.TAG_NAME, "img") == []
 
 
-def test_a_key_is_asked_for(browser: Browser, guarded: Server) -> None:
+def test_the_page_asks_for_a_key(browser: Browser, guarded: Server) -> None:
     browser.get(guarded.url)
     wait(browser, lambda: shown(browser, "key"))
     browser.find_element(By.NAME, "key").send_keys("second", Keys.ENTER)

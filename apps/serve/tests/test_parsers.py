@@ -1,4 +1,4 @@
-"""Thinking, text and calls are told apart, however the text is cut."""
+"""Parsers of reasoning, content and function calls, for text in any pieces."""
 
 import json
 import re
@@ -6,9 +6,14 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_serve.answer_parser import AnswerParser
-from tinyllm_serve.parts import Content, Part, Reasoning, ToolCall
-from tinyllm_serve.tool_call_parser import ToolCallParser
+from tinyllm_serve.generation.parsers import (
+    AnswerParser,
+    Content,
+    Part,
+    Reasoning,
+    ToolCall,
+    ToolCallParser,
+)
 
 PIECES = [
     "<tool_call>",
@@ -29,7 +34,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
 def joined(parts: list[Part]) -> list[Part]:
-    """Neighbors of one kind as one."""
+    """Join adjacent parts of one kind."""
     together: list[Part] = []
     for part in parts:
         last = together[-1] if together else None
@@ -53,7 +58,9 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 
 @given(text=TEXTS, places=st.lists(st.integers(0, 10**6)), opened=st.booleans())
-def test_cuts_change_nothing(text: str, places: list[int], opened: bool) -> None:
+def test_the_result_does_not_depend_on_the_pieces(
+    text: str, places: list[int], opened: bool
+) -> None:
     whole = parse(AnswerParser(opened=opened, functions=["f"]), [text])
     assert parse(AnswerParser(opened=opened, functions=["f"]), cut(text, places)) == whole
     assert parse(AnswerParser(opened=opened, functions=["f"]), list(text)) == whole
@@ -63,7 +70,7 @@ CALL = re.compile(r"<tool_call>((?:(?!<tool_call>).)*?)</tool_call>", re.DOTALL)
 
 
 @given(text=TEXTS)
-def test_calls_are_those_that_a_regular_expression_finds(text: str) -> None:
+def test_calls_match_a_regular_expression(text: str) -> None:
     bodies = []
     for body in CALL.findall(text):
         try:
@@ -77,7 +84,7 @@ def test_calls_are_those_that_a_regular_expression_finds(text: str) -> None:
 
 
 @given(text=TEXTS)
-def test_without_a_call_the_text_stays_to_the_letter(text: str) -> None:
+def test_text_without_calls_is_unchanged(text: str) -> None:
     parts = parse(ToolCallParser(["nothing"]), [text])
     assert parts == ([Content(text)] if text else [])
 
@@ -96,12 +103,12 @@ def test_without_a_call_the_text_stays_to_the_letter(text: str) -> None:
         "[" * 100_000,
     ],
 )
-def test_what_is_no_call_is_text(body: str) -> None:
+def test_an_invalid_call_is_text(body: str) -> None:
     text = f"see <tool_call>{body}</tool_call> "
     assert parse(ToolCallParser(["f"]), [text]) == [Content(text)]
 
 
-def test_text_is_shown_while_a_call_is_awaited() -> None:
+def test_text_before_a_call_is_not_held_back() -> None:
     parser = ToolCallParser(["f"])
     assert parser.push("Let me see. <tool") == [Content("Let me see.")]
     assert parser.push('_call>{"name"') == []

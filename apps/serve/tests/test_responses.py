@@ -1,4 +1,4 @@
-"""Responses, as the official client sees them."""
+"""Responses through the official client."""
 
 import openai
 from openai.types.responses import Response
@@ -12,12 +12,12 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
-def ask(server: Server, asked: object, **options: object) -> Response:
+def ask(server: Server, conversation: object, **options: object) -> Response:
     with client(server) as connection:
-        return connection.responses.create(input=asked, **options)
+        return connection.responses.create(input=conversation, **options)
 
 
-def test_an_answer_has_its_thinking_beside_it(scripted: Server) -> None:
+def test_reasoning_is_an_item(scripted: Server) -> None:
     answer = ask(scripted, "#think", metadata={"a": "b"})
     assert [item.type for item in answer.output] == ["reasoning", "message"]
     assert answer.output[0].content[0].text == "Hm."
@@ -28,7 +28,7 @@ def test_an_answer_has_its_thinking_beside_it(scripted: Server) -> None:
     assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
-def test_the_events_of_a_stream_build_the_answer(scripted: Server) -> None:
+def test_the_events_of_a_stream_build_the_response(scripted: Server) -> None:
     with (
         client(scripted) as connection,
         connection.responses.stream(input="#think", model="scripted") as stream,
@@ -46,30 +46,38 @@ def test_the_events_of_a_stream_build_the_answer(scripted: Server) -> None:
     assert "".join(thoughts) == "Hm."
 
 
-def test_a_call_is_an_item_and_the_conversation_goes_on(scripted: Server) -> None:
+def test_a_call_is_an_item_and_its_result_is_accepted(scripted: Server) -> None:
     first = ask(scripted, "#call", **CALLING)
     message, call = first.output
     assert message.content[0].text == "Let me see."
     assert (call.name, call.arguments) == ("weather", '{"city": "Oslo"}')
-    said = [{"role": "user", "content": "#call"}, *(item.to_dict() for item in first.output)]
+    conversation = [
+        {"role": "user", "content": "#call"},
+        *(item.to_dict() for item in first.output),
+    ]
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "#think"}
-    assert ask(scripted, [*said, result], **CALLING).output_text == "It is so."
+    assert ask(scripted, [*conversation, result], **CALLING).output_text == "It is so."
 
 
-def test_what_a_client_made_a_dictionary_of_comes_back(scripted: Server) -> None:
-    """`model_dump` has all fields of OpenAI's, those that are null too."""
-    said: list[dict[str, object]] = [{"role": "user", "content": "#call"}]
-    first = ask(scripted, said, **CALLING)
-    said += [item.model_dump() for item in first.output]
+def test_dumped_items_are_accepted(scripted: Server) -> None:
+    """`model_dump` includes all of OpenAI's fields, also those that are null."""
+    conversation: list[dict[str, object]] = [{"role": "user", "content": "#call"}]
+    first = ask(scripted, conversation, **CALLING)
+    conversation += [item.model_dump() for item in first.output]
     parts = [{"type": "input_text", "text": "#think"}]
-    said += [{"type": "function_call_output", "call_id": first.output[1].call_id, "output": parts}]
-    second = ask(scripted, said, **CALLING)
+    conversation += [
+        {"type": "function_call_output", "call_id": first.output[1].call_id, "output": parts}
+    ]
+    second = ask(scripted, conversation, **CALLING)
     assert second.output_text == "It is so."
-    said += [*(item.model_dump() for item in second.output), {"role": "user", "content": "#json"}]
-    assert ask(scripted, said, previous_response_id=None).output_text == '{"a":1}'
+    conversation += [
+        *(item.model_dump() for item in second.output),
+        {"role": "user", "content": "#json"},
+    ]
+    assert ask(scripted, conversation, previous_response_id=None).output_text == '{"a":1}'
 
 
-def test_what_agents_send_unasked_is_taken(scripted: Server) -> None:
+def test_default_fields_of_agents_are_accepted(scripted: Server) -> None:
     answer = ask(
         scripted,
         "#think",
@@ -79,15 +87,15 @@ def test_what_agents_send_unasked_is_taken(scripted: Server) -> None:
         reasoning={"effort": "xhigh", "summary": "auto"},
         text={"verbosity": "medium"},
         prompt_cache_key="session",
-        safety_identifier="somebody",
+        safety_identifier="user-1",
         service_tier="auto",
     )
     assert answer.output_text == "It is so."
-    assert answer.output[0].content[0].text == "Hm."  # which is what there is to send back
-    scripted.wait_for("request", path="/v1/responses", user="somebody")
+    assert answer.output[0].content[0].text == "Hm."  # the client sends this text back
+    scripted.wait_for("request", path="/v1/responses", user="user-1")
 
 
-def test_a_stream_tells_of_a_call(scripted: Server) -> None:
+def test_a_stream_has_the_events_of_a_call(scripted: Server) -> None:
     with client(scripted) as connection:
         events = list(connection.responses.create(input="#call", stream=True, **CALLING))
     (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]

@@ -44,7 +44,7 @@ def soak(
     from tinyllm_bench.serving.vitals import Vitals
 
     seconds = 60 * minutes
-    served = tinyllm(SubjectFiles.of_model(model, None), "--memory", str(memory))
+    served = tinyllm(SubjectFiles.of_model(model, None), "--kv-cache-memory", str(memory))
     with (
         tempfile.TemporaryDirectory() as folder,
         ProgressLine() as progress,

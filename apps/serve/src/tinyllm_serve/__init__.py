@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server for Qwen models: `serve`."""
+"""OpenAI-compatible server for Qwen models: the command `serve`."""

@@ -1,4 +1,4 @@
-"""`python -m tinyllm_serve` is `serve`."""
+"""Run `serve` as `python -m tinyllm_serve`."""
 
 from tinyllm_serve.cli import main
 

@@ -1,9 +1,9 @@
-"""What a user can do wrong on the command line, and what can go wrong around the server."""
+"""Errors that end the process with a message."""
 
 
 class UsageError(ValueError):
-    """An option or its value is not allowed; the message says what is. Exit code 2."""
+    """An option or its value is not allowed. The exit code is 2."""
 
 
 class ServeError(RuntimeError):
-    """The server cannot be started; the message says why. Exit code 1."""
+    """The server cannot start or go on. The exit code is 1."""

@@ -1,4 +1,4 @@
-"""Several processes that share the model: rank 0 serves, the others are workers."""
+"""Several processes that share the model: rank 0 serves, the other ranks are workers."""
 
 import logging
 import os
@@ -13,8 +13,8 @@ from tinyllm_kernels import Arithmetic
 from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
 from tinyllm_serve.errors import UsageError
-from tinyllm_serve.json_log import announce
-from tinyllm_serve.served import FAREWELL
+from tinyllm_serve.json_log import log_event
+from tinyllm_serve.server import FAILED_SECONDS
 from tinyllm_serve.settings import Settings
 
 LOST = 1
@@ -39,7 +39,7 @@ class Loss:
         _log.error(reason)
         if self.engine is not None:
             self.engine.fail(reason)
-            time.sleep(FAREWELL)
+            time.sleep(FAILED_SECONDS)
         # The model may wait for that rank forever, in a thread that nothing else can end.
         os._exit(LOST)
 
@@ -59,7 +59,7 @@ class Group:
 
 @contextmanager
 def joined(settings: Settings) -> Iterator[Group | None]:
-    """Join the group that a launcher has started, if there is one.
+    """Join the group that a launcher has started; yield None if there is none.
 
     Raises:
         RuntimeError: if the launcher's description of the group is wrong.
@@ -72,12 +72,12 @@ def joined(settings: Settings) -> Iterator[Group | None]:
     if not is_launched():
         yield None
         return
-    if settings.prefix_path is not None:
+    if settings.prefix_cache_path is not None:
         raise UsageError(
-            "--prefix-path: expected none where the process is one of several: each has a part of "
-            "every page, and the file would hold the part of rank 0 alone"
+            "--prefix-cache-path: expected none with several processes: each has a part of every "
+            "page, and the file would hold the part of rank 0 alone"
         )
-    announce("joining", seconds=JOIN_TIMEOUT)
+    log_event("joining the group", timeout=JOIN_TIMEOUT)
     loss = Loss()
     member = Member.join(loss, split)
     if member is None:
@@ -112,6 +112,6 @@ def work(settings: Settings, member: Member) -> None:
         revision=settings.revision,
     )
     ranks = member.ranks
-    announce("following", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)
+    log_event("worker ready", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)
     member.work(model)
-    announce("ended")
+    log_event("ended")

@@ -10,14 +10,14 @@ _log = logging.getLogger(__name__)
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record's message as "event", and the fields that it was given beside it.
+    """Format a record: its message as "event", and beside it the fields of `extra`.
 
-    Of an exception it writes the type and where it came from. What it says is left out: that may
-    be a part of somebody's conversation.
+    Of an exception the line has the type and the traceback. The message is left out, because it may
+    hold a part of a conversation.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line."""
+        """Return the record as a line."""
         entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -36,16 +36,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
-def begin_log() -> None:
-    """Send everything of this process to the log, from warnings up; our own from info up."""
+def configure_log() -> None:
+    """Log warnings of all packages of this process, and infos of this package and the engine."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for ours in (__package__, "tinyllm_engine"):
-        logging.getLogger(ours).setLevel(logging.INFO)
+    for name in (__package__, "tinyllm_engine"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
-def announce(event: str, **fields: str | float | None) -> None:
-    """Tell the log of an event, with those fields that are not None."""
-    told = {name: value for name, value in fields.items() if value is not None}
-    _log.info(event, extra={"fields": told})
+def log_event(event: str, **fields: str | float | None) -> None:
+    """Log an event with all fields that are not None."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    _log.info(event, extra={"fields": present})

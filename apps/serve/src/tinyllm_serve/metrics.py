@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics."""
+"""Metrics for Prometheus. Names after vLLM's, with the prefix `tinyllm:`."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,78 +7,94 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from tinyllm_engine import EngineStats
 
+HTTP_PREFIX = "tinyllm:http_"
+"""The prefix of the metrics that the listening process counts, also in front of replicas."""
+
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
+# By name: the attribute of `EngineStats`, and the meaning.
 _GAUGES = {
-    "running": "Requests that hold pages.",
-    "waiting": "Requests that wait for pages.",
-    "pages_total": "Pages of keys and values.",
-    "pages_used": "Pages that requests hold.",
-    "pages_cached": "Pages that only the prefix cache holds.",
+    "num_requests_running": ("running", "Requests that hold pages."),
+    "num_requests_waiting": ("waiting", "Requests in the queue."),
+    "kv_cache_pages": ("pages_total", "Pages of keys and values."),
+    "kv_cache_pages_used": ("pages_used", "Pages that requests hold."),
+    "kv_cache_pages_cached": ("pages_cached", "Pages that only the prefix cache holds."),
 }
 _COUNTERS = {
-    "prompt_tokens": "Tokens of prompts.",
-    "cached_tokens": "Tokens of prompts that the prefix cache had.",
-    "generated_tokens": "Tokens generated.",
-    "preemptions": "Requests that had to give their pages back for a while.",
-    "draft_tokens": "Draft tokens verified.",
-    "accepted_tokens": "Draft tokens accepted.",
-    "failed_steps": "Steps that failed and were computed again.",
+    "prompt_tokens": ("prompt_tokens", "Tokens of prompts."),
+    "generation_tokens": ("generated_tokens", "Tokens generated."),
+    "prefix_cache_queries": ("prompt_tokens", "Prompt tokens looked up in the prefix cache."),
+    "prefix_cache_hits": ("cached_tokens", "Prompt tokens found in the prefix cache."),
+    "num_preemptions": ("preemptions", "Requests that freed their pages, to continue later."),
+    "spec_decode_num_draft_tokens": ("draft_tokens", "Draft tokens verified."),
+    "spec_decode_num_accepted_tokens": ("accepted_tokens", "Draft tokens accepted."),
+    "failed_steps": ("failed_steps", "Steps that failed and were computed again."),
 }
 
 
 class Metrics:
-    """Counts of this server, in a registry of its own.
+    """The metrics of this server, in a registry of its own.
 
     Attributes:
-        requests: finished HTTP requests, by path and status.
-        in_flight: HTTP requests under way.
-        request_seconds: from a request's arrival to its response's end, by path.
-        first_token_seconds: from a request to its first token.
-        between_tokens_seconds: between two tokens of an answer.
+        http_requests: finished HTTP requests, by path and status.
+        http_requests_in_flight: HTTP requests in progress.
+        http_request_duration: seconds from a request's arrival to its response's end, by path.
+        request_success: finished generations, by finish reason.
+        time_to_first_token: seconds from a request to its first token.
+        inter_token_latency: seconds between two tokens of an answer.
+        e2e_request_latency: seconds from a request to its last token.
     """
 
     def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
         """Start at zero.
 
         Args:
-            stats: the engine's own counts; None as long as there is no engine.
+            stats: returns the engine's own counts, or None while there is no engine.
         """
-        self._registry = CollectorRegistry()
-        self._registry.register(_EngineCollector(stats))
-        self.requests = Counter(
-            "tinyllm_http_requests",
+        self._registry = registry = CollectorRegistry()
+        registry.register(_EngineCollector(stats))
+        self.http_requests = Counter(
+            f"{HTTP_PREFIX}requests",
             "Finished HTTP requests.",
             ["path", "status"],
-            registry=self._registry,
+            registry=registry,
         )
-        self.in_flight = Gauge(
-            "tinyllm_http_requests_in_flight", "HTTP requests under way.", registry=self._registry
+        self.http_requests_in_flight = Gauge(
+            f"{HTTP_PREFIX}requests_in_flight", "HTTP requests in progress.", registry=registry
         )
-        self.request_seconds = Histogram(
-            "tinyllm_http_request_seconds",
-            "From a request's arrival to its response's end.",
+        self.http_request_duration = Histogram(
+            f"{HTTP_PREFIX}request_duration_seconds",
+            "Time from a request's arrival to its response's end.",
             ["path"],
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=registry,
         )
-        self.first_token_seconds = self._histogram(
-            "tinyllm_first_token_seconds", "From a request to its first token."
+        self.request_success = Counter(
+            "tinyllm:request_success",
+            "Finished generations; abort is a client that has disconnected.",
+            ["finished_reason"],
+            registry=registry,
         )
-        self.between_tokens_seconds = self._histogram(
-            "tinyllm_between_tokens_seconds", "Between two tokens of an answer."
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds", "Time from a request to its first token."
+        )
+        self.inter_token_latency = self._histogram(
+            "inter_token_latency_seconds", "Time between two tokens of an answer."
+        )
+        self.e2e_request_latency = self._histogram(
+            "e2e_request_latency_seconds", "Time from a request to its last token."
         )
 
     def text(self) -> bytes:
-        """All counts in Prometheus's format."""
+        """Return all metrics in Prometheus's format."""
         return generate_latest(self._registry)
 
     def _histogram(self, name: str, meaning: str) -> Histogram:
-        return Histogram(name, meaning, buckets=_SECONDS, registry=self._registry)
+        return Histogram(f"tinyllm:{name}", meaning, buckets=_SECONDS, registry=self._registry)
 
 
 class _EngineCollector(Collector):
-    """The engine's counts, read when they are asked for."""
+    """The engine's counts, read when Prometheus asks for them."""
 
     def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
         self._stats = stats
@@ -87,7 +103,10 @@ class _EngineCollector(Collector):
         stats = self._stats()
         if stats is None:
             return
-        for name, meaning in _GAUGES.items():
-            yield GaugeMetricFamily(f"tinyllm_{name}", meaning, getattr(stats, name))
-        for name, meaning in _COUNTERS.items():
-            yield CounterMetricFamily(f"tinyllm_{name}", meaning, getattr(stats, name))
+        for name, (attribute, meaning) in _GAUGES.items():
+            yield GaugeMetricFamily(f"tinyllm:{name}", meaning, getattr(stats, attribute))
+        for name, (attribute, meaning) in _COUNTERS.items():
+            yield CounterMetricFamily(f"tinyllm:{name}", meaning, getattr(stats, attribute))
+        used = stats.pages_used / max(1, stats.pages_total)
+        meaning = "Part of the KV cache that requests use; 1 is all of it."
+        yield GaugeMetricFamily("tinyllm:kv_cache_usage_perc", meaning, used)

@@ -1,23 +1,88 @@
-"""The process that listens: it loads the model, serves, and ends in good order."""
+"""The listening process: it loads the model, serves, and shuts down gracefully."""
 
 import asyncio
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.json_log import announce
-from tinyllm_serve.served import FAREWELL, Served
+from tinyllm_serve.json_log import log_event
 from tinyllm_serve.settings import Settings
-from tinyllm_serve.signals import Signals
+
+State = Literal["loading", "ready", "draining", "failed"]
+Fact = str | float | None
+
+FAILED_SECONDS = 2.0
+"""Seconds between a failure of the model and the end of the process.
+
+In that time clients get the reason as the error of their requests.
+"""
+
+
+@runtime_checkable
+class Served(Protocol):
+    """A model in this process, or replicas of it in other processes."""
+
+    @property
+    def state(self) -> State:
+        """The state; requests are accepted only in "ready"."""
+
+    async def start(self) -> None:
+        """Load the model, then accept requests; raises the errors of loading."""
+
+    def facts(self) -> Mapping[str, Fact]:
+        """Return the fields of the log line "ready"."""
+
+    async def failed(self) -> str:
+        """Wait until the model has failed for good, if ever, and return the reason."""
+
+    def drain(self) -> None:
+        """Refuse new requests."""
+
+    async def finish(self) -> None:
+        """Wait until the requests in progress have ended."""
+
+    async def close(self) -> None:
+        """End at once, in any state."""
+
+    def check_alive(self) -> None:
+        """Raise an `ApiError` if the process must be restarted."""
+
+    def check_ready(self) -> None:
+        """Raise an `ApiError` unless requests are accepted."""
+
+    async def metrics_text(self) -> bytes:
+        """Return all metrics in Prometheus's format."""
+
+
+class Signals:
+    """SIGTERM and SIGINT since this object was made.
+
+    Attributes:
+        first: set by the first signal, which asks for a graceful shutdown.
+        second: set by the second signal, which asks to end at once.
+    """
+
+    def __init__(self) -> None:
+        """Handle both signals in the running event loop."""
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._handle)
+
+    def _handle(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but for its signals: it would close its doors before the streams have ended."""
+    """uvicorn without its signal handlers, which would stop listening before streams have ended."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -25,16 +90,17 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take an address, before the model is loaded in vain.
+    """Open the listening socket, before time is spent on loading the model.
 
     Raises:
-        ServeError: if it cannot be had.
+        ServeError: if the address is not available.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        # asyncio says more of it than the system, and a name that nobody knows has other numbers.
+        # asyncio's message is longer than the system's. Unknown names have error numbers of their
+        # own, which `strerror` does not know.
         known = error.errno is not None and not isinstance(error, socket.gaierror)
         reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
         raise ServeError(
@@ -43,18 +109,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def serve(settings: Settings, served: Served, application: ASGIApp) -> None:
-    """Serve until a signal comes; then finish what is under way, within `settings.drain` seconds.
+    """Serve until a signal comes, then finish the requests in progress.
 
-    A second signal ends it at once. A model that several processes share cannot be used again once
-    a step has failed, so that a server of one ends then.
+    They have `settings.timeout_graceful_shutdown` seconds. A second signal ends the process at
+    once. The server of a model that several processes share also ends when a step has failed,
+    because the processes cannot continue together.
 
     Args:
-        settings: where to listen.
-        served: what answers.
+        settings: the address, and the time for a shutdown.
+        served: the model.
         application: its endpoints.
 
     Raises:
-        ServeError: if the address cannot be had, or nothing can be answered any more.
+        ServeError: if the address is not available, or the model has failed.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
     with listen(settings.host, settings.port) as listener:
@@ -70,45 +137,46 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         )
         signals = Signals()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        announce("listening", url=_url(listener), model=settings.served_name)
+        log_event("listening", url=_url(listener), model=settings.model_name)
         try:
-            if await _loaded(served, signals):
-                await _asked_or_failed(served, signals)
+            if await _load(served, signals):
+                await _wait_for_signal(served, signals)
                 served.drain()
-                announce("draining", seconds=settings.drain)
-                await _finish(served, server, serving, signals, settings.drain)
+                seconds = settings.timeout_graceful_shutdown
+                log_event("draining", seconds=seconds)
+                await _finish(served, server, serving, signals, seconds)
         finally:
             await served.close()
             server.should_exit = server.force_exit = True
             await serving
-        announce("ended")
+        log_event("ended")
 
 
-async def _loaded(served: Served, signals: Signals) -> bool:
-    """Load the model; False if a signal came before it was there."""
+async def _load(served: Served, signals: Signals) -> bool:
+    """Load the model. Return False if a signal came first."""
     loading = asyncio.create_task(served.start())
-    asked = asyncio.create_task(signals.first.wait())
-    await asyncio.wait({loading, asked}, return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+    stop = asyncio.create_task(signals.first.wait())
+    await asyncio.wait({loading, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
     if not loading.done():
         loading.cancel()
         return False
     loading.result()
-    announce("ready", **served.facts())
+    log_event("ready", **served.facts())
     return True
 
 
-async def _asked_or_failed(served: Served, signals: Signals) -> None:
+async def _wait_for_signal(served: Served, signals: Signals) -> None:
     """Wait for a signal.
 
     Raises:
-        ServeError: if nothing can be answered any more before that.
+        ServeError: if the model fails first.
     """
-    asked = asyncio.create_task(signals.first.wait())
+    stop = asyncio.create_task(signals.first.wait())
     failed = asyncio.create_task(served.failed())
-    await asyncio.wait({asked, failed}, return_when=asyncio.FIRST_COMPLETED)
-    if not asked.done():
-        await asyncio.sleep(FAREWELL)
+    await asyncio.wait({stop, failed}, return_when=asyncio.FIRST_COMPLETED)
+    if not stop.done():
+        await asyncio.sleep(FAILED_SECONDS)
         raise ServeError(failed.result())
     failed.cancel()
 
@@ -120,7 +188,7 @@ async def _finish(
     signals: Signals,
     seconds: float,
 ) -> None:
-    """Wait until all answers are with their clients, the time is over, or a second signal comes."""
+    """Wait until all responses are sent, the time is over, or a second signal comes."""
 
     async def finish() -> None:
         await served.finish()
@@ -128,14 +196,10 @@ async def _finish(
         await asyncio.shield(serving)
 
     finishing = asyncio.create_task(finish())
-    urged = asyncio.create_task(signals.second.wait())
-    await asyncio.wait(
-        {finishing, urged},
-        timeout=seconds,
-        return_when=asyncio.FIRST_COMPLETED,
-    )
+    stop = asyncio.create_task(signals.second.wait())
+    await asyncio.wait({finishing, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finishing.cancel()
-    urged.cancel()
+    stop.cancel()
 
 
 def _url(listener: socket.socket) -> str:

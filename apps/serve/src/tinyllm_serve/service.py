@@ -1,4 +1,4 @@
-"""The model that is served, and whether it is."""
+"""The served model: its engine, its state, and its metrics."""
 
 import asyncio
 import time
@@ -6,44 +6,44 @@ from collections.abc import Mapping
 
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen import GenerationConfig, Tokenizer, load
+from tinyllm_qwen import GenerationConfig, Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.language_model import LanguageModel
 
-from tinyllm_serve.api_error import ApiError, closing
-from tinyllm_serve.draft_model import load_draft_model
+from tinyllm_serve.errors import ServeError
 from tinyllm_serve.group import Group
+from tinyllm_serve.http.errors import ApiError, unavailable
 from tinyllm_serve.metrics import Metrics
-from tinyllm_serve.served import Fact, State
+from tinyllm_serve.server import Fact, State
 from tinyllm_serve.settings import Settings
 
 
 class Service:
-    """What all endpoints share.
+    """A model that all endpoints share.
 
     Attributes:
-        settings: what was asked for.
-        engine: the model, and the requests that it works on.
-        metrics: what is counted.
-        advice: the checkpoint's own sampling.
-        arithmetic: what computes; None before it was chosen.
-        created: when the server began, in seconds since 1970.
+        settings: the options of the server.
+        engine: the model, and the requests in progress.
+        metrics: counts and times.
+        defaults: the checkpoint's sampling parameters.
+        arithmetic: backend and dtype; None before the model is loaded.
+        created: the time of the start, in seconds since 1970.
     """
 
     def __init__(self, settings: Settings, group: Group | None = None) -> None:
         """Prepare; `start` loads the model.
 
         Args:
-            settings: what was asked for.
-            group: the processes that share the model, of which this one is rank 0; None if it has
-                all of it.
+            settings: the options of the server.
+            group: the processes that share the model, of which this one is rank 0; None if this
+                process has the whole model.
         """
         self.settings = settings
         self._group = group
         # A failed step does not know which rank was lost. The control channel to it does.
         failing = None if group is None else group.member.await_loss
         self.engine = AsyncEngine(self._make, failing)
-        self.advice = GenerationConfig()
+        self.defaults = GenerationConfig()
         self.arithmetic: Arithmetic | None = None
         self._weight_bytes = 0
         self._state: State = "loading"
@@ -52,18 +52,18 @@ class Service:
 
     @property
     def name(self) -> str:
-        """How clients call the model."""
-        return self.settings.served_name
+        """The model's name in the API."""
+        return self.settings.model_name
 
     @property
     def state(self) -> State:
-        """Requests are taken only when it is "ready"; once it is "failed", it stays so."""
+        """The state. Requests are accepted in "ready"; "failed" is final."""
         failed = self._state == "ready" and self.engine.closed is not None
         return "failed" if failed else self._state
 
     @property
     def ranks(self) -> int | None:
-        """Number of processes that share the model; None if this one has all of it."""
+        """The number of processes that share the model; None if this one has all of it."""
         return None if self._group is None else self._group.member.ranks.size
 
     @property
@@ -73,14 +73,14 @@ class Service:
 
     @property
     def context_length(self) -> int:
-        """Tokens of a prompt and its answer at most."""
+        """The most tokens of a prompt and its answer."""
         return self.engine.config.context_length
 
     async def start(self) -> None:
-        """Load the model.
+        """Load the model, then accept requests.
 
         Raises:
-            BackendError, CheckpointError, HubError, ValueError: if it cannot be.
+            BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
         """
         await self.engine.start()
         self._state = "ready"
@@ -88,7 +88,7 @@ class Service:
             self._group.loss.engine = self.engine
 
     def facts(self) -> Mapping[str, Fact]:
-        """What computes, how many pages there are, and the weights that this process has."""
+        """Return the backend, the number of pages, and the size of this process's weights."""
         if self.arithmetic is None:
             return {}
         return {
@@ -99,75 +99,75 @@ class Service:
             "weight_bytes": self._weight_bytes,
             "ranks": self.ranks,
             "draft_model": self.settings.draft_model,
-            "speculation": self.settings.guesses or None,
+            "num_speculative_tokens": self.settings.draft_tokens or None,
         }
 
     async def failed(self) -> str:
-        """Wait until the engine has failed for good, which that of a whole model never does."""
+        """Wait until the engine has failed for good. The engine of a whole model never does."""
         if self._group is None:
             await asyncio.Event().wait()
         await self.engine.ended()
         return self.engine.closed or "the engine has failed"
 
     def drain(self) -> None:
-        """Take no new requests."""
+        """Refuse new requests."""
         self._state = "draining"
 
     async def finish(self) -> None:
-        """Wait until those under way have ended."""
+        """Wait until the requests in progress have ended."""
         await self.engine.drain()
 
     async def close(self) -> None:
-        """End the engine; one that is still loading, or has failed, ends with the process."""
+        """End the engine. One that is loading, or has failed, ends with the process."""
         if self.state not in ("loading", "failed"):
             await self.engine.close()
 
     async def metrics_text(self) -> bytes:
-        """All counts in Prometheus's format."""
+        """Return all metrics in Prometheus's format."""
         return self.metrics.text()
 
     def check_ready(self) -> None:
-        """Refuse a request, unless requests are taken.
+        """Check that requests are accepted.
 
         Raises:
             ApiError: 503 while loading, while draining, and once the engine has failed.
         """
         self.check_alive()
         if self.state == "loading":
-            raise closing("the model is still being loaded")
+            raise unavailable("the model is still being loaded")
         if self.state == "draining":
-            raise closing("the server is shutting down")
+            raise unavailable("the server is shutting down")
 
     def check_alive(self) -> None:
-        """Refuse a request, if none will be taken until somebody starts the process again.
+        """Check that the process need not be restarted.
 
         Raises:
             ApiError: 503 once the engine has failed.
         """
         if self.state == "failed":
-            raise closing(self.engine.closed or "the engine has failed")
+            raise unavailable(self.engine.closed or "the engine has failed")
 
     def check_model(self, name: str | None) -> None:
-        """Refuse a request for another model.
+        """Check that a request is for the served model.
 
         Raises:
-            ApiError: 404, as OpenAI's own.
+            ApiError: 404, as from OpenAI's API.
         """
         if name not in (None, self.name):
             raise ApiError(
                 404,
-                f"model: {name[:200]!r} is not served here, {self.name!r} is",
+                f"model: expected {self.name!r}, the served model, got {name[:200]!r}",
                 param="model",
                 code="model_not_found",
             )
 
     def _make(self) -> Engine:
-        """Load the model; in the thread that will own it."""
+        """Load the model, in the thread that will own it."""
         settings = self.settings
         self.arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
         folder = resolve(settings.model, settings.revision)
-        self.advice = GenerationConfig.from_folder(folder)
-        self.advice.sampling()  # out of range, it fails here and not at the first request
+        self.defaults = GenerationConfig.from_folder(folder)
+        self.defaults.sampling()  # raises here, and not at the first request, if out of range
         model: LanguageModel
         ops, dtype = self.arithmetic.ops, self.arithmetic.dtype
         if self._group is None:
@@ -179,21 +179,52 @@ class Service:
         draft = None
         if settings.draft_model is not None:
             draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)
-        return Engine(
-            model,
-            tokenizer,
-            EngineSettings(
-                page_size=settings.page_size,
-                memory_bytes=settings.memory,
-                max_running=settings.max_running,
-                max_waiting=settings.max_waiting,
-                kv_bits=settings.kv_bits,
-                prefill_tokens=settings.prefill_tokens,
-                step_seconds=settings.step_seconds,
-                prefix_cache=settings.prefix_cache,
-                prefix_cache_bytes=settings.prefix_memory,
-                prefix_path=settings.prefix_path,
-                speculation=settings.guesses,
-            ),
-            draft=draft,
+        return Engine(model, tokenizer, _engine_settings(settings), draft=draft)
+
+
+def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) -> Qwen:
+    """Load a draft model with the backend and the dtype of the served model.
+
+    Args:
+        name: a folder, "pico" or a repository on the Hub.
+        tokenizer: the served model's tokenizer.
+        arithmetic: backend and dtype.
+
+    Raises:
+        ServeError: if the draft model has other tokens, so that its token ids mean other text.
+        CheckpointError, HubError, ValueError: if the draft model cannot be loaded.
+    """
+    draft, own = load(name, ops=arithmetic.ops, dtype=arithmetic.dtype)
+    if own.vocab_size != tokenizer.vocab_size:
+        raise ServeError(
+            f"--draft-model: expected the {tokenizer.vocab_size} tokens of the model, "
+            f"{name} has {own.vocab_size}: take a smaller model of the same family"
         )
+    for token in range(tokenizer.vocab_size):
+        expected, actual = tokenizer.token_bytes(token), own.token_bytes(token)
+        if expected != actual:
+            raise ServeError(
+                f"--draft-model: expected the tokens of the model, but {token} is {actual!r} in "
+                f"{name} and not {expected!r}: take a smaller model of the same family"
+            )
+    return draft
+
+
+def _engine_settings(settings: Settings) -> EngineSettings:
+    return EngineSettings(
+        page_size=settings.page_size,
+        memory_bytes=_bytes(settings.kv_cache_memory),
+        max_running=settings.max_num_seqs,
+        max_waiting=settings.max_waiting,
+        kv_bits=settings.kv_bits,
+        prefill_tokens=settings.max_num_batched_tokens,
+        step_seconds=settings.step_seconds,
+        prefix_cache=settings.enable_prefix_caching,
+        prefix_cache_bytes=_bytes(settings.prefix_cache_memory),
+        prefix_path=settings.prefix_cache_path,
+        speculation=settings.draft_tokens,
+    )
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return None if gigabytes is None else int(gigabytes * 1e9)

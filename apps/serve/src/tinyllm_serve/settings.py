@@ -1,162 +1,333 @@
-"""What was asked for on the command line, checked."""
+"""The options of `serve`: each is declared once, with its help, default and bounds."""
 
+import math
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated, get_type_hints
 from urllib.parse import urlsplit
 
-from tinyllm_kernels.arithmetic import DTYPES, OPS
+from typer import Exit, Option, echo
+from typer.models import OptionInfo
 
 from tinyllm_serve.errors import UsageError
-from tinyllm_serve.host_check import is_loopback
 
-KV_BITS = (4, 8)
-DRAFTED = 4
-"""Tokens that a draft model guesses, unless it is told how many."""
+NUM_SPECULATIVE_TOKENS = 4
+"""Draft tokens ahead of each token with a draft model, unless an option gives their number."""
+
+AFFINITY = 8
+"""Requests that a replica may have more than another and still get prompts that it has cached."""
+
+MAX_REPLICAS = 256
+
+
+@dataclass(frozen=True)
+class Range:
+    """The bounds of a number, both included. NaN is outside of every range."""
+
+    low: float | int
+    high: float | int = math.inf
+
+    def __str__(self) -> str:
+        """Write the range for an error message."""
+        if self.high == math.inf:
+            return f"at least {self.low}"
+        return f"from {self.low} to {self.high}"
+
+
+def _option(metavar: str, text: str, names: str = "") -> OptionInfo:
+    """Declare an option with its help; two names are separated by a slash."""
+    option: OptionInfo = Option(*filter(None, names.split("/")), metavar=metavar, help=text)
+    return option
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        from importlib.metadata import version  # takes 20 ms, for this option alone
+
+        echo(f"serve {version('tinyllm-serve')}")
+        raise Exit
+    return wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All options of a server.
+    """All options of a server. Typer reads the command line from these fields.
 
-    Attributes:
-        model: a folder, "pico" or the name of a repository on the Hub.
-        revision: branch, tag or commit of a repository.
-        name: how clients call the model; None is the last part of `model`.
-        ops: which implementation of the maths.
-        dtype: of the arithmetic.
-        split: what each of several processes has of the model; see `tinyllm_qwen.split`.
-        host: the address to listen on.
-        port: the port; 0 lets the system choose.
-        api_keys: one of them must be sent; without any, everybody may ask.
-        cors_origins: web pages that may ask, besides the server's own.
-        allowed_hosts: names by which clients may ask for this server, beside `host` and those that
-            mean the machine itself; with any of them others are refused wherever it listens.
-        max_tokens: of an answer, where the client does not say.
-        max_body: bytes of a request's body at most.
-        max_running: requests that are computed at a time.
-        max_waiting: requests that may wait for that.
-        memory: bytes for the keys and values of all requests; None leaves it to the engine.
-        kv_bits: width of keys and values.
-        page_size: tokens that a page of keys and values holds.
-        prefill_tokens: tokens of prompts that a step computes at most.
-        step_seconds: how long prompts may keep those waiting who are being answered.
-        prefix_cache: whether prompts that begin alike share what was computed.
-        prefix_memory: bytes that the shared beginnings may take while nobody uses them; None is
-            all of `memory`.
-        prefix_path: a file in which they survive a restart.
-        draft_model: a smaller model of the same tokenizer that guesses what the model will say: a
-            folder, "pico" or the name of a repository on the Hub.
-        speculation: tokens guessed at most ahead of each token, by a draft model or from what the
-            text has said before; None is `DRAFTED` with a draft model and 0, no guesses, without.
-        keep_alive: seconds of silence after which a stream gets a comment.
-        drain: seconds that running answers have after SIGTERM.
+    Options with two names keep their older name as the second one.
 
     Raises:
-        UsageError: a value is out of its range.
+        UsageError: if a value is out of its range, or two options do not go together.
     """
 
-    model: str = "pico"
-    revision: str | None = None
-    name: str | None = None
-    ops: str = "auto"
-    dtype: str = "auto"
-    split: str = "heads"
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    cors_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    max_tokens: int = 4096
-    max_body: int = 10_000_000
-    max_running: int = 32
-    max_waiting: int = 256
-    memory: int | None = None
-    kv_bits: int | None = None
-    page_size: int = 32
-    prefill_tokens: int = 512
-    step_seconds: float = 0.25
-    prefix_cache: bool = True
-    prefix_memory: int | None = None
-    prefix_path: Path | None = None
-    draft_model: str | None = None
-    speculation: int | None = None
-    keep_alive: float = 10.0
-    drain: float = 30.0
+    model: Annotated[
+        str, _option("ID", "Folder, repository (owner/name) on the Hugging Face Hub, or pico.")
+    ] = "pico"
+    revision: Annotated[str | None, _option("REV", "Branch, tag or commit on the Hub.")] = None
+    served_model_name: Annotated[
+        str | None,
+        _option(
+            "NAME",
+            "Model name in the API. [default: last part of ID]",
+            "--served-model-name/--name",
+        ),
+    ] = None
+    ops: Annotated[str, _option("auto|cpu|metal|mlx|reference", "Backend that computes.")] = "auto"
+    dtype: Annotated[
+        str,
+        _option(
+            "auto|float32|float16|bfloat16",
+            "Type of the activations; auto is the checkpoint's, but float32 for mlx on a CPU.",
+        ),
+    ] = "auto"
+    split: Annotated[
+        str,
+        _option(
+            "heads|layers|N,N",
+            "Part of the model in each of several processes: heads of all layers (tensor "
+            "parallel), or whole layers (pipeline parallel), N each.",
+        ),
+    ] = "heads"
+    host: Annotated[
+        str, _option("ADDRESS", "Address to listen on; 0.0.0.0 is every network of the machine.")
+    ] = "127.0.0.1"
+    port: Annotated[int, _option("N", "Port; 0 lets the system choose."), Range(0, 65535)] = 8000
+    api_key: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            envvar="TINYLLM_API_KEY",
+            help="Key that clients must send; may be repeated. Other users of the machine can "
+            "see it on the command line, but not in the environment.",
+        ),
+    ] = field(default=None, repr=False)
+    allowed_origins: Annotated[
+        list[str] | None,
+        _option(
+            "ORIGIN",
+            "Origin of web pages that may send requests (CORS); may be repeated.",
+            "--allowed-origins/--cors-origin",
+        ),
+    ] = None
+    allowed_host: Annotated[
+        list[str] | None, _option("NAME", "Further name of this server in Host; may be repeated.")
+    ] = None
+    max_tokens: Annotated[
+        int, _option("N", "Tokens of an answer, if the request gives no number."), Range(1)
+    ] = 4096
+    max_body: Annotated[int, _option("BYTES", "Longest request body."), Range(1000)] = 10_000_000
+    max_num_seqs: Annotated[
+        int,
+        _option("N", "Requests that are computed at a time.", "--max-num-seqs/--max-running"),
+        Range(1, 1024),
+    ] = 32
+    max_waiting: Annotated[
+        int, _option("N", "Requests in the queue; one more gets a 429."), Range(0)
+    ] = 256
+    kv_cache_memory: Annotated[
+        float | None,
+        _option(
+            "GB",
+            "Memory for keys and values. [default: as much as they need]",
+            "--kv-cache-memory/--memory",
+        ),
+        Range(0.001, 1_000_000),
+    ] = None
+    kv_bits: Annotated[int | None, _option("4|8", "Quantize keys and values.")] = None
+    page_size: Annotated[
+        int,
+        _option("N", "Tokens in a page (block) of keys and values.", "--page-size/--block-size"),
+        Range(1, 4096),
+    ] = 32
+    max_num_batched_tokens: Annotated[
+        int,
+        _option(
+            "N",
+            "Prompt tokens that one step computes at most.",
+            "--max-num-batched-tokens/--prefill-tokens",
+        ),
+        Range(2, 1 << 20),
+    ] = 512
+    step_seconds: Annotated[
+        float,
+        _option("S", "Seconds that running answers wait at most for new prompts."),
+        Range(0.001, 60),
+    ] = 0.25
+    enable_prefix_caching: Annotated[
+        bool,
+        Option(
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            " /--no-prefix-cache",
+            help="Reuse the keys and values of prefixes that prompts share.",
+        ),
+    ] = True
+    prefix_cache_memory: Annotated[
+        float | None,
+        _option(
+            "GB",
+            "Memory for prefixes that no request uses now. [default: all for keys and values]",
+            "--prefix-cache-memory/--prefix-memory",
+        ),
+        Range(0, 1_000_000),
+    ] = None
+    prefix_cache_path: Annotated[
+        Path | None,
+        _option(
+            "FILE",
+            "File that keeps the prefix cache over a restart.",
+            "--prefix-cache-path/--prefix-path",
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | None, _option("ID", "Smaller model that proposes draft tokens; as --model.")
+    ] = None
+    num_speculative_tokens: Annotated[
+        int | None,
+        _option(
+            "N",
+            "Draft tokens ahead of each token; the text stays the same. "
+            "[default: 4 with --draft-model, otherwise 0]",
+            "--num-speculative-tokens/--speculation",
+        ),
+        Range(0, 64),
+    ] = None
+    sse_keep_alive: Annotated[
+        float,
+        _option(
+            "S",
+            "Seconds of silence after which a stream gets a comment.",
+            "--sse-keep-alive/--keep-alive",
+        ),
+        Range(0.001, 3600),
+    ] = 10.0
+    timeout_graceful_shutdown: Annotated[
+        float,
+        _option(
+            "S",
+            "Seconds that running answers have after SIGTERM.",
+            "--timeout-graceful-shutdown/--drain",
+        ),
+        Range(0, 3600),
+    ] = 30.0
+    ray: Annotated[
+        bool, Option("--ray", help="Run replicas of the model on Ray Serve; see --replicas.")
+    ] = False
+    replicas: Annotated[
+        str | None, _option("N|N-M", "Number of replicas; a range scales with the load.")
+    ] = None
+    affinity: Annotated[
+        int | None,
+        _option(
+            "N",
+            "Requests that a replica may have more than another and still get the prompts whose "
+            "prefix it has cached; 0 balances the load alone. [default: 8]",
+        ),
+        Range(0, 1024),
+    ] = None
+    update: Annotated[
+        bool, Option("--update", help="Replace the replicas of the running 'serve --ray'.")
+    ] = False
+    version: Annotated[
+        bool, Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False
 
     def __post_init__(self) -> None:
-        """Check every range. A comparison with NaN is false, so that NaN fails each of these."""
-        _within("--ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
-        _within("--dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
-        _within("--port", self.port, "from 0 to 65535", 0 <= self.port < 2**16)
-        _within("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
-        _within("--max-body", self.max_body, "at least 1000 bytes", self.max_body >= 1000)
-        _within("--max-running", self.max_running, "from 1 to 1024", 1 <= self.max_running <= 1024)
-        _within("--max-waiting", self.max_waiting, "at least 0", self.max_waiting >= 0)
-        if self.memory is not None:
-            _within("--memory", self.memory, "at least 1 byte", self.memory >= 1)
+        """Check every option."""
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, name)
+            for bounds in getattr(hint, "__metadata__", ()):
+                if isinstance(bounds, Range) and value is not None:
+                    _check(name, value, str(bounds), bounds.low <= value <= bounds.high)
         if self.kv_bits is not None:
-            _within("--kv-bits", self.kv_bits, "4 or 8", self.kv_bits in KV_BITS)
-        _within("--page-size", self.page_size, "from 1 to 4096", 1 <= self.page_size <= 4096)
-        fine = 2 <= self.prefill_tokens <= 1 << 20
-        _within("--prefill-tokens", self.prefill_tokens, f"from 2 to {1 << 20}", fine)
-        fine = 0 < self.step_seconds <= 60
-        _within("--step-seconds", self.step_seconds, "above 0 and up to 60", fine)
-        self._check_prefixes()
-        self._check_guesses()
-        fine = 0 < self.keep_alive < 3600
-        _within("--keep-alive", self.keep_alive, "above 0 and below 3600 seconds", fine)
-        _within("--drain", self.drain, "from 0 to 3600 seconds", 0 <= self.drain <= 3600)
-        for origin in self.cors_origins:
-            fine = origin == "*" or "://" in origin
-            _within("--cors-origin", origin, "* or an origin such as https://example.org", fine)
-        for name in self.allowed_hosts:
-            fine = ":" not in name and urlsplit(f"//{name}").hostname == name.lower()
-            _within("--allowed-host", name, "a name alone, such as example.org", fine)
-        for key in self.api_keys:
-            if not key or not key.isascii() or not key.isprintable() or " " in key:
-                raise UsageError("--api-key: expected printable characters without spaces")
+            _check("kv_bits", self.kv_bits, "4 or 8", self.kv_bits in (4, 8))
+        self._check_backend()
+        self._check_clients()
+        self._check_prefix_cache()
+        if self.draft_model is not None:
+            drafts = self.draft_tokens
+            _check("num_speculative_tokens", drafts, "at least 1 with --draft-model", drafts > 0)
+        if self.ray:
+            _ = self.replica_range
+        elif self.replicas is not None or self.affinity is not None or self.update:
+            raise UsageError("--replicas, --affinity, --update: expected --ray with them")
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in the API."""
+        return self.served_model_name or self.model.rstrip("/").rpartition("/")[2] or self.model
 
     @property
     def host_names(self) -> tuple[str, ...] | None:
-        """The names that a request's Host may have; None where it does not matter.
+        """The names that the Host header may have; None if any name is allowed.
 
-        It does on a loopback address without keys: there, whoever can make a browser send a request
-        can ask. See `HostCheck`.
+        Names are checked on a loopback address without keys, and where `allowed_host` is given.
+        See `HostCheck`.
         """
-        if not self.allowed_hosts and (self.api_keys or not is_loopback(self.host)):
+        if not self.allowed_host and (self.api_key or not is_loopback(self.host)):
             return None
-        return (self.host, *self.allowed_hosts)
+        return (self.host, *(self.allowed_host or ()))
 
     @property
-    def guesses(self) -> int:
-        """How many tokens are guessed ahead."""
-        if self.speculation is not None:
-            return self.speculation
-        return 0 if self.draft_model is None else DRAFTED
-
-    def _check_prefixes(self) -> None:
-        """Refuse what would be kept nowhere."""
-        if self.prefix_memory is not None:
-            _within("--prefix-memory", self.prefix_memory, "at least 0", self.prefix_memory >= 0)
-        if self.prefix_path is not None:
-            if not self.prefix_cache:
-                raise UsageError("--prefix-path: expected none with --no-prefix-cache")
-            fine = not self.prefix_path.is_dir()
-            _within("--prefix-path", str(self.prefix_path), "a file, not a folder", fine)
-
-    def _check_guesses(self) -> None:
-        """Refuse a draft model that nobody asks."""
-        _within("--speculation", self.guesses, "from 0 to 64", 0 <= self.guesses <= 64)
-        if self.draft_model is not None:
-            fine = self.guesses > 0
-            _within("--speculation", self.guesses, "at least 1 with --draft-model", fine)
+    def draft_tokens(self) -> int:
+        """The number of draft tokens ahead of each token."""
+        if self.num_speculative_tokens is not None:
+            return self.num_speculative_tokens
+        return 0 if self.draft_model is None else NUM_SPECULATIVE_TOKENS
 
     @property
-    def served_name(self) -> str:
-        """How clients call the model."""
-        return self.name or self.model.rstrip("/").rpartition("/")[2] or self.model
+    def replica_range(self) -> tuple[int, int]:
+        """The smallest and the largest number of replicas."""
+        text = "1" if self.replicas is None else self.replicas
+        first, dash, last = text.partition("-")
+        numbers = [first, last] if dash else [first, first]
+        if all(number.isdecimal() and len(number) <= 3 for number in numbers):
+            low, high = map(int, numbers)
+            if 1 <= low <= high <= MAX_REPLICAS:
+                return low, high
+        raise UsageError(
+            f"--replicas: expected from 1 to {MAX_REPLICAS}, or a range such as 1-4, got {text!r}"
+        )
+
+    def _check_backend(self) -> None:
+        # Here, because the import loads MLX, which `serve --help` does not need.
+        from tinyllm_kernels.arithmetic import DTYPES, OPS
+
+        _check("ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
+        _check("dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
+
+    def _check_clients(self) -> None:
+        for origin in self.allowed_origins or ():
+            valid = origin == "*" or "://" in origin
+            _check("allowed_origins", origin, "* or an origin such as https://a.example", valid)
+        for name in self.allowed_host or ():
+            valid = ":" not in name and urlsplit(f"//{name}").hostname == name.lower()
+            _check("allowed_host", name, "a name alone, such as a.example", valid)
+        for key in self.api_key or ():
+            if not key or not key.isascii() or not key.isprintable() or " " in key:
+                raise UsageError("--api-key: expected printable characters without spaces")
+
+    def _check_prefix_cache(self) -> None:
+        path = self.prefix_cache_path
+        if path is not None:
+            if not self.enable_prefix_caching:
+                raise UsageError(
+                    "--prefix-cache-path: expected none with --no-enable-prefix-caching"
+                )
+            _check("prefix_cache_path", str(path), "a file, not a folder", not path.is_dir())
 
 
-def _within(option: str, value: str | float | int, allowed: str, holds: bool) -> None:
-    if not holds:
-        raise UsageError(f"{option}: expected {allowed}, got {value}")
+def is_loopback(name: str) -> bool:
+    """Return True if a host name always means the machine itself.
+
+    That is a loopback address, or localhost (RFC 6761).
+    """
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.rstrip(".").lower() == "localhost"
+
+
+def _check(name: str, value: str | float | int, expected: str, valid: bool) -> None:
+    if not valid:
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option}: expected {expected}, got {value}")

@@ -1,4 +1,4 @@
-"""A server as a process of its own, for tests."""
+"""A server in a process of its own, for tests."""
 
 import json
 import os
@@ -14,20 +14,20 @@ Entry = dict[str, object]
 
 
 class Server:
-    """A server on a port that the system chose, and its log.
+    """A server on a port that the system chooses, and its log.
 
     Attributes:
-        process: what was started.
-        url: where it listens.
+        process: the server's process.
+        url: the server's address.
     """
 
     def __init__(self, *options: str, ready: bool = True, **environ: str) -> None:
-        """Start one.
+        """Start the server.
 
         Args:
-            options: of the command line.
-            ready: whether to wait until the model is loaded.
-            environ: of the process, beside this one's.
+            options: options of the command line.
+            ready: True to wait until the model is loaded.
+            environ: further environment variables of the process.
         """
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "log"
@@ -42,28 +42,28 @@ class Server:
             self.wait_for("ready")
 
     def __enter__(self) -> "Server":
-        """Use it."""
+        """Return the server."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """End it, and drop its log."""
+        """End the server, and delete its log."""
         self.stop()
         self._folder.cleanup()
 
     def log(self) -> list[Entry]:
-        """The lines so far."""
+        """Return the lines of the log so far."""
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
     def entries(self, event: str, **fields: object) -> list[Entry]:
-        """The lines of one kind that have these fields."""
+        """Return the lines of an event that have these fields."""
         wanted = {"event": event, **fields}.items()
         return [entry for entry in self.log() if wanted <= entry.items()]
 
     def wait_for(self, event: str, seconds: float = 90.0, **fields: object) -> Entry:
-        """Wait for a line of a kind with these fields, and give the first one.
+        """Wait for a line of an event with these fields, and return the first one.
 
         Raises:
-            RuntimeError: if it does not come.
+            RuntimeError: if the process ends, or the time is over.
         """
         deadline = time.monotonic() + seconds
         while not (found := self.entries(event, **fields)):
@@ -73,17 +73,17 @@ class Server:
         return found[0]
 
     def metric(self, name: str) -> float:
-        """A count from /metrics."""
+        """Return a metric without labels from /metrics, by its name after `tinyllm:`."""
         with urlopen(f"{self.url}/metrics") as answer:
             lines = answer.read().decode().splitlines()
-        (value,) = [line.split()[-1] for line in lines if line.startswith(f"{name} ")]
+        (value,) = [line.split()[-1] for line in lines if line.startswith(f"tinyllm:{name} ")]
         return float(value)
 
     def wait_until(self, name: str, value: float, seconds: float = 20.0) -> None:
-        """Wait for a count to become a number.
+        """Wait until a metric has a value.
 
         Raises:
-            RuntimeError: if it does not.
+            RuntimeError: if the time is over.
         """
         deadline = time.monotonic() + seconds
         while self.metric(name) != value:
@@ -92,13 +92,13 @@ class Server:
             time.sleep(0.02)
 
     def stop(self) -> int:
-        """Ask it to end, and give its exit code."""
+        """Send SIGTERM, and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, seconds: float = 30.0) -> int:
-        """Wait for its end, and give the exit code; an end that does not come is forced."""
+        """Wait for the end, and return the exit code; kill the process when the time is over."""
         try:
             return self.process.wait(seconds)
         finally:

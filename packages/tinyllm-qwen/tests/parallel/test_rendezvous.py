@@ -81,7 +81,7 @@ def together(size: int, program: Callable[[Communicator], None]) -> list[str]:
 
 def alone(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Speaker:
     """Rank 0 of two, in an environment."""
-    for name in ("TINYLLM_LEADER", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
+    for name in ("TINYLLM_DRIVER_ADDRESS", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -93,7 +93,7 @@ def lost(rank: int, why: str) -> None:
 
 
 def test_all_ranks_get_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TINYLLM_LEADER", "127.0.0.1")
+    monkeypatch.setenv("TINYLLM_DRIVER_ADDRESS", "127.0.0.1")
     speakers = Speakers(3)
     found: queue.SimpleQueue[tuple[int, list[object]]] = queue.SimpleQueue()
 
@@ -125,7 +125,7 @@ def test_all_ranks_get_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         {"MLX_JACCL_COORDINATOR": f"{ELSEWHERE}:32323"},
         {"NCCL_HOST_IP": ELSEWHERE},
-        {"NCCL_HOST_IP": "127.0.0.1", "TINYLLM_LEADER": ELSEWHERE},
+        {"NCCL_HOST_IP": "127.0.0.1", "TINYLLM_DRIVER_ADDRESS": ELSEWHERE},
     ],
 )
 def test_rank_0_listens_where_its_launcher_says(
@@ -139,7 +139,7 @@ def test_rank_0_listens_where_its_launcher_says(
 def test_an_unreachable_rank_0_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    said = rf"rank 0 cannot be reached at 127.0.0.1:{port} \(.*: start rank 0 with TINYLLM_LEAD"
+    said = rf"rank 0 cannot be reached at 127.0.0.1:{port} \(.*: start rank 0 with TINYLLM_DRIV"
     with pytest.raises(OSError, match=said):
         connect(Told(port), lost)
 

@@ -129,7 +129,7 @@ def served(subject: Subject, ops: str, dtype: str, max_running: int) -> Iterator
     """
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = write_checkpoint(subject, Path(folder) / "model")
-        running = ("--max-running", str(max(max_running, 2)), "--no-prefix-cache")
+        running = ("--max-num-seqs", str(max(max_running, 2)), "--no-enable-prefix-caching")
         options = ("--ops", ops, "--dtype", dtype, *running)
         server = tinyllm(SubjectFiles(subject.name, checkpoint, None), *options)
         with server.running(Path(folder) / "log") as started:

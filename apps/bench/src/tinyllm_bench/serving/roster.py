@@ -16,7 +16,8 @@ _MARGIN = 64  # tokens that a prompt may have more than words
 
 def tinyllm(files: SubjectFiles, *options: str) -> Served:
     """Ours, with further options of its command line."""
-    command = ["-m", "tinyllm_serve", "--model", str(files.folder), "--name", "model", *options]
+    model = ("--model", str(files.folder), "--served-model-name", "model")
+    command = ["-m", "tinyllm_serve", *model, *options]
     return Served("tinyllm", [sys.executable, *command], "/ready", {"ignore_eos": True})
 
 

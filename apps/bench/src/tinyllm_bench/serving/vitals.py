@@ -44,10 +44,10 @@ class Vitals:
         with seen.oneshot():
             return cls(
                 memory=seen.memory_info().rss,
-                pages=int(counts["tinyllm_pages_used"]),
-                running=int(counts["tinyllm_running"]),
-                waiting=int(counts["tinyllm_waiting"]),
-                in_flight=int(counts["tinyllm_http_requests_in_flight"]),
+                pages=int(counts["tinyllm:kv_cache_pages_used"]),
+                running=int(counts["tinyllm:num_requests_running"]),
+                waiting=int(counts["tinyllm:num_requests_waiting"]),
+                in_flight=int(counts["tinyllm:http_requests_in_flight"]),
                 # Sockets first: the last one to close must not be counted as a handle.
                 sockets=len(seen.net_connections()),
                 handles=seen.num_fds(),

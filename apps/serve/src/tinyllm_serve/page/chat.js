@@ -1,4 +1,4 @@
-// A conversation with the server that this page comes from.
+// The chat page: one conversation with the server of the page.
 
 import { events } from "./events.js";
 
@@ -7,19 +7,19 @@ const conversation = element("conversation");
 const messages = [];
 let key = sessionStorage.getItem("key") ?? "";
 let model = null;
-let running = null; // stops the answer under way
+let running = null; // AbortController of the running answer
 
 function headers() {
   const plain = { "Content-Type": "application/json" };
   return key ? { ...plain, Authorization: `Bearer ${key}` } : plain;
 }
 
-async function ask(path, options = {}) {
+async function request(path, options = {}) {
   const response = await fetch(path, { ...options, headers: headers() });
   if (response.ok) return response;
   element("key").hidden = response.status !== 401;
-  const told = await response.json().catch(() => null);
-  throw new Error(told?.error?.message ?? `the server answered ${response.status}`);
+  const body = await response.json().catch(() => null);
+  throw new Error(body?.error?.message ?? `HTTP status ${response.status}`);
 }
 
 function add(role, text = "") {
@@ -33,7 +33,7 @@ function add(role, text = "") {
   return { article, shown };
 }
 
-function thinking(article) {
+function addReasoning(article) {
   const details = document.createElement("details");
   const summary = document.createElement("summary");
   summary.textContent = "Thinking";
@@ -44,23 +44,23 @@ function thinking(article) {
   return shown;
 }
 
-// Text waits for the next frame: a page that lays itself out for every token of a long answer falls
-// behind, and does not hear that it is to stop.
-const waiting = new Map(); // what is shown, and the text that comes to its end
+// New text is appended once a frame. With a layout for every token of a long answer the page would
+// fall behind, and react late to the Stop button.
+const pending = new Map(); // element -> text to append
 let frame = null;
 
-function grow(shown, text) {
-  waiting.set(shown, (waiting.get(shown) ?? "") + text);
-  frame ??= requestAnimationFrame(write);
+function append(shown, text) {
+  pending.set(shown, (pending.get(shown) ?? "") + text);
+  frame ??= requestAnimationFrame(flush);
 }
 
-// Follows the text as long as the reader is at its end.
-function write() {
+// Appends pending text, and scrolls if the end of the conversation was visible.
+function flush() {
   cancelAnimationFrame(frame);
   frame = null;
   const atEnd = conversation.scrollHeight - conversation.scrollTop - conversation.clientHeight < 40;
-  for (const [shown, text] of waiting) shown.append(text);
-  waiting.clear();
+  for (const [shown, text] of pending) shown.append(text);
+  pending.clear();
   if (atEnd) conversation.scrollTop = conversation.scrollHeight;
 }
 
@@ -69,9 +69,9 @@ async function answer() {
   const figures = document.createElement("div");
   figures.className = "figures";
   article.append(figures);
-  const said = { role: "assistant", content: "", reasoning_content: "" };
+  const message = { role: "assistant", content: "", reasoning_content: "" };
   const began = performance.now();
-  let first = null, latest = began, tokens = 0, thoughts = null, ending = "";
+  let first = null, latest = began, tokens = 0, reasoning = null, ending = "";
   const show = (count) => {
     const rate = count > 1 && latest > first ? ((count - 1) / (latest - first)) * 1000 : 0;
     figures.textContent = `${count} tokens, ${rate.toFixed(1)} tokens/s${ending}`;
@@ -80,7 +80,7 @@ async function answer() {
   setBusy(true);
   try {
     const body = { model, messages, stream: true, stream_options: { include_usage: true } };
-    const response = await ask("v1/chat/completions", {
+    const response = await request("v1/chat/completions", {
       method: "POST", body: JSON.stringify(body), signal: running.signal,
     });
     for await (const chunk of events(response.body)) {
@@ -95,13 +95,13 @@ async function answer() {
         tokens += 1;
       }
       if (thought) {
-        thoughts ??= thinking(article);
-        grow(thoughts, thought);
-        said.reasoning_content += thought;
+        reasoning ??= addReasoning(article);
+        append(reasoning, thought);
+        message.reasoning_content += thought;
       }
       if (content) {
-        grow(shown, content);
-        said.content += content;
+        append(shown, content);
+        message.content += content;
       }
       if (first) show(tokens);
     }
@@ -113,9 +113,9 @@ async function answer() {
       add("error", error.message);
     }
   }
-  write();
-  if (said.content || said.reasoning_content) messages.push(said);
-  else messages.pop(); // the question has no answer: it was not put
+  flush();
+  if (message.content || message.reasoning_content) messages.push(message);
+  else messages.pop(); // a question without an answer is not sent again
   running = null;
   setBusy(false);
 }
@@ -125,9 +125,9 @@ function setBusy(busy) {
   element("stop").hidden = !busy;
 }
 
-async function greet() {
+async function loadModel() {
   try {
-    model = (await (await ask("v1/models")).json()).data[0].id;
+    model = (await (await request("v1/models")).json()).data[0].id;
     element("model").textContent = model;
     element("key").hidden = true;
   } catch (error) {
@@ -163,6 +163,6 @@ element("key").addEventListener("submit", (event) => {
   key = event.target.key.value.trim();
   sessionStorage.setItem("key", key);
   conversation.replaceChildren();
-  greet();
+  loadModel();
 });
-greet();
+loadModel();

@@ -1,4 +1,4 @@
-// The events of a server-sent stream, parsed, up to its [DONE].
+// Yields the parsed events of a stream of server-sent events, up to [DONE].
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
@@ -8,7 +8,7 @@ export async function* events(body) {
     const lines = (held + value).split("\n");
     held = lines.pop();
     for (const line of lines) {
-      if (!line.startsWith("data: ")) continue; // a comment, or the end of an event
+      if (!line.startsWith("data: ")) continue; // a comment, or an empty line after an event
       if (line === "data: [DONE]") return;
       yield JSON.parse(line.slice("data: ".length));
     }

@@ -1,1 +1,1 @@
-"""Many copies of a server, on Ray Serve. Only this package imports Ray."""
+"""Replicas of a server on Ray Serve. Only this package imports Ray."""

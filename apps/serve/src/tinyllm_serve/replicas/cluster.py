@@ -1,4 +1,4 @@
-"""Ray, and the replicas on it."""
+"""The Ray cluster, and the deployment of replicas on it."""
 
 import logging
 import os
@@ -11,26 +11,25 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.replica_options import ReplicaOptions
 from tinyllm_serve.replicas.prefix_router import PrefixRouter
 from tinyllm_serve.replicas.replica import Replica
-from tinyllm_serve.settings import Settings
+from tinyllm_serve.settings import AFFINITY, Settings
 
 APPLICATION = "tinyllm"
 OBJECT_BYTES = 256_000_000
-"""For requests and answers on their way between processes."""
+"""Shared memory for requests and responses between processes."""
 
-SPARE = 64
-"""Requests that a replica takes beside those that its engine computes or lets wait."""
+SPARE_REQUESTS = 64
+"""Requests that Ray sends to a replica beyond those that its engine can run and queue."""
 
 
 def start_cluster() -> str:
-    """Start Ray on this machine, for this process and on the loopback address alone.
+    """Start Ray on this machine, for this process, on the loopback address alone.
 
-    Its processes end with the thread that calls this, at once.
+    Ray's processes end at once when the calling thread ends.
 
     Returns:
-        The folder with the logs of its processes.
+        The folder with the logs of Ray's processes.
     """
     _share_log()
     context = ray.init(
@@ -46,10 +45,10 @@ def start_cluster() -> str:
 
 
 def join_cluster() -> None:
-    """Reach the Ray that another `serve --ray` has started, or that RAY_ADDRESS names.
+    """Connect to the Ray of a running `serve --ray`, or to the Ray at RAY_ADDRESS.
 
     Raises:
-        ServeError: if there is none.
+        ServeError: if none is running.
     """
     _share_log()
     try:
@@ -65,37 +64,38 @@ def join_cluster() -> None:
         raise ServeError("--update: Ray runs, but no 'serve --ray' on it: start one")
 
 
-def deploy(settings: Settings, replicas: ReplicaOptions) -> DeploymentHandle:
-    """Start the replicas, or replace those that there are, one after the other; wait for them.
+def deploy(settings: Settings) -> DeploymentHandle:
+    """Start the replicas, or replace running ones one after the other, and wait for them.
 
     Args:
-        settings: of each replica: see `local_settings`.
-        replicas: how many.
+        settings: the settings of each replica: see `local_settings`.
 
     Raises:
-        ServeError: if they cannot be started; the message says what they said.
+        ServeError: if the replicas cannot be started; the message has the reason of the last one.
     """
-    room = settings.max_running + settings.max_waiting + SPARE
+    low, high = settings.replica_range
+    affinity = AFFINITY if settings.affinity is None else settings.affinity
+    capacity = settings.max_num_seqs + settings.max_waiting + SPARE_REQUESTS
     options = serve.deployment(
         Replica,
         name=Replica.__name__,
-        num_replicas=replicas.least if replicas.least == replicas.most else None,
-        autoscaling_config=_autoscaling(settings, replicas),
-        max_ongoing_requests=room,
-        max_queued_requests=room,
-        ray_actor_options={"num_cpus": 0},  # they share the cores: none has to wait for one
+        num_replicas=low if low == high else None,
+        autoscaling_config=_autoscaling(settings),
+        max_ongoing_requests=capacity,
+        max_queued_requests=capacity,
+        ray_actor_options={"num_cpus": 0},  # replicas share the cores: Ray need not reserve any
         health_check_period_s=2.0,
         health_check_timeout_s=30.0,
         graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=settings.drain,
+        graceful_shutdown_timeout_s=settings.timeout_graceful_shutdown,
         max_constructor_retry_count=2,
-        max_surge_percent=1,  # rounded up: one more, so that one always answers
+        max_surge_percent=1,  # rounded up to one more replica, so that one always answers
         logging_config=_log_config(),
         request_router_config=RequestRouterConfig(
-            request_router_class=PrefixRouter, request_router_kwargs={"slack": replicas.affinity}
+            request_router_class=PrefixRouter, request_router_kwargs={"slack": affinity}
         ),
     )
-    application = options.bind(settings, max(1, core_count() // replicas.most))
+    application = options.bind(settings, max(1, core_count() // high))
     try:
         return serve.run(application, name=APPLICATION, route_prefix=None)
     except RuntimeError as error:
@@ -103,31 +103,32 @@ def deploy(settings: Settings, replicas: ReplicaOptions) -> DeploymentHandle:
 
 
 def stop_cluster() -> None:
-    """End Ray, if this process has started it, and all replicas with it."""
+    """Stop Ray with all replicas, if this process has started it."""
     ray.shutdown()
 
 
 def core_count() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _reason() -> str:
-    """Why the last replica did not start: the end of the traceback that Ray has of it."""
+    """Return the reason why the last replica did not start: the last line of its traceback."""
     state = serve.status().applications[APPLICATION].deployments[Replica.__name__]
     return state.message.strip().rpartition("\n")[2]
 
 
-def _autoscaling(settings: Settings, replicas: ReplicaOptions) -> AutoscalingConfig | None:
-    """One more replica where those that there are have half of what they can compute at a time."""
-    if replicas.least == replicas.most:
+def _autoscaling(settings: Settings) -> AutoscalingConfig | None:
+    """Return the rule to add a replica when each one computes half of what it can."""
+    low, high = settings.replica_range
+    if low == high:
         return None
     return AutoscalingConfig(
-        min_replicas=replicas.least,
-        max_replicas=replicas.most,
-        target_ongoing_requests=max(1.0, settings.max_running / 2),
+        min_replicas=low,
+        max_replicas=high,
+        target_ongoing_requests=max(1.0, settings.max_num_seqs / 2),
         metrics_interval_s=1.0,
         look_back_period_s=3.0,
         upscale_delay_s=3.0,
@@ -136,7 +137,7 @@ def _autoscaling(settings: Settings, replicas: ReplicaOptions) -> AutoscalingCon
 
 
 def _share_log() -> None:
-    """Have Ray's warnings written to the log of this process, and nothing else to stderr."""
+    """Write Ray's warnings to the log of this process, and nothing else to stderr."""
     for name in ("ray", "ray.serve"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

@@ -1,8 +1,8 @@
-"""The application that clients see: it passes requests on to replicas."""
+"""The application of the listening process: it passes requests on to replicas."""
 
 import asyncio
 import logging
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from fastapi import FastAPI
 from ray.exceptions import RayError
@@ -10,98 +10,97 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tinyllm_serve.api_error import RETRY_AFTER, ApiError
-from tinyllm_serve.application import guard, tell_errors
-from tinyllm_serve.disconnect import disconnected
-from tinyllm_serve.event_stream import error_chunk
-from tinyllm_serve.exchange import Answered, Asked
+from tinyllm_serve.application import add_error_handlers
+from tinyllm_serve.http.disconnect import cancel, disconnected
+from tinyllm_serve.http.errors import RETRY_AFTER, ApiError
+from tinyllm_serve.http.middleware import add_middleware
+from tinyllm_serve.http.sse import error_event
+from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
+from tinyllm_serve.replicas.prefix_map import prefix_hashes
 from tinyllm_serve.replicas.replica_set import ReplicaSet
-from tinyllm_serve.request_beginnings import request_beginnings
-from tinyllm_serve.routes.health import health_router
+from tinyllm_serve.routes.health import health_router, metrics_router
 from tinyllm_serve.routes.page import page_router
 
-CHARACTERS = 4
-"""Of a token, roughly: a page of so many tokens is named by so many times its characters."""
+CHARACTERS_PER_TOKEN = 4
+"""Roughly; a prefix is hashed every so many characters as a page holds tokens, times this."""
 
 _log = logging.getLogger(__name__)
 
 
 def make_front(replicas: ReplicaSet) -> ASGIApp:
-    """Put the endpoints together: health, counts and the page are here, all others in replicas."""
+    """Make the application. Health, metrics and the page are here, other endpoints in replicas."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(health_router(replicas))
+    app.include_router(metrics_router(replicas))
     app.include_router(page_router())
     app.mount("/", Front(replicas))
-    tell_errors(app)
-    return guard(app, replicas.settings, replicas.metrics)
+    add_error_handlers(app)
+    return add_middleware(app, replicas.settings, replicas.metrics)
 
 
 class Front:
-    """Sends each request to a replica, and what comes back to the client."""
+    """Send each request to a replica, and its response to the client."""
 
     def __init__(self, replicas: ReplicaSet) -> None:
-        """Stand before some replicas."""
+        """Prepare to send requests to some replicas."""
         self._replicas = replicas
-        self._stride = CHARACTERS * replicas.settings.page_size
+        self._stride = CHARACTERS_PER_TOKEN * replicas.settings.page_size
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; the note of a request is what its replica wrote."""
+        """Answer a request."""
         self._replicas.check_ready()
         try:
             body = await Request(scope, receive).body()
         except ClientDisconnect:
             return
-        asked = Asked(
+        request = ReplicaRequest(
             scope["method"],
             scope["path"],
             scope["query_string"],
             tuple(scope["headers"]),
             body,
-            await asyncio.to_thread(request_beginnings, body, self._stride),
+            await asyncio.to_thread(prefix_hashes, body, self._stride),
         )
         gone = asyncio.create_task(disconnected(receive))
-        passing = asyncio.create_task(self._pass_on(asked, scope, send))
+        passing = asyncio.create_task(self._pass_on(request, scope, send))
         try:
             await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
             if passing.done():
                 passing.result()
         finally:
-            for task in (gone, passing):
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
+            await cancel(gone, passing)
 
-    async def _pass_on(self, asked: Asked, scope: Scope, send: Send) -> None:
-        """Send what a replica says; a replica that is lost has an error for its last word."""
-        status: Message | None = None
+    async def _pass_on(self, request: ReplicaRequest, scope: Scope, send: Send) -> None:
+        """Send the messages of a replica, or an error if the replica is lost."""
+        start: Message | None = None
         try:
-            async with aclosing(self._replicas.ask(asked)) as messages:
+            async with aclosing(self._replicas.send(request)) as messages:
                 async for message in messages:
-                    if isinstance(message, Answered):
+                    if isinstance(message, RequestSummary):
                         scope["state"]["route"] = message.route
-                        scope["state"]["note"].update(message.note)
+                        scope["state"]["log_fields"].update(message.log_fields)
                         continue
                     if message["type"] == "http.response.start":
-                        status = message
+                        start = message
                     await send(message)
         except (RayError, RayServeException) as error:
             _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
-            if status is None:
-                raise _told(error) from error
-            if not _is_stream(status):
+            if start is None:
+                raise _as_api_error(error) from error
+            if not _is_stream(start):
                 raise
-            end = error_chunk(_told(error), named=asked.path == "/v1/responses")
+            end = error_event(_as_api_error(error), named=request.path == "/v1/responses")
             await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
-def _told(error: Exception) -> ApiError:
-    """What a client is told when a replica could not answer."""
-    after = {"Retry-After": str(RETRY_AFTER)}
+def _as_api_error(error: Exception) -> ApiError:
+    """Return the client's error for a replica that could not answer."""
+    headers = {"Retry-After": str(RETRY_AFTER)}
     if isinstance(error, BackPressureError):
         message = "too many requests wait for a replica: try again later"
-        return ApiError(429, message, code="engine_full", headers=after)
-    message = "the replica that was answering is lost: ask again"
-    return ApiError(503, message, code="replica_lost", headers=after)
+        return ApiError(429, message, code="engine_full", headers=headers)
+    message = "the replica that computed the answer is lost: send the request again"
+    return ApiError(503, message, code="replica_lost", headers=headers)
 
 
 def _is_stream(start: Message) -> bool:

@@ -1,4 +1,4 @@
-"""Settings as a replica gets them."""
+"""The settings of a replica."""
 
 from dataclasses import replace
 
@@ -10,25 +10,25 @@ from tinyllm_serve.settings import Settings
 
 
 def local_settings(settings: Settings) -> Settings:
-    """The same model from folders of this machine, and without keys.
+    """Return the settings with models in folders of this machine, and without the keys.
 
-    What is on the Hub is fetched once, here. A replica has no need of keys: they are asked for
-    before it is.
+    Models on the Hub are downloaded once, here. The listening process checks keys. A replica only
+    describes them at /docs, for which a placeholder is enough.
 
     Raises:
-        UsageError: if there is a file that all replicas would write, or a split of their models.
-        CheckpointError, HubError: if a model cannot be had.
+        UsageError: if all replicas would write one file, or their models are to be split.
+        CheckpointError, HubError: if a model is not available.
     """
-    if settings.prefix_path is not None:
-        raise UsageError("--prefix-path: expected none with --ray: replicas come and go")
+    if settings.prefix_cache_path is not None:
+        raise UsageError("--prefix-cache-path: expected none with --ray: replicas come and go")
     if settings.split != str(HEADS):
-        raise UsageError("--split: expected none with --ray: each replica has all of the model")
+        raise UsageError("--split: expected none with --ray: each replica has the whole model")
     draft = settings.draft_model
     return replace(
         settings,
-        name=settings.served_name,
+        served_model_name=settings.model_name,
         model=str(resolve(settings.model, settings.revision).absolute()),
         revision=None,
         draft_model=None if draft is None else str(resolve(draft).absolute()),
-        api_keys=(),
+        api_key=None if settings.api_key is None else ["placeholder"],
     )

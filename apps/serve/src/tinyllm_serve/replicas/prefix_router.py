@@ -1,69 +1,68 @@
-"""Ray Serve's choice of a replica, by what a request begins with."""
+"""Ray Serve's request router, with the prefix-aware choice of a replica."""
 
 from collections import Counter
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from tinyllm_serve.exchange import Asked
-from tinyllm_serve.prefix_map import PrefixMap
+from tinyllm_serve.replicas.exchange import ReplicaRequest
+from tinyllm_serve.replicas.prefix_map import PrefixMap
 
 
 class PrefixRouter(RequestRouter):
-    """Sends requests which begin alike to one replica: see `PrefixMap`.
+    """Send requests with a common prefix to one replica: see `PrefixMap`.
 
-    All requests come through one process, so that the numbers of those under way are its own. Ray's
-    cached ones are forgotten after ten seconds, in which a long answer is still being written.
+    All requests come through one process, so that the router can count the requests in progress.
+    Ray's own numbers are cached for ten seconds, and a long answer takes longer than that.
     """
 
     def initialize_state(self, slack: int) -> None:
-        """Start with no requests.
+        """Start without requests.
 
         Args:
-            slack: of the `PrefixMap`.
+            slack: the argument of `PrefixMap`.
         """
         self._map = PrefixMap(slack=slack)
-        self._under_way: Counter[ReplicaID] = Counter()
+        self._load: Counter[ReplicaID] = Counter()
 
     async def choose_replicas(
         self,
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """The candidates, each a rank of its own, the best one first."""
+        """Return the candidates, the best one first, each in a rank of its own."""
         if pending_request is not None:
-            # If all are full: otherwise Ray asks again at once, and again.
+            # Without a back-off Ray asks again at once, and again, while all replicas are full.
             pending_request.routing_context.should_backoff = True
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        under_way = {name: self._under_way[each.replica_id] for name, each in by_name.items()}
-        order = self._map.order(_beginnings(pending_request), under_way)
-        return [[by_name[name]] for name in order]
+        load = {name: self._load[each.replica_id] for name, each in by_name.items()}
+        return [[by_name[name]] for name in self._map.rank(_prefixes(pending_request), load)]
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
         """Count a request that was sent."""
         super().on_send_request(replica_id)
-        self._under_way[replica_id] += 1
+        self._load[replica_id] += 1
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Count a request that has ended, or was not taken."""
+        """Count a request that has ended, or was refused."""
         super().on_request_completed(replica_id, internal_request_id)
-        self._under_way[replica_id] = max(0, self._under_way[replica_id] - 1)
+        self._load[replica_id] = max(0, self._load[replica_id] - 1)
 
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: object
     ) -> None:
-        """Remember where the beginnings of a request are."""
+        """Record the replica of a request's prefixes."""
         super().on_request_routed(pending_request, replica_id, result)
-        self._map.record(_beginnings(pending_request), replica_id.unique_id)
+        self._map.record(_prefixes(pending_request), replica_id.unique_id)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """Forget what a replica had."""
+        """Forget a lost replica."""
         super().on_replica_actor_died(replica_id)
-        del self._under_way[replica_id]
+        del self._load[replica_id]
         self._map.forget(replica_id.unique_id)
 
 
-def _beginnings(request: PendingRequest | None) -> tuple[bytes, ...]:
+def _prefixes(request: PendingRequest | None) -> tuple[bytes, ...]:
     match request:
-        case PendingRequest(args=[Asked(beginnings=beginnings)]):
-            return beginnings
+        case PendingRequest(args=[ReplicaRequest(prefixes=prefixes)]):
+            return prefixes
     return ()

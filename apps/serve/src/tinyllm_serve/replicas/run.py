@@ -1,9 +1,8 @@
-"""What `serve --ray` does."""
+"""The command `serve --ray`."""
 
 import asyncio
-import logging
 
-from tinyllm_serve.replica_options import ReplicaOptions
+from tinyllm_serve.json_log import log_event
 from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
 from tinyllm_serve.replicas.front import make_front
 from tinyllm_serve.replicas.local_settings import local_settings
@@ -11,29 +10,26 @@ from tinyllm_serve.replicas.replica_set import ReplicaSet
 from tinyllm_serve.server import serve
 from tinyllm_serve.settings import Settings
 
-_log = logging.getLogger(__name__)
 
-
-def run_replicas(settings: Settings, replicas: ReplicaOptions, *, update: bool) -> None:
-    """Serve with copies of a model until a signal comes; or replace the copies of such a server.
+def run_replicas(settings: Settings) -> None:
+    """Serve replicas until a signal comes, or update the replicas of a running server.
 
     Raises:
-        UsageError: if an option makes no sense for more than one engine.
-        ServeError: if the address cannot be had, or the replicas cannot be started.
+        UsageError: if an option does not go together with replicas.
+        ServeError: if the address is not available, or the replicas cannot be started.
     """
-    if update:
+    if settings.update:
         local = local_settings(settings)
         join_cluster()
         try:
-            deploy(local, replicas)
+            deploy(local)
         finally:
             stop_cluster()
-        fields = {"model": settings.served_name, "replicas": replicas.least}
-        _log.info("updated", extra={"fields": fields})
+        log_event("updated", model=settings.model_name, replicas=settings.replica_range[0])
     else:
-        asyncio.run(_serve(settings, replicas))
+        asyncio.run(_serve(settings))
 
 
-async def _serve(settings: Settings, replicas: ReplicaOptions) -> None:
-    served = ReplicaSet(settings, replicas)
-    await serve(settings, served, make_front(served))
+async def _serve(settings: Settings) -> None:
+    replicas = ReplicaSet(settings)
+    await serve(settings, replicas, make_front(replicas))

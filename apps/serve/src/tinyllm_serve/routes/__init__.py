@@ -1,1 +1,1 @@
-"""The endpoints, one module each."""
+"""The endpoints: one module for each group of paths."""

@@ -1,74 +1,156 @@
 """POST /v1/completions."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from secrets import token_hex
 
 from fastapi import APIRouter
 from fastapi.responses import Response
-from starlette.requests import Request as HttpRequest
-from tinyllm_engine import Request
+from starlette.requests import Request
+from tinyllm_engine import Output
 
-from tinyllm_serve.api_error import ApiError
-from tinyllm_serve.disconnect import while_connected
-from tinyllm_serve.event_stream import OR_EVENTS, EventStream
-from tinyllm_serve.generation import Step, generation
-from tinyllm_serve.json_answer import json_answer
-from tinyllm_serve.merge import merge
-from tinyllm_serve.plain_text import PlainText
-from tinyllm_serve.request_note import note_of
-from tinyllm_serve.response_grammar import response_grammar
-from tinyllm_serve.sampling import sampling_params
-from tinyllm_serve.schemas.completion_answer import CompletionAnswer
-from tinyllm_serve.schemas.completion_request import CompletionRequest
+from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.generation.grammar import output_grammar
+from tinyllm_serve.generation.parsers import Content, PlainText
+from tinyllm_serve.http.disconnect import while_connected
+from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.middleware import log_fields
+from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.protocol.completions import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    CompletionResponse,
+    token_lists,
+)
 from tinyllm_serve.service import Service
-from tinyllm_serve.text_completion import TextCompletion
-from tinyllm_serve.text_input import token_lists
 
-DEFAULT_TOKENS = 16
+DEFAULT_MAX_TOKENS = 16
 
 
 def completions_router(service: Service) -> APIRouter:
-    """The endpoint, for a service."""
+    """Make the endpoint of a service."""
     router = APIRouter(tags=["completions"])
 
-    @router.post("/v1/completions", response_model=CompletionAnswer, responses=OR_EVENTS)
-    async def completions(asked: CompletionRequest, request: HttpRequest) -> Response:
-        """Go on with a text; with `stream`, as server-sent events."""
-        if asked.echo and asked.logprobs is not None:
-            raise ApiError(400, "echo: not together with logprobs", param="echo")
+    @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Continue a text. With `stream` the response is server-sent events."""
+        if body.echo and body.logprobs is not None:
+            raise ApiError(400, "echo: expected false beside logprobs", param="echo")
         service.check_ready()
-        service.check_model(asked.model)
-        note = note_of(request)
-        note["user"] = asked.user
-        prompts = await asyncio.to_thread(token_lists, asked.prompt, service.tokenizer)
-        steps = merge(
-            [
-                _continuation(service, asked, tokens, choice)
-                for tokens in prompts
-                for choice in range(asked.choices)
-            ]
+        service.check_model(body.model)
+        log = log_fields(request)
+        log["user"] = body.user
+        prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
+        generation = Generation(
+            service,
+            body,
+            prompts,
+            PlainText,
+            log,
+            max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+            grammar=output_grammar(body),
+            logprobs=body.logprobs,
         )
-        completion = TextCompletion(service, asked, prompts, steps, note)
-        if asked.stream:
-            return EventStream(completion.events(), service.settings.keep_alive)
-        return json_answer(await while_connected(request, completion.answer()))
+        completion = TextCompletion(service, body, prompts, generation)
+        if body.stream:
+            return EventStream(completion.events(), service.settings.sse_keep_alive)
+        await while_connected(request, generation.finish())
+        text = completion.response().model_dump_json(exclude_none=True)
+        return Response(text, media_type="application/json")
 
     return router
 
 
-def _continuation(
-    service: Service, asked: CompletionRequest, tokens: list[int], choice: int
-) -> AsyncGenerator[Step, None]:
-    """One text after one prompt."""
-    top = asked.logprobs or 0
-    request = Request(
-        tokens,
-        max_tokens=asked.max_tokens or DEFAULT_TOKENS,
-        sampling=sampling_params(asked, service.advice, choice=choice, top_logprobs=top),
-        stop=asked.stops,
-        priority=asked.priority,
-        grammar=response_grammar(asked),
-        logprobs=asked.logprobs is not None,
-        ignore_end=asked.ignore_eos,
-    )
-    return generation(service.engine, request, PlainText(), service.metrics)
+class TextCompletion:
+    """The continuations of prompts as OpenAI's objects: `events` or `response`, once."""
+
+    def __init__(
+        self,
+        service: Service,
+        body: CompletionRequest,
+        prompts: Sequence[Sequence[int]],
+        generation: Generation,
+    ) -> None:
+        """Prepare the objects of a generation."""
+        self._service = service
+        self._body = body
+        self._generation = generation
+        self._echoes = [service.tokenizer.decode(p) if body.echo else "" for p in prompts]
+        self._id = f"cmpl-{token_hex(12)}"
+        self._created = int(time.time())
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the chunks of a stream."""
+        offsets = [0 for _ in self._generation.answers]
+        async with aclosing(self._generation.tokens()) as tokens:
+            async for token in tokens:
+                index = token.index
+                text = "".join(part.text for part in token.parts if isinstance(part, Content))
+                if token.is_first:
+                    text = self._echo(index) + text
+                logprobs = self._logprobs([token.output], offsets[index])
+                offsets[index] += len(text)
+                if text or logprobs or token.finish_reason:
+                    choice = CompletionChoice(
+                        index=index,
+                        text=text,
+                        logprobs=logprobs,
+                        finish_reason=token.finish_reason,
+                    )
+                    yield self._response([choice]).model_dump(exclude_none=True)
+        if self._body.include_usage:
+            last = self._response([])
+            last.usage = self._generation.usage
+            yield last.model_dump(exclude_none=True)
+
+    def response(self) -> CompletionResponse:
+        """Return the complete texts."""
+        response = self._response(
+            [
+                CompletionChoice(
+                    index=answer.index,
+                    text=self._echo(answer.index) + answer.content,
+                    logprobs=self._logprobs(answer.outputs, 0),
+                    finish_reason=answer.finish_reason,
+                )
+                for answer in self._generation.answers
+            ]
+        )
+        response.usage = self._generation.usage
+        return response
+
+    def _echo(self, index: int) -> str:
+        return self._echoes[index // self._body.choices]
+
+    def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
+        return CompletionResponse(
+            id=self._id, created=self._created, model=self._service.name, choices=choices
+        )
+
+    def _logprobs(self, outputs: Sequence[Output], offset: int) -> CompletionLogprobs | None:
+        """Return log-probabilities of tokens that begin at an offset of the text.
+
+        With stop strings the offsets are an estimate, because text may be held back.
+        """
+        if self._body.logprobs is None:
+            return None
+        tokens = [self._text(output.token) for output in outputs]
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token)
+        return CompletionLogprobs(
+            tokens=tokens,
+            token_logprobs=[output.logprob or 0.0 for output in outputs],
+            top_logprobs=[
+                {self._text(each.token): each.logprob for each in output.top} for output in outputs
+            ],
+            text_offset=offsets,
+        )
+
+    def _text(self, token: int) -> str:
+        """Return the text of one token; half of a character is shown as U+FFFD."""
+        return self._service.tokenizer.token_bytes(token).decode(errors="replace")

@@ -6,31 +6,31 @@ import struct
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from starlette.requests import Request
 
-from tinyllm_serve.disconnect import while_connected
-from tinyllm_serve.field_names import EMBEDDINGS, named
-from tinyllm_serve.request_note import note_of
-from tinyllm_serve.schemas.completion_request import TextOrTokens
-from tinyllm_serve.schemas.strict import Strict
+from tinyllm_serve.http.disconnect import while_connected
+from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.middleware import log_fields
+from tinyllm_serve.protocol.base import EndUser, Strict
+from tinyllm_serve.protocol.completions import TextOrTokens, token_lists
 from tinyllm_serve.service import Service
-from tinyllm_serve.text_input import token_lists
+
+ENGINE_FIELDS = {"prompt": "input"}
+"""This endpoint's names of the engine's fields."""
 
 
 class EmbeddingRequest(Strict):
-    """Texts whose directions are wanted."""
+    """One or more texts to embed."""
 
     model: str | None = None
     input: TextOrTokens
     encoding_format: Literal["float", "base64"] = "float"
-    user: str | None = Field(
-        default=None, max_length=256, description="Written to the server's log."
-    )
+    user: EndUser = None
 
 
-class Embedding(BaseModel):
-    """A unit vector; in base64 as little-endian float32."""
+class EmbeddingBody(BaseModel):
+    """A unit vector, as numbers or as little-endian float32 in base64."""
 
     index: int
     object: Literal["embedding"] = "embedding"
@@ -38,45 +38,45 @@ class Embedding(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """Tokens read."""
+    """Token counts."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingAnswer(BaseModel):
-    """One vector for each text."""
+class EmbeddingResponse(BaseModel):
+    """One embedding for each text."""
 
     object: Literal["list"] = "list"
-    data: list[Embedding]
+    data: list[EmbeddingBody]
     model: str
     usage: EmbeddingUsage
 
 
 def embeddings_router(service: Service) -> APIRouter:
-    """The endpoint, for a service."""
+    """Make the endpoint of a service."""
     router = APIRouter(tags=["embeddings"])
 
     @router.post("/v1/embeddings")
-    async def embeddings(asked: EmbeddingRequest, request: Request) -> EmbeddingAnswer:
-        """The texts' directions in the model's space: its last hidden states, pooled."""
+    async def embeddings(body: EmbeddingRequest, request: Request) -> EmbeddingResponse:
+        """Embed texts: pool the model's last hidden states, and normalize."""
         service.check_ready()
-        service.check_model(asked.model)
-        texts = await asyncio.to_thread(token_lists, asked.input, service.tokenizer)
-        note = note_of(request)
-        note["user"] = asked.user
-        note["prompt_tokens"] = count = sum(map(len, texts))
+        service.check_model(body.model)
+        texts = await asyncio.to_thread(token_lists, body.input, service.tokenizer)
+        log = log_fields(request)
+        log["user"] = body.user
+        log["prompt_tokens"] = count = sum(map(len, texts))
 
         async def embed() -> list[list[float]]:
-            with named(EMBEDDINGS):
+            with renamed_fields(ENGINE_FIELDS):
                 return [await service.engine.embed(tokens) for tokens in texts]
 
         vectors = await while_connected(request, embed())
-        return EmbeddingAnswer(
+        return EmbeddingResponse(
             data=[
-                Embedding(
+                EmbeddingBody(
                     index=index,
-                    embedding=vector if asked.encoding_format == "float" else _packed(vector),
+                    embedding=vector if body.encoding_format == "float" else _base64(vector),
                 )
                 for index, vector in enumerate(vectors)
             ],
@@ -87,5 +87,5 @@ def embeddings_router(service: Service) -> APIRouter:
     return router
 
 
-def _packed(vector: list[float]) -> str:
+def _base64(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,59 +1,48 @@
 """GET /health, /ready and /metrics."""
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 from pydantic import BaseModel
 
-from tinyllm_serve.served import State
+from tinyllm_serve.server import Served, State
 
 
 class Health(BaseModel):
-    """That the process answers."""
+    """The state of a process that answers."""
 
     status: Literal["ok"] = "ok"
     state: State
 
 
-@runtime_checkable
-class Operated(Protocol):
-    """What the endpoints ask."""
-
-    @property
-    def state(self) -> State:
-        """Requests are taken only when it is "ready"."""
-
-    def check_alive(self) -> None:
-        """Raises an `ApiError` if nothing can be answered any more."""
-
-    def check_ready(self) -> None:
-        """Raises an `ApiError`, unless requests are taken."""
-
-    async def metrics_text(self) -> bytes:
-        """All counts in Prometheus's format."""
-
-
-def health_router(operated: Operated) -> APIRouter:
-    """The endpoints, for a service or for replicas of it."""
+def health_router(served: Served) -> APIRouter:
+    """Make the endpoints of a service, or of its replicas, which need no key."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health")
     async def health() -> Health:
-        """200 as long as the process answers, 503 once the engine has failed."""
-        operated.check_alive()
-        return Health(state=operated.state)
+        """Answer 200 while the process works, 503 once the engine has failed."""
+        served.check_alive()
+        return Health(state=served.state)
 
     @router.get("/ready")
     async def ready() -> Health:
-        """200 while requests are taken, 503 while the model is loaded and while draining."""
-        operated.check_ready()
-        return Health(state=operated.state)
+        """Answer 200 while requests are accepted, 503 while loading and while shutting down."""
+        served.check_ready()
+        return Health(state=served.state)
+
+    return router
+
+
+def metrics_router(served: Served) -> APIRouter:
+    """Make the endpoint of the metrics, which needs a key where there is one."""
+    router = APIRouter(tags=["operations"])
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Counts and times, for Prometheus."""
-        return Response(await operated.metrics_text(), media_type=CONTENT_TYPE_PLAIN_1_0_0)
+        """Return counts and times for Prometheus."""
+        return Response(await served.metrics_text(), media_type=CONTENT_TYPE_PLAIN_1_0_0)
 
     return router

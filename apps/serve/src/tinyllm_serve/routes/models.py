@@ -9,7 +9,7 @@ from tinyllm_serve.service import Service
 
 
 class ModelBody(BaseModel):
-    """A model that is served."""
+    """A served model."""
 
     id: str
     object: Literal["model"] = "model"
@@ -19,24 +19,24 @@ class ModelBody(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All of them."""
+    """All served models."""
 
     object: Literal["list"] = "list"
     data: list[ModelBody]
 
 
 def models_router(service: Service) -> APIRouter:
-    """The endpoints, for a service."""
+    """Make the endpoints of a service."""
     router = APIRouter(tags=["models"])
 
     @router.get("/v1/models")
     async def models() -> ModelList:
-        """The one model that is served."""
+        """List the served model."""
         return ModelList(data=[_body()])
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelBody:
-        """The model of that name."""
+        """Describe the model of a name."""
         service.check_model(name)
         return _body()
 

@@ -1,11 +1,11 @@
-"""GET /: a page to talk to the model in a browser."""
+"""GET /: a chat page for browsers, and its files under /page."""
 
 from importlib.resources import files
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from tinyllm_serve.api_error import ApiError
+from tinyllm_serve.http.errors import ApiError
 
 TYPES = {
     "index.html": "text/html; charset=utf-8",
@@ -13,7 +13,8 @@ TYPES = {
     "chat.js": "text/javascript; charset=utf-8",
     "events.js": "text/javascript; charset=utf-8",
 }
-# The page needs its own files and this server: nothing that a model says can load anything else.
+# The page may load its own files and send requests to this server, so that text of a model cannot
+# load anything else.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -25,7 +26,7 @@ HEADERS = {
 
 
 def page_router() -> APIRouter:
-    """The page and its files."""
+    """Make the endpoints of the page."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")
@@ -35,7 +36,7 @@ def page_router() -> APIRouter:
     @router.get("/page/{name}")
     async def file(name: str) -> Response:
         if name not in TYPES:
-            raise ApiError(404, "the page has no such file")
+            raise ApiError(404, f"the page has no file {name[:200]!r}")
         return _file(name)
 
     return router

@@ -1,49 +1,142 @@
 """POST /v1/responses."""
 
-from typing import Literal
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from secrets import token_hex
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
 from starlette.requests import Request
 
-from tinyllm_serve.chat_steps import chat_steps
-from tinyllm_serve.disconnect import while_connected
-from tinyllm_serve.event_stream import OR_EVENTS, EventStream
-from tinyllm_serve.field_names import RESPONSES, named
-from tinyllm_serve.model_response import ModelResponse
-from tinyllm_serve.request_note import note_of
-from tinyllm_serve.response_conversation import as_chat
-from tinyllm_serve.schemas.response_request import ResponseRequest
+from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.http.disconnect import while_connected
+from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.middleware import log_fields
+from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
+from tinyllm_serve.protocol.tools import NamedFunction
+from tinyllm_serve.routes.chat import start_chat
+from tinyllm_serve.routes.responses_input import as_chat
+from tinyllm_serve.routes.responses_output import OutputItems
 from tinyllm_serve.service import Service
 
-
-class ResponseBody(BaseModel):
-    """The fields that a client needs; the others say again what was asked."""
-
-    id: str
-    created_at: int
-    status: Literal["completed", "incomplete"]
-    model: str
-    output: list[dict[str, object]]
-    usage: dict[str, object]
-    object: Literal["response"]
+CHAT_FIELDS = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
+    "response_format": "text.format",
+}
+"""This endpoint's names of the fields of chat completions and of the engine."""
 
 
 def responses_router(service: Service) -> APIRouter:
-    """The endpoint, for a service."""
+    """Make the endpoint of a service."""
     router = APIRouter(tags=["responses"])
 
-    @router.post("/v1/responses", response_model=ResponseBody, responses=OR_EVENTS)
-    async def responses(asked: ResponseRequest, request: Request) -> Response:
-        """Go on with a conversation; with `stream`, as server-sent events with names."""
-        note = note_of(request)
-        note["user"] = asked.asker
-        with named(RESPONSES):
-            steps = await chat_steps(service, as_chat(asked))
-        response = ModelResponse(service, asked, steps, note)
-        if asked.stream:
-            return EventStream(response.events(), service.settings.keep_alive, named=True)
-        return JSONResponse(await while_connected(request, response.answer()))
+    @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
+    async def responses(body: ResponseRequest, request: Request) -> Response:
+        """Continue a conversation. With `stream` the response is named server-sent events."""
+        log = log_fields(request)
+        log["user"] = body.end_user
+        with renamed_fields(CHAT_FIELDS):
+            generation = await start_chat(service, as_chat(body), log, CHAT_FIELDS)
+        response = ModelResponse(service, body, generation)
+        if body.stream:
+            return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
+        return JSONResponse(await while_connected(request, response.last()))
 
     return router
+
+
+class ModelResponse:
+    """An answer as OpenAI's events, the last of which has the whole response.
+
+    Use `events` or `last`, once.
+    """
+
+    def __init__(self, service: Service, body: ResponseRequest, generation: Generation) -> None:
+        """Prepare the events of a generation."""
+        self._service = service
+        self._body = body
+        self._generation = generation
+        self._items = OutputItems()
+        self._id = f"resp_{token_hex(12)}"
+        self._created = int(time.time())
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events of a stream, numbered."""
+        number = 0
+
+        def numbered(event: Mapping[str, object]) -> Event:
+            nonlocal number
+            number += 1
+            return {**event, "sequence_number": number - 1}
+
+        async with aclosing(self._generation.tokens()) as tokens:
+            async for token in tokens:
+                if token.is_first:
+                    for kind in ("created", "in_progress"):
+                        start = {
+                            "type": f"response.{kind}",
+                            "response": self._body_of("in_progress"),
+                        }
+                        yield numbered(start)
+                for part in token.parts:
+                    for event in self._items.add(part):
+                        yield numbered(event)
+        for event in self._items.close():
+            yield numbered(event)
+        status = self._status
+        yield numbered({"type": f"response.{status}", "response": self._body_of(status)})
+
+    async def last(self) -> Event:
+        """Return the complete response."""
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+        return self._body_of(self._status)
+
+    @property
+    def _status(self) -> str:
+        """The status of the complete response."""
+        reason = self._generation.answers[0].finish_reason
+        return "incomplete" if reason == "length" else "completed"
+
+    def _body_of(self, status: str) -> Event:
+        """Return the response with a status."""
+        body, usage = self._body, None
+        if status != "in_progress":
+            counts = self._generation.usage
+            usage = {
+                "input_tokens": counts.prompt_tokens,
+                "input_tokens_details": counts.prompt_tokens_details.model_dump(),
+                "output_tokens": counts.completion_tokens,
+                "output_tokens_details": counts.completion_tokens_details.model_dump(),
+                "total_tokens": counts.total_tokens,
+            }
+        choice = body.tool_choice
+        reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "model": self._service.name,
+            "output": list(self._items.bodies),
+            "usage": usage,
+            "error": None,
+            "incomplete_details": reason,
+            "instructions": body.instructions,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "max_output_tokens": body.max_output_tokens,
+            "tool_choice": choice.model_dump()
+            if isinstance(choice, NamedFunction)
+            else choice or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or []],
+            "store": False,
+        }

@@ -1,0 +1,1 @@
+"""From a request to the parts of its answers: prompt, grammar, engine, parsers."""

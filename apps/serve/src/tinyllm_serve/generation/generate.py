@@ -1,0 +1,258 @@
+"""The answers to one HTTP request, while the engine generates them."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from tinyllm_engine import Grammar, Output, Request, Usage
+
+from tinyllm_serve.generation.parsers import Content, Parser, Part, Reasoning, ToolCall
+from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.middleware import LogFields
+from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
+from tinyllm_serve.protocol.sampling import SamplingFields
+from tinyllm_serve.service import Service
+
+
+@dataclass(frozen=True)
+class AnswerToken:
+    """One generated token of an answer.
+
+    Attributes:
+        index: the answer's index in the response.
+        parts: the parts that the token made certain.
+        output: the token.
+        finish_reason: None before the last token.
+        is_first: True for the first token of the answer.
+        calls_before: the number of function calls before `parts`.
+    """
+
+    index: int
+    parts: Sequence[Part]
+    output: Output
+    finish_reason: ChatFinishReason | None
+    is_first: bool
+    calls_before: int
+
+
+@dataclass
+class Answer:
+    """One answer so far.
+
+    Attributes:
+        request: the engine's request.
+        parser: the parser of the generated text.
+        index: the answer's index in the response.
+        one_call: True to end the answer after its first function call.
+        content: the text.
+        reasoning: the reasoning before the text.
+        calls: the function calls.
+        outputs: the tokens.
+        reasoning_tokens: the number of tokens of reasoning.
+        finish_reason: None until the answer has ended.
+    """
+
+    request: Request
+    parser: Parser
+    index: int
+    one_call: bool = False
+    content: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    reasoning_tokens: int = 0
+    finish_reason: ChatFinishReason | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return self.outputs[-1].usage
+
+    def add(self, output: Output) -> AnswerToken:
+        """Add the next token."""
+        calls_before = len(self.calls)
+        self.reasoning_tokens += self.parser.thinking
+        parts = [*self.parser.push(output.text)]
+        if output.finish_reason is not None:
+            parts += self.parser.finish()
+            self.finish_reason = "length" if output.finish_reason == "length" else "stop"
+        for part in parts:
+            match part:
+                case Content(text):
+                    self.content += text
+                case Reasoning(text):
+                    self.reasoning += text
+                case ToolCall():
+                    self.calls.append(part)
+        if self.calls and (self.finish_reason == "stop" or self.one_call):
+            self.finish_reason = "tool_calls"
+        self.outputs.append(output)
+        is_first = len(self.outputs) == 1
+        return AnswerToken(self.index, parts, output, self.finish_reason, is_first, calls_before)
+
+
+class Generation:
+    """All answers to one HTTP request.
+
+    Attributes:
+        answers: the answers, complete once `tokens` has ended.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        fields: SamplingFields,
+        prompts: Sequence[Sequence[int]],
+        make_parser: Callable[[], Parser],
+        log: LogFields,
+        *,
+        max_tokens: int,
+        grammar: Grammar | None,
+        logprobs: int | None,
+        one_call: bool = False,
+        field_names: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare `fields.choices` answers to each prompt.
+
+        Args:
+            service: the engine and its metrics.
+            fields: the sampling fields of the request.
+            prompts: the tokens of each prompt.
+            make_parser: makes the parser of an answer.
+            log: gets the token counts and finish reasons.
+            max_tokens: the most tokens of an answer.
+            grammar: the grammar of an answer, or None.
+            logprobs: the number of likeliest tokens to report, or None for no log-probabilities.
+            one_call: True to end an answer after its first function call.
+            field_names: the endpoint's names of the engine's fields, for errors.
+
+        Raises:
+            ApiError: if a request can never be served.
+        """
+        self._service = service
+        self._choices = fields.choices
+        self._log = log
+        self._field_names = field_names or {}
+        self.answers: list[Answer] = []
+        with renamed_fields(self._field_names):
+            for index in range(len(prompts) * fields.choices):
+                request = Request(
+                    prompts[index // fields.choices],
+                    max_tokens=max_tokens,
+                    sampling=fields.sampling_params(
+                        service.defaults,
+                        choice=index % fields.choices,
+                        top_logprobs=logprobs or 0,
+                    ),
+                    stop=fields.stops,
+                    priority=fields.priority,
+                    grammar=grammar,
+                    logprobs=logprobs is not None,
+                    ignore_end=fields.ignore_eos,
+                )
+                self.answers.append(Answer(request, make_parser(), index, one_call))
+        self._unfinished = len(self.answers)
+
+    @property
+    def usage(self) -> UsageBody:
+        """Token counts of the complete answers."""
+        return UsageBody.of(
+            [answer.usage for answer in self.answers],
+            sum(answer.reasoning_tokens for answer in self.answers),
+            choices=self._choices,
+        )
+
+    def tokens(self) -> AsyncGenerator[AnswerToken, None]:
+        """Yield the tokens of all answers as they come.
+
+        Closing the generator cancels the engine's requests.
+
+        Raises:
+            ApiError: if a request can never be served.
+            EngineFullError: if the queue is full.
+            EngineClosedError: if the engine is closed, or fails in the middle.
+        """
+        return _merge([self._tokens_of(answer) for answer in self.answers])
+
+    async def finish(self) -> None:
+        """Wait until all answers are complete."""
+        async with aclosing(self.tokens()) as tokens:
+            async for _ in tokens:
+                pass
+
+    async def _tokens_of(self, answer: Answer) -> AsyncGenerator[AnswerToken, None]:
+        """Yield the tokens of one answer."""
+        metrics = self._service.metrics
+        start = latest = time.perf_counter()
+        seconds = metrics.time_to_first_token
+        try:
+            with renamed_fields(self._field_names):
+                async with aclosing(self._service.engine.stream(answer.request)) as outputs:
+                    async for output in outputs:
+                        now = time.perf_counter()
+                        seconds.observe(now - latest)
+                        latest, seconds = now, metrics.inter_token_latency
+                        token = answer.add(output)
+                        yield token
+                        if token.finish_reason is not None:
+                            break
+            metrics.e2e_request_latency.observe(latest - start)
+            metrics.request_success.labels(answer.finish_reason).inc()
+        except (GeneratorExit, asyncio.CancelledError):
+            metrics.request_success.labels(answer.finish_reason or "abort").inc()
+            raise
+        finally:
+            self._unfinished -= 1
+            if not self._unfinished:
+                self._write_log()
+
+    def _write_log(self) -> None:
+        """Write the token counts so far, and the finish reasons, to the log line."""
+        begun = [answer for answer in self.answers if answer.outputs]
+        usages = [answer.usage for answer in begun]
+        self._log["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
+        self._log["cached_tokens"] = sum(usage.cached_tokens for usage in usages)
+        self._log["completion_tokens"] = sum(usage.completion_tokens for usage in usages)
+        self._log["finish_reasons"] = [answer.finish_reason or "abort" for answer in begun]
+
+
+def _merge(
+    sources: Sequence[AsyncGenerator[AnswerToken, None]],
+) -> AsyncGenerator[AnswerToken, None]:
+    """Merge the tokens of several answers.
+
+    A single source is returned as it is: a task between it and its reader would be woken for every
+    token.
+    """
+    return sources[0] if len(sources) == 1 else _merge_several(sources)
+
+
+async def _merge_several(
+    sources: Sequence[AsyncGenerator[AnswerToken, None]],
+) -> AsyncGenerator[AnswerToken, None]:
+    """Yield tokens as they come. The first error is raised, and all sources are closed."""
+    ready: asyncio.Queue[AnswerToken | asyncio.Task[None]] = asyncio.Queue()
+
+    async def forward(source: AsyncGenerator[AnswerToken, None]) -> None:
+        async with aclosing(source):
+            async for token in source:
+                ready.put_nowait(token)
+
+    tasks = [asyncio.create_task(forward(source)) for source in sources]
+    for task in tasks:
+        task.add_done_callback(ready.put_nowait)
+    running = len(tasks)
+    try:
+        while running:
+            item = await ready.get()
+            if isinstance(item, asyncio.Task):
+                item.result()
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,104 @@
+"""The grammar of an answer: its output format, its function calls, or either."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tinyllm_engine import Grammar
+
+from tinyllm_serve.generation.parsers import CALL_CLOSE, CALL_OPEN
+from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.protocol.chat import ChatRequest
+from tinyllm_serve.protocol.output_format import (
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    StructuredOutputs,
+)
+from tinyllm_serve.protocol.sampling import SamplingFields
+from tinyllm_serve.protocol.tools import Function
+
+# The format in which templates write the calls of a conversation: json.dumps, on one line.
+_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def output_grammar(request: SamplingFields) -> Grammar | None:
+    """Return the grammar of a request's output format, or None if any text is allowed."""
+    match request.structured_outputs:
+        case StructuredOutputs(regex=str(pattern)):
+            return replace(Grammar.regex(pattern), name="structured_outputs.regex")
+        case StructuredOutputs(choice=list(texts)):
+            return replace(Grammar.choice(texts), name="structured_outputs.choice")
+        case StructuredOutputs(grammar=str(rules)):
+            return replace(Grammar.lark(rules), name="structured_outputs.grammar")
+    match request.response_format:
+        case JsonObjectFormat():
+            return Grammar.json_object()
+        case JsonSchemaFormat(json_schema=named):
+            return replace(Grammar.json_schema(named.json_schema), name="response_format")
+    return None
+
+
+def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
+    """Return the grammar of an answer, which holds after the reasoning; None allows any text."""
+    grammar = output_grammar(request)
+    functions = [tool.function for tool in request.callable_tools]
+    if functions and (request.must_call or grammar is not None):
+        calls = call_grammar(functions, several=request.parallel_tool_calls is not False)
+        if grammar is None:
+            grammar = calls
+        else:
+            grammar = replace(Grammar.union(grammar, calls), name=grammar.name)
+    elif request.has_strict_tools:
+        grammar = text_or_calls(functions)
+    return grammar and replace(grammar, after=prompt.before_answer, opening=prompt.opening)
+
+
+def call_grammar(functions: Sequence[Function], *, several: bool) -> Grammar:
+    """Return the grammar of calls in Qwen's format, with arguments that conform to the schemas.
+
+    Args:
+        functions: the functions that may be called, at least one.
+        several: True if the answer may have more than one call.
+    """
+    calls = r'call ("\n" call)*' if several else "call"
+    bodies = _bodies([(function, function.parameters or {}) for function in functions])
+    return _grammar(f"start: {calls}", f"call: {json.dumps(CALL_OPEN)} body", *bodies)
+
+
+def text_or_calls(functions: Sequence[Function]) -> Grammar:
+    """Return the grammar of text with calls: text that opens a call must complete it.
+
+    Arguments of functions that are `strict` conform to their schema. Arguments of the other
+    functions are any object.
+
+    Args:
+        functions: the functions that may be called, at least one.
+    """
+    bodies = _bodies([(each, (each.parameters or {}) if each.strict else {}) for each in functions])
+    return _grammar(
+        "start: (before body)* REST?",
+        f"before[lazy]: /(?s:.*){CALL_OPEN}/",
+        f"REST: /(?s:.+)/ & ~/(?s:.*){CALL_OPEN}(?s:.*)/",
+        *bodies,
+    )
+
+
+def _grammar(*rules: str) -> Grammar:
+    return replace(Grammar.lark("\n".join(rules)), name="tools")
+
+
+def _bodies(functions: Sequence[tuple[Function, Mapping[str, object]]]) -> list[str]:
+    """Return the rules of the text after the opening tag, for functions with their schemas."""
+    names = [f"call_{index}" for index in range(len(functions))]
+    closing = json.dumps(f"\n{CALL_CLOSE}")
+    return [
+        rf'body: "\n" ({" | ".join(names)}) {closing}',
+        *(f"{name}: {_call(*each)}" for name, each in zip(names, functions, strict=True)),
+    ]
+
+
+def _call(function: Function, schema: Mapping[str, object]) -> str:
+    """Return the rule of a function's calls. References within the schema stay valid."""
+    opening = json.dumps(f'{{"name": {json.dumps(function.name)}, "arguments": ')
+    arguments = {**schema, "type": "object", "x-guidance": _SEPARATORS}
+    return f'{opening} %json {json.dumps(arguments)} "}}"'

@@ -1,0 +1,1 @@
+"""HTTP around the endpoints: errors, middleware, server-sent events."""

@@ -1,0 +1,47 @@
+"""Clients that disconnect while their request is computed."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from tinyllm_serve.http.errors import ApiError
+
+T = TypeVar("T")
+
+CLIENT_CLOSED_REQUEST = 499
+"""The status that nginx logs for a client that has disconnected. No client receives it."""
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has disconnected. Its request must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(request: Request, work: Coroutine[None, None, T]) -> T:
+    """Run a coroutine, and cancel it if the client disconnects.
+
+    Raises:
+        ApiError: 499 if the client has disconnected.
+    """
+    gone = asyncio.create_task(disconnected(request.receive))
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({gone, task}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+        return task.result()
+    finally:
+        await cancel(gone, task)
+
+
+async def cancel(*tasks: asyncio.Task[object]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task

@@ -1,0 +1,202 @@
+"""Errors in OpenAI's shape."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import singledispatch
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from tinyllm_engine import EngineClosedError, EngineFullError, PromptTooLongError, RequestError
+from tinyllm_qwen import TemplateError
+
+RETRY_AFTER = 5
+"""Seconds after which a client may retry: the time that a restart takes."""
+
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_NO_OBJECT = ("missing", "model_attributes_type", "dict_type")
+
+
+class ErrorDetail(BaseModel):
+    """An error: a message for people, its kind, the field at fault, and a code for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every response with an error."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """An error for the client.
+
+    Attributes:
+        status: the HTTP status.
+        message: the problem, and its remedy.
+        param: the request's field at fault, or None.
+        code: a word that programs can test, or None.
+        headers: further headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe the error."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, object]:
+        """The body of the response, as JSON values."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = _TYPES.get(self.status, kind)
+        detail = ErrorDetail(message=self.message, type=kind, param=self.param, code=self.code)
+        return ErrorBody(error=detail).model_dump()
+
+    @property
+    def response(self) -> JSONResponse:
+        """The response."""
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def unavailable(reason: str) -> ApiError:
+    """Return the error of a server that takes no requests now."""
+    return ApiError(503, reason, code="unavailable", headers={"Retry-After": str(RETRY_AFTER)})
+
+
+@contextmanager
+def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Rename the fields in errors of a request.
+
+    An endpoint and the layer below it can have different names for one field: a conversation is
+    `messages` in chat completions and `prompt` in the engine.
+
+    Args:
+        names: the endpoint's name for each name of the layer below.
+
+    Raises:
+        ApiError: for each error of a request.
+    """
+    try:
+        yield
+    except (ApiError, RequestError, TemplateError, RequestValidationError) as error:
+        known = as_api_error(error)
+        old = known.param or ""
+        new = names.get(old, old)
+        message = known.message
+        if message.startswith(f"{old}: "):
+            message = f"{new}{message.removeprefix(old)}"
+        raise ApiError(
+            known.status, message, param=new or None, code=known.code, headers=known.headers
+        ) from error
+
+
+@singledispatch
+def as_api_error(_error: Exception) -> ApiError:
+    """Convert any error. The client learns nothing about an unexpected one."""
+    return ApiError(500, "the server failed: its log says why", code="internal_error")
+
+
+@as_api_error.register
+def _(error: ApiError) -> ApiError:
+    return error
+
+
+@as_api_error.register
+def _(error: HTTPException) -> ApiError:
+    return ApiError(error.status_code, error.detail, headers=error.headers)
+
+
+@as_api_error.register
+def _(error: EngineFullError) -> ApiError:
+    headers = {"Retry-After": str(math.ceil(error.retry_after))}
+    return ApiError(429, str(error), code="engine_full", headers=headers)
+
+
+@as_api_error.register
+def _(error: EngineClosedError) -> ApiError:
+    return unavailable(str(error))
+
+
+@as_api_error.register
+def _(error: TemplateError) -> ApiError:
+    return ApiError(400, str(error), param="messages")
+
+
+@as_api_error.register
+def _(error: RequestError) -> ApiError:
+    return ApiError(400, str(error), param=_field(str(error)))
+
+
+@as_api_error.register
+def _(error: PromptTooLongError) -> ApiError:
+    # OpenAI's code: clients look for it, to shorten the conversation.
+    return ApiError(400, str(error), param=_field(str(error)), code="context_length_exceeded")
+
+
+@as_api_error.register
+def _(error: RequestValidationError) -> ApiError:
+    # The deepest error: every branch of a union reports one, and the branch that matched most of
+    # the body knows most. At equal depth an error of `type` comes first: an object of another type
+    # has other fields too.
+    first = max(error.errors(), key=lambda each: (len(each["loc"]), each["loc"][-1:] == ("type",)))
+    if first["loc"] == ("body",) and first["type"] in _NO_OBJECT:
+        return ApiError(
+            400,
+            "the body is no JSON object: send one, with 'Content-Type: application/json'",
+            code="json_invalid",
+        )
+    if first["type"] == "json_invalid":
+        reason = first["ctx"]["error"]
+        return ApiError(400, f"the body is not JSON: {reason}", code="json_invalid")
+    missing, unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
+    param = _path(first["loc"][1:], error.body, missing=missing)
+    reason = first["msg"].removeprefix("Value error, ")
+    if not param and (param := _field(reason)):
+        reason = reason.removeprefix(f"{param}: ")
+    if unknown:
+        reason = "this server does not know this field"
+    code = "unknown_parameter" if unknown else "missing_parameter" if missing else "invalid_value"
+    return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
+
+
+def _field(message: str) -> str | None:
+    """Return the field that a message begins with, or None."""
+    found = re.match(r"([a-z_]+(?:\.[a-z_]+)*): ", message)
+    return found and found[1]
+
+
+def _path(location: Sequence[str | int], body: object, *, missing: bool) -> str | None:
+    """Return the path of a field in the body.
+
+    pydantic's location also names the branches of unions, which are no fields of the body.
+    """
+    names: list[str] = []
+    for part in location:
+        match body, part:
+            case dict(), _ if part in body:
+                body = body[part]
+            case list(), int():
+                body = body[part]
+            case _ if not (missing and part == location[-1]):
+                continue
+        names.append(str(part))
+    return ".".join(names) or None

@@ -1,0 +1,229 @@
+"""ASGI middleware around the endpoints, in this order: log, Host, CORS, API key, body limit.
+
+All scopes are HTTP requests, because the server runs without lifespan events and WebSockets.
+"""
+
+import hmac
+import logging
+import time
+from collections.abc import Sequence
+from secrets import token_hex
+from urllib.parse import urlsplit
+
+from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
+from tinyllm_serve.http.errors import ApiError, as_api_error
+from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.settings import Settings, is_loopback
+
+OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
+OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
+
+BEARER = HTTPBearer(auto_error=False, description="A key of the option --api-key.")
+"""The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
+
+LogFields = dict[str, object]
+"""Fields that an endpoint adds to the log line of a request: counts and names, never text."""
+
+_log = logging.getLogger(__name__)
+
+
+def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics) -> ASGIApp:
+    """Wrap the endpoints in all middleware."""
+    app = BodyLimit(app, settings.max_body)
+    if settings.api_key:
+        app = ApiKey(app, settings.api_key)
+    if settings.allowed_origins:
+        # Outside of the key check, because a browser sends its preflight requests without a key.
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    if settings.host_names is not None:
+        app = HostCheck(app, settings.host_names)
+    return RequestLog(app, metrics)
+
+
+def log_fields(request: Request) -> LogFields:
+    """Return the fields of a request's log line; the line is written when the request ends."""
+    fields: LogFields = request.state.log_fields
+    return fields
+
+
+class RequestLog:
+    """Log and count each request, and give it an id."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and watch its response."""
+        identity = f"req-{token_hex(8)}"
+        fields: LogFields = {}
+        scope["state"] = {**scope.get("state", {}), "log_fields": fields}
+        start = time.perf_counter()
+        status, complete = CLIENT_CLOSED_REQUEST, False
+
+        async def watch(message: Message) -> None:
+            nonlocal status, complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", []), (b"x-request-id", identity.encode())]
+                message = {**message, "headers": headers}
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        self._metrics.http_requests_in_flight.inc()
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            seconds = time.perf_counter() - start
+            path = _route(scope) or "other"
+            if not complete:
+                status = CLIENT_CLOSED_REQUEST
+            self._metrics.http_requests_in_flight.dec()
+            self._metrics.http_requests.labels(path, str(status)).inc()
+            self._metrics.http_request_duration.labels(path).observe(seconds)
+            line = {
+                "id": identity,
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "seconds": round(seconds, 4),
+                **{name: value for name, value in fields.items() if value is not None},
+            }
+            _log.info("request", extra={"fields": line})
+
+
+class HostCheck:
+    """Refuse requests whose Host header is not a name of this server.
+
+    A web page may give its own name the address 127.0.0.1 (DNS rebinding). The browser then takes
+    a server on this machine for the page's own, so that the page can send requests to it and read
+    the responses. Those requests still have the page's name in their Host header.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        """Wrap an application.
+
+        Args:
+            app: the application.
+            names: allowed hosts, beside the names that always mean the machine itself.
+        """
+        self._app = app
+        self._names = {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 403."""
+        host = Headers(scope=scope).get("host")
+        # A request without Host is HTTP/1.0, which no browser speaks.
+        if host is None or self._allowed(host):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            403,
+            f"Host: expected a name of this server, got {host[:200]!r}: start the server with "
+            "--allowed-host NAME to allow another name",
+            code="host_not_allowed",
+        )
+        await error.response(scope, receive, send)
+
+    def _allowed(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return name is not None and (name in self._names or is_loopback(name))
+
+
+class ApiKey:
+    """Refuse requests without a valid key, except to paths that hold no secrets.
+
+    This is a middleware and not a FastAPI dependency, because FastAPI parses the body before it
+    calls dependencies: a client without a key could send bodies of 10 MB to be parsed.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        """Wrap an application; a request needs one of the keys."""
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 401."""
+        if await self._allowed(scope):
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(
+            401,
+            "no valid API key: send one as 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+        await error.response(scope, receive, send)
+
+    async def _allowed(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+            return True
+        given = await BEARER(Request(scope))
+        if given is None:
+            return False
+        key = given.credentials.strip().encode()
+        # Every key is compared, in constant time, so that the time tells nothing about the keys.
+        matches = [hmac.compare_digest(each, key) for each in self._keys]
+        return any(matches)
+
+
+class BodyLimit:
+    """Refuse bodies that are too long, at once if the length is announced."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        """Wrap an application.
+
+        Args:
+            app: the application.
+            limit: the most bytes of a body.
+        """
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count the bytes of its body."""
+        too_long = HTTPException(
+            413, f"the body is longer than the {self._limit:,} bytes that are allowed"
+        )
+        announced = Headers(scope=scope).get("content-length", "0")
+        if announced.isdecimal() and int(announced[:20]) > self._limit:
+            await as_api_error(too_long).response(scope, receive, send)
+            return
+        received = 0
+
+        async def count() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                raise too_long
+            return message
+
+        await self._app(scope, count, send)
+
+
+def _route(scope: Scope) -> str | None:
+    """Return the path of the route: each path that clients invent would be a time series."""
+    route = scope.get("route")
+    if isinstance(route, Route):
+        return route.path
+    of_replica: str | None = scope["state"].get("route")
+    return of_replica

@@ -1,0 +1,114 @@
+"""Server-sent events: a response that is sent while it is generated."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tinyllm_serve.http.disconnect import cancel, disconnected
+from tinyllm_serve.http.errors import ApiError, as_api_error
+
+Event = dict[str, object]
+
+STREAM_RESPONSE: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {}}}}
+"""The OpenAPI description of an endpoint's response with `stream`, beside its JSON."""
+
+_KEEP_ALIVE = b": keep-alive\n\n"
+_log = logging.getLogger(__name__)
+
+
+class EventStream(Response):
+    """Send events as they come, and close their source as soon as the client disconnects.
+
+    The status is sent with the first event, or after a silence of `keep_alive` seconds, whichever
+    comes first. An error before that has a status of its own. An error after it is an event in
+    OpenAI's shape. In each silence of `keep_alive` seconds a comment is sent. A library's response
+    would send the status at once, and its comments also beside events.
+
+    Attributes:
+        events: the source; it is closed in any case.
+        keep_alive: seconds.
+        named: True to send each event's "type" as its name, as /v1/responses does.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[Event, None], keep_alive: float, *, named: bool = False
+    ) -> None:
+        """Prepare to send."""
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self.events = events
+        self.keep_alive = keep_alive
+        self.named = named
+        self._started = False
+        self._last_sent = 0.0
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events, unless the client disconnects."""
+        # Three tasks for the whole stream, so that a token wakes only the task that sends it.
+        sending = asyncio.create_task(self._send_all(send))
+        gone = asyncio.create_task(disconnected(receive))
+        comments = asyncio.create_task(self._send_comments(send))
+        try:
+            await asyncio.wait({sending, gone, comments}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            await cancel(sending, gone, comments)
+            await self.events.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        """Send every event as it comes, and the end of the stream."""
+        try:
+            async for event in self.events:
+                await self._send(send, _encode(event, named=self.named))
+        except Exception as error:
+            if not self._started:
+                raise
+            known = as_api_error(error)
+            if known.status == 500:
+                _log.error("a stream has failed", exc_info=error)
+            await self._send(send, error_event(known, named=self.named), last=True)
+        else:
+            await self._send(send, _end(named=self.named), last=True)
+
+    async def _send_comments(self, send: Send) -> None:
+        """Send a comment in each silence."""
+        self._last_sent = time.monotonic()
+        while True:
+            silence = time.monotonic() - self._last_sent
+            if silence >= self.keep_alive:
+                await self._send(send, _KEEP_ALIVE)
+            else:
+                await asyncio.sleep(self.keep_alive - silence)
+
+    async def _send(self, send: Send, chunk: bytes, *, last: bool = False) -> None:
+        """Send bytes, after the status; one caller at a time."""
+        async with self._lock:
+            if not self._started:
+                self._started = True
+                start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                await send(start)
+            await send({"type": "http.response.body", "body": chunk, "more_body": not last})
+            self._last_sent = time.monotonic()
+
+
+def error_event(error: ApiError, *, named: bool) -> bytes:
+    """Return the last bytes of a stream that has failed after its status."""
+    return _encode(error.body, named=named) + _end(named=named)
+
+
+def _end(*, named: bool) -> bytes:
+    return b"" if named else b"data: [DONE]\n\n"
+
+
+def _encode(event: Event, *, named: bool) -> bytes:
+    name = f"event: {event['type']}\n" if named and "type" in event else ""
+    return f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()

@@ -1,0 +1,1 @@
+"""The bodies of requests and responses, one module for each kind of object."""

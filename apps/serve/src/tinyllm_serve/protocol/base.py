@@ -1,0 +1,104 @@
+"""Bases of request bodies, and the token counts that responses share."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from tinyllm_engine import Usage
+
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
+
+EndUser = Annotated[
+    str | None, Field(max_length=256, description="Name of the user, for the server's log.")
+]
+
+
+class Strict(BaseModel):
+    """A strict object: no unknown fields, no conversion of types, no NaN.
+
+    A field of any name may be null, which means the same as leaving it out. Clients that convert an
+    answer to a dictionary and send it back include all of OpenAI's fields, most of them null.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra={"additionalProperties": {"type": "null"}},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: object) -> object:
+        if not isinstance(body, dict):
+            return body
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: value for key, value in body.items() if value is not None or key in names}
+
+
+class ClientFields(Strict):
+    """Fields that SDKs send by default.
+
+    They are accepted where the server already does what they say, and refused otherwise.
+    """
+
+    metadata: dict[str, str] | None = Field(
+        default=None, max_length=16, description="Returned by /v1/responses."
+    )
+    store: Literal[False] | None = Field(
+        default=None, description="Nothing is stored; true is refused."
+    )
+    service_tier: Literal["auto", "default"] | None = Field(
+        default=None, description="There is one tier; `priority` is a field of its own."
+    )
+    prompt_cache_key: str | None = Field(
+        default=None,
+        max_length=1024,
+        description="Ignored: prompts share the cache of their common prefix with any key.",
+    )
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    safety_identifier: EndUser = None
+    user: EndUser = None
+
+    @property
+    def end_user(self) -> str | None:
+        """The user to log, from either field."""
+        return self.user or self.safety_identifier
+
+
+class PromptTokens(BaseModel):
+    """Prompt tokens by kind."""
+
+    cached_tokens: int
+
+
+class CompletionTokens(BaseModel):
+    """Completion tokens by kind."""
+
+    reasoning_tokens: int
+
+
+class UsageBody(BaseModel):
+    """Token counts of a request over all its answers. A prompt with several answers counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokens
+    completion_tokens_details: CompletionTokens
+
+    @classmethod
+    def of(
+        cls, usages: Sequence[Usage], reasoning_tokens: int = 0, *, choices: int = 1
+    ) -> "UsageBody":
+        """Sum over answers, which come in groups of `choices` for each prompt."""
+        prompt = sum(usage.prompt_tokens for usage in usages[::choices])
+        cached = sum(usage.cached_tokens for usage in usages[::choices])
+        completion = sum(usage.completion_tokens for usage in usages)
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptTokens(cached_tokens=cached),
+            completion_tokens_details=CompletionTokens(reasoning_tokens=reasoning_tokens),
+        )

@@ -1,0 +1,196 @@
+"""Request and response of POST /v1/chat/completions."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tinyllm_serve.protocol.base import ChatFinishReason, ClientFields, UsageBody
+from tinyllm_serve.protocol.messages import CalledFunction, Message
+from tinyllm_serve.protocol.sampling import SamplingFields
+from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode, check_tool_choice
+
+MAX_TOP_LOGPROBS = 20
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+_RESERVED = ("messages", "tools", "add_generation_prompt")
+
+
+class TemplateVariables(BaseModel):
+    """Variables of the chat template. The template decides which names mean something."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    enable_thinking: bool | None = Field(
+        default=None, description="true: the model thinks before it answers."
+    )
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "TemplateVariables":
+        for name in _RESERVED:
+            if name in self.extra:
+                raise ValueError(f"{name}: expected no variable of this name, the server sets it")
+        return self
+
+    @property
+    def extra(self) -> dict[str, object]:
+        """All variables but `enable_thinking`."""
+        return dict(self.model_extra or {})
+
+
+class ChatRequest(ClientFields, SamplingFields):
+    """A conversation for the model to continue."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Older name of max_completion_tokens."
+    )
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: Annotated[list[Tool], Field(min_length=1)] | None = None
+    tool_choice: ToolMode | NamedTool | None = Field(
+        default=None,
+        description="required, or a function: the answer is calls that conform to the schema.",
+    )
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="false ends the answer after its first call."
+    )
+    reasoning_effort: Effort | None = Field(
+        default=None,
+        description="none: answer at once; all other values: think first, if the model can.",
+    )
+    verbosity: Literal["medium"] | None = Field(
+        default=None, description="The model has one verbosity; other values are refused."
+    )
+    modalities: list[Literal["text"]] | None = None
+    chat_template_kwargs: TemplateVariables = TemplateVariables()
+
+    @model_validator(mode="after")
+    def _check_chat_fields(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: expected logprobs: true beside it")
+        if None not in (self.max_tokens, self.max_completion_tokens) and (
+            self.max_tokens != self.max_completion_tokens
+        ):
+            raise ValueError("max_tokens and max_completion_tokens differ: give one of them")
+        check_tool_choice(self.tool_choice, [tool.function.name for tool in self.tools or []])
+        if self.must_call and (self.has_format or self.ignore_eos):
+            raise ValueError("tool_choice: expected no output format and no ignore_eos beside it")
+        if self.has_strict_tools and self.ignore_eos:
+            raise ValueError("ignore_eos: expected false beside strict tools")
+        return self
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens of an answer, from either field."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The tools that the prompt shows to the model."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def must_call(self) -> bool:
+        """True if the answer must consist of calls."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """The offered tools that the answer may call."""
+        chosen = self.tool_choice
+        if not isinstance(chosen, NamedTool):
+            return self.offered_tools
+        return [tool for tool in self.offered_tools if tool.function.name == chosen.name]
+
+    @property
+    def has_strict_tools(self) -> bool:
+        """True if the calls of some tool must conform to its schema."""
+        return any(tool.function.strict for tool in self.callable_tools)
+
+    @property
+    def template_variables(self) -> TemplateVariables:
+        """Variables of the chat template. An explicit `enable_thinking` overrides the effort."""
+        effort, given = self.reasoning_effort, self.chat_template_kwargs
+        if effort is None or given.enable_thinking is not None:
+            return given
+        return given.model_copy(update={"enable_thinking": effort != "none"})
+
+
+class TokenLogprobBody(BaseModel):
+    """A token, its log-probability and its bytes, which need not be whole characters."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChosenLogprob(TokenLogprobBody):
+    """The chosen token, with the likeliest tokens beside it."""
+
+    top_logprobs: list[TokenLogprobBody]
+
+
+class ChatLogprobs(BaseModel):
+    """Log-probabilities of an answer's tokens, reasoning included."""
+
+    content: list[ChosenLogprob]
+
+
+class ToolCallBody(BaseModel):
+    """A function call; `index` is given in streams only."""
+
+    index: int | None = None
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class AnswerMessage(BaseModel):
+    """An answer, or in a stream the new part of it."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallBody] | None = None
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: ChatFinishReason
+
+
+class ChatResponse(BaseModel):
+    """The complete answers."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+
+
+class ChatDelta(BaseModel):
+    """The new part of one answer."""
+
+    index: int
+    delta: AnswerMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: ChatFinishReason | None = None
+
+
+class ChatChunk(BaseModel):
+    """An event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatDelta]
+    usage: UsageBody | None = None

@@ -1,0 +1,77 @@
+"""Request and response of POST /v1/completions."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+from tinyllm_qwen import Tokenizer
+
+from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
+from tinyllm_serve.protocol.sampling import SamplingFields
+
+MAX_PROMPTS = 128
+MAX_LOGPROBS = 5
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+TextOrTokens = str | Texts | Tokens | TokenLists
+
+
+def token_lists(given: TextOrTokens, tokenizer: Tokenizer) -> list[list[int]]:
+    """Return the tokens of each text. One text, or one list of tokens, is a list of one."""
+    if isinstance(given, str):
+        return [tokenizer.encode(given)]
+    lists: list[list[int]] = []
+    single: list[int] = []
+    for item in given:
+        match item:
+            case str():
+                lists.append(tokenizer.encode(item))
+            case int():
+                single.append(item)
+            case list():
+                lists.append(item)
+    return lists or [single]
+
+
+class CompletionRequest(SamplingFields):
+    """One or more texts for the model to continue."""
+
+    prompt: TextOrTokens
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="The default is 16, as OpenAI's."
+    )
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = Field(
+        default=None, description="Begin with the prompt; not beside logprobs."
+    )
+
+
+class CompletionLogprobs(BaseModel):
+    """Log-probabilities of a text's tokens, one list for each kind of value."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """One text, or in a stream the new part of it; `finish_reason` is null until its end."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: ChatFinishReason | None = None
+
+
+class CompletionResponse(BaseModel):
+    """The complete texts, or an event of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody | None = None

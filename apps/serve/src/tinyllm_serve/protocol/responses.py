@@ -1,0 +1,187 @@
+"""Request of POST /v1/responses, and the items of its conversation."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from tinyllm_serve.protocol.base import ClientFields, Strict
+from tinyllm_serve.protocol.chat import Effort
+from tinyllm_serve.protocol.output_format import (
+    JsonObjectFormat,
+    NamedSchema,
+    StructuredOutputs,
+    TextFormat,
+)
+from tinyllm_serve.protocol.tools import Function, NamedFunction, ToolMode
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class TextContent(Strict):
+    """A piece of text. The fields that the server adds to its own text are ignored."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: list[object] | None = None
+    logprobs: list[object] | None = None
+
+
+class MessageItem(Strict):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Annotated[list[TextContent], Field(min_length=1)]
+    id: str | None = None
+    status: Status | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the message."""
+        return _text(self.content)
+
+
+class ReasoningText(Strict):
+    """A piece of reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(Strict):
+    """The model's reasoning before a message."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+    summary: list[object] = Field(default=[], max_length=0)
+    id: str | None = None
+    status: Status | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the reasoning."""
+        return "".join(part.text for part in self.content or [])
+
+
+class CallItem(Strict):
+    """A function call of the model."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: Status | None = None
+
+
+class CallOutputItem(Strict):
+    """The result of a function call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | Annotated[list[TextContent], Field(min_length=1)]
+    id: str | None = None
+    status: Status | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the result."""
+        return _text(self.output)
+
+
+def _text(content: str | list[TextContent]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def _type(item: object) -> str:
+    """Return the type of an item; a message may leave it out."""
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    return kind if isinstance(kind, str) else "message"
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[CallOutputItem, Tag("function_call_output")],
+    Discriminator(_type),
+]
+
+
+class FlatSchemaFormat(NamedSchema):
+    """JSON that conforms to a schema, in this endpoint's flat form."""
+
+    type: Literal["json_schema"]
+
+
+OutputFormat = Annotated[
+    TextFormat | JsonObjectFormat | FlatSchemaFormat, Field(discriminator="type")
+]
+
+
+class FunctionTool(Function):
+    """A function, in this endpoint's flat form."""
+
+    type: Literal["function"]
+
+
+class TextOptions(Strict):
+    """Options of the output text."""
+
+    format: OutputFormat | None = None
+    verbosity: Literal["medium"] | None = Field(
+        default=None, description="The model has one verbosity; other values are refused."
+    )
+
+
+class ReasoningOptions(Strict):
+    """Options of the reasoning."""
+
+    effort: Effort | None = None
+    summary: Literal["auto"] | None = Field(
+        default=None, description="No summary is made: the reasoning itself is returned."
+    )
+
+
+class ResponseStreamOptions(Strict):
+    """Options of a stream."""
+
+    include_obfuscation: Literal[False] | None = None
+
+
+class ResponseRequest(ClientFields):
+    """A conversation for the model to continue. The server stores nothing of it."""
+
+    model: str | None = Field(default=None, description="The served model, or null.")
+    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    tools: list[FunctionTool] | None = None
+    tool_choice: ToolMode | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
+    reasoning: ReasoningOptions | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    truncation: Literal["disabled"] | None = None
+    background: Literal[False] | None = None
+    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
+        default=None,
+        description="Data to send the reasoning back: the item has the reasoning in plain text.",
+    )
+
+
+class ResponseBody(BaseModel):
+    """The fields of a response that clients need. The other fields repeat the request."""
+
+    id: str
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    model: str
+    output: list[dict[str, object]]
+    usage: dict[str, object]
+    object: Literal["response"]

@@ -1,0 +1,88 @@
+"""One request to an ASGI application in another process, and its response."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Scope
+
+from tinyllm_serve.http.disconnect import cancel
+from tinyllm_serve.http.middleware import LogFields
+
+
+@dataclass(frozen=True)
+class ReplicaRequest:
+    """A complete HTTP request.
+
+    Attributes:
+        method: the HTTP method.
+        path: the path, decoded.
+        query: the query string, as it was sent.
+        headers: names and values.
+        body: the body, as it was sent.
+        prefixes: hashes of its prefixes: see `prefix_hashes`.
+    """
+
+    method: str
+    path: str
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    prefixes: tuple[bytes, ...] = ()
+
+    def scope(self, log_fields: LogFields) -> Scope:
+        """Return the request's ASGI scope; endpoints write to `log_fields`."""
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": self.method,
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "root_path": "",
+            "query_string": self.query,
+            "headers": list(self.headers),
+            "state": {"log_fields": log_fields},
+        }
+
+
+@dataclass(frozen=True)
+class RequestSummary:
+    """The log fields of a request. A replica sends them before the last message of the response.
+
+    Attributes:
+        route: the path of the endpoint; None if there is none.
+        log_fields: the fields of the log line.
+    """
+
+    route: str | None
+    log_fields: LogFields
+
+
+async def exchange(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Message, None]:
+    """Send a request to an application, and yield its messages as they come.
+
+    Closing the generator cancels the request, as a client that disconnects does.
+    """
+    sent: asyncio.Queue[Message | None] = asyncio.Queue()
+    received = False
+
+    async def receive() -> Message:
+        nonlocal received
+        if received:
+            await asyncio.Event().wait()  # until the application's task is cancelled
+        received = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.put_nowait(message)
+
+    task = asyncio.ensure_future(app(scope, receive, send))
+    task.add_done_callback(lambda _: sent.put_nowait(None))
+    try:
+        while (message := await sent.get()) is not None:
+            yield message
+        await task
+    finally:
+        await cancel(task)

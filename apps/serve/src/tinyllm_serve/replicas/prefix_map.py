@@ -1,0 +1,104 @@
+"""Prefix-aware routing: hashes of a request's prefixes, and the replicas that have them cached."""
+
+import json
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+HASH_BYTES = 16
+MAX_HASHES = 1024
+"""The most hashes of a request. A longer common prefix does not change the choice of a replica."""
+
+CAPACITY = 1 << 16
+
+# In the order in which chat templates write them, because a prefix begins with the first.
+_FIELDS = ("tools", "instructions", "messages", "input", "prompt")
+
+
+def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
+    """Hash a request's first `stride` characters, its first 2 * `stride`, and so on.
+
+    The characters are the JSON of the fields that become the prompt. They stand for the tokens,
+    which only a replica knows: conversations with a common prefix of text have common pages. Like
+    the hash of a page, a hash covers its own piece and the hash before it.
+
+    Args:
+        body: the body, as the client sent it.
+        stride: characters from one hash to the next.
+
+    Returns:
+        The hashes; none if the body is no JSON object, or shorter than a stride.
+    """
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        return ()  # the replica answers with the error
+    if not isinstance(request, dict):
+        return ()
+    parts = [request[name] for name in _FIELDS if request.get(name) is not None]
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+    hashes: list[bytes] = []
+    before = b""
+    for start in range(0, min(len(text), MAX_HASHES * stride) - stride + 1, stride):
+        piece = text[start : start + stride].encode(errors="surrogatepass")
+        before = blake2b(before + piece, digest_size=HASH_BYTES).digest()
+        hashes.append(before)
+    return tuple(hashes)
+
+
+class PrefixMap:
+    """A map from prefixes to replicas, so that requests with a common prefix share a cache.
+
+    A request goes to the replica of its longest known prefix, unless that replica has `slack`
+    requests more than the least loaded one: then computing the prompt again takes less time than
+    waiting. Without a known prefix it goes to the least loaded replica, in turn among equals.
+    """
+
+    def __init__(self, slack: int, capacity: int = CAPACITY) -> None:
+        """Start empty.
+
+        Args:
+            slack: the load difference from which on the prefix is ignored.
+            capacity: the most prefixes to remember; the least recently used are forgotten.
+        """
+        self._capacity = capacity
+        self._slack = slack
+        self._replica_of: OrderedDict[bytes, str] = OrderedDict()  # least recently used first
+        self._last_choice: Counter[str] = Counter()
+        self._choices = 0
+
+    def rank(self, prefixes: Sequence[bytes], load: Mapping[str, int]) -> list[str]:
+        """Return all replicas, the best one for a request first.
+
+        Args:
+            prefixes: the request's hashes, the shortest prefix first.
+            load: requests in progress of each replica.
+        """
+        ranked = sorted(load, key=lambda replica: (load[replica], self._last_choice[replica]))
+        for prefix in reversed(prefixes):
+            home = self._replica_of.get(prefix)
+            if home is not None and home in load:
+                if load[home] - load[ranked[0]] < self._slack:
+                    ranked.remove(home)
+                    ranked.insert(0, home)
+                break
+        if ranked:
+            # Now, because the next request may come before this one counts in the load.
+            self._choices += 1
+            self._last_choice[ranked[0]] = self._choices
+        return ranked
+
+    def record(self, prefixes: Sequence[bytes], replica: str) -> None:
+        """Record that a request went to a replica, which has its prefixes cached from now on."""
+        # The shortest last: most requests have it in common, so it should be forgotten last.
+        for prefix in reversed(prefixes):
+            self._replica_of[prefix] = replica
+            self._replica_of.move_to_end(prefix)
+        while len(self._replica_of) > self._capacity:
+            self._replica_of.popitem(last=False)
+
+    def forget(self, replica: str) -> None:
+        """Forget a lost replica, to make room for the prefixes of other replicas."""
+        del self._last_choice[replica]
+        for prefix in [prefix for prefix, home in self._replica_of.items() if home == replica]:
+            del self._replica_of[prefix]

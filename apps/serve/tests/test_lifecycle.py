@@ -1,0 +1,194 @@
+"""Disconnects, back pressure, shutdown, many requests at once, and the log."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tinyllm_serve.testing import Server
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+ENDLESS = ("--max-tokens", "100000", "--kv-cache-memory", "0.2")
+Start = Callable[..., Server]
+
+
+@contextmanager
+def asking(server: Server, **fields: object) -> Iterator[socket.socket]:
+    """Send a request, and yield the connection before anything is read."""
+    address = urlsplit(server.url)
+    body = json.dumps({"messages": HELLO, **fields}).encode()
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        yield connection
+
+
+def read_until(connection: socket.socket, text: bytes, count: int = 1) -> bytes:
+    connection.settimeout(30)
+    received = b""
+    while received.count(text) < count:
+        more = connection.recv(65536)
+        assert more, received
+        received += more
+    return received
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_disconnect_frees_the_pages(busy: Server, stream: bool) -> None:
+    with asking(busy, stream=stream) as connection:
+        if stream:
+            read_until(connection, b"data: ", 5)
+        busy.wait_until("num_requests_running", 1.0)
+        assert busy.metric("kv_cache_pages_used") > 0
+    busy.wait_until("num_requests_running", 0.0)
+    busy.wait_until("kv_cache_pages_used", 0.0)
+
+
+def test_a_disconnect_in_the_queue_or_the_prompt_frees_the_pages(busy: Server) -> None:
+    prompt = [{"role": "user", "content": "a" * 100_000}]
+    with asking(busy, stream=True) as first, asking(busy, stream=True) as second:
+        read_until(first, b"data: ")
+        read_until(second, b"data: ")
+        with asking(busy), asking(busy, stream=True):
+            busy.wait_until("num_requests_waiting", 2.0)
+        busy.wait_until("num_requests_waiting", 0.0)
+    busy.wait_until("num_requests_running", 0.0)
+    with asking(busy, messages=prompt, stream=True):
+        busy.wait_until("num_requests_running", 1.0)
+    busy.wait_until("num_requests_running", 0.0)
+    busy.wait_until("kv_cache_pages_used", 0.0)
+
+
+def test_a_disconnect_ends_all_answers_of_a_request(busy: Server) -> None:
+    with asking(busy, stream=True, n=2) as connection:
+        read_until(connection, b'"index": 1')
+        busy.wait_until("num_requests_running", 2.0)
+    busy.wait_until("num_requests_running", 0.0)
+
+
+def test_a_slow_reader_does_not_delay_other_requests(busy: Server) -> None:
+    with asking(busy, stream=True, max_tokens=20_000) as slow:
+        read_until(slow, b"data: ")
+        start_time = time.monotonic()
+        answer = httpx.post(busy.url + CHAT, json={"messages": HELLO, "max_tokens": 20}, timeout=30)
+        assert answer.json()["usage"]["completion_tokens"] == 20
+        assert time.monotonic() - start_time < 15
+
+
+def test_a_full_queue_answers_429_and_a_waiting_stream_gets_comments(
+    start: Start, endless: Path
+) -> None:
+    options = ("--max-num-seqs", "1", "--max-waiting", "1", "--sse-keep-alive", "0.2")
+    server = start("--model", str(endless), *ENDLESS, *options)
+    with asking(server, stream=True) as first:
+        read_until(first, b"data: ")
+        with asking(server, stream=True) as second:
+            server.wait_until("num_requests_waiting", 1.0)
+            refused = httpx.post(server.url + CHAT, json={"messages": HELLO, "stream": True})
+            received = read_until(second, b": keep-alive\n\n", 3)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"data: " not in received
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "engine_full"
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_sigterm_finishes_running_requests(start: Start, endless: Path) -> None:
+    server = start("--model", str(endless), "--kv-cache-memory", "0.2")
+    with asking(server, stream=True, max_tokens=4000) as connection:
+        read_until(connection, b"data: ", 3)
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.wait_for("draining")
+        refused = httpx.post(server.url + CHAT, json={"messages": HELLO})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert httpx.get(f"{server.url}/ready").status_code == 503
+        assert httpx.get(f"{server.url}/health").json()["state"] == "draining"
+        received = read_until(connection, b"data: [DONE]")
+    assert b'"finish_reason": "length"' in received
+    assert server.wait() == 0
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_second_signal_or_the_timeout_ends_running_requests(
+    start: Start, endless: Path, again: bool
+) -> None:
+    drain = "60" if again else "0.5"
+    server = start("--model", str(endless), *ENDLESS, "--timeout-graceful-shutdown", drain)
+    with asking(server, stream=True) as connection:
+        read_until(connection, b"data: ", 3)
+        start_time = time.monotonic()
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.wait_for("draining")
+        if again:
+            os.kill(server.process.pid, signal.SIGTERM)
+        assert server.wait() == 0
+        assert time.monotonic() - start_time < 20
+
+
+def test_two_hundred_streams_at_once(pico: Server) -> None:
+    async def ask(client: httpx.AsyncClient, place: int) -> str:
+        body = {
+            "messages": [{"role": "user", "content": f"what is attention? ({place % 7})"}],
+            "stream": True,
+            "max_tokens": 4 + place % 5,
+        }
+        text = ""
+        async with client.stream("POST", pico.url + CHAT, json=body) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    choice = json.loads(line[6:])["choices"][0]
+                    text += choice["delta"].get("content", "")
+        return text
+
+    async def all_of_them() -> list[str]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, timeout=120) as client:
+            return await asyncio.gather(*(ask(client, place) for place in range(200)))
+
+    answers = asyncio.run(all_of_them())
+    # Equal requests get equal answers, in any batch.
+    for place in range(200 - 35):
+        assert answers[place] == answers[place + 35]
+    pico.wait_until("num_requests_running", 0.0)
+    pico.wait_until("kv_cache_pages_used", 0.0)
+
+
+def test_the_log_has_each_request_without_its_text(pico: Server) -> None:
+    secret = "my password is swordfish"
+    body = {"messages": [{"role": "user", "content": secret}], "max_tokens": 3, "user": "me"}
+    mistake = {"messages": [{"role": "tool", "content": secret}]}
+    answers = [
+        httpx.post(pico.url + CHAT, json=body),
+        httpx.post(pico.url + CHAT, json=body | {"stop": [3]}),
+        httpx.post(pico.url + CHAT, json=mistake),
+        httpx.get(f"{pico.url}/{secret}"),
+    ]
+    done, *refused = [
+        pico.wait_for("request", id=answer.headers["x-request-id"]) for answer in answers
+    ]
+    assert (done["path"], done["status"], done["user"]) == (CHAT, 200, "me")
+    assert (done["completion_tokens"], done["finish_reasons"]) == (3, ["length"])
+    assert [each["status"] for each in refused] == [400, 400, 404]
+    assert "swordfish" not in json.dumps(pico.log())
+
+
+def test_the_log_has_an_abandoned_grammar_without_its_text(pico: Server) -> None:
+    rules = 'start: "swordfish" nothing\nnothing: nothing'  # a grammar that can never end
+    body = {"messages": HELLO, "max_tokens": 60, "structured_outputs": {"grammar": rules}}
+    answer = httpx.post(pico.url + CHAT, json=body).json()
+    assert answer["choices"][0]["message"]["content"] == "swordfish"
+    given_up = [entry for entry in pico.log() if "given up" in str(entry["event"])]
+    assert given_up
+    assert "swordfish" not in json.dumps(pico.log())

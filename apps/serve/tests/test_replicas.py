@@ -1,0 +1,234 @@
+"""Replicas on Ray: answers, routing, failures, updates and shutdown."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tinyllm_serve.testing import Server
+
+# The environment of the workspace has no Ray, because its wheels have 80 MB.
+# `uv run --extra ray pytest apps/serve/tests/test_replicas.py` runs these.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'ray'")
+
+CHAT = "/v1/chat/completions"
+KEY = {"Authorization": "Bearer secret"}
+PAGE = 16
+RUNNING = "tinyllm:num_requests_running"
+
+
+@pytest.fixture(scope="module")
+def copies(endless: Path) -> Iterator[Server]:
+    """A server of two replicas with endless answers, and a key."""
+    options = ("--ray", "--replicas", "2", "--page-size", str(PAGE), "--kv-cache-memory", "0.05")
+    options = ("--model", str(endless), *options)
+    with Server(*options, ready=False, TINYLLM_API_KEY="secret") as server:
+        server.wait_for("ready", 300.0)  # Ray alone takes ten seconds on an idle machine
+        yield server
+
+
+def chat_body(text: str, **fields: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
+
+
+def ask(server: Server, text: str, **fields: object) -> httpx.Response:
+    return httpx.post(server.url + CHAT, json=chat_body(text, **fields), headers=KEY, timeout=60)
+
+
+def counts(server: Server, name: str) -> dict[str, float]:
+    """Return a metric of each replica."""
+    page = httpx.get(f"{server.url}/metrics", headers=KEY, timeout=20).text
+    return {
+        sample.labels["replica"]: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def wait_for_total(server: Server, name: str, value: float, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while sum(counts(server, name).values()) != value:
+        assert time.monotonic() < deadline, counts(server, name)
+        time.sleep(0.1)
+
+
+def ray_processes(server: Server) -> dict[int, str]:
+    """Return the names of a server's running Ray processes by process id, without zombies."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
+    known, found = {server.process.pid}, {}
+    for _ in range(4):  # generations of processes
+        for pid, parent, state, *name in rows:
+            if int(parent) in known and not state.startswith("Z"):
+                known.add(int(pid))
+                found[int(pid)] = " ".join(name)
+    return found
+
+
+def replica_processes(server: Server) -> list[int]:
+    return [pid for pid, name in ray_processes(server).items() if "ServeReplica" in name]
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, object]]:
+    for line in lines:
+        if line.startswith("data: {"):
+            yield json.loads(line[6:])
+
+
+def test_replicas_answer_as_one_process(copies: Server, busy: Server) -> None:
+    question = chat_body("what is attention?", max_tokens=12, logprobs=True, n=2)
+    expected = httpx.post(busy.url + CHAT, json=question, timeout=60).json()
+    answer = ask(copies, "what is attention?", max_tokens=12, logprobs=True, n=2)
+    assert answer.json()["choices"] == expected["choices"]
+    assert answer.json()["usage"]["completion_tokens"] == 24
+    line = copies.wait_for("request", id=answer.headers["x-request-id"])
+    assert (line["path"], line["status"], line["completion_tokens"]) == (CHAT, 200, 24)
+
+
+def test_all_endpoints_and_errors_work(copies: Server) -> None:
+    with httpx.Client(base_url=copies.url, headers=KEY, timeout=60) as client:
+        assert client.get("/health").json()["state"] == "ready"
+        assert client.get("/v1/models").json()["data"][0]["id"] == "endless"
+        tokens = client.post("/tokenize", json={"prompt": "abc"}).json()["tokens"]
+        assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": "abc"}
+        responses = client.post("/v1/responses", json={"input": "hi", "max_output_tokens": 3})
+        assert responses.json()["status"] == "incomplete"
+        embedded = client.post("/v1/embeddings", json={"input": "abc"})
+        assert len(embedded.json()["data"][0]["embedding"]) == 64
+        assert "<title>" in client.get("/").text
+        document = client.get("/openapi.json").json()
+        assert "/v1/chat/completions" in document["paths"]
+        assert document["components"]["securitySchemes"]
+        wrong = client.post(CHAT, json=chat_body("hi", max_toknes=3))
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_toknes")
+        assert client.get("/nothing").status_code == 404
+        assert client.put(CHAT, json={}).status_code == 405
+        long = client.post(CHAT, content=b"x" * 10_000_001)
+        assert (long.status_code, long.json()["error"]["code"]) == (413, None)
+    without = httpx.post(copies.url + CHAT, json=chat_body("hi"))
+    assert without.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_conversations_stay_with_their_cached_prefix(copies: Server) -> None:
+    before = counts(copies, "tinyllm:prompt_tokens_total")
+    cached = []
+    for place in range(6):
+        text = f"{place:04d}" * 4 * PAGE  # shares no page with other conversations
+        for more in ("", "a", "b"):
+            usage = ask(copies, text + more, max_tokens=1).json()["usage"]
+            cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+    assert all(count == 0 for count in cached[::3])
+    assert all(count > 2 * PAGE for again in (1, 2) for count in cached[again::3])
+    after = counts(copies, "tinyllm:prompt_tokens_total")
+    shares = [after[replica] - before[replica] for replica in after]
+    assert max(shares) == pytest.approx(sum(shares) / 2, rel=0.1)  # three conversations each
+
+
+def test_a_disconnect_frees_the_pages(copies: Server) -> None:
+    body = chat_body("go on", stream=True, max_tokens=20_000)
+    with (
+        httpx.Client(timeout=60) as client,
+        client.stream("POST", copies.url + CHAT, json=body, headers=KEY) as stream,
+    ):
+        lines = stream.iter_lines()
+        next(events(lines))
+        wait_for_total(copies, RUNNING, 1)
+    wait_for_total(copies, RUNNING, 0)
+    wait_for_total(copies, "tinyllm:kv_cache_pages_used", 0)
+
+
+def test_a_killed_replica_ends_only_its_streams_and_is_replaced(copies: Server) -> None:
+    def last_event(text: str) -> dict[str, object]:
+        body = chat_body(text, stream=True, max_tokens=2000)
+        with (
+            httpx.Client(timeout=60) as client,
+            client.stream("POST", copies.url + CHAT, json=body, headers=KEY) as stream,
+        ):
+            *_, last = events(stream.iter_lines())
+        return last
+
+    replicas = set(replica_processes(copies))
+    assert len(replicas) == 2
+    with ThreadPoolExecutor(4) as threads:
+        streams = [threads.submit(last_event, f"story {place}") for place in range(2)]
+        wait_for_total(copies, RUNNING, 2)
+        wholes = [threads.submit(ask, copies, name, max_tokens=2000) for name in ("one", "two")]
+        wait_for_total(copies, RUNNING, 4)
+        os.kill(min(replicas), signal.SIGKILL)
+        after = [ask(copies, f"meanwhile {place}", max_tokens=2) for place in range(4)]
+        lasts = [stream.result() for stream in streams]
+        answers = sorted((each.result() for each in wholes), key=lambda each: each.status_code)
+    assert [answer.status_code for answer in after] == [200] * 4
+    lost = [last["error"] for last in lasts if "error" in last]
+    assert [error["code"] for error in lost] == ["replica_lost"]
+    assert sum("error" not in last for last in lasts) == 1
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert answers[1].json()["error"]["code"] == "replica_lost"
+    assert answers[1].headers["retry-after"] == "5"
+    deadline = time.monotonic() + 60
+    while min(len(counts(copies, RUNNING)), len(replica_processes(copies))) < 2:
+        assert time.monotonic() < deadline, ray_processes(copies)
+        time.sleep(0.2)
+
+
+def test_an_update_refuses_no_request(copies: Server, endless: Path) -> None:
+    command = [sys.executable, "-m", "tinyllm_serve", "--ray", "--update", "--replicas", "2"]
+    options = [
+        "--model",
+        str(endless),
+        "--served-model-name",
+        "second",
+        "--kv-cache-memory",
+        "0.05",
+    ]
+
+    async def ask_until(update: subprocess.Popen[bytes]) -> list[tuple[int, str]]:
+        answers = []
+        async with httpx.AsyncClient(headers=KEY, timeout=60) as client:
+            while update.poll() is None:
+                answer = await client.post(copies.url + CHAT, json=chat_body("hi", max_tokens=4))
+                answers.append((answer.status_code, answer.json().get("model", "")))
+                await asyncio.sleep(0.05)
+            answer = await client.post(copies.url + CHAT, json=chat_body("hi", max_tokens=4))
+        return [*answers, (answer.status_code, answer.json()["model"])]
+
+    with subprocess.Popen([*command, *options]) as update:
+        answers = asyncio.run(ask_until(update))
+    assert update.returncode == 0
+    assert {status for status, _ in answers} == {200}
+    assert answers[0] == (200, "endless")
+    assert answers[-1] == (200, "second")
+
+
+def test_sigterm_finishes_running_requests_and_leaves_no_process(copies: Server) -> None:
+    started = ray_processes(copies)
+    assert len(started) > 4
+    body = chat_body("go on", stream=True, max_tokens=600)
+    with (
+        httpx.Client(timeout=60) as client,
+        client.stream("POST", copies.url + CHAT, json=body, headers=KEY) as stream,
+    ):
+        lines = stream.iter_lines()
+        next(events(lines))
+        copies.process.send_signal(signal.SIGTERM)
+        copies.wait_for("draining")
+        assert ask(copies, "too late").status_code == 503
+        assert list(lines)[-2:] == ["data: [DONE]", ""]
+    assert copies.wait() == 0
+    deadline = time.monotonic() + 10
+    while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, {pid: started[pid] for pid in left}
+        time.sleep(0.1)

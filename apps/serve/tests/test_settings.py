@@ -1,0 +1,132 @@
+"""Options of the command line reach the engine."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from tinyllm_engine import EngineSettings
+from tinyllm_serve.cli import app
+from tinyllm_serve.errors import UsageError
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
+from tinyllm_serve.testing import Server
+
+QUESTION = [{"role": "user", "content": "what does rmsnorm do?"}]
+Start = Callable[..., Server]
+
+
+def ask(server: Server) -> tuple[str, int]:
+    """Return the answer, and the number of cached prompt tokens."""
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": QUESTION}).json()
+    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return answer["choices"][0]["message"]["content"], cached
+
+
+def test_draft_tokens_are_accepted_and_prefixes_survive_a_restart(
+    pico: Server, start: Start, tmp_path: Path
+) -> None:
+    path = tmp_path / "made for it" / "prefixes"
+    options = ("--draft-model", "pico", "--prefix-cache-path", str(path), "--page-size", "8")
+    expected, _ = ask(pico)
+    first = start(*options)
+    ready = first.wait_for("ready")
+    assert (ready["draft_model"], ready["num_speculative_tokens"]) == ("pico", 4)
+    assert ask(first) == (expected, 0)
+    drafted = first.metric("spec_decode_num_draft_tokens_total")
+    # The draft model is the model itself, so only draft tokens past the end are refused.
+    assert 0 <= drafted - first.metric("spec_decode_num_accepted_tokens_total") <= 4 < drafted
+    assert first.stop() == 0
+    assert any("prefixes were saved" in str(entry["event"]) for entry in first.log())
+    second = start(*options)
+    text, cached = ask(second)
+    assert text == expected
+    assert cached >= 8
+
+
+def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
+    settings = Settings(
+        kv_cache_memory=0.01,
+        max_num_seqs=3,
+        max_waiting=5,
+        kv_bits=8,
+        page_size=16,
+        max_num_batched_tokens=64,
+        step_seconds=0.5,
+        prefix_cache_memory=0.001,
+        prefix_cache_path=tmp_path / "prefixes",
+        num_speculative_tokens=2,
+    )
+
+    async def made() -> EngineSettings:
+        service = Service(settings)
+        await service.start()
+        try:
+            return service.engine.settings
+        finally:
+            await service.engine.close()
+
+    assert asyncio.run(made()) == EngineSettings(
+        memory_bytes=10_000_000,
+        max_running=3,
+        max_waiting=5,
+        kv_bits=8,
+        page_size=16,
+        prefill_tokens=64,
+        step_seconds=0.5,
+        prefix_cache_bytes=1_000_000,
+        prefix_path=tmp_path / "prefixes",
+        speculation=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (
+            {"draft_model": "pico", "num_speculative_tokens": 0},
+            "at least 1 with --draft-model, got 0",
+        ),
+        ({"num_speculative_tokens": 65}, "--num-speculative-tokens: expected from 0 to 64, got 65"),
+        ({"page_size": 0}, "--page-size: expected from 1 to 4096, got 0"),
+        (
+            {"max_num_batched_tokens": 1},
+            "--max-num-batched-tokens: expected from 2 to 1048576, got 1",
+        ),
+        ({"step_seconds": float("nan")}, "--step-seconds: expected from 0.001 to 60, got nan"),
+        (
+            {"prefix_cache_memory": -1.0},
+            "--prefix-cache-memory: expected from 0 to 1000000",
+        ),
+        ({"prefix_cache_path": Path()}, "--prefix-cache-path: expected a file, not a folder"),
+        (
+            {"prefix_cache_path": Path("file"), "enable_prefix_caching": False},
+            "--prefix-cache-path: expected none with --no-enable-prefix-caching",
+        ),
+    ],
+)
+def test_invalid_settings_are_refused(wrong: dict[str, object], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        Settings(**wrong)
+
+
+def test_the_default_number_of_draft_tokens() -> None:
+    assert Settings().draft_tokens == 0
+    assert Settings(draft_model="pico").draft_tokens == 4
+    assert Settings(draft_model="pico", num_speculative_tokens=7).draft_tokens == 7
+
+
+def test_older_names_of_options_still_work() -> None:
+    older = "--name a --max-running 3 --prefill-tokens 64 --memory 0.5 --speculation 2"
+    newer = "--served-model-name a --max-num-seqs 3 --max-num-batched-tokens 64"
+    newer += " --kv-cache-memory 0.5 --num-speculative-tokens 2 --no-enable-prefix-caching"
+    older += " --no-prefix-cache"
+    settings = [app(names.split(), standalone_mode=False) for names in (older, newer)]
+    assert settings[0] == settings[1] != Settings()
+    assert settings[0].model_name == "a"
+    assert not settings[0].enable_prefix_caching
+
+
+def test_the_log_does_not_have_the_keys() -> None:
+    assert "secret" not in repr(Settings(api_key=["secret"]))
