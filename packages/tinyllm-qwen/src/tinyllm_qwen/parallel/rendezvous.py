@@ -21,8 +21,8 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
     """Connect rank 0 to each of the other ranks.
 
     Rank 0 listens at the address of the environment variable TINYLLM_DRIVER_ADDRESS, or else at the
-    address that the launcher has set. It sends address, port and a password through the group, which only
-    the ranks can read.
+    address that the launcher has set. It sends address, port and a password through the group,
+    which only the ranks can read.
 
     Args:
         ranks: the group.
@@ -95,8 +95,8 @@ def _text(codes: mx.array) -> str:
 def _own_host() -> str:
     """Return the address at which other ranks reach this machine.
 
-    Without TINYLLM_DRIVER_ADDRESS, the result is the address that a launcher has set for a backend of
-    MLX, or else the name of the machine.
+    Without TINYLLM_DRIVER_ADDRESS, the result is the address that a launcher has set for a
+    backend of MLX, or else the name of the machine.
     """
     named = os.environ.get("TINYLLM_DRIVER_ADDRESS")
     if named:
