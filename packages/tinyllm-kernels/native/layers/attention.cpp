@@ -10,7 +10,7 @@ namespace tinyllm {
 
 void run_attention(const Kernels& kernels, const AttentionTask& task) {
   const AttentionPlan plan(task);
-  const Aligned<float> partials = aligned<float>(plan.partials);
+  const Aligned<float> partials = aligned<float>(plan.partial_floats);
   ThreadPool& pool = ThreadPool::shared();
   Scratch scratch(kernels.attention_scratch(task));
   pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {
@@ -43,7 +43,7 @@ struct Turned {
     rope.strides[0] = t.length * width, rope.strides[1] = width, rope.strides[2] = t.dim;
     rope.y_strides[0] = to.strides[0], rope.y_strides[1] = to.strides[2];
     rope.y_strides[2] = to.strides[1];
-    rope.positions = t.positions, rope.one_row = t.one_row, rope.frequencies = t.frequencies;
+    rope.positions = t.positions, rope.shares_positions = t.one_row, rope.frequencies = t.frequencies;
     rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
     rope.traditional = t.traditional, rope.magnitude = t.magnitude, rope.type = t.type;
     kernels.rope_tokens(rope, first, last);
@@ -63,8 +63,8 @@ void place(const AttentionInputsTask& t, const char* rows, int64_t first, int64_
 }
 
 // The keys, or values, from the first of a text on, of which the new ones are number `offset` on.
-KeyValues::Part cache_of(const Heads& added, int64_t offset, Type type) {
-  KeyValues::Part part;
+KeyValues::StridedRows cache_of(const Heads& added, int64_t offset, Type type) {
+  KeyValues::StridedRows part;
   for (int i = 0; i < 3; ++i) part.strides[i] = added.strides[i] * size_of(type);
   part.data = static_cast<const char*>(added.data) - offset * part.strides[2];
   return part;
@@ -151,10 +151,10 @@ void run(const Kernels& kernels, const PagedAttentionBlockTask& t) {
   attention.k = t.keys.kv, attention.v = t.values.kv;
   attention.type = in.type;
   attention.heads = in.heads, attention.kv_heads = in.kv_heads, attention.dim = in.dim;
-  attention.requests = t.requests, attention.blocks = t.blocks;
-  attention.block_table = t.block_table, attention.query_starts = t.query_starts;
-  attention.context_lengths = t.context_lengths;
-  attention.tokens = tokens, attention.pages = t.pages, attention.page = t.page;
+  attention.requests = t.requests, attention.block_table_width = t.blocks;
+  attention.block_table = t.block_table, attention.cu_seqlens_q = t.query_starts;
+  attention.seq_lens = t.context_lengths;
+  attention.tokens = tokens, attention.pages = t.pages, attention.page_size = t.page;
   attention.scale = t.scale, attention.causal = true, attention.window = t.window;
   attention.decode_queries = t.decode_queries;
   run_attention(kernels, attention);

@@ -47,7 +47,7 @@ struct GatedTask {
 // Adds the weights of a part.
 void add_part(const Kernels& kernels, const LinearTask& task, int64_t part, Upcoming& to) {
   const Weights& w = *task.w;
-  const LinearRange range = kernels.linear_range(task, part);
+  const LinearRange range = kernels.linear_part_range(task, part);
   const auto add = [&](const void* data, int64_t row) {
     if (!data) return;
     to.add(static_cast<const char*>(data) + range.first_row * row,
@@ -111,16 +111,16 @@ void multiply_one_by_one(const Kernels& kernels, const GatedProduct& product) {
 void Operand::fill(LinearTask& task) {
   const Weights& w = *task.w;
   task.phase = phase_;
-  if (phase_ == Phase::prefill && kernels_.linear_takes_tiles(type_)) {
-    task.tiles = tiles();
+  if (phase_ == Phase::prefill && kernels_.linear_uses_bfloat16(type_)) {
+    task.x_packed = tiles();
     return;
   }
   task.x = floats();
-  const bool in_integers = kernels_.linear_takes_planes(w, type_);
+  const bool in_integers = kernels_.linear_uses_integers(w, type_);
   if (in_integers || (phase_ == Phase::decode && w.mode == Mode::affine)) {
     const Grouped& forms = grouped(w, in_integers ? w.bits : 0);
-    task.sums = forms.sums.get();
-    task.planes = forms.planes.get(), task.plane_scales = forms.scales.get();
+    task.x_group_sums = forms.sums.get();
+    task.x_integers = forms.planes.get(), task.x_scales = forms.scales.get();
   }
 }
 
@@ -129,7 +129,7 @@ const uint32_t* Operand::tiles() {
   const int64_t count = (rows_ + 31) / 32;
   tiles_ = aligned<uint32_t>(count * 32 * packed_pairs(columns_));
   in_chunks(count, 32 * columns_, [&](int64_t first, int64_t last) {
-    kernels_.linear_tiles(x_, rows_, columns_, first, last, tiles_.get());
+    kernels_.linear_pack_x(x_, rows_, columns_, first, last, tiles_.get());
   });
   return tiles_.get();
 }
@@ -164,12 +164,12 @@ const Operand::Grouped& Operand::grouped(const Weights& w, int bits) {
     forms.planes = aligned<int8_t>(2 * room * columns);
     forms.scales = aligned<float>(room * groups + kBeyond);
   }
-  const Planes planes{forms.planes.get(), forms.scales.get(), forms.sums.get()};
+  const QuantizedX planes{forms.planes.get(), forms.scales.get(), forms.sums.get()};
   in_chunks(tiles, together * columns, [&](int64_t first_tile, int64_t last_tile) {
     const int64_t first = first_tile * together, last = std::min(last_tile * together, rows_);
-    if (bits) return kernels_.linear_planes(x, phase_, w, first, last, planes);
+    if (bits) return kernels_.linear_quantize_x(x, phase_, w, first, last, planes);
     kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
-                        planes.sums + first * groups);
+                        planes.group_sums + first * groups);
   });
   return grouped_.emplace_back(std::move(forms));
 }
@@ -181,7 +181,7 @@ void multiply(const Kernels& kernels, const std::vector<Product>& products) {
   for (const Product& product : products) {
     tasks.push_back(task_of(kernels, product));
     floats = std::max(floats, kernels.linear_scratch(tasks.back()));
-    parts.add(kernels.linear_parts(tasks.back()));
+    parts.add(kernels.linear_part_count(tasks.back()));
   }
   Scratch scratch(floats);
   run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
@@ -203,7 +203,7 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
       continue;
     }
     tasks.push_back(task);
-    parts.add(kernels.linear_parts(task.gate));
+    parts.add(kernels.linear_part_count(task.gate));
     floats = std::max({floats, kernels.linear_scratch(task.gate), kernels.linear_scratch(task.up)});
   }
   Scratch scratch(floats);
@@ -212,7 +212,7 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
     const auto& [gate, up] = tasks[task];
     kernels.linear_part(gate, own, scratch[thread]);
     kernels.linear_part(up, own, scratch[thread]);
-    const LinearRange range = kernels.linear_range(gate, own);
+    const LinearRange range = kernels.linear_part_range(gate, own);
     const SwigluTask product{gate.y, up.y, gate.y, gate.type};
     for (int64_t m = range.first_token; m < range.last_token; ++m) {
       const int64_t row = m * gate.w->rows;

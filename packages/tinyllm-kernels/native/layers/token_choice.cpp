@@ -46,7 +46,7 @@ void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
   std::vector<Scored> found(scores.rows * stretches);
   for_stretches(scores, [&](int64_t row, int64_t stretch, int64_t first, int64_t last) {
     found[row * stretches + stretch] =
-        kernels.largest_score(row_of(scores, row), scores.type, first, last);
+        kernels.argmax_range(row_of(scores, row), scores.type, first, last);
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
     const Scored* of_row = &found[row * stretches];
@@ -66,7 +66,7 @@ void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* bes
   std::vector<int64_t> counts(scores.rows * stretches);
   for_stretches(scores, [&](int64_t row, int64_t stretch, int64_t first, int64_t last) {
     const int64_t at = row * stretches + stretch;
-    counts[at] = kernels.best_scores(row_of(scores, row), scores.type, first, last,
+    counts[at] = kernels.top_k_range(row_of(scores, row), scores.type, first, last,
                                      std::min(k, last - first), &found[at * room]);
   });
   const int64_t size = size_of(scores.type);
@@ -75,7 +75,7 @@ void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* bes
     for (int64_t at = row * stretches; at < (row + 1) * stretches; ++at) {
       all.insert(all.end(), &found[at * room], &found[at * room] + counts[at]);
     }
-    std::partial_sort(all.begin(), all.begin() + k, all.end(), before);
+    std::partial_sort(all.begin(), all.begin() + k, all.end(), ranks_before);
     for (int64_t i = 0; i < k; ++i) {
       indices[row * k + i] = all[i].index;
       std::memcpy(static_cast<char*>(best) + (row * k + i) * size,
@@ -90,7 +90,7 @@ void log_probability(const Kernels& kernels, const ScoreRows& scores, const int3
   std::vector<ExpSum> sums(scores.rows * stretches);
   for_stretches(scores, [&](int64_t row, int64_t stretch, int64_t first, int64_t last) {
     sums[row * stretches + stretch] =
-        kernels.score_sum(row_of(scores, row), scores.type, first, last);
+        kernels.exp_sum_range(row_of(scores, row), scores.type, first, last);
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
     const ExpSum* of_row = &sums[row * stretches];

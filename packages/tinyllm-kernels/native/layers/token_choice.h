@@ -17,7 +17,7 @@ struct ScoreRows {
 // first where there is any.
 void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices);
 
-// The k best of each row, R K, in their order: see `before`. Scores are of the rows' type.
+// The k best of each row, R K, in their order: see `ranks_before`. Scores are of the rows' type.
 void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices);
 

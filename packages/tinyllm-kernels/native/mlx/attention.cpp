@@ -34,9 +34,9 @@ class Operands {
 
   const void* compact(const Input& x) { return x.compact(copies_.emplace_back()); }
 
-  KeyValues::Part part() {
+  KeyValues::StridedRows part() {
     const int64_t itemsize = static_cast<int64_t>(inputs_[next_].itemsize);
-    KeyValues::Part part;
+    KeyValues::StridedRows part;
     std::vector<int64_t> strides;
     part.data = rows(strides);
     for (int axis = 0; axis < 3; ++axis) part.strides[axis] = strides[axis] * itemsize;
@@ -110,14 +110,14 @@ class PagedAttention : public CpuPrimitive {
       const std::vector<int64_t>& shape = inputs[0].shape;  // T H D
       task.heads = shape[1], task.dim = shape[2];
       task.tokens = shape[0], task.pages = inputs[1].shape[0];
-      task.kv_heads = inputs[1].shape[1], task.page = inputs[1].shape[2];
+      task.kv_heads = inputs[1].shape[1], task.page_size = inputs[1].shape[2];
       task.y = y;
       task.y_strides[1] = task.dim, task.y_strides[2] = task.heads * task.dim;
       const Input& table = operands.next();
-      task.requests = table.shape[0], task.blocks = table.shape[1];
+      task.requests = table.shape[0], task.block_table_width = table.shape[1];
       task.block_table = static_cast<const int32_t*>(operands.compact(table));
-      task.query_starts = static_cast<const int32_t*>(operands.compact(operands.next()));
-      task.context_lengths = static_cast<const int32_t*>(operands.compact(operands.next()));
+      task.cu_seqlens_q = static_cast<const int32_t*>(operands.compact(operands.next()));
+      task.seq_lens = static_cast<const int32_t*>(operands.compact(operands.next()));
       std::memset(y, 0, bytes);  // tokens that belong to no request
       run_attention(kernels, task);
     });

@@ -33,7 +33,7 @@ class PageArrays {
   PageRows rows() const {
     PageRows found;
     found.kv = kv_;
-    KeyValues::Part* places[] = {&found.kv.codes, &found.kv.scales, &found.kv.biases};
+    KeyValues::StridedRows* places[] = {&found.kv.codes, &found.kv.scales, &found.kv.biases};
     char** data[] = {&found.codes, &found.scales, &found.biases};
     for (size_t i = 0; i < parts_.size(); ++i) {
       places[i]->data = *data[i] = parts_[i].numbers();
