@@ -71,7 +71,7 @@ template <>
   return static_cast<Float16>(x);
 }
 
-// A NaN whose upper 16 bits have an empty mantissa would become infinite: bit 0x40 keeps it a NaN.
+// NaN stays NaN: without bit 0x40 the upper 16 bits of some NaNs would be infinity.
 template <>
 [[gnu::always_inline]] inline BFloat16 from_float<BFloat16>(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x);

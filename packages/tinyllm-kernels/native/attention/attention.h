@@ -1,8 +1,8 @@
 // Attention tasks: y = softmax(q k^T scale + mask) v for one or many requests.
 //
 // Query heads that share a key head are computed together, so that each key and value is read once
-// for all of them. With G heads for each key head, a request has G rows for each query: row n is query
-// n / G of head n % G of its key head.
+// for all of them. With G query heads for each key head, a query has G rows. Row n of a request and
+// key head is query n / G of query head n % G.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace tinyllm {
 
-// The keys, or the values, of a KV cache: pages of rows of D numbers, dense or quantized as a weight
-// is. A cache without pages has one page for each request. It owns no memory.
+// The keys, or the values, of a KV cache: pages of rows of D numbers, dense or quantized as a
+// weight is. A cache without pages has one page for each request. It owns no memory.
 struct KeyValues {
   // An array with one row for each page, head and token. Rows are contiguous.
   struct StridedRows {
@@ -48,9 +48,9 @@ struct AttentionTask {
   void* y = nullptr;        // as q
   int64_t q_strides[3] = {}, y_strides[3] = {};  // of request, head and query, in numbers
   KeyValues k, v;
-  Type type = Type::float32;                            // of q and y
+  Type type = Type::float32;                               // of q and y
   int64_t requests = 0, heads = 0, kv_heads = 0, dim = 0;  // B, H, Hkv, D
-  int64_t length = 0, keys = 0;                         // L and S; unused with pages
+  int64_t length = 0, keys = 0;                            // L and S; unused with pages
   // With pages: request r has the queries cu_seqlens_q[r] to cu_seqlens_q[r + 1] of T, and
   // seq_lens[r] keys. Row r of the block table names the pages of its keys, in order.
   const int32_t* cu_seqlens_q = nullptr;  // B + 1
@@ -61,11 +61,11 @@ struct AttentionTask {
   int64_t tokens = 0;                     // T
   int64_t pages = 0;                      // pages that exist
   float scale = 1;
-  bool causal = false;            // query i attends to the keys j <= i + S - L
-  int64_t window = 0;             // of these only to the last `window` keys, if it is not 0
-  int64_t decode_queries = 1;     // a request of at most this number of queries is a decode step
-  const void* mask = nullptr;     // B H L S, added to the scores, or null
-  int64_t mask_strides[4] = {};   // in numbers; 0 on broadcast axes
+  bool causal = false;           // query i attends to the keys j <= i + S - L
+  int64_t window = 0;            // if not 0: only to the keys j > i + S - L - window
+  int64_t decode_queries = 1;    // a request of at most this number of queries is a decode step
+  const void* mask = nullptr;    // B H L S, added to the scores, or null
+  int64_t mask_strides[4] = {};  // in numbers; 0 on broadcast axes
   Type mask_type = Type::float32;
 
   // G, the query heads that share a key head.

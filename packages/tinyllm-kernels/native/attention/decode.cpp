@@ -1,7 +1,7 @@
 // Attention of a decode step: one query over one split of its keys.
 //
-// Three passes: scores of all keys, softmax weights, weighted sums of all values. Every row (a head of
-// the query) attends to every key of the part.
+// Three passes: scores of all keys, softmax weights, weighted sums of all values. Every row (a head
+// of the query) attends to every key of the part.
 #include <algorithm>
 
 #include "attention/decode_products.h"

@@ -38,8 +38,8 @@ void for_row_tiles(int64_t rows, Work work) {
   if (n < rows) work(n, std::integral_constant<int, 1>());
 }
 
-// Writes the dot products of R query rows with N keys from the j-th on: scores[r * kDecodeSplit + j].
-// Query rows are `width` apart. N is 1 or kDecodeKeys.
+// Writes the dot products of R query rows with N keys from the j-th on: scores[r * kDecodeSplit +
+// j]. Query rows are `width` apart. N is 1 or kDecodeKeys.
 template <typename Rows, int R, int N>
 void score_keys(const KeyValues& kv, const RowPointers& keys, int64_t j, int64_t dim,
                 const float* q, int64_t width, float* scores) {
@@ -77,8 +77,8 @@ void score_keys(const KeyValues& kv, const RowPointers& keys, int64_t j, int64_t
   }
 }
 
-// Adds to `sums`, R rows that are `width` apart, the `count` values times their weights, for N vectors
-// of features from d on. weights[r * kDecodeSplit + j] belongs to row r and value j.
+// Adds to `sums`, R rows that are `width` apart, the `count` values times their weights, for N
+// vectors of features from d on. weights[r * kDecodeSplit + j] belongs to row r and value j.
 template <typename Rows, int R, int N>
 void accumulate_vectors(const KeyValues& kv, const RowPointers& values, int64_t count, int64_t dim,
                         int64_t d, const float* weights, float* sums, int64_t width) {

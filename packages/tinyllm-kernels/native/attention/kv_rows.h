@@ -159,8 +159,8 @@ inline void unpack_rows(const KeyValues& kv, const RowPointers& rows, int64_t co
   });
 }
 
-// Calls `work(format, rows)`. Dense rows of whole steps of `step` features, and affine rows of 4 or 8
-// bits, are read in place. Other rows are unpacked to `scratch`, which has kRowBatch rows of
+// Calls `work(format, rows)`. Dense rows of whole steps of `step` features, and affine rows of 4 or
+// 8 bits, are read in place. Other rows are unpacked to `scratch`, which has kRowBatch rows of
 // `padded_dim()` floats.
 template <typename Work>
 void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const RowPointers& rows,
@@ -192,7 +192,8 @@ inline void join(float* features, std::integer_sequence<int, Lanes...>) {
 
 }  // namespace even_odd
 
-// Brings `count` features, some rows, into even-odd order: of each 2 W features first the even ones.
+// Brings `count` features, some rows, into even-odd order: of each 2 W features first the even
+// ones.
 inline void to_even_odd_order(float* rows, int64_t count) {
   for (int64_t d = 0; d < count; d += 2 * W) {
     even_odd::split(rows + d, std::make_integer_sequence<int, W>{});

@@ -13,8 +13,8 @@ namespace tinyllm::TINYLLM_TIER {
 int64_t decode_scratch(const AttentionTask&);
 void decode_part(const AttentionTask&, const AttentionPart&, PartialResult& result, float* scratch);
 
-// Computes a part of a prefill: a tile of queries. Arithmetic is the limit. Keys and values are packed
-// once for the tile, and scores stay in the cache. `scratch` has `prefill_scratch` floats.
+// Computes a part of a prefill: a tile of queries. Arithmetic is the limit. Keys and values are
+// packed once for the tile, and scores stay in the cache. `scratch` has `prefill_scratch` floats.
 int64_t prefill_scratch(const AttentionTask&);
 void prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
                   float* scratch);
@@ -26,8 +26,8 @@ inline void clear(PartialResult& result, int64_t rows, int64_t width) {
   std::fill_n(result.row_sum, rows, 0.0f);
 }
 
-// Adds the result of the next keys to `result`. Weights of both are relative to their own maximum, so
-// both are rescaled to the larger one. A result of no keys changes nothing.
+// Adds the result of the next keys to `result`. Weights of both are relative to their own maximum,
+// so both are rescaled to the larger one. A result of no keys changes nothing.
 inline void merge(PartialResult& result, const PartialResult& next, int64_t rows, int64_t width) {
   for (int64_t n = 0; n < rows; ++n) {
     const float row_max = std::max(result.row_max[n], next.row_max[n]);

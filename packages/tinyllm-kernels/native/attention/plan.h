@@ -1,9 +1,9 @@
 // The parts of an attention task: by request, key head, queries and, if the queries are few, keys.
 //
-// A query is computed by one of two kernels: as a decode step, or as part of a prefill, in chunks of
-// any size down to one query. Each kernel adds up the keys of a query in an order that depends on
-// this query alone. So the bits of a result do not depend on other requests, on other queries of the
-// same request, or on the number of threads.
+// A query is computed by one of two kernels: as a decode step, or as part of a prefill, in chunks
+// of any size down to one query. Each kernel adds up the keys of a query in an order that depends
+// on this query alone. So the bits of a result do not depend on other requests, on other queries of
+// the same request, or on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ inline constexpr int64_t kQueryTileRows = 192;
   return request.queries <= t.decode_queries && t.heads_per_kv() <= kMaxDecodeRows;
 }
 
-// Keys of a split, as in flash-decoding. The softmax weights of a split are relative to one maximum of
-// each row. The results of the splits are merged in order, whether each split is a part of its own or
-// not. Splits are counted from key 0. One takes some 10 microseconds for one query, or 100 for a
-// query tile.
+// Keys of a split, as in flash-decoding. The softmax weights of a split are relative to one maximum
+// of each row. The results of the splits are merged in order, whether each split is a part of its
+// own or not. Splits are counted from key 0. One takes some 10 microseconds for one query, or 100
+// for a query tile.
 inline constexpr int64_t kDecodeSplit = 256;
 inline constexpr int64_t kPrefillSplit = 2048;
 
@@ -55,8 +55,8 @@ struct AttentionPlan {
   int64_t partial_floats = 0;          // memory of all partial results
 };
 
-// An unnormalized result of some rows: y = values / row_sum. It points to memory of its caller, which
-// has room for whole register tiles of rows. `width` is `padded_dim()`.
+// An unnormalized result of some rows: y = values / row_sum. It points to memory of its caller,
+// which has room for whole register tiles of rows. `width` is `padded_dim()`.
 struct PartialResult {
   [[gnu::always_inline]] PartialResult(float* data, int64_t rows, int64_t width)
       : values(data),

@@ -26,7 +26,7 @@ static_assert(kPackedKeys % kPanelWidth == 0 && kPackedKeys % kRowBatch == 0);
 // The keys that the rows of a register tile attend to, relative to the first packed key.
 struct TileKeys {
   KeyRange of_row[kRegisterRows];
-  KeyRange of_any_row;    // from the first key of any row to the last
+  KeyRange of_any_row;   // from the first key of any row to the last key of any row
   KeyRange of_all_rows;  // keys that every row attends to; possibly empty
 };
 
@@ -42,8 +42,8 @@ E masked(E element, uint32_t mask) {
   return std::bit_cast<E>(std::bit_cast<uint32_t>(element) & mask);
 }
 
-// The computation of one part with elements of type E. `tile_row` counts the rows of the query tile:
-// it is the first row of a register tile.
+// The computation of one part with elements of type E. `tile_row` counts the rows of the query
+// tile: it is the first row of a register tile.
 template <typename E>
 struct Prefill {
   Prefill(const AttentionTask& t, const AttentionPart& part, float* scratch)
@@ -61,7 +61,7 @@ struct Prefill {
         k(q + kQueryTileRows * width),
         v(k + kPackedKeys * width) {}
 
-  // Floats of scratch memory.
+  // Floats of scratch memory, enough for elements of either type.
   static int64_t scratch_floats(const AttentionTask& t) {
     const int64_t width = t.padded_dim();
     const int64_t value_columns = (width + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
@@ -86,13 +86,13 @@ struct Prefill {
   const QueryTile& tile;
   const Request request;
   const int64_t width;
-  const int64_t depth;     // elements of a query, in whole vectors
-  PartialResult split;     // result of the current split of keys
-  float* const unpacked;   // kRowBatch rows: keys or values that cannot be read in place
-  float* const scores;     // kRegisterRows x kPackedKeys: scores, then weights as floats
-  E* const weights;        // kRegisterRows x kPackedKeys / kNumbers
-  E* const q;              // kQueryTileRows x width / kNumbers
-  E *const k, *const v;    // panels of the packed keys and values
+  const int64_t depth;    // elements of a query, in whole vectors
+  PartialResult split;    // result of the current split of keys
+  float* const unpacked;  // kRowBatch rows: keys or values that cannot be read in place
+  float* const scores;    // kRegisterRows x kPackedKeys: scores, then weights as floats
+  E* const weights;       // kRegisterRows x kPackedKeys / kNumbers; `scores` if E is float
+  E* const q;             // kQueryTileRows x width / kNumbers
+  E *const k, *const v;   // panels of the packed keys and values
 };
 
 // Queries are followed by zeros, after the last feature and after the last row.
@@ -103,7 +103,7 @@ void Prefill<float>::load_query_elements() {
   std::fill_n(q + rows * width, (PartialResult::padded_rows(rows) - rows) * width, 0.0f);
 }
 
-// Weights of type float are the scores' memory.
+// Weights of type float stay where the scores were.
 template <>
 void Prefill<float>::round_weights(const KeyRange&) {}
 
@@ -191,9 +191,9 @@ void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
   accumulate_masked(tile_row, tile_keys, {all.last, any.last});
 }
 
-// Turns the scores of row n of a register tile into weights, over the packed keys that it attends to.
-// If the running maximum grows, the sums of earlier keys are rescaled. Packed key 0 is key `first_key`
-// of the request.
+// Turns the scores of row n of a register tile into weights, over the packed keys that it attends
+// to. If the running maximum grows, the sums of earlier keys are rescaled. Packed key 0 is key
+// `first_key` of the request.
 template <typename E>
 void Prefill<E>::compute_weights(int64_t tile_row, int64_t n, int64_t first_key,
                                  const KeyRange& keys) {
@@ -230,8 +230,8 @@ void Prefill<E>::accumulate_values(int64_t tile_row, const KeyRange& keys) {
 }
 
 // Adds the weighted values of packed keys that only some rows attend to, with the same bits as
-// `accumulate_values`. Other rows must not see these values, not even multiplied by zero: 0 * NaN is
-// NaN.
+// `accumulate_values`. Other rows must not see these values, not even multiplied by zero: 0 * NaN
+// is NaN.
 template <typename E>
 void Prefill<E>::accumulate_masked(int64_t tile_row, const TileKeys& tile_keys,
                                    const KeyRange& keys) {
@@ -252,8 +252,8 @@ void Prefill<E>::accumulate_masked(int64_t tile_row, const TileKeys& tile_keys,
   }
 }
 
-// Packed keys and splits are counted from key 0, whatever key is the first of the part. So the order
-// of a row's sums does not depend on the part.
+// Packed keys and splits are counted from key 0, also if the part begins later. So the order of the
+// sums of a row does not depend on the part.
 template <typename E>
 void prefill(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
              float* scratch) {

@@ -42,8 +42,8 @@ Words load_elements(const KeyValues& kv, const RowPointers& rows, int64_t n, int
   }
 }
 
-// Packs `count` keys as columns `first` to `first + count`. A panel has kPanelWidth keys and `depth`
-// rows of elements. Missing keys up to a whole vector are zero.
+// Packs `count` keys as columns `first` to `first + count`. A panel has kPanelWidth keys and
+// `depth` rows of elements. Missing keys up to a whole vector are zero.
 template <typename E, typename Rows>
 void pack_keys(const KeyValues& kv, const RowPointers& keys, int64_t first, int64_t count,
                int64_t depth, E* panels) {
@@ -61,8 +61,9 @@ void pack_keys(const KeyValues& kv, const RowPointers& keys, int64_t first, int6
   }
 }
 
-// Packs `count` values as rows `first` to `first + count`. A panel has kPanelWidth features and `depth`
-// rows of elements. A pair has the same feature of two consecutive values, and `first` is even.
+// Packs `count` values as rows `first` to `first + count`. A panel has kPanelWidth features and
+// `depth` rows of elements. A pair has the same feature of two consecutive values, and `first` is
+// even.
 template <typename E, typename Rows>
 void pack_values(const KeyValues& kv, const RowPointers& values, int64_t first, int64_t count,
                  int64_t dim, int64_t depth, E* panels) {

@@ -1,11 +1,11 @@
 // Products of a few rows with a panel of columns, for prefill: scores and weighted sums of values.
 //
-// Lanes run along the columns of a panel. Each element of a row is multiplied by a whole vector of the
-// panel, so that no lanes have to be added up. For scores the columns are keys and the depth is the
-// features. For weighted sums the columns are features and the depth is the keys.
+// Lanes run along the columns of a panel. Each element of a row is multiplied by a whole vector of
+// the panel, so that no lanes have to be added up. For scores the columns are keys and the depth is
+// the features. For weighted sums the columns are features and the depth is the keys.
 //
-// An element E is a float or, if the instruction set multiplies bfloat16, a pair of bfloat16 numbers
-// that are consecutive along the depth.
+// An element E is a float or, if the instruction set multiplies bfloat16, a pair of bfloat16
+// numbers that are consecutive along the depth.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ struct RowIndex {
   int64_t head, query;
 };
 
-// The offset of row n of a tile in q or y, in numbers. `strides` are those of the array.
+// The offset of row n of a tile in q or y, in numbers. `strides` are `q_strides` or `y_strides`.
 inline int64_t row_offset(const AttentionTask& t, const QueryTile& tile, int64_t n,
                           const int64_t (&strides)[3]) {
   const Request request(t, tile.request);

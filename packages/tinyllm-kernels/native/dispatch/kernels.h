@@ -45,8 +45,8 @@ struct Kernels {
   int64_t (*linear_scratch)(const LinearTask&);  // floats of scratch memory for each thread
   void (*linear_part)(const LinearTask&, int64_t part, float* scratch);
 
-  // Writes rows ids[first] to ids[last - 1] of w as numbers of `type`, to rows `first` to `last` of y.
-  // An id outside of w is read as the last row, as in MLX.
+  // Writes rows ids[first] to ids[last - 1] of w as numbers of `type`, to rows `first` to `last` of
+  // y. An id outside of w is read as the last row, as in MLX.
   void (*embedding_rows)(const Weights&, const int32_t* ids, int64_t first, int64_t last, void* y,
                          Type type);
 

@@ -22,21 +22,23 @@ constexpr int rotated_in_quarter(int lane) {
   return lane / (W / 4) * (W / 4) + (lane + Step) % (W / 4);
 }
 
-// Adds the upper half of each vector to its lower half: half a result for `a`, half for `b`.
+// Adds the upper half of each vector to the lower half. The result is half a vector for `a`, then
+// half a vector for `b`.
 template <int... Lanes>
 inline Floats add_halves(Floats a, Floats b, std::integer_sequence<int, Lanes...>) {
   return __builtin_shufflevector(a, b, lower_half(Lanes)...) +
          __builtin_shufflevector(a, b, lower_half(Lanes) + W / 2 ...);
 }
 
-// Adds the second quarter of each half to the first: a quarter of the result for each of four.
+// Adds the second quarter of each half to the first quarter. The result has four quarters, which
+// belong to the two halves of `a` and the two halves of `b`.
 template <int... Lanes>
 inline Floats add_quarters(Floats a, Floats b, std::integer_sequence<int, Lanes...>) {
   return __builtin_shufflevector(a, b, first_quarter(Lanes)...) +
          __builtin_shufflevector(a, b, first_quarter(Lanes) + W / 4 ...);
 }
 
-// Leaves the sum of a quarter in each of its lanes.
+// Replaces each lane by the sum of the quarter of the vector that it is in.
 template <int Step, int... Lanes>
 inline Floats sum_quarters(Floats v, std::integer_sequence<int, Lanes...> lanes) {
   v += __builtin_shufflevector(v, v, rotated_in_quarter<Step>(Lanes)...);

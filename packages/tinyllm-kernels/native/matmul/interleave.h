@@ -5,10 +5,10 @@
 // so groups of R rows begin where they would begin without it.
 //
 // Integer kernels read W interleaved rows, one in each lane. A model's weights are interleaved for
-// good when it is loaded (`prepare` of the backend); memory is then read sequentially. Other weights
-// are interleaved part by part, before each product. The opposite is possible, too: weights that are
-// interleaved, perhaps by the W of another instruction set, are separated for kernels that read
-// plain rows.
+// good when it is loaded (`prepare` of the backend). Memory is then read sequentially. Other
+// weights are interleaved part by part, before each product. For kernels that read plain rows,
+// interleaved rows are separated. The number of interleaved rows may be the W of another
+// instruction set.
 #pragma once
 
 #include <algorithm>
@@ -27,14 +27,15 @@ struct RowSizes {
   explicit RowSizes(const Weights& w)
       : words(int64_t{w.columns} * w.bits / 32), groups(w.columns / w.group) {}
 
-  // Floats of memory for some rows: a scale and a bias share the room of one float.
+  // Floats of memory for some rows: a scale and a bias take one float together.
   int64_t floats(int64_t rows) const { return rows * (words + groups); }
 
   int64_t words, groups;
 };
 
-// Some rows of w, copied to `memory` in another layout. The copy has `RowSizes::floats(rows)` floats.
-// `weights` describes the copy with the row numbers of w: only rows `first` to `first + rows` exist.
+// Some rows of w, copied to `memory` in another layout. The copy has `RowSizes::floats(rows)`
+// floats. `weights` describes the copy with the row numbers of w: only rows `first` to `first +
+// rows` exist.
 struct RowsCopy {
   RowsCopy(const Weights& w, int64_t first, int64_t rows, int interleaved, float* memory)
       : weights(w) {

@@ -114,8 +114,8 @@ void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase p
 #endif
 }
 
-// Parts of decode are small rectangles: a thread that is preempted leaves its last parts to the other
-// threads. Parts of prefill are panels of w; if there are too few panels, tokens are divided as well.
+// Decode and integer products have many small parts. Parts of other prefill products are panels of
+// w.
 void linear_plan(LinearTask& t, int threads) {
 #if defined(TINYLLM_BFLOAT16)
   if (t.x_packed) return plan_bfloat16(t, threads);

@@ -2,16 +2,16 @@
 //
 // Decode and prefill have different kernels:
 //
-// - Decode is limited by memory bandwidth, since each weight is used a few times only. Every code is
-//   multiplied as it is unpacked (GEMV).
-// - For prefill a panel of w, some of its rows, is unpacked once and multiplied by many rows of x
-//   (GEMM). These are few enough to stay in the second-level cache.
+// - Decode is limited by memory bandwidth, because each weight is used a few times only. Every code
+//   is multiplied as it is unpacked (GEMV).
+// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM). The
+//   rows of x of a part are few enough to stay in the second-level cache.
 //
 // The arithmetic depends on the types and on the instruction set:
 //
 // - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies it.
-// - Integers, for affine weights of 4 or 8 bits, if the instruction set adds up their products. x is
-//   quantized to 15 bits. NEON multiplies only bytes; there prefill uses the GEMV kernels, too.
+// - Integers, for affine weights of 4 or 8 bits, if the instruction set has integer dot products. x
+//   is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses the GEMV kernels.
 // - float32, otherwise.
 //
 // These ways round differently. The phase, the types and the weights determine the way, never the

@@ -58,8 +58,8 @@ void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int
   }
 }
 
-// Stores tokens m0 to m1 of `rows` rows of w from n0 on. `sums + i * stride` has row n0 + i of w, with
-// room for whole vectors of tokens. T is the type of y.
+// Stores tokens m0 to m1 of `rows` rows of w from n0 on. `sums + i * stride` has row n0 + i of w,
+// with room for whole vectors of tokens. T is the type of y.
 template <typename T>
 void store_transposed(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, int64_t rows,
                       const float* sums, int64_t stride) {

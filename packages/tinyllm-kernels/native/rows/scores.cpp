@@ -1,7 +1,7 @@
 // Argmax, top-k and the sum of exponentials over a range of a row of scores.
 //
-// Most scores of a vocabulary are far from the best, so argmax and top-k look at 8 vectors at once
-// and skip them if their largest score is too low.
+// Most scores of a vocabulary are far from the best, so argmax and top-k read strips of 8 vectors
+// and skip a strip if the largest score in it is too low.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -13,23 +13,23 @@ namespace tinyllm::TINYLLM_TIER {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
-constexpr int64_t kStride = 8 * W;  // scores that are looked at together
+constexpr int64_t kStrip = 8 * W;  // scores of a strip
 
-// The largest of kStride scores. NaNs are skipped.
+// The largest of kStrip scores. NaNs are skipped.
 template <typename T>
-float largest_of_stride(const T* x) {
+float largest_of_strip(const T* x) {
   Floats largest = splat(kLowest);
 #pragma GCC unroll 8
-  for (int i = 0; i < kStride; i += W) largest = max(load_as_floats(x + i), largest);
+  for (int i = 0; i < kStrip; i += W) largest = max(load_as_floats(x + i), largest);
   return largest_lane(largest);
 }
 
-// True if one of kStride scores is NaN.
+// True if one of kStrip scores is NaN.
 template <typename T>
-bool stride_has_nan(const T* x) {
+bool strip_has_nan(const T* x) {
   Floats nans = {};
 #pragma GCC unroll 8
-  for (int i = 0; i < kStride; i += W) {
+  for (int i = 0; i < kStrip; i += W) {
     const Floats v = load_as_floats(x + i), one = splat(1);
     nans = v == v ? nans : one;
   }
@@ -49,13 +49,13 @@ int64_t first_equal(const T* x, int64_t count, float score) {
 template <typename T>
 Scored argmax(const T* x, int64_t first, int64_t last) {
   float best = kLowest;
-  int64_t best_stride = first;  // where the stride begins that has the best score
-  for (int64_t i = first; i < last; i += kStride) {
+  int64_t best_strip = first;  // begin of the strip that has the best score
+  for (int64_t i = first; i < last; i += kStrip) {
     float largest = kLowest;
     bool has_nan = false;
-    if (last - i >= kStride) {
-      largest = largest_of_stride(x + i);
-      has_nan = stride_has_nan(x + i);
+    if (last - i >= kStrip) {
+      largest = largest_of_strip(x + i);
+      has_nan = strip_has_nan(x + i);
     } else {
       for (int64_t j = i; j < last; ++j) {
         const float v = to_float(x[j]);
@@ -63,14 +63,14 @@ Scored argmax(const T* x, int64_t first, int64_t last) {
         has_nan = has_nan || v != v;
       }
     }
-    if (largest > best) best = largest, best_stride = i;
+    if (largest > best) best = largest, best_strip = i;
     if (has_nan) {
-      best = std::numeric_limits<float>::quiet_NaN(), best_stride = i;
+      best = std::numeric_limits<float>::quiet_NaN(), best_strip = i;
       break;
     }
   }
-  const int64_t count = std::min(kStride, last - best_stride);
-  const int64_t index = best_stride + first_equal(x + best_stride, count, best);
+  const int64_t count = std::min(kStrip, last - best_strip);
+  const int64_t index = best_strip + first_equal(x + best_strip, count, best);
   return {best, static_cast<int32_t>(index)};
 }
 
@@ -97,9 +97,9 @@ int64_t top_k(const T* x, int64_t first, int64_t last, int64_t k, Scored* to) {
     threshold = candidates.back().score;
     has_threshold = true;
   };
-  for (int64_t i = first; i < last; i += kStride) {
-    const int64_t end = std::min(i + kStride, last);
-    if (has_threshold && end - i == kStride && largest_of_stride(x + i) <= threshold) continue;
+  for (int64_t i = first; i < last; i += kStrip) {
+    const int64_t end = std::min(i + kStrip, last);
+    if (has_threshold && end - i == kStrip && largest_of_strip(x + i) <= threshold) continue;
     for (int64_t j = i; j < end; ++j) {
       const float v = to_float(x[j]);
       if (has_threshold && v <= threshold) continue;

@@ -1,8 +1,8 @@
 // Tasks of the row kernels: RMSNorm, RoPE, SwiGLU, quantization, weighted sums and token scores.
 //
 // A task points to memory that its caller owns. Kernels compute in float32 and round each result
-// once, unless stated otherwise. All results except `ExpSum` are independent of the ranges into which
-// the caller cuts a task.
+// once, unless stated otherwise. All results except `ExpSum` are independent of the ranges into
+// which the caller cuts a task.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,8 @@ struct QuantizeTask {
   Type type;        // of the row, the scales and the biases
 };
 
-// y[n] = residual[n] + sum over k of weights[n, k] * rows[indices[n, k]]: the outputs of the experts
-// of a token, combined. The order of the sum is that of k, and the residual is added last.
+// y[n] = residual[n] + sum over k of weights[n, k] * rows[indices[n, k]]: the outputs of the
+// experts of a token, combined. The order of the sum is that of k, and the residual is added last.
 struct WeightedSumTask {
   const void* rows;        // any number of rows of `width` numbers
   const int64_t* indices;  // N K
@@ -75,7 +75,7 @@ struct Scored {
   int32_t index;  // in the row
 };
 
-// The order of scores: true if a ranks before b. The larger score is first, of equal scores the lower
+// Returns true if a ranks before b. The larger score is first, of equal scores the lower
 // index, and NaN is last.
 [[gnu::always_inline]] inline bool ranks_before(const Scored& a, const Scored& b) {
   const bool a_is_number = a.score == a.score, b_is_number = b.score == b.score;

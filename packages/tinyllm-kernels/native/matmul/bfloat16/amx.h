@@ -1,13 +1,14 @@
 // Prefill in bfloat16 with the AMX matrix unit.
 //
-// A panel of w is 32 rows by 256 columns. It is multiplied by tiles of 32 tokens: four tile registers
-// of sums, for which two tile registers of each operand are loaded, so that an instruction costs one
-// load. A panel is unpacked once for all tokens of a part, and the packed tokens stream past it, out
-// of the second-level cache. Between two panels of the same rows the sums of all tokens are in
-// memory.
+// A panel of w is 32 rows by 256 columns. It is multiplied by tiles of 32 tokens: four tile
+// registers of sums, for which two tile registers of each operand are loaded, so that an
+// instruction costs one load. A panel is unpacked once for all tokens of a part, and the packed
+// tokens stream past it, out of the second-level cache. Between two panels of the same rows the
+// sums of all tokens are in memory.
 //
 // The matrix unit works while vector instructions do something else. So there is memory for two
-// panels: while one is multiplied, the next one is unpacked, row by row, between the multiplications.
+// panels: while one is multiplied, the next one is unpacked, row by row, between the
+// multiplications.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +37,9 @@ inline constexpr int kPanelRows = 2 * kTileRows, kPanelColumns = 256;
 // Packed tokens of a part, which stay in a second-level cache of 2 MB.
 inline constexpr int64_t kTokenBytes = 1100 << 10;
 
-// Packs tiles `first` to `last` of x `M K`. A tile has the first pairs of all 32 tokens side by side,
-// then the second pairs, and so on, in whole steps of 32 columns. Missing tokens and columns are zero.
+// Packs tiles `first` to `last` of x `M K`. A tile has the first pairs of all 32 tokens side by
+// side, then the second pairs, and so on, in whole steps of 32 columns. Missing tokens and columns
+// are zero.
 inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
                         uint32_t* packed) {
   const int64_t pairs = packed_pairs(columns);
@@ -143,7 +145,7 @@ class PanelUnpacker {
   const Weights& w_;
   const int log2_group_;
   const int64_t groups_;          // in a row
-  const int64_t prefetch_bytes_;  // from codes of 4 bits to those of the row 32 rows further
+  const int64_t prefetch_bytes_;  // from the codes of a row to the codes 32 rows further, of 4 bits
   int64_t first_row_;             // of the next panel
   const int64_t last_row_;
   int first_column_ = 0;   // of the next panel
@@ -151,9 +153,9 @@ class PanelUnpacker {
   uint16_t *next_panel_, *other_panel_;
 };
 
-// Multiplies a panel of w by a tile of tokens, over `steps` steps of 32 columns. `sums` has 32 rows of
-// 32 tokens. The products are added to it, or replace it if `is_first`. If the tile has at most 16
-// tokens, kAllTokens is false and the other sums are undefined. Calls `unpack` after each step.
+// Multiplies a panel of w by a tile of tokens, over `steps` steps of 32 columns. `sums` has 32 rows
+// of 32 tokens. The products are added to it, or replace it if `is_first`. If the tile has at most
+// 16 tokens, kAllTokens is false and the other sums are undefined. Calls `unpack` after each step.
 //
 // Tile registers 0 to 3 have the sums: of rows 0-15 and tokens 0-15, of rows 0-15 and tokens 16-31,
 // of rows 16-31 and tokens 0-15, of rows 16-31 and tokens 16-31. Registers 4 and 5 have rows of w,
@@ -233,9 +235,9 @@ void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scr
   }
 }
 
-// Sets the size of the parts. A part has the tokens that fit in the second-level cache, and up to 128
-// rows of w, of which only the first panel is unpacked while nothing is multiplied. Parts are smaller
-// if there would be fewer than four for each thread.
+// Sets the size of the parts. A part has the tokens that fit in the second-level cache, and up to
+// 128 rows of w, of which only the first panel is unpacked while nothing is multiplied. Parts are
+// smaller if there would be fewer than four for each thread.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   constexpr int64_t kAmxPartsPerThread = 4, kMaxRows = 128;
   const int64_t wanted_parts = kAmxPartsPerThread * threads;

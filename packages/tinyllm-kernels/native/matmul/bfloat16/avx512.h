@@ -2,8 +2,8 @@
 //
 // One instruction multiplies 16 pairs with 16 pairs and adds both products of a pair to a float:
 // twice the work of a multiplication of floats. Lanes are tokens. A tile of tokens has the first
-// pairs of all tokens side by side, then the second pairs, and so on. A pair of w is a 32-bit number
-// that is broadcast to all lanes.
+// pairs of all tokens side by side, then the second pairs, and so on. A pair of w is a 32-bit
+// number that is broadcast to all lanes.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +17,7 @@
 namespace tinyllm::TINYLLM_TIER {
 
 // Packs tiles `first` to `last` of x `M K`. Missing tokens of the last tile are left as they are,
-// because each token has a lane of its own and the lanes of missing tokens are not stored.
+// because each token has a separate lane and the lanes of missing tokens are not stored.
 inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
                         uint32_t* packed) {
   const int64_t pairs = row_pairs(columns);
@@ -54,7 +54,8 @@ inline HalfVectorFloats add_products(HalfVectorFloats sums, HalfVectorWords a,
       std::bit_cast<__m256>(sums), std::bit_cast<__m256bh>(a), std::bit_cast<__m256bh>(b)));
 }
 
-// Multiplies V vectors of tokens by N rows of the panel from `first` on. All sums stay in registers.
+// Multiplies V vectors of tokens by N rows of the panel from `first` on. All sums stay in
+// registers.
 template <typename Sums, typename Pairs, int N, int V>
 void multiply_rows(const uint32_t* tokens, const BFloat16Rows& panel, int64_t first, int64_t pairs,
                    float* sums) {

@@ -1,9 +1,9 @@
 // Prefill in bfloat16, for instruction sets whose vectors multiply it. For AMX see
 // matmul/bfloat16/amx.h, which has the same four functions.
 //
-// x is in bfloat16 already and is packed once for all panels, a tile of kTokenTile tokens at a time.
-// A panel of w is rounded to bfloat16 when it is unpacked. Each instruction set has a file with two
-// functions:
+// x is in bfloat16 already and is packed once for all panels, a tile of kTokenTile tokens at a
+// time. A panel of w is rounded to bfloat16 when it is unpacked. Each instruction set has a file
+// with two functions:
 //
 //   pack_tokens    packs tiles of tokens of x
 //   multiply_tile  multiplies a tile of tokens by the rows of a panel

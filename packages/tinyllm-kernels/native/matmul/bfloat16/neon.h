@@ -43,8 +43,8 @@ inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t fi
   }
 }
 
-// Multiplies eight tokens by eight rows of w. All sums stay in registers. `sums` gets eight sums for
-// each row, and its rows are kTokenTile apart.
+// Multiplies eight tokens by eight rows of w. All sums stay in registers. `sums` gets eight sums
+// for each row, and its rows are kTokenTile apart.
 inline void multiply_quads(const uint32_t* tokens, const uint16_t* const* rows, int64_t pairs,
                            float* sums) {
   float32x4_t total[kOperands][kOperands] = {};

@@ -69,8 +69,8 @@ inline void look_up_row(const Weights& w, int64_t n, uint16_t* to) {
 }
 #endif
 
-// Returns `rows` rows of w from `first` on in bfloat16. Dense rows are returned in place if they are
-// whole dot products. Other rows are unpacked to `memory`.
+// Returns `rows` rows of w from `first` on in bfloat16. Dense rows are returned in place if they
+// are whole dot products. Other rows are unpacked to `memory`.
 template <typename Format>
 BFloat16Rows unpack_panel(const Weights& w, int64_t first, int64_t rows, float* memory) {
   if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {

@@ -13,8 +13,8 @@ namespace tinyllm::TINYLLM_TIER {
 inline constexpr int kFloatPanel = 24;    // rows of w in a panel
 inline constexpr int kFloatDepth = 2048;  // columns of a panel that are unpacked at once, at most
 
-// A tile of results in registers: MR rows of x times NR rows of w, which are MR * NR vectors of sums
-// and MR + 1 vectors of operands.
+// A tile of results in registers: MR rows of x times NR rows of w, which are MR * NR vectors of
+// sums and MR + 1 vectors of operands.
 inline constexpr int MR = W == 8 ? 3 : 4;
 inline constexpr int NR = W == 16 ? 6 : 4;
 

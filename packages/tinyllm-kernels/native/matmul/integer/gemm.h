@@ -17,8 +17,8 @@ namespace tinyllm::TINYLLM_TIER {
 // Rows of w whose sums stay in registers: with two vectors of tokens 8 or 16 registers.
 inline constexpr int kIntegerTileRows = W / 2;
 
-// Unpacks W interleaved rows of w from `first` on: the first pairs of all rows, then the second pairs,
-// and so on.
+// Unpacks W interleaved rows of w from `first` on: the first pairs of all rows, then the second
+// pairs, and so on.
 template <int Bits>
 void unpack_pairs(const Weights& w, int64_t first, uint32_t* panel) {
   const int64_t words = w.columns / kCodesPerWord<Bits>;
@@ -31,7 +31,8 @@ void unpack_pairs(const Weights& w, int64_t first, uint32_t* panel) {
   }
 }
 
-// The operands of a tile of results: rows of w and a tile of tokens of x. T is the type of the scales.
+// The operands of a tile of results: rows of w and a tile of tokens of x. T is the type of the
+// scales.
 template <typename T>
 struct IntegerOperands {
   const uint32_t* w;                     // pairs, W rows side by side
@@ -79,8 +80,8 @@ void multiply_integer_tile(const IntegerOperands<T>& of, float* out) {
   }
 }
 
-// Multiplies W interleaved rows of w from `first` on by the tokens of a part. `panel` has memory for
-// their pairs.
+// Multiplies W interleaved rows of w from `first` on by the tokens of a part. `panel` has memory
+// for their pairs.
 template <int Bits, typename T>
 void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64_t first,
                             const Weights& w, uint32_t* panel) {

@@ -1,7 +1,7 @@
 // Decode in integers: W interleaved rows of w times a few rows of x.
 //
-// Each of W rows of w has a lane. A word of codes of each row is multiplied by the same few numbers of
-// x. The sum of a group is exact, is in the lane of its row already, and becomes a float once.
+// Each of W rows of w has a lane. A word of codes of each row is multiplied by the same few numbers
+// of x. The sum of a group is exact, is in the lane of its row already, and becomes a float once.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include "isa/load_store.h"
 #include "isa/unroll.h"
 #include "isa/vectors.h"
-#include "matmul/integer/words.h"
+#include "matmul/integer/quantize_x.h"
 #include "matmul/interleave.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
@@ -28,7 +28,8 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
   constexpr int kPrefetchBytes = 4096;
   const int64_t columns = w.columns, groups = columns / w.group;
   const int group_words = w.group / kCodesPerWord<Bits>;
-  const auto* codes = static_cast<const uint32_t*>(w.data) + first * (columns / kCodesPerWord<Bits>);
+  const int64_t row_words = columns / kCodesPerWord<Bits>;
+  const auto* codes = static_cast<const uint32_t*>(w.data) + first * row_words;
   const auto* scales = static_cast<const T*>(w.scales) + first * groups;
   const auto* biases = static_cast<const T*>(w.biases) + first * groups;
   const int8_t* x = t.x_integers + token * columns * 2;

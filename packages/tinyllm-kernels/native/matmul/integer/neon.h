@@ -65,7 +65,8 @@ class CodeWords {
     }
   }
 
-  // Adds the products with the kXWords words of x that belong to these codes: high plane, low plane.
+  // Adds the products with the kXWords words of x that belong to these codes: first the words of
+  // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
     for (int i = 0; i < 4; ++i) {
       if constexpr (Bits == 4) {
@@ -90,8 +91,8 @@ class CodeWords {
 
 #else
 
-// One instruction of `dotprod` multiplies 16 bytes of codes, four of each row, by four bytes of x and
-// adds the products to four sums.
+// One instruction of `dotprod` multiplies 16 bytes of codes, four of each row, by four bytes of x
+// and adds the products to four sums.
 
 struct IntegerSums {
   // 128 high + low.
@@ -122,7 +123,8 @@ class CodeWords {
     }
   }
 
-  // Adds the products with the kXWords words of x that belong to these codes: high plane, low plane.
+  // Adds the products with the kXWords words of x that belong to these codes: first the words of
+  // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
     for (int i = 0; i < 2; ++i) {
       int32x4_t& high = sums.high[i];

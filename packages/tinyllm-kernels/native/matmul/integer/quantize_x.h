@@ -11,6 +11,10 @@
 #include "matmul/integer/words.h"
 #include "matmul/linear.h"
 
+#if defined(TINYLLM_INTEGERS)
+#include TINYLLM_INTEGERS
+#endif
+
 #if defined(TINYLLM_INTEGERS) && defined(__x86_64__)
 #define TINYLLM_INTEGER_GEMM
 #include "matmul/integer/pairs.h"
@@ -56,9 +60,9 @@ inline constexpr int kIntegerTile = 2 * W;  // tokens that are packed together
 static_assert(kTokenTile % kIntegerTile == 0);
 
 // Quantizes and packs a tile of tokens of x `M K`: the layout of matmul/integer/gemm.h. The first
-// pairs of all tokens are side by side, then the second pairs, and so on. Scales and sums of a group
-// are side by side, too. Missing tokens of the last tile are left as they are, because each token has
-// a lane of its own and the lanes of missing tokens are not stored.
+// pairs of all tokens are side by side, then the second pairs, and so on. Scales and sums of a
+// group are side by side, too. Missing tokens of the last tile are left as they are, because each
+// token has a lane of its own and the lanes of missing tokens are not stored.
 template <int Bits>
 void quantize_tile(const float* x, int64_t tokens, int columns, int group, const QuantizedX& to) {
   constexpr int kMaxPairs = 64;  // of a group

@@ -1,7 +1,7 @@
 // Integer products of AVX-512 VNNI.
 //
-// One instruction multiplies 64 unsigned bytes of codes by 64 signed bytes of x and adds the products
-// to 16 sums, four products to each.
+// One instruction multiplies 64 unsigned bytes of codes by 64 signed bytes of x and adds the
+// products to 16 sums, four products to each.
 #pragma once
 
 #include <immintrin.h>
@@ -48,7 +48,8 @@ class CodeWords {
     }
   }
 
-  // Adds the products with the kXWords words of x that belong to these codes: high plane, low plane.
+  // Adds the products with the kXWords words of x that belong to these codes: first the words of
+  // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
     constexpr int low_plane = sizeof bytes_ / 16;
     for (const __m512i& codes : bytes_) {

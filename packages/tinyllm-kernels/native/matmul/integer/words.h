@@ -1,8 +1,9 @@
 // Words of codes times x in integers: the interface that each instruction set implements.
 //
 // W rows of w are multiplied at once, a lane each, and 32 bits of codes of each row at a time: the
-// interleaved layout of matmul/interleave.h. x is quantized to 15 bits (matmul/integer/quantize_x.h)
-// and takes two bytes for each number. The file of an instruction set has:
+// interleaved layout of matmul/interleave.h. x is quantized to 15 bits
+// (matmul/integer/quantize_x.h) and takes two bytes for each number. The file of an instruction set
+// has:
 //
 //   kGemvTokens     rows of x that are multiplied by a word of codes at once
 //   kCodeOffset     a number that is subtracted from every code, so that bytes are signed
@@ -10,8 +11,8 @@
 //   CodeWords       a word of codes of each of W rows, unpacked
 //   IntegerSums     sums of products with one row of x, one sum for each of W rows
 //
-// Instructions that multiply bytes read x as two planes of signed bytes, x = 128 high + low. AVX2 and
-// AVX-512 without VNNI multiply numbers of 16 bits.
+// Instructions that multiply bytes read x as two planes of signed bytes, x = 128 high + low. AVX2
+// and AVX-512 without VNNI multiply numbers of 16 bits.
 //
 // No sum overflows: a group has at most 128 codes, so its sum is at most 128 * 255 * 16256 < 2^30.
 #pragma once
@@ -22,6 +23,7 @@
 #include "isa/vectors.h"
 #include "types.h"
 
+// The file of the instruction set. Undefined if there are no integer kernels.
 #if defined(__AVX512VNNI__)
 #define TINYLLM_INTEGERS "matmul/integer/vnni.h"
 #elif defined(__AVX2__)
@@ -58,14 +60,15 @@ constexpr int first_number(int lane) {
   return lane / kXWords<Bits> * kCodesPerWord<Bits>;
 }
 
-// The numbers whose bytes are byte `Byte` of each word of x. A byte of codes of 4 bits has an even and
-// an odd code, which are unpacked to different words. So the words of x are: even numbers and odd
-// numbers of the high plane, then even and odd numbers of the low plane. With codes of 8 bits there
-// is one word for each plane.
+// The numbers whose bytes are byte `Byte` of each word of x. A byte of codes of 4 bits has an even
+// and an odd code, which are unpacked to different words. So the words of x are: even numbers and
+// odd numbers of the high plane, then even and odd numbers of the low plane. With codes of 8 bits
+// there is one word for each plane.
 template <int Bits, int Byte, int... Lanes>
 inline Ints byte_numbers(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
   constexpr int codes = 8 / Bits;  // in a byte
-  return __builtin_shufflevector(a, b, (first_number<Bits>(Lanes) + Byte * codes + Lanes % codes)...);
+  return __builtin_shufflevector(
+      a, b, (first_number<Bits>(Lanes) + Byte * codes + Lanes % codes)...);
 }
 
 // A mask of the words of the high plane.
@@ -95,7 +98,3 @@ inline void store_byte_planes(Ints a, Ints b, int8_t* to) {
 #endif
 
 }  // namespace tinyllm::TINYLLM_TIER
-
-#if defined(TINYLLM_INTEGERS)
-#include TINYLLM_INTEGERS
-#endif
