@@ -1,38 +1,49 @@
+// The attention kernels of the kernel table: parts, and the merging of their partial results.
 #include "attention/attention.h"
 
 #include "attention/parts.h"
 #include "attention/query_rows.h"
 
 namespace tinyllm::TINYLLM_TIER {
+namespace {
+
+void store_rows(const AttentionTask& t, const QueryTile& tile, const PartialResult& result) {
+  for (int64_t n = 0; n < tile.rows; ++n) {
+    store_row(t, tile, n, result.values + n * t.padded_dim(), result.row_sum[n]);
+  }
+}
+
+}  // namespace
 
 int64_t attention_scratch(const AttentionTask& t) {
-  return Partial::size(kPrefillRows, t.width()) + std::max(decode_scratch(t), prefill_scratch(t));
+  return PartialResult::floats(kQueryTileRows, t.padded_dim()) +
+         std::max(decode_scratch(t), prefill_scratch(t));
 }
 
 void attention_part(const AttentionTask& t, const AttentionPart& part, float* partials,
                     float* scratch) {
-  const int64_t rows = part.block.rows, width = t.width();
-  const bool decoded = decodes(t, Request(t, part.block.request));
-  const bool whole = part.partial < 0;
-  Partial found(whole ? scratch : partials + part.partial, rows, width);
-  float* rest = scratch + Partial::size(kPrefillRows, width);
-  (decoded ? decode_part : prefill_part)(t, part, found, rest);
-  if (!whole) return;
-  for (int64_t n = 0; n < rows; ++n) {
-    store_row(t, part.block, n, found.sums + n * width, found.totals[n]);
+  const int64_t width = t.padded_dim();
+  const bool is_final = part.partial_offset < 0;
+  float* memory = is_final ? scratch : partials + part.partial_offset;
+  PartialResult result(memory, part.tile.rows, width);
+  float* kernel_scratch = scratch + PartialResult::floats(kQueryTileRows, width);
+  if (is_decode(t, Request(t, part.tile.request))) {
+    decode_part(t, part, result, kernel_scratch);
+  } else {
+    prefill_part(t, part, result, kernel_scratch);
   }
+  if (is_final) store_rows(t, part.tile, result);
 }
 
-void attention_merge(const AttentionTask& t, const AttentionMerge& merge, float* partials) {
-  const int64_t rows = merge.block.rows, width = t.width();
-  const int64_t size = Partial::size(rows, width);
-  Partial found(partials + merge.partial, rows, width);
-  for (int64_t i = 1; i < merge.count; ++i) {
-    fold(found, Partial(partials + merge.partial + i * size, rows, width), rows, width);
+void attention_merge(const AttentionTask& t, const AttentionMerge& task, float* partials) {
+  const int64_t rows = task.tile.rows, width = t.padded_dim();
+  const int64_t floats = PartialResult::floats(rows, width);
+  float* first = partials + task.partial_offset;
+  PartialResult result(first, rows, width);
+  for (int64_t i = 1; i < task.count; ++i) {
+    merge(result, PartialResult(first + i * floats, rows, width), rows, width);
   }
-  for (int64_t n = 0; n < rows; ++n) {
-    store_row(t, merge.block, n, found.sums + n * width, found.totals[n]);
-  }
+  store_rows(t, task.tile, result);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

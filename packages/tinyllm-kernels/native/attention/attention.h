@@ -1,7 +1,8 @@
-// softmax(q k^T * scale + mask) v, by groups of heads, for one request or many.
+// Attention tasks: y = softmax(q k^T scale + mask) v for one or many requests.
 //
 // Query heads that share a key head are computed together, so that each key and value is read once
-// for all of them: row n of a request is query n / G of the n % G-th head of its group of G.
+// for all of them. With G query heads for each key head, a query has G rows. Row n of a request and
+// key head is query n / G of query head n % G.
 #pragma once
 
 #include <algorithm>
@@ -12,88 +13,100 @@
 
 namespace tinyllm {
 
-// Keys, or values: pages of rows of D numbers, dense or packed as a weight is. A cache without
-// pages is one page for each request.
+// The keys, or the values, of a KV cache: pages of rows of D numbers, dense or quantized as a
+// weight is. A cache without pages has one page for each request. It owns no memory.
 struct KeyValues {
-  // Where a part of the rows lies; strides, in bytes, are those of page, head and token.
-  struct Part {
+  // An array with one row for each page, head and token. Rows are contiguous.
+  struct StridedRows {
     const char* data = nullptr;
-    int64_t strides[3] = {};
+    int64_t strides[3] = {};  // of page, head and token, in bytes
 
-    int64_t offset(int64_t page, int64_t head, int64_t token) const {
+    [[gnu::always_inline]] int64_t offset(int64_t page, int64_t head, int64_t token) const {
       return page * strides[0] + head * strides[1] + token * strides[2];
     }
-    const char* at(int64_t page, int64_t head, int64_t token) const {
+    [[gnu::always_inline]] const char* at(int64_t page, int64_t head, int64_t token) const {
       return data + offset(page, head, token);
     }
   };
 
-  Part codes;           // numbers, where they are dense
-  Part scales, biases;  // as in `Weights`
+  StridedRows codes;           // codes, or the numbers of a dense cache
+  StridedRows scales, biases;  // as in `Weights`
   Mode mode = Mode::dense;
-  Type type = Type::float32;  // of the numbers, or of the scales
-  int bits = 0, group = 0;
+  Type type = Type::float32;  // of the numbers of a dense cache, or of the scales
+  int bits = 0, group = 0;    // of a quantized cache; the group is a power of two
 
-  // The group of a feature: groups have 2^n numbers.
-  int64_t group_of(int64_t feature) const {
+  // The quantization group of a feature.
+  [[gnu::always_inline]] int64_t group_of(int64_t feature) const {
     return feature >> std::countr_zero(static_cast<unsigned>(group));
   }
 };
 
+// B requests with H query heads and Hkv key heads of D features. Without pages each request has L
+// queries and S keys. It owns no memory.
 struct AttentionTask {
-  const void* q = nullptr;
-  void* y = nullptr;
+  const void* q = nullptr;  // B H L D, or T H D with pages; rows of D numbers are contiguous
+  void* y = nullptr;        // as q
   int64_t q_strides[3] = {}, y_strides[3] = {};  // of request, head and query, in numbers
   KeyValues k, v;
-  Type type = Type::float32;  // of q and y
-  int64_t requests = 0, heads = 0, kv_heads = 0, dim = 0;
-  int64_t length = 0, keys = 0;  // of each request
-  // Where keys are in pages: the queries of request r stand one after the other, from query_starts[r]
-  // to query_starts[r + 1]; it has context_lengths[r] keys, of which the first `page` are in page
-  // block_table[r * blocks], the next in the page that is named after it, and so on.
-  const int32_t* query_starts = nullptr;
-  const int32_t* context_lengths = nullptr;
-  const int32_t* block_table = nullptr;
-  int64_t blocks = 0, page = 0;
-  int64_t tokens = 0, pages = 0;  // T and P
+  Type type = Type::float32;                               // of q and y
+  int64_t requests = 0, heads = 0, kv_heads = 0, dim = 0;  // B, H, Hkv, D
+  int64_t length = 0, keys = 0;                            // L and S; unused with pages
+  // With pages: request r has the queries cu_seqlens_q[r] to cu_seqlens_q[r + 1] of T, and
+  // seq_lens[r] keys. Row r of the block table names the pages of its keys, in order.
+  const int32_t* cu_seqlens_q = nullptr;  // B + 1
+  const int32_t* seq_lens = nullptr;      // B
+  const int32_t* block_tables = nullptr;   // B block_table_width; null without pages
+  int64_t block_table_width = 0;          // pages of a request, at most
+  int64_t page_size = 0;                  // tokens in a page
+  int64_t tokens = 0;                     // T
+  int64_t pages = 0;                      // pages that exist
   float scale = 1;
-  bool causal = false;           // key j is seen by query i where j <= i + S - L;
-  int64_t window = 0;            // unless this is 0, of those only the last `window` are
-  int64_t decode_queries = 1;    // requests of up to so many queries are decode steps
-  const void* mask = nullptr;    // added to the scores, or null
-  int64_t mask_strides[4] = {};  // of request, head, query and key; 0 where it is broadcast
+  bool causal = false;           // query i attends to the keys j <= i + S - L
+  int64_t window = 0;            // if not 0: only to the keys j > i + S - L - window
+  int64_t decode_queries = 1;    // a request of at most this number of queries is a decode step
+  const void* mask = nullptr;    // B H L S, added to the scores, or null
+  int64_t mask_strides[4] = {};  // in numbers; 0 on broadcast axes
   Type mask_type = Type::float32;
 
-  int64_t group() const { return heads / kv_heads; }
+  // G, the query heads that share a key head.
+  [[gnu::always_inline]] int64_t heads_per_kv() const { return heads / kv_heads; }
 
-  // D, rounded up to whole vectors of any instruction set, of pairs too.
-  int64_t width() const { return (dim + 31) / 32 * 32; }
+  // D, rounded up to pairs of whole vectors of any instruction set.
+  [[gnu::always_inline]] int64_t padded_dim() const { return (dim + 31) / 32 * 32; }
 };
 
-// One request of a task. Numbers from arrays are clamped, so that no query or key outside the arrays
-// is accessed.
+// One request of a task. Numbers of paged requests are clamped, so that no query or key outside the
+// arrays is accessed.
 struct Request {
-  Request(const AttentionTask& t, int64_t index) : queries(t.length), keys(t.keys) {
-    if (!t.block_table) return;
-    first = std::clamp<int64_t>(t.query_starts[index], 0, t.tokens);
-    queries = std::clamp<int64_t>(t.query_starts[index + 1], first, t.tokens) - first;
-    const int64_t most = t.pages > 0 ? t.blocks * t.page : 0;
-    keys = std::clamp<int64_t>(t.context_lengths[index], 0, most);
+  [[gnu::always_inline]] Request(const AttentionTask& t, int64_t index)
+      : queries(t.length), keys(t.keys) {
+    if (!t.block_tables) return;
+    first_query = std::clamp<int64_t>(t.cu_seqlens_q[index], 0, t.tokens);
+    queries = std::clamp<int64_t>(t.cu_seqlens_q[index + 1], first_query, t.tokens) - first_query;
+    const int64_t max_keys = t.pages > 0 ? t.block_table_width * t.page_size : 0;
+    keys = std::clamp<int64_t>(t.seq_lens[index], 0, max_keys);
   }
 
-  int64_t first = 0;  // row of q, where those of all requests stand one after the other
+  int64_t first_query = 0;  // of T; 0 without pages
   int64_t queries, keys;
 };
 
-// The keys that a query sees: from the first to before the last.
-struct Seen {
-  Seen(const AttentionTask& t, const Request& request, int64_t query) {
-    const int64_t end = query + request.keys - request.queries + 1;
-    last = t.causal ? std::clamp<int64_t>(end, 0, request.keys) : request.keys;
-    first = t.window ? std::clamp<int64_t>(end - t.window, 0, last) : 0;
-  }
-
+// Keys `first` to `last` of a request, without `last`.
+struct KeyRange {
   int64_t first, last;
+
+  [[gnu::always_inline]] int64_t count() const { return last - first; }
+  [[gnu::always_inline]] bool empty() const { return first >= last; }
+  [[gnu::always_inline]] bool contains(int64_t key) const { return first <= key && key < last; }
 };
+
+// The keys that a query of a request attends to.
+[[gnu::always_inline]] inline KeyRange visible_keys(const AttentionTask& t, const Request& request,
+                                                    int64_t query) {
+  const int64_t causal_end = query + request.keys - request.queries + 1;
+  const int64_t last = t.causal ? std::clamp<int64_t>(causal_end, 0, request.keys) : request.keys;
+  const int64_t first = t.window ? std::clamp<int64_t>(causal_end - t.window, 0, last) : 0;
+  return {first, last};
+}
 
 }  // namespace tinyllm

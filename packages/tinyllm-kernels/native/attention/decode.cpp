@@ -1,76 +1,85 @@
-#include "attention/parts.h"
-
+// Attention of a decode step: one query over one split of its keys.
+//
+// Three passes: scores of all keys, softmax weights, weighted sums of all values. Every row (a head
+// of the query) attends to every key of the part.
 #include <algorithm>
 
 #include "attention/decode_products.h"
+#include "attention/parts.h"
 #include "attention/query_rows.h"
 #include "attention/softmax.h"
 
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-// A part on its way: the rows of one query, which all see its keys.
-struct Work {
+struct Decode {
   const AttentionTask& t;
   const AttentionPart& part;
-  float* tile;    // rows that had to be unpacked
-  float* q;       // rows of queries
-  float* scores;  // kSpan for each row
+  float* unpacked;  // kRowBatch rows: keys or values that cannot be read in place
+  float* q;         // rows x padded_dim: scaled queries
+  float* scores;    // rows x kDecodeSplit: scores, then weights
 
-  int64_t count() const { return part.last - part.first; }
+  int64_t rows() const { return part.tile.rows; }
 
-  // D in whole vectors: rows that end within one were unpacked, with zeros at the end.
-  int64_t dim() const { return (t.dim + W - 1) / W * W; }
+  // D in whole vectors. Rows that end within a vector were unpacked and are padded with zeros.
+  int64_t vector_dim() const { return (t.dim + W - 1) / W * W; }
 
-  // Calls `each` with the rows of `kv` that this part looks at, a tile at a time: the way to read
-  // them, where they are, the first of them, and how many.
+  // Calls `each(format, rows, first, count)` for batches of rows of keys or values. `first` is
+  // relative to the first key of the part.
   template <typename Each>
-  void tiles(const KeyValues& kv, Each each) const {
-    for (int64_t j = 0; j < count(); j += kTile) {
-      const int64_t rows = std::min(kTile, count() - j);
-      const Places at(t, kv, part.block.request, part.block.kv_head, part.first + j, rows);
-      if (splits(kv)) {
-        each(NibbleRows(), at, j, rows);
+  void for_row_batches(const KeyValues& kv, Each each) const {
+    const QueryTile& tile = part.tile;
+    for (int64_t j = 0; j < part.keys.count(); j += kRowBatch) {
+      const int64_t count = std::min(kRowBatch, part.keys.count() - j);
+      const RowPointers rows(t, kv, tile.request, tile.kv_head, part.keys.first + j, count);
+      if (reads_even_odd(kv)) {
+        each(EvenOddRows(), rows, j, count);
       } else {
-        with_fast_rows(t, kv, at, rows, W, tile,
-                       [&](auto how, const Places& there) { each(how, there, j, rows); });
+        with_fast_rows(t, kv, rows, count, W, unpacked, [&](auto format, const RowPointers& fast) {
+          each(format, fast, j, count);
+        });
       }
     }
   }
 };
 
-void score(const Work& w) {
-  const int64_t width = w.t.width();
-  w.tiles(w.t.k, [&]<typename Rows>(Rows, const Places& at, int64_t first, int64_t count) {
-    by_rows(w.part.block.rows, [&]<int R>(int64_t row, std::integral_constant<int, R>) {
-      const float* q = w.q + row * width;
-      float* scores = w.scores + row * kSpan + first;
+void compute_scores(const Decode& work) {
+  const int64_t width = work.t.padded_dim(), dim = work.vector_dim();
+  const KeyValues& k = work.t.k;
+  work.for_row_batches(k, [&]<typename Rows>(Rows, const RowPointers& keys, int64_t first,
+                                             int64_t count) {
+    for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
+      const float* q = work.q + row * width;
+      float* scores = work.scores + row * kDecodeSplit + first;
       int64_t j = 0;
-      for (; j + kKeys <= count; j += kKeys) {
-        if (row == 0) touch<Rows>(at, j, j + kKeys, w.dim());
-        score_keys<Rows, R, kKeys>(w.t.k, at, j, w.dim(), q, width, scores);
+      for (; j + kDecodeKeys <= count; j += kDecodeKeys) {
+        if (row == 0) prefetch_rows<Rows>(keys, j, j + kDecodeKeys, dim);
+        score_keys<Rows, R, kDecodeKeys>(k, keys, j, dim, q, width, scores);
       }
-      for (; j < count; ++j) score_keys<Rows, R, 1>(w.t.k, at, j, w.dim(), q, width, scores);
+      for (; j < count; ++j) score_keys<Rows, R, 1>(k, keys, j, dim, q, width, scores);
     });
   });
 }
 
-void weigh(const Work& w, Partial& found) {
-  for (int64_t n = 0; n < w.part.block.rows; ++n) {
-    float* scores = w.scores + n * kSpan;
-    if (w.t.mask) add_mask(w.t, w.part.block, n, w.part.first, w.count(), scores);
-    found.tops[n] = highest(scores, w.count(), kUnseen);
-    found.totals[n] = to_weights(scores, w.count(), base_of(found.tops[n]));
+void compute_weights(const Decode& work, PartialResult& result) {
+  const KeyRange& keys = work.part.keys;
+  for (int64_t n = 0; n < work.rows(); ++n) {
+    float* scores = work.scores + n * kDecodeSplit;
+    if (work.t.mask) add_mask(work.t, work.part.tile, n, keys, scores);
+    result.row_max[n] = max_score(scores, keys.count(), kMinusInfinity);
+    result.row_sum[n] = exp_scores(scores, keys.count(), softmax_shift(result.row_max[n]));
   }
 }
 
-void mix(const Work& w, Partial& found) {
-  const int64_t width = w.t.width(), rows = w.part.block.rows;
-  std::fill_n(found.sums, rows * width, 0.0f);
-  w.tiles(w.t.v, [&]<typename Rows>(Rows, const Places& at, int64_t tile, int64_t count) {
-    by_rows(rows, [&]<int R>(int64_t row, std::integral_constant<int, R>) {
-      mix_rows<Rows, R>(w.t.v, at, count, w.dim(), w.scores + row * kSpan + tile,
-                        found.sums + row * width, width);
+void sum_values(const Decode& work, PartialResult& result) {
+  const int64_t width = work.t.padded_dim(), dim = work.vector_dim();
+  const KeyValues& v = work.t.v;
+  std::fill_n(result.values, work.rows() * width, 0.0f);
+  work.for_row_batches(v, [&]<typename Rows>(Rows, const RowPointers& values, int64_t first,
+                                             int64_t count) {
+    for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
+      accumulate_values<Rows, R>(v, values, count, dim, work.scores + row * kDecodeSplit + first,
+                                 result.values + row * width, width);
     });
   });
 }
@@ -78,19 +87,21 @@ void mix(const Work& w, Partial& found) {
 }  // namespace
 
 int64_t decode_scratch(const AttentionTask& t) {
-  return kTile * t.width() + kDecodeRows * (t.width() + kSpan);
+  return kRowBatch * t.padded_dim() + kMaxDecodeRows * (t.padded_dim() + kDecodeSplit);
 }
 
-void decode_part(const AttentionTask& t, const AttentionPart& part, Partial& found,
+void decode_part(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
                  float* scratch) {
-  float* q = scratch + kTile * t.width();
-  const Work work{t, part, scratch, q, q + kDecodeRows * t.width()};
-  load_queries(t, part.block, t.scale, q);
-  if (splits(t.k)) split(q, part.block.rows * t.width());
-  score(work);
-  weigh(work, found);
-  mix(work, found);
-  if (splits(t.v)) join(found.sums, part.block.rows * t.width());
+  const int64_t width = t.padded_dim(), features = part.tile.rows * width;
+  float* q = scratch + kRowBatch * width;
+  float* scores = q + kMaxDecodeRows * width;
+  const Decode work{t, part, scratch, q, scores};
+  load_queries(t, part.tile, t.scale, q);
+  if (reads_even_odd(t.k)) to_even_odd_order(q, features);
+  compute_scores(work);
+  compute_weights(work, result);
+  sum_values(work, result);
+  if (reads_even_odd(t.v)) from_even_odd_order(result.values, features);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

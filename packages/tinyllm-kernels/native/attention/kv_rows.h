@@ -1,4 +1,4 @@
-// Rows of keys or values: where they lie, and how they are read, a vector at a time.
+// Rows of keys or values: their addresses, and formats that read them a vector at a time.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +9,24 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Rows that are looked up together, and, where they must be, unpacked together.
-inline constexpr int64_t kTile = 64;
+// Rows whose addresses are looked up together and, if necessary, unpacked together.
+inline constexpr int64_t kRowBatch = 64;
 
-// Where some neighboring rows lie.
-struct Places {
-  // From key `first` on, of one head of one request.
-  Places(const AttentionTask& t, const KeyValues& kv, int64_t request, int64_t head, int64_t first,
-         int64_t count) {
+// The addresses of up to kRowBatch consecutive rows. The block table is read here only.
+struct RowPointers {
+  // Rows of keys `first` to `first + count` of one head of one request.
+  RowPointers(const AttentionTask& t, const KeyValues& kv, int64_t request, int64_t head,
+              int64_t first, int64_t count) {
     for (int64_t n = 0; n < count;) {
       const int64_t key = first + n;
-      int64_t page = request, slot = key, run = count;
-      if (t.block_table) {
-        page = t.block_table[request * t.blocks + key / t.page];
+      int64_t page = request, slot = key, rows_in_page = count;
+      if (t.block_tables) {
+        page = t.block_tables[request * t.block_table_width + key / t.page_size];
         page = std::clamp<int64_t>(page, 0, t.pages - 1);
-        slot = key % t.page;
-        run = std::min(count - n, t.page - slot);
+        slot = key % t.page_size;
+        rows_in_page = std::min(count - n, t.page_size - slot);
       }
-      for (int64_t i = 0; i < run; ++i, ++n) {
+      for (int64_t i = 0; i < rows_in_page; ++i, ++n) {
         codes[n] = kv.codes.at(page, head, slot + i);
         if (kv.scales.data) scales[n] = kv.scales.at(page, head, slot + i);
         if (kv.biases.data) biases[n] = kv.biases.at(page, head, slot + i);
@@ -34,172 +34,175 @@ struct Places {
     }
   }
 
-  // Rows of floats, one after the other.
-  Places(const float* rows, int64_t width, int64_t count) {
+  // Rows of floats that are `width` floats apart.
+  RowPointers(const float* rows, int64_t width, int64_t count) {
     for (int64_t n = 0; n < count; ++n) codes[n] = reinterpret_cast<const char*>(rows + n * width);
   }
 
-  const char *codes[kTile], *scales[kTile], *biases[kTile];
+  const char *codes[kRowBatch], *scales[kRowBatch], *biases[kRowBatch];
 };
 
-// A way to read a row: vector `Part` of the `kParts` that begin together at feature d.
+// A row format is a type with static functions that read rows; kernels are templates over it. A row
+// is read in steps of kVectors vectors of features, and `raw<I>` is vector I of a step.
 template <typename T>
 struct DenseRows {
   static constexpr bool kScaled = false;
-  static constexpr int kParts = 1, kBits = 8 * sizeof(T);
+  static constexpr int kVectors = 1, kBits = 8 * sizeof(T);
 
-  template <int Part = 0>
+  template <int I = 0>
   static Floats raw(const char* row, int64_t d) {
     return load_as_floats(reinterpret_cast<const T*>(row) + d);
   }
-  static Affine affine(const KeyValues&, const Places&, int64_t, int64_t) { return {1, 0}; }
+  static Affine affine(const KeyValues&, const RowPointers&, int64_t, int64_t) { return {1, 0}; }
 };
 
 template <Mode M, int Bits>
-struct CodedRows {
+struct QuantizedRows {
   static constexpr bool kScaled = true;
-  static constexpr int kParts = 1, kBits = Bits;
+  static constexpr int kVectors = 1, kBits = Bits;
 
-  template <int Part = 0>
+  template <int I = 0>
   static Floats raw(const char* row, int64_t d) {
-    return Packed<M, Bits>::raw(reinterpret_cast<const uint8_t*>(row), static_cast<int>(d));
+    return Quantized<M, Bits>::raw(reinterpret_cast<const uint8_t*>(row), static_cast<int>(d));
   }
-  // What group `group` of row n multiplies its codes by, and adds.
-  static Affine affine(const KeyValues& kv, const Places& at, int64_t n, int64_t group) {
+  // The scale and bias of a group of row n.
+  static Affine affine(const KeyValues& kv, const RowPointers& rows, int64_t n, int64_t group) {
     Weights w{};
-    w.scales = at.scales[n], w.biases = at.biases[n], w.type = kv.type;
-    return Packed<M, Bits>::affine(w, group);
+    w.scales = rows.scales[n], w.biases = rows.biases[n], w.type = kv.type;
+    return Quantized<M, Bits>::affine(w, group);
   }
 };
 
-// W numbers of a row.
-template <typename Rows, int Part = 0>
-Floats numbers(const char* row, int64_t d, Affine affine) {
-  Floats raw = Rows::template raw<Part>(row, d);
-  return Rows::kScaled ? raw * affine.scale + affine.bias : raw;
-}
-
-// Rows as floats, `width` apart, with zeros after the last feature.
-template <typename Rows>
-void unpack_as(const KeyValues& kv, const Places& at, int64_t count, int64_t dim, int64_t width,
-               float* to) {
-  for (int64_t n = 0; n < count; ++n, to += width) {
-    int64_t d = 0;
-    Affine affine{};
-    for (; d + W <= dim; d += W) {
-      if (Rows::kScaled && d % kv.group == 0) affine = Rows::affine(kv, at, n, d / kv.group);
-      store(to + d, numbers<Rows>(at.codes[n], d, affine));
-    }
-    std::fill(to + d, to + width, 0.0f);
-    if constexpr (!Rows::kScaled) {
-      for (; d < dim; ++d) to[d] = number(at.codes[n], kv.type, d);
-    }
-  }
-}
-
-// Reads something of each cache line of some rows, one after the other: what memory is good at, and
-// what its prefetchers see through. Several rows side by side come at half the speed.
-template <typename Rows>
-void touch(const Places& at, int64_t first, int64_t last, int64_t dim) {
-  constexpr int64_t kLine = 64;
-  for (int64_t n = first; n < last; ++n) {
-    for (int64_t byte = 0; byte < dim * Rows::kBits / 8; byte += kLine) {
-      static_cast<void>(*static_cast<const volatile char*>(at.codes[n] + byte));
-    }
-  }
-}
-
-// Calls `work` with the way to read rows of a kind.
-template <typename Work>
-void with_rows(const KeyValues& kv, Work work) {
-  switch (kv.mode) {
-    case Mode::dense:
-      return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>()); });
-    case Mode::mxfp4: return work(CodedRows<Mode::mxfp4, 4>());
-    case Mode::mxfp8: return work(CodedRows<Mode::mxfp8, 8>());
-    case Mode::nvfp4: return work(CodedRows<Mode::nvfp4, 4>());
-    case Mode::affine: break;
-  }
-  switch (kv.bits) {
-    case 2: return work(CodedRows<Mode::affine, 2>());
-    case 3: return work(CodedRows<Mode::affine, 3>());
-    case 4: return work(CodedRows<Mode::affine, 4>());
-    case 5: return work(CodedRows<Mode::affine, 5>());
-    case 6: return work(CodedRows<Mode::affine, 6>());
-    default: return work(CodedRows<Mode::affine, 8>());
-  }
-}
-
-inline void unpack(const KeyValues& kv, const Places& at, int64_t count, int64_t dim, int64_t width,
-                   float* to) {
-  with_rows(kv, [&](auto rows) { unpack_as<decltype(rows)>(kv, at, count, dim, width, to); });
-}
-
-// Calls `work` with the places of rows and the way to read them where they lie, `step` numbers at a
-// time, if that is a fast one; other rows are unpacked into `scratch` first.
-template <typename Work>
-void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const Places& at, int64_t count,
-                    int64_t step, float* scratch, Work work) {
-  if (kv.mode == Mode::dense && t.dim % step == 0) {
-    return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>(), at); });
-  }
-  if (kv.mode == Mode::affine && kv.bits == 8) return work(CodedRows<Mode::affine, 8>(), at);
-  if (kv.mode == Mode::affine && kv.bits == 4) return work(CodedRows<Mode::affine, 4>(), at);
-  unpack(kv, at, count, t.dim, t.width(), scratch);
-  work(DenseRows<float>(), Places(scratch, t.width(), count));
-}
-
-// --- nibble_rows.h
-// Rows of 4-bit codes, read as bytes: the lower halves of W bytes, then the upper ones.
+// Rows of codes of 4 bits, read as bytes: a step is 2 W features, first the lower four bits of W
+// bytes, then the upper four bits. So vector 0 has the even features and vector 1 the odd features.
 //
-// That is half the work of putting each code into a lane of its own, but it leaves the features of
-// each 2 W in another order: even ones, then odd ones. Sums over features do not care, as long as
-// the queries stand in the same order; sums of values are put back at the end.
+// This takes half the work of giving each code a lane in order. Sums over features do not depend on
+// the order, if queries are in even-odd order, too. Sums of values are restored at the end.
+struct EvenOddRows : QuantizedRows<Mode::affine, 4> {
+  static constexpr int kVectors = 2;
 
-struct NibbleRows : CodedRows<Mode::affine, 4> {
-  static constexpr int kParts = 2;
-
-  template <int Part>
+  template <int I>
   static Floats raw(const char* row, int64_t d) {
     Bytes bytes;
     std::memcpy(&bytes, row + d / 2, sizeof bytes);
     Words codes = widen(bytes);
-    return to_floats(Part ? codes >> 4 : codes & 15);
+    return to_floats(I ? codes >> 4 : codes & 15);
   }
 };
 
-// Whether rows are read so where the order of features does not matter.
-inline bool splits(const KeyValues& kv) { return kv.mode == Mode::affine && kv.bits == 4; }
+// True if rows are read as `EvenOddRows` by kernels that permit another order of features.
+inline bool reads_even_odd(const KeyValues& kv) { return kv.mode == Mode::affine && kv.bits == 4; }
 
-namespace splitting {
-
-template <int... Lanes>
-inline void split(float* row, std::integer_sequence<int, Lanes...>) {
-  Floats a = load(row), b = load(row + W);
-  store(row, __builtin_shufflevector(a, b, 2 * Lanes...));
-  store(row + W, __builtin_shufflevector(a, b, 2 * Lanes + 1 ...));
+// W features of a row: vector I of the step that begins at feature d.
+template <typename Rows, int I = 0>
+Floats load_features(const char* row, int64_t d, Affine affine) {
+  Floats raw = Rows::template raw<I>(row, d);
+  return Rows::kScaled ? raw * affine.scale + affine.bias : raw;
 }
 
-template <int... Lanes>
-inline void join(float* row, std::integer_sequence<int, Lanes...>) {
-  Floats even = load(row), odd = load(row + W);
-  store(row, __builtin_shufflevector(even, odd, (Lanes % 2 * W + Lanes / 2)...));
-  store(row + W, __builtin_shufflevector(even, odd, (Lanes % 2 * W + Lanes / 2 + W / 2)...));
-}
-
-}  // namespace splitting
-
-// The features of rows that stand one after the other, into that order.
-inline void split(float* rows, int64_t count) {
-  for (int64_t d = 0; d < count; d += 2 * W) {
-    splitting::split(rows + d, std::make_integer_sequence<int, W>{});
+// Writes rows as floats, `width` floats apart, with zeros after the last feature.
+template <typename Rows>
+void unpack_rows_as(const KeyValues& kv, const RowPointers& rows, int64_t count, int64_t dim,
+                    int64_t width, float* to) {
+  for (int64_t n = 0; n < count; ++n, to += width) {
+    int64_t d = 0;
+    Affine affine{};
+    for (; d + W <= dim; d += W) {
+      if (Rows::kScaled && d % kv.group == 0) affine = Rows::affine(kv, rows, n, d / kv.group);
+      store(to + d, load_features<Rows>(rows.codes[n], d, affine));
+    }
+    std::fill(to + d, to + width, 0.0f);
+    if constexpr (!Rows::kScaled) {
+      for (; d < dim; ++d) to[d] = number_at(rows.codes[n], kv.type, d);
+    }
   }
 }
 
-// And back.
-inline void join(float* rows, int64_t count) {
+// Reads a byte of each cache line of rows `first` to `last`, one row after the other. Hardware
+// prefetchers recognize this order. Kernels that read several rows side by side get half the
+// bandwidth without it.
+template <typename Rows>
+void prefetch_rows(const RowPointers& rows, int64_t first, int64_t last, int64_t dim) {
+  constexpr int64_t kLine = 64;
+  for (int64_t n = first; n < last; ++n) {
+    for (int64_t byte = 0; byte < dim * Rows::kBits / 8; byte += kLine) {
+      static_cast<void>(*static_cast<const volatile char*>(rows.codes[n] + byte));
+    }
+  }
+}
+
+// Calls `work` with an object of the row format of `kv`.
+template <typename Work>
+void with_row_format(const KeyValues& kv, Work work) {
+  switch (kv.mode) {
+    case Mode::dense:
+      return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>()); });
+    case Mode::mxfp4: return work(QuantizedRows<Mode::mxfp4, 4>());
+    case Mode::mxfp8: return work(QuantizedRows<Mode::mxfp8, 8>());
+    case Mode::nvfp4: return work(QuantizedRows<Mode::nvfp4, 4>());
+    case Mode::affine: break;
+  }
+  switch (kv.bits) {
+    case 2: return work(QuantizedRows<Mode::affine, 2>());
+    case 3: return work(QuantizedRows<Mode::affine, 3>());
+    case 4: return work(QuantizedRows<Mode::affine, 4>());
+    case 5: return work(QuantizedRows<Mode::affine, 5>());
+    case 6: return work(QuantizedRows<Mode::affine, 6>());
+    default: return work(QuantizedRows<Mode::affine, 8>());
+  }
+}
+
+inline void unpack_rows(const KeyValues& kv, const RowPointers& rows, int64_t count, int64_t dim,
+                        int64_t width, float* to) {
+  with_row_format(kv, [&](auto format) {
+    unpack_rows_as<decltype(format)>(kv, rows, count, dim, width, to);
+  });
+}
+
+// Calls `work(format, rows)`. Dense rows of whole steps of `step` features, and affine rows of 4 or
+// 8 bits, are read in place. Other rows are unpacked to `scratch`, which has kRowBatch rows of
+// `padded_dim()` floats.
+template <typename Work>
+void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const RowPointers& rows,
+                    int64_t count, int64_t step, float* scratch, Work work) {
+  if (kv.mode == Mode::dense && t.dim % step == 0) {
+    return with_type(kv.type, [&]<typename T>(T*) { work(DenseRows<T>(), rows); });
+  }
+  if (kv.mode == Mode::affine && kv.bits == 8) return work(QuantizedRows<Mode::affine, 8>(), rows);
+  if (kv.mode == Mode::affine && kv.bits == 4) return work(QuantizedRows<Mode::affine, 4>(), rows);
+  unpack_rows(kv, rows, count, t.dim, t.padded_dim(), scratch);
+  work(DenseRows<float>(), RowPointers(scratch, t.padded_dim(), count));
+}
+
+namespace even_odd {
+
+template <int... Lanes>
+inline void split(float* features, std::integer_sequence<int, Lanes...>) {
+  Floats a = load(features), b = load(features + W);
+  store(features, __builtin_shufflevector(a, b, 2 * Lanes...));
+  store(features + W, __builtin_shufflevector(a, b, 2 * Lanes + 1 ...));
+}
+
+template <int... Lanes>
+inline void join(float* features, std::integer_sequence<int, Lanes...>) {
+  Floats even = load(features), odd = load(features + W);
+  store(features, __builtin_shufflevector(even, odd, (Lanes % 2 * W + Lanes / 2)...));
+  store(features + W, __builtin_shufflevector(even, odd, (Lanes % 2 * W + Lanes / 2 + W / 2)...));
+}
+
+}  // namespace even_odd
+
+// Brings `count` features, some rows, into even-odd order: of each 2 W features first the even
+// ones.
+inline void to_even_odd_order(float* rows, int64_t count) {
   for (int64_t d = 0; d < count; d += 2 * W) {
-    splitting::join(rows + d, std::make_integer_sequence<int, W>{});
+    even_odd::split(rows + d, std::make_integer_sequence<int, W>{});
+  }
+}
+
+inline void from_even_odd_order(float* rows, int64_t count) {
+  for (int64_t d = 0; d < count; d += 2 * W) {
+    even_odd::join(rows + d, std::make_integer_sequence<int, W>{});
   }
 }
 

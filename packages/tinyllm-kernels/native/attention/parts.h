@@ -1,5 +1,4 @@
-// Attention of one query, of all heads that share a key: memory is what limits, and each key and
-// value is read once.
+// The two kernels that compute a part, and the merging of partial results.
 #pragma once
 
 #include <algorithm>
@@ -9,39 +8,39 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
+// Computes a part of a decode step: one query, all heads that share a key. Memory bandwidth is the
+// limit, and each key and value is read once. `scratch` has `decode_scratch` floats.
 int64_t decode_scratch(const AttentionTask&);
-void decode_part(const AttentionTask&, const AttentionPart&, Partial& found, float* scratch);
+void decode_part(const AttentionTask&, const AttentionPart&, PartialResult& result, float* scratch);
 
-// --- attention_prefill.h
-// Attention of many rows of queries: arithmetic is what limits. Keys and values are packed once for
-// a block of rows, and scores stay in the cache.
-
+// Computes a part of a prefill: a tile of queries. Arithmetic is the limit. Keys and values are
+// packed once for the tile, and scores stay in the cache. `scratch` has `prefill_scratch` floats.
 int64_t prefill_scratch(const AttentionTask&);
-void prefill_part(const AttentionTask&, const AttentionPart&, Partial& found, float* scratch);
+void prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
+                  float* scratch);
 
-// --- fold_rows.h
-// What was found in one span of keys, with what was found in the next.
-
-inline void clear(Partial& found, int64_t rows, int64_t width) {
-  std::fill_n(found.sums, rows * width, 0.0f);
-  std::fill_n(found.tops, rows, kUnseen);
-  std::fill_n(found.totals, rows, 0.0f);
+// Sets the result of no keys.
+inline void clear(PartialResult& result, int64_t rows, int64_t width) {
+  std::fill_n(result.values, rows * width, 0.0f);
+  std::fill_n(result.row_max, rows, kMinusInfinity);
+  std::fill_n(result.row_sum, rows, 0.0f);
 }
 
-// Weights of different spans are relative to different scores: each span counts by how its own
-// largest score compares with the larger of both. One in which a row saw nothing changes nothing.
-inline void fold(Partial& found, const Partial& next, int64_t rows, int64_t width) {
+// Adds the result of the next keys to `result`. Weights of both are relative to their own maximum,
+// so both are rescaled to the larger one. A result of no keys changes nothing.
+inline void merge(PartialResult& result, const PartialResult& next, int64_t rows, int64_t width) {
   for (int64_t n = 0; n < rows; ++n) {
-    const float top = std::max(found.tops[n], next.tops[n]);
-    const float share = exp(splat(found.tops[n] - base_of(top)))[0];
-    const float next_share = exp(splat(next.tops[n] - base_of(top)))[0];
-    float* sums = found.sums + n * width;
-    const float* others = next.sums + n * width;
+    const float row_max = std::max(result.row_max[n], next.row_max[n]);
+    const float shift = softmax_shift(row_max);
+    const float factor = exp(splat(result.row_max[n] - shift))[0];
+    const float next_factor = exp(splat(next.row_max[n] - shift))[0];
+    float* values = result.values + n * width;
+    const float* next_values = next.values + n * width;
     for (int64_t d = 0; d < width; d += W) {
-      store(sums + d, load(sums + d) * share + load(others + d) * next_share);
+      store(values + d, load(values + d) * factor + load(next_values + d) * next_factor);
     }
-    found.totals[n] = found.totals[n] * share + next.totals[n] * next_share;
-    found.tops[n] = top;
+    result.row_sum[n] = result.row_sum[n] * factor + next.row_sum[n] * next_factor;
+    result.row_max[n] = row_max;
   }
 }
 

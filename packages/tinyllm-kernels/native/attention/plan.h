@@ -1,10 +1,9 @@
-// How attention is cut into parts: by request, group of heads, queries and, where the queries are
-// few, keys.
+// The parts of an attention task: by request, key head, queries and, if the queries are few, keys.
 //
-// A query's result is the same to the last bit whatever is computed beside it: other requests, other
-// queries of its own request, on any number of threads. There are two ways to compute it: as a
-// decode step, or as part of a prompt in chunks of any size, of one query too. In each of them the
-// query alone decides how its keys are added up.
+// A query is computed by one of two kernels: as a decode step, or as part of a prefill, in chunks
+// of any size down to one query. Each kernel adds up the keys of a query in an order that depends
+// on this query alone. So the bits of a result do not depend on other requests, on other queries of
+// the same request, or on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -14,59 +13,67 @@
 
 namespace tinyllm {
 
-// Decode steps wait for memory: `attention/parts.h` computes one query at a time, if its rows are so
-// few. All other queries are computed in blocks of rows: `attention/parts.h`.
-inline constexpr int64_t kDecodeRows = 8;
-inline constexpr int64_t kPrefillRows = 192;
+// Rows of a decode step that are computed together, at most: all heads of one query.
+inline constexpr int64_t kMaxDecodeRows = 8;
+// Rows of a prefill that are computed together, at most.
+inline constexpr int64_t kQueryTileRows = 192;
 
-inline bool decodes(const AttentionTask& t, const Request& request) {
-  return request.queries <= t.decode_queries && t.group() <= kDecodeRows;
+[[gnu::always_inline]] inline bool is_decode(const AttentionTask& t, const Request& request) {
+  return request.queries <= t.decode_queries && t.heads_per_kv() <= kMaxDecodeRows;
 }
 
-// Keys whose weights are relative to one score: some 10 microseconds for one query, or 100 for a
-// block of rows. Spans are counted from the first key, and what was found in them is always
-// folded together in their order, whether each was a part of its own or not.
-inline constexpr int64_t kSpan = 256;
-inline constexpr int64_t kPrefillSpan = 2048;
+// Keys of a split, as in flash-decoding. The softmax weights of a split are relative to one maximum
+// of each row. The results of the splits are merged in order, whether each split is a part of its
+// own or not. Splits are counted from key 0. One takes some 10 microseconds for one query, or 100
+// for a query tile.
+inline constexpr int64_t kDecodeSplit = 256;
+inline constexpr int64_t kPrefillSplit = 2048;
 
-// Some rows of a request, all of one group of heads.
-struct QueryBlock {
+// Rows `first` to `first + rows` of one request and key head, computed together.
+struct QueryTile {
   int64_t request, kv_head, first, rows;
 };
 
-// A block's look at some of the keys. The result is final, or one of several partial ones.
+// A query tile over a range of keys. The result is final, or one of several partial results.
 struct AttentionPart {
-  QueryBlock block;
-  int64_t first, last;  // keys
-  int64_t partial;      // where the partial result begins, in floats; -1 if the result is final
+  QueryTile tile;
+  KeyRange keys;
+  int64_t partial_offset;  // of the partial result, in floats; -1 if the result is final
 };
 
-// A block whose partial results, one after the other, become final.
+// A query tile whose partial results are merged. They are consecutive, in the order of the keys.
 struct AttentionMerge {
-  QueryBlock block;
-  int64_t partial, count;
+  QueryTile tile;
+  int64_t partial_offset, count;
 };
 
 struct AttentionPlan {
   explicit AttentionPlan(const AttentionTask&);
 
   std::vector<AttentionPart> parts;    // in any order
-  std::vector<AttentionMerge> merges;  // then these, in any order
-  int64_t partials = 0;                // floats
+  std::vector<AttentionMerge> merges;  // after all parts, in any order
+  int64_t partial_floats = 0;          // memory of all partial results
 };
 
-// A partial result: for each row the sums of weighted values, the largest score, and the sum of the
-// weights, which are relative to that score. There is room for whole tiles of rows.
-struct Partial {
-  Partial(float* data, int64_t rows, int64_t width)
-      : sums(data), tops(data + padded(rows) * width), totals(tops + padded(rows)) {}
+// An unnormalized result of some rows: y = values / row_sum. It points to memory of its caller,
+// which has room for whole register tiles of rows. `width` is `padded_dim()`.
+struct PartialResult {
+  [[gnu::always_inline]] PartialResult(float* data, int64_t rows, int64_t width)
+      : values(data),
+        row_max(data + padded_rows(rows) * width),
+        row_sum(row_max + padded_rows(rows)) {}
 
-  static int64_t padded(int64_t rows) { return (rows + 5) / 6 * 6; }
-  static int64_t size(int64_t rows, int64_t width) {
-    return (padded(rows) * (width + 2) + 15) / 16 * 16;  // whole cache lines
+  // A register tile has 3 or 6 rows.
+  [[gnu::always_inline]] static int64_t padded_rows(int64_t rows) { return (rows + 5) / 6 * 6; }
+
+  // Floats of memory: whole cache lines.
+  [[gnu::always_inline]] static int64_t floats(int64_t rows, int64_t width) {
+    return (padded_rows(rows) * (width + 2) + 15) / 16 * 16;
   }
 
-  float *sums, *tops, *totals;
+  float* values;   // rows x width: sums of e^(score - row_max) * value
+  float* row_max;  // rows: the largest score, or -infinity
+  float* row_sum;  // rows: sums of e^(score - row_max)
 };
 
 }  // namespace tinyllm

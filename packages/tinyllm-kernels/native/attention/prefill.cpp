@@ -1,13 +1,17 @@
-#include "attention/parts.h"
-
+// Attention of a prefill: a tile of query rows over a range of keys, with an online softmax.
+//
+// Keys and values are packed 128 at a time. For each register tile of query rows the scores of the
+// packed keys are computed, turned into weights relative to the running maximum of the row, and
+// multiplied by the values.
 #include <algorithm>
 
+#include "attention/parts.h"
 #include "attention/prefill_panels.h"
 #include "attention/query_rows.h"
 #include "attention/softmax.h"
 #include "isa/tile_registers.h"
 
-// Vectors multiply pairs of bfloat16 at half the rate of floats on the processors that have AMX.
+// On the processors that have AMX, vectors multiply pairs of bfloat16 at half the rate of floats.
 #if defined(__AVX512BF16__) && !defined(TINYLLM_TILES)
 #define TINYLLM_FAST_PAIRS
 #endif
@@ -15,241 +19,275 @@
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-constexpr int64_t kKeys = 128;  // that are packed together, beside the queries in the cache
-static_assert(kPrefillRows % kTileRows == 0 && kPrefillSpan % kKeys == 0);
-static_assert(kKeys % kPanel == 0 && kKeys % kTile == 0);
+constexpr int64_t kPackedKeys = 128;  // keys that are packed at once; they stay in the cache
+static_assert(kQueryTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
+static_assert(kPackedKeys % kPanelWidth == 0 && kPackedKeys % kRowBatch == 0);
 
-struct Range {
-  int64_t first, last;
-
-  bool empty() const { return first >= last; }
-  bool has(int64_t key) const { return first <= key && key < last; }
+// The keys that the rows of a register tile attend to, relative to the first packed key.
+struct TileKeys {
+  KeyRange of_row[kRegisterRows];
+  KeyRange of_any_row;   // from the first key of any row to the last key of any row
+  KeyRange of_all_rows;  // keys that every row attends to; possibly empty
 };
 
-// Which bits of a number of type E, for keys from the j-th on, belong to keys that are seen.
+// A mask of the bits of an element, numbers j and following, that belong to keys in a range.
 template <typename E>
-uint32_t kept_bits(int64_t j, const Range& seen) {
-  if (kDepth<E> == 1) return seen.has(j) ? ~0u : 0u;
-  return (seen.has(j) ? 0xffffu : 0u) | (seen.has(j + 1) ? 0xffff0000u : 0u);
+uint32_t key_mask(int64_t j, const KeyRange& keys) {
+  if (kNumbers<E> == 1) return keys.contains(j) ? ~0u : 0u;
+  return (keys.contains(j) ? 0xffffu : 0u) | (keys.contains(j + 1) ? 0xffff0000u : 0u);
 }
 
 template <typename E>
-E kept_numbers(E numbers, uint32_t kept) {
-  return std::bit_cast<E>(std::bit_cast<uint32_t>(numbers) & kept);
+E masked(E element, uint32_t mask) {
+  return std::bit_cast<E>(std::bit_cast<uint32_t>(element) & mask);
 }
 
-// A part on its way, in numbers of type E.
+// The computation of one part with elements of type E. `tile_row` counts the rows of the query
+// tile: it is the first row of a register tile.
 template <typename E>
-struct Block {
-  Block(const AttentionTask& t, const AttentionPart& part, float* scratch)
+struct Prefill {
+  Prefill(const AttentionTask& t, const AttentionPart& part, float* scratch)
       : t(t),
-        part(part),
-        request(t, part.block.request),
-        width(t.width()),
-        depth((t.dim + W * kDepth<E> - 1) / (W * kDepth<E>) * W),
-        found(scratch, part.block.rows, width),
-        tile(scratch + Partial::size(kPrefillRows, width)),
-        scores(tile + kTile * width),
-        weights(reinterpret_cast<E*>(kDepth<E> == 1 ? scores : scores + kTileRows * kKeys)),
-        q(reinterpret_cast<E*>(scores + 2 * kTileRows * kKeys)),
-        k(q + kPrefillRows * width),
-        v(k + kKeys * width) {}
+        tile(part.tile),
+        request(t, part.tile.request),
+        width(t.padded_dim()),
+        depth((t.dim + W * kNumbers<E> - 1) / (W * kNumbers<E>) * W),
+        split(scratch, part.tile.rows, width),
+        unpacked(scratch + PartialResult::floats(kQueryTileRows, width)),
+        scores(unpacked + kRowBatch * width),
+        weights(reinterpret_cast<E*>(kNumbers<E> == 1 ? scores
+                                                      : scores + kRegisterRows * kPackedKeys)),
+        q(reinterpret_cast<E*>(scores + 2 * kRegisterRows * kPackedKeys)),
+        k(q + kQueryTileRows * width),
+        v(k + kPackedKeys * width) {}
 
-  static int64_t scratch(const AttentionTask& t) {
-    const int64_t panels = (t.width() + kPanel - 1) / kPanel * kPanel;
-    return Partial::size(kPrefillRows, t.width()) +
-           (kTile + kPrefillRows + kKeys) * t.width() + 2 * kTileRows * kKeys + kKeys * panels;
+  // Floats of scratch memory, enough for elements of either type.
+  static int64_t scratch_floats(const AttentionTask& t) {
+    const int64_t width = t.padded_dim();
+    const int64_t value_columns = (width + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+    return PartialResult::floats(kQueryTileRows, width) +
+           (kRowBatch + kQueryTileRows + kPackedKeys) * width + 2 * kRegisterRows * kPackedKeys +
+           kPackedKeys * value_columns;
   }
 
-  void take_queries();
-  void pack(const Range& keys);
-  void attend(int64_t row, const Range& keys);
-  void weigh(int64_t row, int64_t n, const Range& keys, const Range& seen);
-  void round_weights(const Range& seen);
-  void mix(int64_t row, const Range& seen);
-  void mix_border(int64_t row, const Range (&seen)[kTileRows], const Range& border);
+  void load_query_elements();
+  void pack(const KeyRange& keys);
+  void attend(int64_t tile_row, const KeyRange& keys);
+  TileKeys keys_of_rows(int64_t tile_row, const KeyRange& keys) const;
+  void compute_weights(int64_t tile_row, int64_t n, int64_t first_key, const KeyRange& keys);
+  void round_weights(const KeyRange& keys);
+  void accumulate_values(int64_t tile_row, const KeyRange& keys);
+  void accumulate_masked(int64_t tile_row, const TileKeys& tile_keys, const KeyRange& keys);
+
+  // Rows that fill up the last register tile repeat the last row of the query tile.
+  int64_t existing_row(int64_t row) const { return std::min(row, tile.rows - 1); }
 
   const AttentionTask& t;
-  const AttentionPart& part;
+  const QueryTile& tile;
   const Request request;
   const int64_t width;
-  const int64_t depth;  // of the products with keys, in numbers of type E
-  Partial found;        // in one span
-  float* const tile;    // rows that had to be unpacked
-  float* const scores;  // kKeys for each row of a tile
-  E *const weights, *const q, *const k, *const v;
+  const int64_t depth;    // elements of a query, in whole vectors
+  PartialResult split;    // result of the current split of keys
+  float* const unpacked;  // kRowBatch rows: keys or values that cannot be read in place
+  float* const scores;    // kRegisterRows x kPackedKeys: scores, then weights as floats
+  E* const weights;       // kRegisterRows x kPackedKeys / kNumbers; `scores` if E is float
+  E* const q;             // kQueryTileRows x width / kNumbers
+  E *const k, *const v;   // panels of the packed keys and values
 };
 
-// Queries, with zeros after the last feature and the last row.
+// Queries are followed by zeros, after the last feature and after the last row.
 template <>
-void Block<float>::take_queries() {
-  load_queries(t, part.block, 1, q);
-  const int64_t rows = part.block.rows;
-  std::fill_n(q + rows * width, (Partial::padded(rows) - rows) * width, 0.0f);
+void Prefill<float>::load_query_elements() {
+  load_queries(t, tile, 1, q);
+  const int64_t rows = tile.rows;
+  std::fill_n(q + rows * width, (PartialResult::padded_rows(rows) - rows) * width, 0.0f);
 }
+
+// Weights of type float stay where the scores were.
+template <>
+void Prefill<float>::round_weights(const KeyRange&) {}
 
 #if defined(TINYLLM_FAST_PAIRS)
 template <>
-void Block<Pair>::take_queries() {
-  std::fill_n(q, Partial::padded(part.block.rows) * width / 2, Pair{});
-  for (int64_t n = 0; n < part.block.rows; ++n) {
-    const BFloat16* from = static_cast<const BFloat16*>(t.q) + place(t, part.block, n, t.q_strides);
+void Prefill<BFloat16Pair>::load_query_elements() {
+  std::fill_n(q, PartialResult::padded_rows(tile.rows) * width / 2, BFloat16Pair{});
+  for (int64_t n = 0; n < tile.rows; ++n) {
+    const auto* from = static_cast<const BFloat16*>(t.q) + row_offset(t, tile, n, t.q_strides);
     std::memcpy(q + n * width / 2, from, t.dim * sizeof *from);
   }
 }
 
 template <>
-void Block<Pair>::round_weights(const Range& seen) {
-  for (int64_t n = 0; n < kTileRows; ++n) {
-    for (int64_t j = seen.first / (2 * W) * (2 * W); j < seen.last; j += 2 * W) {
-      const float* from = scores + n * kKeys + j;
-      store_words(weights + (n * kKeys + j) / 2, to_pairs(load(from), load(from + W)));
+void Prefill<BFloat16Pair>::round_weights(const KeyRange& keys) {
+  for (int64_t n = 0; n < kRegisterRows; ++n) {
+    for (int64_t j = keys.first / (2 * W) * (2 * W); j < keys.last; j += 2 * W) {
+      const float* from = scores + n * kPackedKeys + j;
+      store_words(weights + (n * kPackedKeys + j) / 2, to_pairs(load(from), load(from + W)));
     }
   }
 }
 #endif
 
-// The weights of a tile, from scores to where numbers of type E are expected.
-template <>
-void Block<float>::round_weights(const Range&) {}
-
-// Packs keys and values, from the first of `keys` on.
+// Packs up to kPackedKeys keys and values.
 template <typename E>
-void Block<E>::pack(const Range& keys) {
-  for (int64_t j = keys.first; j < keys.last; j += kTile) {
-    const int64_t count = std::min(kTile, keys.last - j), first = j - keys.first;
-    const int64_t request = part.block.request, head = part.block.kv_head;
-    with_fast_rows(t, t.k, Places(t, t.k, request, head, j, count), count, W * kDepth<E>, tile,
-                   [&]<typename Rows>(Rows, const Places& at) {
-                     pack_keys<E, Rows>(t.k, at, first, count, depth, k);
+void Prefill<E>::pack(const KeyRange& keys) {
+  for (int64_t j = keys.first; j < keys.last; j += kRowBatch) {
+    const int64_t count = std::min(kRowBatch, keys.last - j), first = j - keys.first;
+    const RowPointers key_rows(t, t.k, tile.request, tile.kv_head, j, count);
+    with_fast_rows(t, t.k, key_rows, count, W * kNumbers<E>, unpacked,
+                   [&]<typename Rows>(Rows, const RowPointers& rows) {
+                     pack_keys<E, Rows>(t.k, rows, first, count, depth, k);
                    });
-    with_fast_rows(t, t.v, Places(t, t.v, request, head, j, count), count, W, tile,
-                   [&]<typename Rows>(Rows, const Places& at) {
-                     pack_values<E, Rows>(t.v, at, first, count, t.dim, kKeys / kDepth<E>, v);
+    const RowPointers value_rows(t, t.v, tile.request, tile.kv_head, j, count);
+    with_fast_rows(t, t.v, value_rows, count, W, unpacked,
+                   [&]<typename Rows>(Rows, const RowPointers& rows) {
+                     pack_values<E, Rows>(t.v, rows, first, count, t.dim,
+                                          kPackedKeys / kNumbers<E>, v);
                    });
   }
 }
 
-// Scores of the n-th row of a tile to weights, over the keys that it sees. Sums of earlier keys
-// shrink where a larger score is found.
+// The packed keys are `keys` of the request.
 template <typename E>
-void Block<E>::weigh(int64_t row, int64_t n, const Range& keys, const Range& seen) {
-  float* at = scores + n * kKeys + seen.first;
-  const int64_t count = seen.last - seen.first;
+TileKeys Prefill<E>::keys_of_rows(int64_t tile_row, const KeyRange& keys) const {
+  TileKeys result{{}, {kPackedKeys, 0}, {0, kPackedKeys}};
+  KeyRange &any = result.of_any_row, &all = result.of_all_rows;
+  for (int n = 0; n < kRegisterRows; ++n) {
+    const int64_t query = (tile.first + existing_row(tile_row + n)) / t.heads_per_kv();
+    const KeyRange visible = visible_keys(t, request, query);
+    KeyRange& of_row = result.of_row[n];
+    of_row.first = std::clamp(visible.first, keys.first, keys.last) - keys.first;
+    of_row.last = std::clamp(visible.last, keys.first, keys.last) - keys.first;
+    if (of_row.empty()) of_row.last = of_row.first;
+    any = {std::min(any.first, of_row.first), std::max(any.last, of_row.last)};
+    all = {std::max(all.first, of_row.first), std::min(all.last, of_row.last)};
+  }
+  return result;
+}
+
+// Adds the packed keys, `keys` of the request, to the results of a register tile.
+template <typename E>
+void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
+  const TileKeys tile_keys = keys_of_rows(tile_row, keys);
+  KeyRange any = tile_keys.of_any_row, all = tile_keys.of_all_rows;
+  const int64_t q_stride = width / kNumbers<E>;
+  for (int64_t j = any.first / kPanelWidth * kPanelWidth; j < any.last; j += kPanelWidth) {
+    multiply_panel<false>(q + tile_row * q_stride, q_stride, k + j * depth, depth, t.scale,
+                          scores + j, kPackedKeys, std::min<int64_t>(kPanelWidth, any.last - j));
+  }
+  for (int n = 0; n < kRegisterRows; ++n) {
+    const KeyRange& of_row = tile_keys.of_row[n];
+    if (!of_row.empty()) compute_weights(tile_row, n, keys.first, of_row);
+  }
+  round_weights(any);
+  // Whole elements of keys that all rows attend to, and the elements before and after them.
+  all.first = (all.first + kNumbers<E> - 1) / kNumbers<E> * kNumbers<E>;
+  all.last = all.last / kNumbers<E> * kNumbers<E>;
+  any.first = any.first / kNumbers<E> * kNumbers<E>;
+  if (all.empty()) all = {any.last, any.last};
+  // In the order of the keys, so that the sums of a row do not depend on the keys of other rows.
+  accumulate_masked(tile_row, tile_keys, {any.first, all.first});
+  accumulate_values(tile_row, all);
+  accumulate_masked(tile_row, tile_keys, {all.last, any.last});
+}
+
+// Turns the scores of row n of a register tile into weights, over the packed keys that it attends
+// to. If the running maximum grows, the sums of earlier keys are rescaled. Packed key 0 is key
+// `first_key` of the request.
+template <typename E>
+void Prefill<E>::compute_weights(int64_t tile_row, int64_t n, int64_t first_key,
+                                 const KeyRange& keys) {
+  float* row_scores = scores + n * kPackedKeys + keys.first;
+  const int64_t count = keys.count();
   if (t.mask) {
-    const int64_t last = std::min(row + n, part.block.rows - 1);
-    add_mask(t, part.block, last, keys.first + seen.first, count, at);
+    const KeyRange request_keys{first_key + keys.first, first_key + keys.last};
+    add_mask(t, tile, existing_row(tile_row + n), request_keys, row_scores);
   }
-  float& top = found.tops[row + n];
-  float& total = found.totals[row + n];
-  const float higher = highest(at, count, top);
-  if (higher != top) {
-    const float shrink = exp(splat(top - base_of(higher)))[0];
-    float* sums = found.sums + (row + n) * width;
-    for (int64_t d = 0; d < width; d += W) store(sums + d, load(sums + d) * shrink);
-    total *= shrink;
-    top = higher;
+  float& running_max = split.row_max[tile_row + n];
+  float& row_sum = split.row_sum[tile_row + n];
+  const float new_max = max_score(row_scores, count, running_max);
+  if (new_max != running_max) {
+    const float factor = exp(splat(running_max - softmax_shift(new_max)))[0];
+    float* values = split.values + (tile_row + n) * width;
+    for (int64_t d = 0; d < width; d += W) store(values + d, load(values + d) * factor);
+    row_sum *= factor;
+    running_max = new_max;
   }
-  total += to_weights(at, count, base_of(top));
+  row_sum += exp_scores(row_scores, count, softmax_shift(running_max));
 }
 
-// Adds the values that all rows of a tile see.
+// Adds the weighted values of packed keys that all rows of a register tile attend to.
 template <typename E>
-void Block<E>::mix(int64_t row, const Range& seen) {
-  const int64_t first = seen.first / kDepth<E>, last = seen.last / kDepth<E>;
-  for (int64_t d = 0; d < t.dim; d += kPanel) {
-    multiply_panel<true>(weights + first, kKeys / kDepth<E>,
-                         v + d * kKeys / kDepth<E> + first * kPanel, last - first, 1,
-                         found.sums + row * width + d, width,
-                         std::min<int64_t>(kPanel, t.dim - d));
+void Prefill<E>::accumulate_values(int64_t tile_row, const KeyRange& keys) {
+  const int64_t first = keys.first / kNumbers<E>, last = keys.last / kNumbers<E>;
+  const int64_t weights_stride = kPackedKeys / kNumbers<E>;
+  for (int64_t d = 0; d < t.dim; d += kPanelWidth) {
+    const E* panel = v + d * kPackedKeys / kNumbers<E> + first * kPanelWidth;
+    multiply_panel<true>(weights + first, weights_stride, panel, last - first, 1,
+                         split.values + tile_row * width + d, width,
+                         std::min<int64_t>(kPanelWidth, t.dim - d));
   }
 }
 
-// Adds the values that only some rows of a tile see, to the last bit as `mix` does. What others do
-// not see must not reach them, even as zero times NaN.
+// Adds the weighted values of packed keys that only some rows attend to, with the same bits as
+// `accumulate_values`. Other rows must not see these values, not even multiplied by zero: 0 * NaN
+// is NaN.
 template <typename E>
-void Block<E>::mix_border(int64_t row, const Range (&seen)[kTileRows], const Range& border) {
-  for (int64_t j = border.first; j < border.last; j += kDepth<E>) {
-    for (int n = 0; n < kTileRows; ++n) {
-      const uint32_t kept = kept_bits<E>(j, seen[n]);
-      if (kept == 0) continue;
-      const E weight = kept_numbers(weights[(n * kKeys + j) / kDepth<E>], kept);
-      float* sums = found.sums + (row + n) * width;
+void Prefill<E>::accumulate_masked(int64_t tile_row, const TileKeys& tile_keys,
+                                   const KeyRange& keys) {
+  for (int64_t j = keys.first; j < keys.last; j += kNumbers<E>) {
+    for (int n = 0; n < kRegisterRows; ++n) {
+      const uint32_t mask = key_mask<E>(j, tile_keys.of_row[n]);
+      if (mask == 0) continue;
+      const E weight = masked(weights[(n * kPackedKeys + j) / kNumbers<E>], mask);
+      float* sums = split.values + (tile_row + n) * width;
       for (int64_t d = 0; d < t.dim; d += W) {
-        const E* values = v + (d / kPanel * kKeys + j) / kDepth<E> * kPanel + d % kPanel;
-        E seen_values[W];
-        store_words(seen_values, load_words(values) & kept);
-        store(sums + d, multiply_add(load(sums + d), weight, seen_values));
+        const int64_t panel_row = (d / kPanelWidth * kPackedKeys + j) / kNumbers<E>;
+        const E* values = v + panel_row * kPanelWidth + d % kPanelWidth;
+        E masked_values[W];
+        store_words(masked_values, load_words(values) & mask);
+        store(sums + d, multiply_add(load(sums + d), weight, masked_values));
       }
     }
   }
 }
 
-// One tile of rows over the keys that are packed.
+// Packed keys and splits are counted from key 0, also if the part begins later. So the order of the
+// sums of a row does not depend on the part.
 template <typename E>
-void Block<E>::attend(int64_t row, const Range& keys) {
-  Range seen[kTileRows], any{kKeys, 0}, all{0, kKeys};
-  for (int n = 0; n < kTileRows; ++n) {
-    // Rows that fill up a tile follow the last one.
-    const int64_t last = std::min(row + n, part.block.rows - 1);
-    const Seen see(t, request, (part.block.first + last) / t.group());
-    seen[n].first = std::clamp(see.first, keys.first, keys.last) - keys.first;
-    seen[n].last = std::clamp(see.last, keys.first, keys.last) - keys.first;
-    if (seen[n].empty()) seen[n].last = seen[n].first;
-    any = {std::min(any.first, seen[n].first), std::max(any.last, seen[n].last)};
-    all = {std::max(all.first, seen[n].first), std::min(all.last, seen[n].last)};
-  }
-  for (int64_t j = any.first / kPanel * kPanel; j < any.last; j += kPanel) {
-    multiply_panel<false>(q + row * width / kDepth<E>, width / kDepth<E>, k + j * depth, depth,
-                          t.scale, scores + j, kKeys, std::min<int64_t>(kPanel, any.last - j));
-  }
-  for (int n = 0; n < kTileRows; ++n) {
-    if (!seen[n].empty()) weigh(row, n, keys, seen[n]);
-  }
-  round_weights(any);
-  all.first = (all.first + kDepth<E> - 1) / kDepth<E> * kDepth<E>;
-  all.last = all.last / kDepth<E> * kDepth<E>;
-  any.first = any.first / kDepth<E> * kDepth<E>;
-  if (all.empty()) all = {any.last, any.last};
-  // In the order of the keys, so that it does not matter to a row which of them the others see.
-  mix_border(row, seen, {any.first, all.first});
-  mix(row, all);
-  mix_border(row, seen, {all.last, any.last});
-}
-
-// Blocks of keys are counted from the first key, as spans are, whatever the first is that is seen.
-template <typename E>
-void prefill(const AttentionTask& t, const AttentionPart& part, Partial& found, float* scratch) {
-  const int64_t rows = Partial::padded(part.block.rows);
-  clear(found, rows, t.width());
-  Block<E> block(t, part, scratch);
-  block.take_queries();
-  int64_t first = part.first / kKeys * kKeys;
-  while (first < part.last) {
-    const int64_t last = std::min(part.last, (first / kPrefillSpan + 1) * kPrefillSpan);
-    clear(block.found, rows, t.width());
-    for (; first < last; first += kKeys) {
-      const Range keys{first, std::min(last, first + kKeys)};
-      block.pack(keys);
-      for (int64_t row = 0; row < part.block.rows; row += kTileRows) block.attend(row, keys);
+void prefill(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
+             float* scratch) {
+  const int64_t rows = PartialResult::padded_rows(part.tile.rows);
+  clear(result, rows, t.padded_dim());
+  Prefill<E> work(t, part, scratch);
+  work.load_query_elements();
+  int64_t first = part.keys.first / kPackedKeys * kPackedKeys;
+  while (first < part.keys.last) {
+    const int64_t split_end = (first / kPrefillSplit + 1) * kPrefillSplit;
+    const int64_t last = std::min(part.keys.last, split_end);
+    clear(work.split, rows, t.padded_dim());
+    for (; first < last; first += kPackedKeys) {
+      const KeyRange keys{first, std::min(last, first + kPackedKeys)};
+      work.pack(keys);
+      for (int64_t row = 0; row < part.tile.rows; row += kRegisterRows) work.attend(row, keys);
     }
-    fold(found, block.found, rows, t.width());
+    merge(result, work.split, rows, t.padded_dim());
   }
 }
 
 }  // namespace
 
-int64_t prefill_scratch(const AttentionTask& t) { return Block<float>::scratch(t); }
+int64_t prefill_scratch(const AttentionTask& t) { return Prefill<float>::scratch_floats(t); }
 
-void prefill_part(const AttentionTask& t, const AttentionPart& part, Partial& found,
+void prefill_part(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
                   float* scratch) {
 #if defined(TINYLLM_FAST_PAIRS)
-  // Not where keys are packed: to round them to bfloat16 would shift large scores too far.
+  // Quantized keys use floats: rounding them to bfloat16 would shift large scores too far.
   if (t.type == Type::bfloat16 && t.k.mode == Mode::dense) {
-    return prefill<Pair>(t, part, found, scratch);
+    return prefill<BFloat16Pair>(t, part, result, scratch);
   }
 #endif
-  prefill<float>(t, part, found, scratch);
+  prefill<float>(t, part, result, scratch);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

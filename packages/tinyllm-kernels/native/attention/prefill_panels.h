@@ -1,4 +1,4 @@
-// Keys and values in panels, as `attention/prefill_products.h` wants them.
+// Keys and values packed into panels, the layout of attention/prefill_products.h.
 #pragma once
 
 #include "attention/kv_rows.h"
@@ -8,33 +8,12 @@
 namespace tinyllm::TINYLLM_TIER {
 
 #if defined(__AVX512BF16__)
-// The numbers of two vectors of floats, rounded to bfloat16.
+// Rounds 2 W floats to W pairs of consecutive bfloat16 numbers.
 inline Words to_pairs(Floats first, Floats second) {
   return std::bit_cast<Words>(
       _mm512_cvtne2ps_pbh(std::bit_cast<__m512>(second), std::bit_cast<__m512>(first)));
 }
 #endif
-
-// W elements of a row from the d-th on: W numbers, or 2 W of them in pairs.
-template <typename E, typename Rows>
-Words elements(const KeyValues& kv, const Places& at, int64_t n, int64_t d) {
-  const auto vector = [&](int64_t feature) {
-    Affine affine{};
-    if (Rows::kScaled) affine = Rows::affine(kv, at, n, kv.group_of(feature));
-    return numbers<Rows>(at.codes[n], feature, affine);
-  };
-  if constexpr (std::is_same_v<E, float>) {
-    return std::bit_cast<Words>(vector(d));
-#if defined(__AVX512BF16__)
-  } else if constexpr (std::is_same_v<Rows, DenseRows<BFloat16>>) {
-    Words pairs;
-    std::memcpy(&pairs, at.codes[n] + d * sizeof(Pair), sizeof pairs);
-    return pairs;
-  } else {  // rows that were unpacked because they end within a vector
-    return to_pairs(vector(2 * d), vector(2 * d + W));
-#endif
-  }
-}
 
 inline void store_words(void* to, Words v) { std::memcpy(to, &v, sizeof v); }
 
@@ -44,42 +23,65 @@ inline Words load_words(const void* from) {
   return v;
 }
 
-// Keys `first` to `first + count` of a block as columns: of panel p, `depth` rows of kPanel keys.
+// W elements of row n from element d on: W features, or 2 W features in pairs.
 template <typename E, typename Rows>
-void pack_keys(const KeyValues& kv, const Places& at, int64_t first, int64_t count, int64_t depth,
-               E* panels) {
+Words load_elements(const KeyValues& kv, const RowPointers& rows, int64_t n, int64_t d) {
+  const auto features = [&](int64_t feature) {
+    Affine affine{};
+    if (Rows::kScaled) affine = Rows::affine(kv, rows, n, kv.group_of(feature));
+    return load_features<Rows>(rows.codes[n], feature, affine);
+  };
+  if constexpr (std::is_same_v<E, float>) {
+    return std::bit_cast<Words>(features(d));
+#if defined(__AVX512BF16__)
+  } else if constexpr (std::is_same_v<Rows, DenseRows<BFloat16>>) {
+    return load_words(rows.codes[n] + d * sizeof(BFloat16Pair));
+  } else {  // rows that end within a vector were unpacked to floats
+    return to_pairs(features(2 * d), features(2 * d + W));
+#endif
+  }
+}
+
+// Packs `count` keys as columns `first` to `first + count`. A panel has kPanelWidth keys and
+// `depth` rows of elements. Missing keys up to a whole vector are zero.
+template <typename E, typename Rows>
+void pack_keys(const KeyValues& kv, const RowPointers& keys, int64_t first, int64_t count,
+               int64_t depth, E* panels) {
   for (int64_t n = 0; n < count; n += W) {
     const int64_t column = first + n;
-    E* to = panels + column / kPanel * depth * kPanel + column % kPanel;
+    E* to = panels + column / kPanelWidth * depth * kPanelWidth + column % kPanelWidth;
     for (int64_t d = 0; d < depth; d += W) {
-      Words v[W];
+      Words square[W];
       for (int i = 0; i < W; ++i) {
-        v[i] = n + i < count ? elements<E, Rows>(kv, at, n + i, d) : Words{};
+        square[i] = n + i < count ? load_elements<E, Rows>(kv, keys, n + i, d) : Words{};
       }
-      transpose(v);
-      for (int i = 0; i < W; ++i) store_words(to + (d + i) * kPanel, v[i]);
+      transpose(square);
+      for (int i = 0; i < W; ++i) store_words(to + (d + i) * kPanelWidth, square[i]);
     }
   }
 }
 
-// Values `first` to `first + count` of a block as rows: of panel p, `rows` rows of kPanel features.
+// Packs `count` values as rows `first` to `first + count`. A panel has kPanelWidth features and
+// `depth` rows of elements. A pair has the same feature of two consecutive values, and `first` is
+// even.
 template <typename E, typename Rows>
-void pack_values(const KeyValues& kv, const Places& at, int64_t first, int64_t count, int64_t dim,
-                 int64_t rows, E* panels) {
-  for (int64_t n = 0; n < count; n += kDepth<E>) {
+void pack_values(const KeyValues& kv, const RowPointers& values, int64_t first, int64_t count,
+                 int64_t dim, int64_t depth, E* panels) {
+  for (int64_t n = 0; n < count; n += kNumbers<E>) {
     for (int64_t d = 0; d < dim; d += W) {
-      E* to = panels + (d / kPanel * rows + (first + n) / kDepth<E>) * kPanel + d % kPanel;
+      const int64_t panel_row = d / kPanelWidth * depth + (first + n) / kNumbers<E>;
+      E* to = panels + panel_row * kPanelWidth + d % kPanelWidth;
       if constexpr (std::is_same_v<E, float>) {
-        store_words(to, elements<float, Rows>(kv, at, n, d));
+        store_words(to, load_elements<float, Rows>(kv, values, n, d));
 #if defined(__AVX512BF16__)
       } else {
-        const auto half = [&](int64_t i) {
+        const auto bfloat16s = [&](int64_t i) {
           if (i >= count) return Words{};
-          Words bits = elements<float, Rows>(kv, at, i, d);
+          Words bits = load_elements<float, Rows>(kv, values, i, d);
           if (std::is_same_v<Rows, DenseRows<BFloat16>>) return bits >> 16;  // nothing to round
           return bfloat16_bits(std::bit_cast<Floats>(bits));
         };
-        store_words(to, half(n) | half(n + 1) << 16);
+        store_words(to, bfloat16s(n) | bfloat16s(n + 1) << 16);
 #endif
       }
     }

@@ -1,45 +1,45 @@
-// Scores to weights, a row at a time.
+// Softmax weights of a row of scores: maximum, exponentials and their sum.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
-#include "isa/lanes.h"
+#include "isa/vectors.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr float kUnseen = -std::numeric_limits<float>::infinity();
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// The last `count` < W scores of a row, and lanes that count for nothing.
-inline Floats load_rest(const float* scores, int64_t count) {
-  Floats v = splat(kUnseen);
+// Loads the last `count` < W scores of a row. The other lanes are -infinity and have no weight.
+inline Floats load_tail(const float* scores, int64_t count) {
+  Floats v = splat(kMinusInfinity);
   std::memcpy(&v, scores, static_cast<size_t>(count) * sizeof(float));
   return v;
 }
 
-// The largest score, from `top` on; what is no number is passed over.
-inline float highest(const float* scores, int64_t count, float top) {
-  Floats tops = splat(top);
+// The larger of `previous_max` and all scores. NaNs are skipped.
+inline float max_score(const float* scores, int64_t count, float previous_max) {
+  Floats lane_maxima = splat(previous_max);
   int64_t j = 0;
-  for (; j + W <= count; j += W) tops = max(load(scores + j), tops);
-  if (j < count) tops = max(load_rest(scores + j, count - j), tops);
-  return highest_lane(tops);
+  for (; j + W <= count; j += W) lane_maxima = max(load(scores + j), lane_maxima);
+  if (j < count) lane_maxima = max(load_tail(scores + j, count - j), lane_maxima);
+  return largest_lane(lane_maxima);
 }
 
-// What weights are relative to: the largest score, or, where none is seen, any number.
-inline float base_of(float top) { return top == kUnseen ? 0.0f : top; }
+// The number that is subtracted from scores: the maximum, or 0 if there is no key.
+inline float softmax_shift(float row_max) { return row_max == kMinusInfinity ? 0.0f : row_max; }
 
-// exp(score - base) in place of each score. Gives the sum, which is NaN if one of them was.
-inline float to_weights(float* scores, int64_t count, float base) {
+// Replaces each score by exp(score - shift). Returns the sum, which is NaN if a score is NaN.
+inline float exp_scores(float* scores, int64_t count, float shift) {
   Floats total{};
   int64_t j = 0;
   for (; j + W <= count; j += W) {
-    Floats weights = exp(load(scores + j) - base);
+    Floats weights = exp(load(scores + j) - shift);
     store(scores + j, weights);
     total += weights;
   }
   if (j < count) {
-    Floats weights = exp(load_rest(scores + j, count - j) - base);
+    Floats weights = exp(load_tail(scores + j, count - j) - shift);
     std::memcpy(scores + j, &weights, static_cast<size_t>(count - j) * sizeof(float));
     total += weights;
   }

@@ -46,7 +46,7 @@ KeyValues make_rows(const Shape& s, Type type, int bits, std::vector<std::vector
   KeyValues kv;
   const auto part = [&](int64_t row_bytes, std::vector<char> bytes) {
     memory.push_back(std::move(bytes));
-    return KeyValues::Part{memory.back().data(),
+    return KeyValues::StridedRows{memory.back().data(),
                            {s.kv_heads * s.keys * row_bytes, s.keys * row_bytes, row_bytes}};
   };
   const int64_t rows = s.kv_heads * s.keys;

@@ -42,7 +42,7 @@ struct Rows {
     stride(kv.biases, group, heads, tokens);
   }
 
-  static void stride(KeyValues::Part& part, int64_t row, int64_t heads, int64_t tokens) {
+  static void stride(KeyValues::StridedRows& part, int64_t row, int64_t heads, int64_t tokens) {
     part.strides[2] = row, part.strides[1] = tokens * row;
     part.strides[0] = heads * tokens * row;
   }
@@ -85,13 +85,13 @@ struct Case {
     starts = {0, static_cast<int32_t>(s.length), static_cast<int32_t>(s.length)};
     lengths = {static_cast<int32_t>(s.keys), 1};
     task.requests = 2;
-    task.query_starts = starts.data(), task.context_lengths = lengths.data();
-    task.block_table = table.data();
-    task.blocks = task.pages = pages, task.page = page, task.tokens = s.length;
+    task.cu_seqlens_q = starts.data(), task.seq_lens = lengths.data();
+    task.block_tables = table.data();
+    task.block_table_width = task.pages = pages, task.page_size = page, task.tokens = s.length;
   }
 
   int64_t row(int64_t head, int64_t key) const {
-    const int64_t where = task.block_table ? table[key / page] : key / page;
+    const int64_t where = task.block_tables ? table[key / page] : key / page;
     return (where * shape.kv_heads + head) * page + key % page;
   }
 
@@ -102,7 +102,7 @@ struct Case {
       for (int64_t l = 0; l < shape.length; ++l) {
         const int64_t last = l + shape.keys - shape.length + 1;
         const int64_t first = task.window ? std::max<int64_t>(0, last - task.window) : 0;
-        attend(h / task.group(), first, last, (h * shape.length + l) * shape.dim, result);
+        attend(h / task.heads_per_kv(), first, last, (h * shape.length + l) * shape.dim, result);
       }
     }
     return result;

@@ -36,7 +36,7 @@ void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase
     for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
   }
   for (int count : rows) check_product(kernels, matrix.w, numbers, type, phase, count);
-  const bool is_done = kernels.linear_interleaves(matrix.w);
+  const bool is_done = kernels.linear_interleaved_rows(matrix.w);
   for (int side : {4, 8, 16}) {  // that of this instruction set, and those of others
     if (!is_done || N % side) continue;
     const Matrix interleaved = matrix.interleaved(side);

@@ -8,25 +8,25 @@ namespace tinyllm::TINYLLM_TIER {
 #define TINYLLM_KERNELS(KERNEL)                                                        \
   KERNEL(to_floats)                                                                    \
   KERNEL(group_sums)                                                                   \
-  KERNEL(linear_takes_planes)                                                          \
-  KERNEL(linear_planes)                                                                \
-  KERNEL(linear_interleaves)                                                           \
-  KERNEL(linear_takes_tiles)                                                           \
-  KERNEL(linear_tiles)                                                                 \
+  KERNEL(linear_uses_integers)                                                         \
+  KERNEL(linear_quantize_x)                                                            \
+  KERNEL(linear_interleaved_rows)                                                      \
+  KERNEL(linear_uses_bfloat16)                                                         \
+  KERNEL(linear_pack_x)                                                                \
   KERNEL(linear_plan)                                                                  \
-  KERNEL(linear_parts)                                                                 \
-  KERNEL(linear_range)                                                                 \
+  KERNEL(linear_part_count)                                                            \
+  KERNEL(linear_part_range)                                                            \
   KERNEL(linear_scratch)                                                               \
   KERNEL(linear_part)                                                                  \
-  KERNEL(linear_rows)                                                                  \
+  KERNEL(embedding_rows)                                                               \
   KERNEL(rms_norm_rows)                                                                \
   KERNEL(rope_tokens)                                                                  \
   KERNEL(swiglu_range)                                                                 \
   KERNEL(quantize_row)                                                                 \
   KERNEL(weighted_sums)                                                                \
-  KERNEL(largest_score)                                                                \
-  KERNEL(best_scores)                                                                  \
-  KERNEL(score_sum)                                                                    \
+  KERNEL(argmax_range)                                                                 \
+  KERNEL(top_k_range)                                                                  \
+  KERNEL(exp_sum_range)                                                                \
   KERNEL(attention_scratch)                                                            \
   KERNEL(attention_part)                                                               \
   KERNEL(attention_merge)

@@ -1,60 +1,62 @@
-// The sums of the lanes of four vectors at once: two shuffles a vector, where one alone takes four.
+// Lane sums of four vectors at once: two shuffles a vector, instead of four for each vector alone.
 #pragma once
 
 #include "isa/vectors.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-namespace four {
+namespace lane_sums {
 
-// Where lane i of the sum of two halves comes from: the first half of `a`, then that of `b`.
-constexpr int half(int i) { return i < W / 2 ? i : W / 2 + i; }
+// Shuffle indices count the lanes of two vectors `a` and `b`: those of `b` begin at W.
 
-// The first quarter of each half of `a`, then those of `b`.
-constexpr int quarter(int i) { return i / (W / 4) * (W / 2) + i % (W / 4); }
+// The lower half of `a`, then the lower half of `b`. The upper halves are W / 2 further.
+constexpr int lower_half(int lane) { return lane < W / 2 ? lane : W / 2 + lane; }
 
-// Lane i and the one `Step` further in its quarter.
+// The first quarter of each half of `a`, then of each half of `b`. The second quarters are W / 4
+// further.
+constexpr int first_quarter(int lane) { return lane / (W / 4) * (W / 2) + lane % (W / 4); }
+
+// The lane that is `Step` further in the same quarter, cyclically.
 template <int Step>
-constexpr int neighbor(int i) {
-  return i / (W / 4) * (W / 4) + (i + Step) % (W / 4);
+constexpr int rotated_in_quarter(int lane) {
+  return lane / (W / 4) * (W / 4) + (lane + Step) % (W / 4);
 }
 
+// Adds the upper half of each vector to the lower half. The result is half a vector for `a`, then
+// half a vector for `b`.
+template <int... Lanes>
+inline Floats add_halves(Floats a, Floats b, std::integer_sequence<int, Lanes...>) {
+  return __builtin_shufflevector(a, b, lower_half(Lanes)...) +
+         __builtin_shufflevector(a, b, lower_half(Lanes) + W / 2 ...);
+}
+
+// Adds the second quarter of each half to the first quarter. The result has four quarters, which
+// belong to the two halves of `a` and the two halves of `b`.
+template <int... Lanes>
+inline Floats add_quarters(Floats a, Floats b, std::integer_sequence<int, Lanes...>) {
+  return __builtin_shufflevector(a, b, first_quarter(Lanes)...) +
+         __builtin_shufflevector(a, b, first_quarter(Lanes) + W / 4 ...);
+}
+
+// Replaces each lane by the sum of the quarter of the vector that it is in.
 template <int Step, int... Lanes>
-inline Floats within(Floats v, std::integer_sequence<int, Lanes...> lanes) {
-  v += __builtin_shufflevector(v, v, neighbor<Step>(Lanes)...);
-  if constexpr (Step > 1) return within<Step / 2>(v, lanes);
+inline Floats sum_quarters(Floats v, std::integer_sequence<int, Lanes...> lanes) {
+  v += __builtin_shufflevector(v, v, rotated_in_quarter<Step>(Lanes)...);
+  if constexpr (Step > 1) return sum_quarters<Step / 2>(v, lanes);
   return v;
 }
 
-template <int... Lanes>
-inline Floats halves(Floats a, Floats b, std::integer_sequence<int, Lanes...>) {
-  return __builtin_shufflevector(a, b, half(Lanes)...) +
-         __builtin_shufflevector(a, b, half(Lanes) + W / 2 ...);
-}
+}  // namespace lane_sums
 
-template <int... Lanes>
-inline Floats quarters(Floats a, Floats b, std::integer_sequence<int, Lanes...>) {
-  return __builtin_shufflevector(a, b, quarter(Lanes)...) +
-         __builtin_shufflevector(a, b, quarter(Lanes) + W / 4 ...);
-}
-
-}  // namespace four
-
-// The largest lane, by halves.
-template <int Half = W / 2>
-inline float highest_lane(Floats v) {
-  v = max(rotated<Half>(v, std::make_integer_sequence<int, W>{}), v);
-  if constexpr (Half > 1) return highest_lane<Half / 2>(v);
-  return v[0];
-}
-
-// Writes the sum of each of four vectors.
+// Writes four floats: the lane sum of each vector.
 inline void store_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
   constexpr std::make_integer_sequence<int, W> lanes;
-  Floats v = four::quarters(four::halves(a, b, lanes), four::halves(c, d, lanes), lanes);
-  v = four::within<W / 8>(v, lanes);
-  using Four [[gnu::vector_size(16)]] = float;
-  Four sums = __builtin_shufflevector(v, v, 0, W / 4, W / 2, W / 4 * 3);
+  const Floats ab = lane_sums::add_halves(a, b, lanes);
+  const Floats cd = lane_sums::add_halves(c, d, lanes);
+  Floats v = lane_sums::add_quarters(ab, cd, lanes);
+  v = lane_sums::sum_quarters<W / 8>(v, lanes);
+  using FourFloats [[gnu::vector_size(16)]] = float;
+  FourFloats sums = __builtin_shufflevector(v, v, 0, W / 4, W / 2, W / 4 * 3);
   std::memcpy(to, &sums, sizeof sums);
 }
 

@@ -1,4 +1,4 @@
-// Reading and writing numbers of any of the three types, one or W at a time.
+// Loads and stores of W numbers of type float, Float16 or BFloat16. Addresses need no alignment.
 #pragma once
 
 #include <bit>
@@ -9,36 +9,37 @@
 #include <immintrin.h>
 #endif
 
-#include "types.h"
 #include "isa/vectors.h"
+#include "types.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-// GCC 12 converts vectors of Float16 lane by lane, even where one instruction does it.
-using Halves [[gnu::vector_size(2 * W)]] = Float16;
+// GCC 12 converts a vector of Float16 lane by lane, so the instructions are named where they exist.
+using Float16s [[gnu::vector_size(2 * W)]] = Float16;
 
-inline Floats to_floats(Halves halves) {
+inline Floats to_floats(Float16s v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Floats>(_mm512_cvtph_ps(std::bit_cast<__m256i>(halves)));
+  return std::bit_cast<Floats>(_mm512_cvtph_ps(std::bit_cast<__m256i>(v)));
 #elif defined(__F16C__)
-  return std::bit_cast<Floats>(_mm256_cvtph_ps(std::bit_cast<__m128i>(halves)));
+  return std::bit_cast<Floats>(_mm256_cvtph_ps(std::bit_cast<__m128i>(v)));
 #else
-  return __builtin_convertvector(halves, Floats);
+  return __builtin_convertvector(v, Floats);
 #endif
 }
 
-inline Halves to_halves(Floats v) {
+inline Float16s to_float16s(Floats v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Halves>(
+  return std::bit_cast<Float16s>(
       _mm512_cvtps_ph(std::bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
-  return std::bit_cast<Halves>(
+  return std::bit_cast<Float16s>(
       _mm256_cvtps_ph(std::bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
 #else
-  return __builtin_convertvector(v, Halves);
+  return __builtin_convertvector(v, Float16s);
 #endif
 }
 
+// Loads W numbers as floats.
 template <typename T>
 Floats load_as_floats(const T* from) {
   if constexpr (std::is_same_v<T, float>) {
@@ -48,20 +49,21 @@ Floats load_as_floats(const T* from) {
     std::memcpy(&bits, from, sizeof bits);
     return std::bit_cast<Floats>(widen(bits) << 16);
   } else {
-    Halves halves;
-    std::memcpy(&halves, from, sizeof halves);
-    return to_floats(halves);
+    Float16s v;
+    std::memcpy(&v, from, sizeof v);
+    return to_floats(v);
   }
 }
 
-// Each number rounded to bfloat16, in the lower half of its lane.
+// Rounds to bfloat16, ties to even. The 16 bits are in the lower half of each lane.
 inline Words bfloat16_bits(Floats v) {
   Words bits = std::bit_cast<Words>(v);
   Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  Words kept = bits >> 16 | 0x40;  // of a NaN
-  return v == v ? rounded : kept;
+  Words quiet_nan = bits >> 16 | 0x40;
+  return v == v ? rounded : quiet_nan;
 }
 
+// Rounds W floats to type T and stores them.
 template <typename T>
 void store_floats(T* to, Floats v) {
   if constexpr (std::is_same_v<T, float>) {
@@ -70,12 +72,12 @@ void store_floats(T* to, Floats v) {
     Shorts shorts = __builtin_convertvector(bfloat16_bits(v), Shorts);
     std::memcpy(to, &shorts, sizeof shorts);
   } else {
-    Halves halves = to_halves(v);
-    std::memcpy(to, &halves, sizeof halves);
+    Float16s rounded = to_float16s(v);
+    std::memcpy(to, &rounded, sizeof rounded);
   }
 }
 
-// Calls `work` with a null pointer of the C++ type that `type` stands for.
+// Calls `work` with a null pointer to the C++ type of `type`: float, Float16 or BFloat16.
 template <typename Work>
 auto with_type(Type type, Work work) {
   switch (type) {

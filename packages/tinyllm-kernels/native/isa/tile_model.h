@@ -1,10 +1,12 @@
-// The matrix unit of AMX in software, bit for bit, so that kernels which use it are checked on
-// machines without one.
+// A software model of the AMX matrix unit, equal to it bit for bit.
 //
-// After the description of TDPBF16PS in Intel's Software Developer's Manual: in each row of a tile
-// the products of first and of second numbers of pairs are summed apart, by fused multiplications
-// and additions in the order of the pairs; then both sums are added to each other, and to what was
-// there. All of this rounds to the nearest, and takes and makes no subnormal numbers.
+// Checks use it to run AMX kernels on machines without AMX. The model follows the description of
+// TDPBF16PS in Intel's Software Developer's Manual. For each row of the result:
+//
+// - The products of the first numbers of all pairs are added up, and separately the products of the
+//   second numbers, by fused multiply-add in the order of the pairs.
+// - Both sums are added to each other, and then to the previous result.
+// - Each operation rounds to the nearest. Subnormal inputs and results count as zero.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
+// The same interface as in isa/tile_registers.h.
 class TileRegisters {
  public:
   template <int Tile>
@@ -38,14 +41,15 @@ class TileRegisters {
   template <int Sums, int A, int B>
   void multiply_add() {
     for (int row = 0; row < kRows; ++row) {
-      Floats firsts{}, seconds{};
+      Floats first_sums{}, second_sums{};
       for (int k = 0; k < W; ++k) {
         const Words pair = Words{} + tiles_[A][row][k];
-        firsts = multiplied(first(pair), first(tiles_[B][k]), firsts);
-        seconds = multiplied(second(pair), second(tiles_[B][k]), seconds);
+        first_sums = fused_multiply_add(first(pair), first(tiles_[B][k]), first_sums);
+        second_sums = fused_multiply_add(second(pair), second(tiles_[B][k]), second_sums);
       }
-      const Floats before = normal(std::bit_cast<Floats>(tiles_[Sums][row]));
-      tiles_[Sums][row] = std::bit_cast<Words>(normal(before + normal(firsts + seconds)));
+      const Floats previous = flush_subnormals(std::bit_cast<Floats>(tiles_[Sums][row]));
+      const Floats products = flush_subnormals(first_sums + second_sums);
+      tiles_[Sums][row] = std::bit_cast<Words>(flush_subnormals(previous + products));
     }
   }
 
@@ -53,21 +57,22 @@ class TileRegisters {
   static constexpr int kRows = 16;
   static_assert(W == kRows);
 
-  // Zero, with its sign, where a number is subnormal.
-  static Floats normal(Floats v) {
-    const Words bits = std::bit_cast<Words>(v), zero = bits & 0x80000000u;
-    return std::bit_cast<Floats>((bits & 0x7f800000u) == 0 ? zero : bits);
+  // Replaces subnormal numbers by zero of the same sign.
+  static Floats flush_subnormals(Floats v) {
+    const Words bits = std::bit_cast<Words>(v), signed_zero = bits & 0x80000000u;
+    return std::bit_cast<Floats>((bits & 0x7f800000u) == 0 ? signed_zero : bits);
   }
 
-  static Floats first(Words pairs) { return normal(std::bit_cast<Floats>(pairs << 16)); }
+  // The first or second bfloat16 number of each pair.
+  static Floats first(Words pairs) { return flush_subnormals(std::bit_cast<Floats>(pairs << 16)); }
   static Floats second(Words pairs) {
-    return normal(std::bit_cast<Floats>(pairs & 0xffff0000u));
+    return flush_subnormals(std::bit_cast<Floats>(pairs & 0xffff0000u));
   }
 
-  static Floats multiplied(Floats a, Floats b, Floats sum) {
+  static Floats fused_multiply_add(Floats a, Floats b, Floats sum) {
     const __m512 fused = _mm512_fmadd_ps(std::bit_cast<__m512>(a), std::bit_cast<__m512>(b),
                                          std::bit_cast<__m512>(sum));
-    return normal(std::bit_cast<Floats>(fused));
+    return flush_subnormals(std::bit_cast<Floats>(fused));
   }
 
   Words tiles_[8][kRows] = {};

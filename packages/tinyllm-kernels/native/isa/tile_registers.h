@@ -1,9 +1,14 @@
-// The matrix unit of AMX: eight registers, each a tile of 16 rows of 64 bytes. One instruction
-// multiplies two tiles of bfloat16 and adds the products to a tile of floats: 16 cycles for what
-// takes vectors of floats 256.
+// The AMX matrix unit: eight tile registers of 16 rows of 64 bytes.
 //
-// A tile of the first operand is 16 rows of 32 numbers; of the second, 16 rows of 16 pairs, which lie
-// along the depth. Elsewhere than on AMX a build for checks may have the same in software.
+// One instruction multiplies two tiles of bfloat16 and adds the products to a tile of floats. It
+// takes 16 cycles. The same work takes 256 cycles with vectors of floats.
+//
+//   A     16 rows of 32 numbers
+//   B     16 rows of 16 pairs; the two numbers of a pair belong to consecutive rows of the matrix
+//   Sums  16 rows of 16 floats: Sums += A B, with 32 products for each sum
+//
+// TINYLLM_TILES is defined if the unit exists. With TINYLLM_MODELED_TILES, which only builds for
+// checks define, the unit is a software model.
 #pragma once
 
 #if defined(__AMX_BF16__) || defined(TINYLLM_MODELED_TILES)
@@ -20,15 +25,15 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// The registers, of which a thread has one set. They are configured as long as this lives: that takes
-// some hundred cycles, and a thread that has let go of them need not have them saved when the system
-// takes its core.
+// The tile registers of the calling thread, configured for the lifetime of this object. To
+// configure them takes some hundred cycles. The destructor releases them, so that the system need
+// not save them when it preempts the thread.
 //
-// In assembly, because GCC 12 has its intrinsics as macros that name registers, and that do not say
-// which memory they touch: it may move a store of a tile's numbers behind the load of the tile.
+// The instructions are written in assembly. GCC 12 has the intrinsics as macros that do not state
+// which memory they access: it may move a store of numbers behind the load of their tile.
 class TileRegisters {
  public:
-  TileRegisters() { asm volatile("ldtilecfg %0" ::"m"(kWhole)); }
+  TileRegisters() { asm volatile("ldtilecfg %0" ::"m"(kFullTiles)); }
   ~TileRegisters() { asm volatile("tilerelease" ::: "memory"); }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
@@ -38,7 +43,7 @@ class TileRegisters {
     asm volatile("tilezero %%tmm%c0" ::"i"(Tile));
   }
 
-  // Rows are `stride` bytes apart.
+  // Loads 16 rows of 64 bytes that are `stride` bytes apart.
   template <int Tile>
   void load(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(Tile) : "memory");
@@ -49,21 +54,21 @@ class TileRegisters {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(Tile) : "memory");
   }
 
-  // Adds the products of two tiles of bfloat16 to one of floats.
+  // Adds the product of tiles A and B, of bfloat16, to tile Sums, of floats.
   template <int Sums, int A, int B>
   void multiply_add() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(B));
   }
 
  private:
-  // All of each register, as LDTILECFG reads it.
+  // The operand of LDTILECFG. It gives all eight tiles their full size.
   struct alignas(64) Configuration {
     uint8_t palette, first_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
   };
   static_assert(sizeof(Configuration) == 64);
-  static constexpr Configuration kWhole = {
+  static constexpr Configuration kFullTiles = {
       1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 };
 

@@ -1,4 +1,4 @@
-// W vectors of W lanes, turned: lane i of vector n becomes lane n of vector i.
+// Transpose of a square of W vectors of W lanes: lane i of vector n becomes lane n of vector i.
 #pragma once
 
 #include "isa/vectors.h"
@@ -7,17 +7,18 @@ namespace tinyllm::TINYLLM_TIER {
 
 namespace transposing {
 
-// Lanes of `a` and `b` in turn, from the middle of both on if `High`.
-template <bool High, int... Lanes>
+// Alternates lanes of `a` and `b`: the lower halves of both, or the upper halves if `Upper`.
+template <bool Upper, int... Lanes>
 inline Words zip(Words a, Words b, std::integer_sequence<int, Lanes...>) {
-  constexpr int first = High ? W / 2 : 0;
+  constexpr int first = Upper ? W / 2 : 0;
   return __builtin_shufflevector(a, b, (Lanes % 2 * W + first + Lanes / 2)...);
 }
 
-// The index of a number is the bits of its vector, then those of its lane. To zip each vector of
-// the first half with one of the second is to rotate these bits by one.
+// The position of a number has 2 log2(W) bits: its vector, then its lane. Zipping vector n with
+// vector n + W / 2, for each n < W / 2, rotates these bits by one. After log2(W) rounds vector and
+// lane have changed places.
 template <int Rounds>
-inline void rotate(Words (&v)[W]) {
+inline void zip_rounds(Words (&v)[W]) {
   constexpr std::make_integer_sequence<int, W> lanes;
   Words zipped[W];
 #pragma GCC unroll 8
@@ -27,11 +28,14 @@ inline void rotate(Words (&v)[W]) {
   }
 #pragma GCC unroll 16
   for (int n = 0; n < W; ++n) v[n] = zipped[n];
-  if constexpr (Rounds > 1) rotate<Rounds - 1>(v);
+  if constexpr (Rounds > 1) zip_rounds<Rounds - 1>(v);
 }
 
 }  // namespace transposing
 
-inline void transpose(Words (&v)[W]) { transposing::rotate<W == 16 ? 4 : 3>(v); }
+inline void transpose(Words (&v)[W]) {
+  constexpr int log2_width = W == 16 ? 4 : 3;
+  transposing::zip_rounds<log2_width>(v);
+}
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -1,11 +1,11 @@
-// A number that is known at run time as a constant of the compiler, for loops that it unrolls.
+// A run-time number as a compile-time constant, for loops that the compiler unrolls.
 #pragma once
 
 #include <cstdint>
 
-namespace tinyllm {
+namespace tinyllm::TINYLLM_TIER {
 
-// Calls `work<Number>()` with the number, from 1 on, or with `Most` if it is larger.
+// Calls `work<min(number, Most)>()`. `number` is at least 1.
 template <int Most, typename Work>
 void with_constant(int64_t number, Work work) {
   if constexpr (Most > 1) {
@@ -14,4 +14,4 @@ void with_constant(int64_t number, Work work) {
   work.template operator()<Most>();
 }
 
-}  // namespace tinyllm
+}  // namespace tinyllm::TINYLLM_TIER

@@ -1,7 +1,7 @@
-// Vectors of W numbers, W chosen by the instruction set that this file is compiled for.
+// Vectors of W 32-bit numbers. The instruction set that a file is compiled for determines W.
 //
-// GCC's and clang's vector extensions give every instruction set the same source: + * >> & work
-// lane by lane, and a product that is added to something becomes one fused multiply-add.
+// Vectors are the vector extensions of GCC and clang, so one source serves every instruction set.
+// Operators work lane by lane. The compiler contracts a * b + c to one fused multiply-add.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,8 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Eight at least, so that W codes of any width fill whole bytes; SSE2 and NEON take two registers.
+// W is at least 8, so that W codes of any number of bits fill whole bytes. SSE2 and NEON have
+// registers of 4 floats and use two for each vector.
 #if defined(__AVX512F__)
 inline constexpr int W = 16;
 #else
@@ -28,6 +29,7 @@ using Words [[gnu::vector_size(4 * W)]] = uint32_t;
 using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
 using Bytes [[gnu::vector_size(W)]] = uint8_t;
 
+// Loads and stores need no alignment.
 inline Floats load(const float* from) {
   Floats v;
   std::memcpy(&v, from, sizeof v);
@@ -38,33 +40,38 @@ inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
 inline Floats splat(float x) { return Floats{} + x; }
 
+// Lane i of the result is lane i + Shift of `v`, cyclically.
 template <int Shift, int... Lanes>
 inline Floats rotated(Floats v, std::integer_sequence<int, Lanes...>) {
   return __builtin_shufflevector(v, v, (Lanes + Shift) % W...);
 }
 
-// The sum of all lanes, by halves: as many steps as W has bits.
-template <int Half = W / 2>
+// The sum of all lanes, in log2(W) steps. The order of the additions is fixed by W.
+template <int Shift = W / 2>
 inline float sum(Floats v) {
-  v += rotated<Half>(v, std::make_integer_sequence<int, W>{});
-  if constexpr (Half > 1) return sum<Half / 2>(v);
+  v += rotated<Shift>(v, std::make_integer_sequence<int, W>{});
+  if constexpr (Shift > 1) return sum<Shift / 2>(v);
   return v[0];
 }
 
+// The larger number of each lane. Returns `b` if one of the two is NaN: max(x, best) skips NaNs.
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
-template <int Half = W / 2>
+// The largest lane, in log2(W) steps. With a NaN among the lanes the result may be any lane.
+template <int Shift = W / 2>
 inline float largest_lane(Floats v) {
-  v = max(v, rotated<Half>(v, std::make_integer_sequence<int, W>{}));
-  if constexpr (Half > 1) return largest_lane<Half / 2>(v);
+  v = max(rotated<Shift>(v, std::make_integer_sequence<int, W>{}), v);
+  if constexpr (Shift > 1) return largest_lane<Shift / 2>(v);
   return v[0];
 }
 
-// e^x to one or two units in the last place, for x from -87 to 88; below that zero. NaN stays NaN.
+// e^x with an error of at most two units in the last place, for x from -87 to 88. Smaller x give
+// zero. NaN stays NaN.
 inline Floats exp(Floats x) {
   Floats low = splat(-87.0f);
   Floats bounded = x < low ? low : x;
-  // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with few bits.
+  // x = n ln 2 + r with |r| <= ln 2 / 2. The first of the two terms of ln 2 has few bits, so that
+  // its product with n is exact.
   Floats n = bounded * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
   Floats whole = n - 12582912.0f;
   Floats r = bounded - whole * 0.693359375f + whole * 2.12194440e-4f;
@@ -82,7 +89,7 @@ inline Floats exp(Floats x) {
   return x < low ? zero : p * power;
 }
 
-// Wider lanes. GCC 12 gets there by halves or quarters, even where one instruction does it.
+// Zero-extends each lane. GCC 12 would use several instructions, even where one exists.
 inline Words widen(Shorts v) {
 #if defined(__AVX512F__)
   return std::bit_cast<Words>(_mm512_cvtepu16_epi32(std::bit_cast<__m256i>(v)));
@@ -99,7 +106,7 @@ inline Words widen(Bytes v) {
 #endif
 }
 
-// The lanes of `a` and then `b`, 2 W of them, that the indices name.
+// Selects lanes by index: lanes 0 to W - 1 are of `a`, lanes W to 2 W - 1 of `b`.
 template <int... Indices>
 inline Words pick(Words a, Words b, std::integer_sequence<int, Indices...>) {
   return __builtin_shufflevector(a, b, Indices...);

@@ -10,7 +10,7 @@ namespace tinyllm {
 
 void run_attention(const Kernels& kernels, const AttentionTask& task) {
   const AttentionPlan plan(task);
-  const Aligned<float> partials = aligned<float>(plan.partials);
+  const Aligned<float> partials = aligned<float>(plan.partial_floats);
   ThreadPool& pool = ThreadPool::shared();
   Scratch scratch(kernels.attention_scratch(task));
   pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {
@@ -48,7 +48,7 @@ struct NormAndRope {
     rope.y_strides[1] = to.strides[2];
     rope.y_strides[2] = to.strides[1];
     rope.positions = t.positions;
-    rope.one_row = t.shares_positions;
+    rope.shares_positions = t.shares_positions;
     rope.frequencies = t.frequencies;
     rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
     rope.traditional = t.traditional, rope.magnitude = t.magnitude, rope.type = t.type;
@@ -71,8 +71,8 @@ void copy_values(const ProjectTask& t, const char* rows, int64_t first, int64_t 
 
 // Returns the keys, or values, of a sequence from its first token on. `added` are the rows of the
 // tokens from `offset` on.
-KeyValues::Part whole_cache(const Heads& added, int64_t offset, Type type) {
-  KeyValues::Part part;
+KeyValues::StridedRows whole_cache(const Heads& added, int64_t offset, Type type) {
+  KeyValues::StridedRows part;
   for (int i = 0; i < 3; ++i) part.strides[i] = added.strides[i] * size_of(type);
   part.data = static_cast<const char*>(added.data) - offset * part.strides[2];
   return part;
@@ -147,7 +147,7 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
   in.to_v = {v.get(), {in.length * kv_width, in.dim, kv_width}};
   run(kernels, in);
   for (const auto& [pages, rows] : {std::pair(&t.keys, k.get()), {&t.values, v.get()}}) {
-    pages->write(kernels, rows, in.type, tokens, in.kv_heads, in.dim, t.slots, t.pages, t.page);
+    pages->write(kernels, rows, in.type, tokens, in.kv_heads, in.dim, t.slot_mapping, t.pages, t.page_size);
   }
 
   auto heads = aligned<char>(tokens * width * size);
@@ -159,10 +159,10 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
   attention.k = t.keys.kv, attention.v = t.values.kv;
   attention.type = in.type;
   attention.heads = in.heads, attention.kv_heads = in.kv_heads, attention.dim = in.dim;
-  attention.requests = t.requests, attention.blocks = t.blocks;
-  attention.block_table = t.block_table, attention.query_starts = t.query_starts;
-  attention.context_lengths = t.context_lengths;
-  attention.tokens = tokens, attention.pages = t.pages, attention.page = t.page;
+  attention.requests = t.requests, attention.block_table_width = t.block_table_width;
+  attention.block_tables = t.block_tables, attention.cu_seqlens_q = t.cu_seqlens_q;
+  attention.seq_lens = t.seq_lens;
+  attention.tokens = tokens, attention.pages = t.pages, attention.page_size = t.page_size;
   attention.scale = t.scale, attention.causal = true, attention.window = t.window;
   attention.decode_queries = t.decode_queries;
   run_attention(kernels, attention);

@@ -62,9 +62,9 @@ struct PagedAttentionLayerTask {
   const void* o_bias;    // or null
   const void* residual;  // B L E, or null
   WritablePages keys, values;
-  // As in `AttentionTask`; `slots` has the slot of each token.
-  const int32_t *block_table, *query_starts, *context_lengths, *slots;
-  int64_t requests, blocks, pages, page, window, decode_queries;
+  // As in `AttentionTask`; `slot_mapping` has the slot of each token.
+  const int32_t *block_tables, *cu_seqlens_q, *seq_lens, *slot_mapping;
+  int64_t requests, block_table_width, pages, page_size, window, decode_queries;
   float scale;
   void* y;  // B L E
 };

@@ -1,3 +1,4 @@
+// The plan of an attention task: query tiles, and splits of their keys.
 #include "attention/plan.h"
 
 #include <algorithm>
@@ -5,23 +6,30 @@
 namespace tinyllm {
 namespace {
 
-// One block of queries: a part for each span of keys that it sees.
-void add_block(const AttentionTask& t, const QueryBlock& block, int64_t span, AttentionPlan& plan) {
-  const Request request(t, block.request);
-  const int64_t group = t.group();
-  const int64_t first = Seen(t, request, block.first / group).first;
-  const int64_t last = Seen(t, request, (block.first + block.rows - 1) / group).last;
-  const int64_t from = first / span, count = (last + span - 1) / span - from;
+// Adds the parts of one query tile: one for each split of the keys that its rows attend to.
+void add_tile(const AttentionTask& t, const QueryTile& tile, int64_t split, AttentionPlan& plan) {
+  const Request request(t, tile.request);
+  const int64_t heads_per_kv = t.heads_per_kv(), last_row = tile.first + tile.rows - 1;
+  const int64_t first = visible_keys(t, request, tile.first / heads_per_kv).first;
+  const int64_t last = visible_keys(t, request, last_row / heads_per_kv).last;
+  const int64_t first_split = first / split, count = (last + split - 1) / split - first_split;
   if (count <= 1) {
-    plan.parts.push_back({block, first, last, -1});
+    plan.parts.push_back({tile, {first, last}, -1});
     return;
   }
-  plan.merges.push_back({block, plan.partials, count});
-  for (int64_t n = 0; n < count; ++n) {
-    plan.parts.push_back({block, std::max(first, (from + n) * span),
-                          std::min(last, (from + n + 1) * span), plan.partials});
-    plan.partials += Partial::size(block.rows, t.width());
+  plan.merges.push_back({tile, plan.partial_floats, count});
+  for (int64_t n = first_split; n < first_split + count; ++n) {
+    const KeyRange keys{std::max(first, n * split), std::min(last, (n + 1) * split)};
+    plan.parts.push_back({tile, keys, plan.partial_floats});
+    plan.partial_floats += PartialResult::floats(tile.rows, t.padded_dim());
   }
+}
+
+// Keys of a part, at most. A request with several query tiles for each head has parts enough for the
+// threads, so each part goes through all splits of its keys.
+int64_t keys_of_part(const AttentionTask& t, const Request& request, int64_t rows) {
+  if (is_decode(t, request)) return kDecodeSplit;
+  return rows <= kQueryTileRows ? kPrefillSplit : std::max<int64_t>(request.keys, 1);
 }
 
 }  // namespace
@@ -29,21 +37,18 @@ void add_block(const AttentionTask& t, const QueryBlock& block, int64_t span, At
 AttentionPlan::AttentionPlan(const AttentionTask& t) {
   for (int64_t index = 0; index < t.requests; ++index) {
     const Request request(t, index);
-    const int64_t rows = request.queries * t.group();
-    const int64_t most = decodes(t, request) ? t.group() : kPrefillRows;
-    // Where there are blocks enough for all threads, each goes through all of its spans.
-    const int64_t span = decodes(t, request)    ? kSpan
-                         : rows <= kPrefillRows ? kPrefillSpan
-                                                : std::max<int64_t>(request.keys, 1);
+    const int64_t rows = request.queries * t.heads_per_kv();
+    const int64_t tile_rows = is_decode(t, request) ? t.heads_per_kv() : kQueryTileRows;
+    const int64_t split = keys_of_part(t, request, rows);
     for (int64_t head = 0; head < t.kv_heads; ++head) {
-      for (int64_t first = 0; first < rows; first += most) {
-        add_block(t, {index, head, first, std::min(most, rows - first)}, span, *this);
+      for (int64_t first = 0; first < rows; first += tile_rows) {
+        add_tile(t, {index, head, first, std::min(tile_rows, rows - first)}, split, *this);
       }
     }
   }
-  // The longest first, so that no thread is left alone with one at the end.
+  // The longest first, so that no thread works alone at the end.
   std::stable_sort(parts.begin(), parts.end(), [](const AttentionPart& a, const AttentionPart& b) {
-    return a.block.rows * (a.last - a.first) > b.block.rows * (b.last - b.first);
+    return a.tile.rows * a.keys.count() > b.tile.rows * b.keys.count();
   });
 }
 

@@ -49,7 +49,7 @@ void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
   std::vector<Scored> found(scores.rows * parts);
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
     found[row * parts + part] =
-        kernels.largest_score(row_of(scores, row), scores.type, first, last);
+        kernels.argmax_range(row_of(scores, row), scores.type, first, last);
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
     const Scored* of_row = &found[row * parts];
@@ -69,7 +69,7 @@ void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* bes
   std::vector<int64_t> counts(scores.rows * parts);
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
     const int64_t index = row * parts + part;
-    counts[index] = kernels.best_scores(row_of(scores, row), scores.type, first, last,
+    counts[index] = kernels.top_k_range(row_of(scores, row), scores.type, first, last,
                                         std::min(k, last - first), &found[index * capacity]);
   });
   const int64_t size = size_of(scores.type);
@@ -78,7 +78,7 @@ void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* bes
     for (int64_t at = row * parts; at < (row + 1) * parts; ++at) {
       all.insert(all.end(), &found[at * capacity], &found[at * capacity] + counts[at]);
     }
-    std::partial_sort(all.begin(), all.begin() + k, all.end(), before);
+    std::partial_sort(all.begin(), all.begin() + k, all.end(), ranks_before);
     for (int64_t i = 0; i < k; ++i) {
       indices[row * k + i] = all[i].index;
       std::memcpy(static_cast<char*>(best) + (row * k + i) * size,
@@ -92,7 +92,7 @@ void log_probability(const Kernels& kernels, const ScoreRows& scores, const int3
   const int64_t parts = parts_per_row(scores);
   std::vector<ExpSum> sums(scores.rows * parts);
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
-    sums[row * parts + part] = kernels.score_sum(row_of(scores, row), scores.type, first, last);
+    sums[row * parts + part] = kernels.exp_sum_range(row_of(scores, row), scores.type, first, last);
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
     const ExpSum* of_row = &sums[row * parts];

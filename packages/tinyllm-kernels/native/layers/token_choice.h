@@ -17,7 +17,7 @@ struct ScoreRows {
 // the first NaN is the largest.
 void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices);
 
-// Writes the k largest scores of each row and their indices, both R K, in the order of `before`.
+// Writes the k largest scores of each row and their indices, both R K, in the order of `ranks_before`.
 // The scores keep their type.
 void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices);

@@ -1,40 +1,47 @@
-// Rows side by side, which is how products in integers want them: of W rows first the first words
-// of codes, then the second ones, and so on; scales and biases likewise. The weights of a model
-// that is loaded lie so for good (`prepare` of the backend), where memory is then read from one end to the
-// other. Others are interleaved on the way to such a product, and those for good are put one after
-// the other on the way to any other: to one of another instruction set as well, whose vectors have
-// another W.
+// Interleaved rows of w: the layout that integer products read.
+//
+// R rows are interleaved word by word: first word 0 of codes of all R rows, then word 1, and so on.
+// Scales and biases are interleaved in the same way, number by number. Interleaving keeps the size,
+// so groups of R rows begin where they would begin without it.
+//
+// Integer kernels read W interleaved rows, one in each lane. A model's weights are interleaved for
+// good when it is loaded (`prepare` of the backend). Memory is then read sequentially. Other
+// weights are interleaved part by part, before each product. For kernels that read plain rows,
+// interleaved rows are separated. The number of interleaved rows may be the W of another
+// instruction set.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
-#include "matmul/linear.h"
 #include "isa/transpose.h"
 #include "isa/vectors.h"
 #include "types.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-using Half = uint16_t;  // of a scale no more matters here than that it has 16 bits
+using Bits16 = uint16_t;  // a scale or bias of any 16-bit type
 
-// Words of codes in a row, and groups of them. A scale and a bias take a word together.
+// Sizes of one row. Rows of codes are whole 32-bit words.
 struct RowSizes {
   explicit RowSizes(const Weights& w)
       : words(int64_t{w.columns} * w.bits / 32), groups(w.columns / w.group) {}
 
-  int64_t room(int64_t rows) const { return rows * (words + groups); }
+  // Floats of memory for some rows: a scale and a bias take one float together.
+  int64_t floats(int64_t rows) const { return rows * (words + groups); }
 
   int64_t words, groups;
 };
 
-// Where the parts of some rows go, and the weight that has them there from row `first` on.
-struct Placed {
-  Placed(const Weights& w, int64_t first, int64_t rows, int interleaved, float* room)
+// Some rows of w, copied to `memory` in another layout. The copy has `RowSizes::floats(rows)`
+// floats. `weights` describes the copy with the row numbers of w: only rows `first` to `first +
+// rows` exist.
+struct RowsCopy {
+  RowsCopy(const Weights& w, int64_t first, int64_t rows, int interleaved, float* memory)
       : weights(w) {
     const RowSizes sizes(w);
-    codes = reinterpret_cast<uint32_t*>(room);
-    scales = reinterpret_cast<Half*>(codes + rows * sizes.words);
+    codes = reinterpret_cast<uint32_t*>(memory);
+    scales = reinterpret_cast<Bits16*>(codes + rows * sizes.words);
     biases = scales + rows * sizes.groups;
     weights.data = codes - first * sizes.words;
     weights.scales = scales - first * sizes.groups;
@@ -43,14 +50,15 @@ struct Placed {
   }
 
   uint32_t* codes;
-  Half *scales, *biases;
+  Bits16 *scales, *biases;
   Weights weights;
 };
 
-// Up to W rows of w from `first` on, side by side. What is missing of W is the last one again.
-inline Weights interleaved_block(const Weights& w, int64_t first, int64_t rows, float* room) {
+// Interleaves W plain rows of w from `first` on, of which `rows` exist. The last existing row is
+// repeated for the missing ones.
+inline Weights interleave_rows(const Weights& w, int64_t first, int64_t rows, float* memory) {
   const RowSizes sizes(w);
-  Placed to(w, first, W, W, room);
+  RowsCopy copy(w, first, W, W, memory);
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * sizes.words;
   for (int64_t k = 0; k < sizes.words; k += W) {
     Words words[W];
@@ -58,53 +66,63 @@ inline Weights interleaved_block(const Weights& w, int64_t first, int64_t rows, 
       std::memcpy(&words[r], codes + std::min(r, rows - 1) * sizes.words + k, sizeof(Words));
     }
     transpose(words);
-    std::memcpy(to.codes + k * W, words, sizeof words);
+    std::memcpy(copy.codes + k * W, words, sizeof words);
   }
-  const auto* scales = static_cast<const Half*>(w.scales) + first * sizes.groups;
-  const auto* biases = static_cast<const Half*>(w.biases) + first * sizes.groups;
+  const auto* scales = static_cast<const Bits16*>(w.scales) + first * sizes.groups;
+  const auto* biases = static_cast<const Bits16*>(w.biases) + first * sizes.groups;
   for (int64_t r = 0; r < W; ++r) {
-    for (int64_t g = 0, at = std::min(r, rows - 1) * sizes.groups; g < sizes.groups; ++g, ++at) {
-      to.scales[g * W + r] = scales[at], to.biases[g * W + r] = biases[at];
+    const int64_t row = std::min(r, rows - 1) * sizes.groups;
+    for (int64_t g = 0; g < sizes.groups; ++g) {
+      copy.scales[g * W + r] = scales[row + g];
+      copy.biases[g * W + r] = biases[row + g];
     }
   }
-  return to.weights;
+  return copy.weights;
 }
 
-// Rows `first` to `last` of interleaved w one after the other.
-inline Weights plain_rows(const Weights& w, int64_t first, int64_t last, float* room) {
+// Separates `count` interleaved rows from `codes` on. Writes plain rows of `words` words.
+inline void separate_codes(const uint32_t* codes, int64_t count, int64_t words, uint32_t* to) {
+  if (count != W) {
+    for (int64_t k = 0; k < words * count; ++k) to[k % count * words + k / count] = codes[k];
+    return;
+  }
+  for (int64_t k = 0; k < words; k += W) {
+    Words square[W];
+    std::memcpy(square, codes + k * W, sizeof square);
+    transpose(square);
+    for (int64_t r = 0; r < W; ++r) std::memcpy(to + r * words + k, &square[r], sizeof(Words));
+  }
+}
+
+// Separates interleaved rows `first` to `last` of w. `memory` has `separate_rows_floats` floats.
+inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, float* memory) {
   const RowSizes sizes(w);
-  const int64_t side = w.interleaved, begin = first / side * side;
-  const int64_t end = (last + side - 1) / side * side;
-  Placed to(w, begin, end - begin, 0, room);
+  const int64_t together = w.interleaved;
+  const int64_t begin = first / together * together;
+  const int64_t end = (last + together - 1) / together * together;
+  RowsCopy copy(w, begin, end - begin, 0, memory);
   const auto* codes = static_cast<const uint32_t*>(w.data);
-  const auto* scales = static_cast<const Half*>(w.scales);
-  const auto* biases = static_cast<const Half*>(w.biases);
-  for (int64_t n = begin; n < end; n += side) {
-    for (int64_t k = 0; side != W && k < sizes.words * side; ++k) {
-      to.codes[(n - begin + k % side) * sizes.words + k / side] = codes[n * sizes.words + k];
-    }
-    for (int64_t k = 0; side == W && k < sizes.words; k += W) {
-      Words words[W];
-      std::memcpy(words, codes + n * sizes.words + k * W, sizeof words);
-      transpose(words);
-      for (int64_t r = 0; r < W; ++r) {
-        std::memcpy(to.codes + (n - begin + r) * sizes.words + k, &words[r], sizeof(Words));
-      }
-    }
-    for (int64_t r = 0; r < side; ++r) {
+  const auto* scales = static_cast<const Bits16*>(w.scales);
+  const auto* biases = static_cast<const Bits16*>(w.biases);
+  for (int64_t n = begin; n < end; n += together) {
+    separate_codes(codes + n * sizes.words, together, sizes.words,
+                   copy.codes + (n - begin) * sizes.words);
+    for (int64_t r = 0; r < together; ++r) {
       for (int64_t g = 0; g < sizes.groups; ++g) {
-        const int64_t from = n * sizes.groups + g * side + r, at = (n - begin + r) * sizes.groups + g;
-        to.scales[at] = scales[from], to.biases[at] = biases[from];
+        const int64_t from = n * sizes.groups + g * together + r;
+        const int64_t to = (n - begin + r) * sizes.groups + g;
+        copy.scales[to] = scales[from];
+        copy.biases[to] = biases[from];
       }
     }
   }
-  return to.weights;
+  return copy.weights;
 }
 
-// Words of room for so many rows of interleaved weights, wherever they begin.
-inline int64_t plain_room(const Weights& w, int64_t rows) {
-  const int64_t side = w.interleaved;
-  return RowSizes(w).room((rows + side - 2) / side * side + side);
+// Floats of memory for `separate_rows` of any `rows` consecutive rows.
+inline int64_t separate_rows_floats(const Weights& w, int64_t rows) {
+  const int64_t together = w.interleaved;
+  return RowSizes(w).floats((rows + together - 2) / together * together + together);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

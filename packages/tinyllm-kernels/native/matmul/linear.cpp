@@ -1,47 +1,71 @@
+// Linear layers: the choice of the kernel, the parts of a task, and embedding rows.
 #include "matmul/linear.h"
 
 #include <algorithm>
 
-#include "runtime/aligned.h"
-#include "matmul/bfloat16/gemm.h"
+#include "isa/float_buffer.h"
+#include "isa/load_store.h"
+#include "isa/tile_registers.h"
+#include "isa/vectors.h"
+#include "matmul/bfloat16/round.h"
 #include "matmul/float/gemm.h"
 #include "matmul/float/gemv.h"
-#include "types.h"
-#include "matmul/integer/dispatch.h"
-#include "matmul/interleave.h"
-#include "isa/load_store.h"
-#include "matmul/bfloat16/amx.h"
-#include "isa/vectors.h"
 #include "matmul/formats.h"
+#include "matmul/integer/gemm.h"
+#include "matmul/integer/gemv.h"
+#include "matmul/integer/quantize_x.h"
+#include "matmul/interleave.h"
+#include "types.h"
+
+#if defined(TINYLLM_TILES)
+#include "matmul/bfloat16/amx.h"
+#elif defined(TINYLLM_BFLOAT16)
+#include "matmul/bfloat16/gemm.h"
+#endif
 
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-constexpr int kPartsAThread = 16;       // at least, for decoded tokens
-constexpr int kBlockBytes = 384 << 10;  // of x, beside a panel in the second-level cache
+// Bytes of x of a part, which stay in the second-level cache beside a panel of w.
+constexpr int64_t kTokenRangeBytes = 384 << 10;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Tokens of a block in which a token has so many bytes.
-int64_t block_tokens(const LinearTask& t, int64_t bytes) {
-  return std::min(std::max<int64_t>(kBlockBytes / bytes / 32 * 32, 32), t.rows);
+// Tokens of a part, a multiple of 32 unless x has fewer rows.
+int64_t tokens_for_cache(const LinearTask& t, int64_t token_bytes) {
+  return std::min(std::max<int64_t>(kTokenRangeBytes / token_bytes / 32 * 32, 32), t.rows);
 }
 
-int64_t block_rows(const LinearTask& t) {
-  return block_tokens(t, std::min(t.w->columns, kFloatDepth) * int64_t{sizeof(float)});
+int64_t float_gemm_tokens(const LinearTask& t) {
+  const int64_t depth = std::min(t.w->columns, kFloatDepth);
+  return tokens_for_cache(t, depth * int64_t{sizeof(float)});
 }
 
-// Whether the product takes w as it lies in memory.
-bool lies_well(const LinearTask& t) {
-  return !t.w->interleaved || (t.planes && t.w->interleaved == W);
+// True if the kernel of the task reads w in its layout. Otherwise rows are separated first.
+bool reads_layout(const LinearTask& t) {
+  return !t.w->interleaved || (t.x_integers && t.w->interleaved == W);
 }
+
+#if defined(TINYLLM_INTEGERS)
+
+template <int Bits>
+void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
+#if defined(TINYLLM_INTEGER_GEMM)
+  if (uses_integer_gemm(t.phase)) return multiply_integer_tiles<Bits>(t, range, scratch);
+#endif
+  multiply_integer_rows<Bits>(t, range, scratch);
+}
+
+int64_t integer_scratch(const LinearTask& t) {
+  const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
+  const int64_t pairs = uses_integer_gemm(t.phase) ? t.w->columns / 2 * W : 0;
+  return interleaved + pairs;
+}
+
+#endif
 
 template <typename Format>
 void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
-#if defined(TINYLLM_TILES)
-  if (t.tiles) return multiply_in_registers<Format>(t, range, scratch);
-#elif defined(TINYLLM_BFLOAT16)
-  if (t.tiles) return multiply_tiles<Format>(t, range, scratch);
+#if defined(TINYLLM_BFLOAT16)
+  if (t.x_packed) return multiply_bfloat16<Format>(t, range, scratch);
 #endif
   if (t.phase == Phase::decode) return multiply_float_rows<Format>(t, range);
   multiply_float_panel<Format>(t, range, scratch);
@@ -49,23 +73,23 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 
 }  // namespace
 
-bool linear_takes_planes([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
+bool linear_uses_integers([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
 #if defined(TINYLLM_INTEGERS)
-  return type != Type::float32 && has_integers(w);
+  return type != Type::float32 && supports_integers(w);
 #else
   return false;
 #endif
 }
 
-int linear_interleaves([[maybe_unused]] const Weights& w) {
+int linear_interleaved_rows([[maybe_unused]] const Weights& w) {
 #if defined(TINYLLM_INTEGERS)
-  return has_integers(w) && w.rows % W == 0 ? W : 0;
+  return supports_integers(w) && w.rows % W == 0 ? W : 0;
 #else
   return 0;
 #endif
 }
 
-bool linear_takes_tiles([[maybe_unused]] Type type) {
+bool linear_uses_bfloat16([[maybe_unused]] Type type) {
 #if defined(TINYLLM_BFLOAT16)
   return type == Type::bfloat16;
 #else
@@ -73,101 +97,94 @@ bool linear_takes_tiles([[maybe_unused]] Type type) {
 #endif
 }
 
-void linear_tiles([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
-                  [[maybe_unused]] int columns, [[maybe_unused]] int64_t first,
-                  [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* tiles) {
-#if defined(TINYLLM_TILES)
-  pack_whole_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
-#elif defined(TINYLLM_BFLOAT16)
-  pack_tiles(static_cast<const uint16_t*>(x), rows, columns, first, last, tiles);
+void linear_pack_x([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
+                   [[maybe_unused]] int columns, [[maybe_unused]] int64_t first,
+                   [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* packed) {
+#if defined(TINYLLM_BFLOAT16)
+  pack_tokens(static_cast<const uint16_t*>(x), rows, columns, first, last, packed);
 #endif
 }
 
-void linear_planes([[maybe_unused]] const float* x, [[maybe_unused]] Phase phase,
-                   [[maybe_unused]] const Weights& w, [[maybe_unused]] int64_t first,
-                   [[maybe_unused]] int64_t last, [[maybe_unused]] const Planes& planes) {
+void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase phase,
+                       [[maybe_unused]] const Weights& w, [[maybe_unused]] int64_t first,
+                       [[maybe_unused]] int64_t last, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
-  (w.bits == 4 ? make_planes<4> : make_planes<8>)(x, phase, w, first, last, planes);
+  const auto quantize = w.bits == 4 ? quantize_x<4> : quantize_x<8>;
+  quantize(x, phase, w, first, last, to);
 #endif
 }
 
-LinearRange linear_range(const LinearTask& t, int64_t part) {
-  const int64_t panels = ceil_div(t.w->rows, t.part_rows);
-  const int64_t token = part / panels * t.part_tokens, row = part % panels * t.part_rows;
+// Decode and integer products have many small parts. Parts of other prefill products are panels of
+// w.
+void linear_plan(LinearTask& t, int threads) {
+#if defined(TINYLLM_BFLOAT16)
+  if (t.x_packed) return plan_bfloat16(t, threads);
+#endif
+  if (t.x_integers || t.phase == Phase::decode) {
+    t.part_rows = ceil_div(ceil_div(t.w->rows, kPartsPerThread * threads), W) * W;
+    t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
+  } else {
+    t.part_rows = kFloatPanel;
+    t.part_tokens = float_gemm_tokens(t);
+  }
+}
+
+int64_t linear_part_count(const LinearTask& t) {
+  return ceil_div(t.w->rows, t.part_rows) * ceil_div(t.rows, t.part_tokens);
+}
+
+LinearRange linear_part_range(const LinearTask& t, int64_t part) {
+  const int64_t row_ranges = ceil_div(t.w->rows, t.part_rows);
+  const int64_t token = part / row_ranges * t.part_tokens, row = part % row_ranges * t.part_rows;
   return {token, std::min(token + t.part_tokens, t.rows), row,
           std::min<int64_t>(row + t.part_rows, t.w->rows)};
 }
 
+int64_t linear_scratch(const LinearTask& t) {
+  const int64_t separated = reads_layout(t) ? 0 : separate_rows_floats(*t.w, t.part_rows);
+#if defined(TINYLLM_INTEGERS)
+  if (t.x_integers) return separated + integer_scratch(t);
+#endif
+#if defined(TINYLLM_BFLOAT16)
+  if (t.x_packed) return separated + bfloat16_scratch(t);
+#endif
+  if (t.phase == Phase::decode) return separated;
+  return separated + kFloatPanel * (std::min(t.w->columns, kFloatDepth) + float_gemm_tokens(t));
+}
+
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
-  const LinearRange range = linear_range(t, part);
+  const LinearRange range = linear_part_range(t, part);
   Weights w = *t.w;
   LinearTask task = t;
   task.w = &w;
-  if (!lies_well(t)) {
-    w = plain_rows(*t.w, range.first_row, range.last_row, scratch);
-    scratch += plain_room(*t.w, t.part_rows);
+  if (!reads_layout(t)) {
+    w = separate_rows(*t.w, range.first_row, range.last_row, scratch);
+    scratch += separate_rows_floats(*t.w, t.part_rows);
   }
 #if defined(TINYLLM_INTEGERS)
-  if (t.planes) {
-    return (w.bits == 4 ? multiply_integers<4> : multiply_integers<8>)(task, range, scratch);
+  if (t.x_integers) {
+    const auto multiply = w.bits == 4 ? multiply_integers<4> : multiply_integers<8>;
+    return multiply(task, range, scratch);
   }
 #endif
   with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
 }
 
-void linear_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,
-                 Type type) {
-  const Aligned<float> row = aligned<float>(w.columns);
-  const Aligned<float> room = aligned<float>(w.interleaved ? plain_room(w, 1) : 0);
+void embedding_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,
+                    Type type) {
+  const FloatBuffer row(w.columns);
+  const FloatBuffer separated(w.interleaved ? separate_rows_floats(w, 1) : 0);
   with_format(w, [&]<typename Format>() {
     with_type(type, [&]<typename T>(T*) {
       for (int64_t n = first; n < last; ++n) {
         const uint32_t id = std::min<uint32_t>(ids[n], w.rows - 1);
-        const Weights plain = w.interleaved ? plain_rows(w, id, id + 1, room.get()) : w;
+        const Weights plain = w.interleaved ? separate_rows(w, id, id + 1, separated.get()) : w;
         decode_row<Format>(plain, id, 0, w.columns, row.get());
         T* to = static_cast<T*>(y) + n * w.columns;
-        for (int k = 0; k < w.columns; ++k) to[k] = from_float<T>(row[k]);
+        for (int k = 0; k < w.columns; ++k) to[k] = from_float<T>(row.get()[k]);
       }
     });
   });
-}
-
-// Of decoded tokens small parts: one that is held up leaves its last ones to the others. Of a prompt
-// the parts are panels, and where there are too few of these, blocks of tokens as well.
-void linear_plan(LinearTask& t, int threads) {
-#if defined(TINYLLM_TILES)
-  if (t.tiles) return plan_tiles(t, threads);
-#endif
-  const int64_t wanted = int64_t{kPartsAThread} * threads;
-  if (t.planes || t.phase == Phase::decode) {
-    t.part_rows = ceil_div(ceil_div(t.w->rows, wanted), W) * W;
-    t.part_tokens = t.planes ? block_tokens(t, 2 * t.w->columns) : t.rows;
-  } else if (t.tiles) {
-    t.part_rows = t.rows <= kTileTokens && !t.w->interleaved ? kNearPanel : kPairPanel;
-    const int64_t blocks = ceil_div(wanted, ceil_div(t.w->rows, t.part_rows));
-    const int64_t tiles = ceil_div(t.rows, kTileTokens);
-    t.part_tokens = std::max<int64_t>(ceil_div(tiles, blocks), 1) * kTileTokens;
-  } else {
-    t.part_rows = kFloatPanel;
-    t.part_tokens = block_rows(t);
-  }
-}
-
-int64_t linear_parts(const LinearTask& t) {
-  return ceil_div(t.w->rows, t.part_rows) * ceil_div(t.rows, t.part_tokens);
-}
-
-int64_t linear_scratch(const LinearTask& t) {
-  const int64_t plain = lies_well(t) ? 0 : plain_room(*t.w, t.part_rows);
-#if defined(TINYLLM_INTEGERS)
-  if (t.planes) return plain + integer_scratch(t);
-#endif
-#if defined(TINYLLM_TILES)
-  if (t.tiles) return plain + tiles_scratch(t);
-#endif
-  if (t.phase == Phase::decode) return plain;
-  if (t.tiles) return plain + panel_room(t.w->columns) + kPairPanel * kTileTokens;
-  return plain + kFloatPanel * (std::min(t.w->columns, kFloatDepth) + block_rows(t));
 }
 
 void to_floats(const void* from, Type type, float* to, int64_t count) {

@@ -1,15 +1,22 @@
-// y = x w^T + bias: the matrix product that a projection is.
+// y = x w^T + bias + residual: the matrix product of a linear layer.
 //
-// Two ways to the same sums. For tokens that are decoded every code is multiplied as it is unpacked:
-// memory is what limits, and each weight is used a few times. For a prompt a panel of w is unpacked
-// once, and multiplied with blocks of tokens that stay in the second-level cache; in bfloat16 where
-// that is the type of x and the instruction set multiplies it, else in integers of 16 bits where it
-// multiplies these, or in floats. NEON multiplies bytes at best: there prompts go the way of decoded
-// tokens, block by block.
+// Decode and prefill have different kernels:
 //
-// The two ways round differently. So which of them a row of x goes never depends on how many rows
-// there are, and what becomes of it not on the rows beside it: a request gets the same bits in any
-// company.
+// - Decode is limited by memory bandwidth, because each weight is used a few times only. Every code
+//   is multiplied as it is unpacked (GEMV).
+// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM). The
+//   rows of x of a part are few enough to stay in the second-level cache.
+//
+// The arithmetic depends on the types and on the instruction set:
+//
+// - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies it.
+// - Integers, for affine weights of 4 or 8 bits, if the instruction set has integer dot products. x
+//   is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses the GEMV kernels.
+// - float32, otherwise.
+//
+// These ways round differently. The phase, the types and the weights determine the way, never the
+// number of rows of x. The bits of a result do not depend on the other rows of x, nor on how a task
+// is cut into parts. So a request gets the same bits in any batch composition.
 #pragma once
 
 #include <cstdint>
@@ -18,44 +25,55 @@
 
 namespace tinyllm {
 
+// Rows of x that bfloat16 and integer GEMM kernels pack together: a tile of tokens.
+inline constexpr int kTokenTile = 32;
+
+// A product. It points to memory of its caller. The caller sets `part_rows` and `part_tokens` with
+// `linear_plan` and then computes all parts, in any order and on any threads.
 struct LinearTask {
-  const float* x = nullptr;  // M K
-  int64_t rows = 0;          // M
+  // x in one or several of its forms. `Operand` (layers/) makes the forms that the kernels use.
+  const float* x = nullptr;             // M K; unused if there is x_packed
+  const float* x_group_sums = nullptr;  // M K/group: sums of x over each quantization group of w
+  const int8_t* x_integers = nullptr;   // see `QuantizedX`; null if x is not quantized
+  const float* x_scales = nullptr;      // see `QuantizedX`
+  const uint32_t* x_packed = nullptr;   // x in bfloat16: see matmul/bfloat16; null if not used
+  int64_t rows = 0;                     // M
   Phase phase{};
-  // For codes that are multiplied as they are: the sums of x over each group of w, M K/group; and,
-  // where the kernels want it, `Planes`.
-  const float* sums = nullptr;
-  const int8_t* planes = nullptr;
-  const float* plane_scales = nullptr;
-  // For a prompt, where the kernels want it, x in pairs of bfloat16: see matmul/bfloat16/gemm.h.
-  const uint32_t* tiles = nullptr;
   const Weights* w = nullptr;      // N K
   const void* bias = nullptr;      // N of `type`, or null
-  const void* residual = nullptr;  // M N of `type`, added to the product, or null
+  const void* residual = nullptr;  // M N of `type`, or null
   void* y = nullptr;               // M N of `type`
-  Type type{};
-  int64_t part_rows = 0, part_tokens = 0;  // rows of w, and of x, in a part
+  Type type{};                     // float32, float16 or bfloat16
+  int64_t part_rows = 0;           // rows of w in a part
+  int64_t part_tokens = 0;         // rows of x in a part
 };
 
-// x in integers, for weights with groups: bytes M K 2, a scale and the sum of x for each group of each
-// row. Of decoded tokens row by row (see matmul/integer/gemv.h), of prompts tile by tile where the kernels
-// have these (see matmul/integer/gemm.h).
-struct Planes {
-  int8_t* numbers;
-  float *scales, *sums;
+// x quantized to 15 bits with a scale for each group of each row, for integer kernels. The caller
+// allocates the arrays. For decode they are row by row. For prefill on x86-64 the rows of each tile
+// of tokens are packed together (see matmul/integer/quantize_x.h).
+struct QuantizedX {
+  int8_t* integers;   // M K 2: two bytes for each number
+  float* scales;      // M K/group
+  float* group_sums;  // M K/group: sums of x, not quantized
 };
 
-// Pairs of numbers for which each row of packed tiles has room: whole steps of the matrix unit.
-inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }
+// Pairs of numbers in a row of x that is packed for bfloat16 kernels: whole steps of 32 columns.
+[[gnu::always_inline]] inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }
 
-// The numbers of y that a part computes: those of some tokens (rows of x) and some rows of w.
+// The results of one part: some tokens (rows of x) times some rows of w.
 struct LinearRange {
   int64_t first_token, last_token, first_row, last_row;
 };
 
 #ifdef TINYLLM_TIER
 namespace TINYLLM_TIER {
-// Writes the sum of each group of x.
+// Parts that a task is cut into, at least, if it is large enough. A thread that is preempted then
+// leaves its last parts to the other threads.
+inline constexpr int64_t kPartsPerThread = 16;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Writes the sum of each group of `group` numbers of x. `group` is a multiple of W.
 void group_sums(const float* x, int64_t groups, int group, float* sums);
 }  // namespace TINYLLM_TIER
 #endif

@@ -1,4 +1,4 @@
-// The results of a matrix product, one by one: bias and residual added, rounded once.
+// Results of a matrix product: float32 sums plus bias and residual, rounded once to the type of y.
 #pragma once
 
 #include <algorithm>
@@ -12,65 +12,66 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline void put(const LinearTask& t, int64_t m, int64_t n, float value) {
-  int64_t at = m * t.w->rows + n;
-  if (t.bias) value += number(t.bias, t.type, n);
-  if (t.residual) value += number(t.residual, t.type, at);
+// Stores y[m, n].
+inline void store_result(const LinearTask& t, int64_t m, int64_t n, float value) {
+  const int64_t index = m * t.w->rows + n;
+  if (t.bias) value += number_at(t.bias, t.type, n);
+  if (t.residual) value += number_at(t.residual, t.type, index);
   switch (t.type) {
-    case Type::float32: static_cast<float*>(t.y)[at] = value; break;
-    case Type::float16: static_cast<Float16*>(t.y)[at] = from_float<Float16>(value); break;
-    default: static_cast<BFloat16*>(t.y)[at] = from_float<BFloat16>(value); break;
+    case Type::float32: static_cast<float*>(t.y)[index] = value; break;
+    case Type::float16: static_cast<Float16*>(t.y)[index] = from_float<Float16>(value); break;
+    default: static_cast<BFloat16*>(t.y)[index] = from_float<BFloat16>(value); break;
   }
 }
 
-// Of up to W results of row m side by side, from the n-th on.
-inline void put_some(const LinearTask& t, int64_t m, int64_t n, const float* values, int64_t count) {
+// Stores y[m, n] to y[m, n + count - 1], with count <= W. `values` has W floats.
+inline void store_results(const LinearTask& t, int64_t m, int64_t n, const float* values,
+                          int64_t count) {
   if (count < W) {
-    for (int64_t i = 0; i < count; ++i) put(t, m, n + i, values[i]);
+    for (int64_t i = 0; i < count; ++i) store_result(t, m, n + i, values[i]);
     return;
   }
   with_type(t.type, [&]<typename T>(T*) {
-    const int64_t at = m * t.w->rows + n;
+    const int64_t index = m * t.w->rows + n;
     Floats sums = load(values);
     if (t.bias) sums += load_as_floats(static_cast<const T*>(t.bias) + n);
-    if (t.residual) sums += load_as_floats(static_cast<const T*>(t.residual) + at);
-    store_floats(static_cast<T*>(t.y) + at, sums);
+    if (t.residual) sums += load_as_floats(static_cast<const T*>(t.residual) + index);
+    store_floats(static_cast<T*>(t.y) + index, sums);
   });
 }
 
-// --- put_square.h
-// Results of a product whose lanes are tokens, turned to where they belong.
-
-// Sums of W rows of w from n0 on for up to W tokens from m on, `stride` from a row to the next.
+// Stores sums whose lanes are tokens: `sums + i * stride` has row n + i of w, W tokens from m on.
+// Writes W rows of w for `tokens` <= W tokens. T is the type of y.
 template <typename T>
-void put_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n0, const float* sums,
-                int64_t stride) {
+void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n,
+                             const float* sums, int64_t stride) {
   Words square[W];
-  for (int n = 0; n < W; ++n) square[n] = std::bit_cast<Words>(load(sums + n * stride));
+  for (int i = 0; i < W; ++i) square[i] = std::bit_cast<Words>(load(sums + i * stride));
   transpose(square);
   const T* bias = static_cast<const T*>(t.bias);
   for (int i = 0; i < tokens; ++i) {
-    const int64_t at = (m + i) * t.w->rows + n0;
+    const int64_t index = (m + i) * t.w->rows + n;
     Floats row = std::bit_cast<Floats>(square[i]);
-    if (bias) row += load_as_floats(bias + n0);
-    if (t.residual) row += load_as_floats(static_cast<const T*>(t.residual) + at);
-    store_floats(static_cast<T*>(t.y) + at, row);
+    if (bias) row += load_as_floats(bias + n);
+    if (t.residual) row += load_as_floats(static_cast<const T*>(t.residual) + index);
+    store_floats(static_cast<T*>(t.y) + index, row);
   }
 }
 
-// The sums of some rows of w for some tokens, with bias and residual, to y.
+// Stores tokens m0 to m1 of `rows` rows of w from n0 on. `sums + i * stride` has row n0 + i of w,
+// with room for whole vectors of tokens. T is the type of y.
 template <typename T>
-void put_squares(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, int64_t rows,
-                 const float* sums, int64_t stride) {
+void store_transposed(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, int64_t rows,
+                      const float* sums, int64_t stride) {
   int64_t n = 0;
   for (; n + W <= rows; n += W) {
     for (int64_t m = m0; m < m1; m += W) {
-      put_square<T>(t, m, std::min<int64_t>(m1 - m, W), n0 + n, sums + n * stride + (m - m0),
-                    stride);
+      const float* square = sums + n * stride + (m - m0);
+      store_transposed_square<T>(t, m, std::min<int64_t>(m1 - m, W), n0 + n, square, stride);
     }
   }
   for (; n < rows; ++n) {
-    for (int64_t m = m0; m < m1; ++m) put(t, m, n0 + n, sums[n * stride + (m - m0)]);
+    for (int64_t m = m0; m < m1; ++m) store_result(t, m, n0 + n, sums[n * stride + (m - m0)]);
   }
 }
 

@@ -179,13 +179,13 @@ NB_MODULE(_cpu, m) {
       "q"_a, "k"_a, "v"_a, "scale"_a, "causal"_a, "mask"_a.none(), "phase"_a.none() = nb::none());
   m.def(
       "paged_attention",
-      [](const array& q, const Weight& k, const Weight& v, const array& block_table,
-         const array& query_starts, const array& context_lengths, float scale, int window,
+      [](const array& q, const Weight& k, const Weight& v, const array& block_tables,
+         const array& cu_seqlens_q, const array& seq_lens, float scale, int window,
          const PhaseName& phase) {
-        return tinyllm::paged_attention(q, weight(k), weight(v), block_table, query_starts,
-                                        context_lengths, scale, window, tinyllm::phase_of(phase));
+        return tinyllm::paged_attention(q, weight(k), weight(v), block_tables, cu_seqlens_q,
+                                        seq_lens, scale, window, tinyllm::phase_of(phase));
       },
-      "q"_a, "k"_a, "v"_a, "block_table"_a, "query_starts"_a, "context_lengths"_a, "scale"_a,
+      "q"_a, "k"_a, "v"_a, "block_tables"_a, "cu_seqlens_q"_a, "seq_lens"_a, "scale"_a,
       "window"_a, "phase"_a.none() = nb::none());
   m.def("interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); }, "w"_a);
   m.def(

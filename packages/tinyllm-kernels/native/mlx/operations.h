@@ -56,12 +56,12 @@ mlx::core::array attention(const mlx::core::array& q, const WeightArrays& k, con
                            float scale, bool causal, const std::optional<mlx::core::array>& mask,
                            OptionalPhase phase);
 
-// q `T H D`, k and v `P Hkv page D`; block_table `R blocks`, query_starts `R+1` and context_lengths
-// `R` of int32. A window of 0 is no window.
+// q `T H D`, k and v `P Hkv page D`; block_tables `R pages`, cu_seqlens_q `R+1` and seq_lens `R` of
+// int32. A window of 0 is no window.
 mlx::core::array paged_attention(const mlx::core::array& q, const WeightArrays& k,
-                                 const WeightArrays& v, const mlx::core::array& block_table,
-                                 const mlx::core::array& query_starts,
-                                 const mlx::core::array& context_lengths, float scale, int window,
+                                 const WeightArrays& v, const mlx::core::array& block_tables,
+                                 const mlx::core::array& cu_seqlens_q,
+                                 const mlx::core::array& seq_lens, float scale, int window,
                                  OptionalPhase phase);
 
 // The feed-forward half of a layer for x `*batch E`.
@@ -84,7 +84,7 @@ std::vector<mlx::core::array> layers(const mlx::core::array& x, std::vector<Laye
 
 // The arrays of `tinyllm_ops.PageTable`, all of int32.
 struct PageTableArrays {
-  mlx::core::array block_table, query_starts, context_lengths, positions, slots;
+  mlx::core::array block_tables, cu_seqlens_q, seq_lens, positions, slot_mapping;
 };
 
 // Runs layers on x `B L E` with pages of keys and of values of each layer, `P Hkv page D`. Returns

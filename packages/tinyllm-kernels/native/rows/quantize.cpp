@@ -1,40 +1,39 @@
-#include "rows/tasks.h"
-
+// Affine quantization of a row, group by group, with the arithmetic of mx.quantize.
 #include <algorithm>
 #include <cmath>
 
 #include "isa/load_store.h"
-#include "isa/lanes.h"
+#include "rows/tasks.h"
 
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-// The largest group that MLX knows.
-constexpr int kLargestGroup = 128;
+constexpr int kMaxGroup = 128;  // MLX has groups of 32, 64 and 128
 
-struct Step {
+// A code stands for code * scale + bias.
+struct Affine {
   float scale, bias;
 };
 
-// Codes from 0 to `top` over the range of a group. The end that is farther from zero gets a code of
-// its own, and zero does if it is in the range: the arithmetic of mx.quantize.
-Step step_of(float low, float high, float top) {
+// Spreads the codes 0 to `max_code` over the range of a group. The end of the range that is farther
+// from zero gets a code of its own, and so does zero if it is in the range.
+Affine affine_of(float low, float high, float max_code) {
   constexpr float kSmallestScale = 1e-7f;
-  const bool downward = std::fabs(low) > std::fabs(high);
-  const float size = std::max((high - low) / top, kSmallestScale);
-  const float scale = downward ? size : -size;
-  const float edge = downward ? low : high;
-  const float zero = std::rint(edge / scale);
-  return zero == 0 ? Step{scale, 0} : Step{edge / zero, edge};
+  const bool ascending = std::fabs(low) > std::fabs(high);
+  const float step = std::max((high - low) / max_code, kSmallestScale);
+  const float scale = ascending ? step : -step;
+  const float farther_end = ascending ? low : high;
+  const float zero_code = std::rint(farther_end / scale);
+  return zero_code == 0 ? Affine{scale, 0} : Affine{farther_end / zero_code, farther_end};
 }
 
-// The nearest codes, ties to even; what is no number is code 0.
-Bytes codes_of(Floats x, Step step, float top) {
-  Floats zero{}, last = splat(top);
-  Floats codes = (x - step.bias) / step.scale;
+// Rounds to the nearest codes, ties to even, clamped to 0 .. max_code. NaN gives code 0.
+Bytes codes_of(Floats x, Affine affine, float max_code) {
+  Floats zero{}, last = splat(max_code);
+  Floats codes = (x - affine.bias) / affine.scale;
   codes = codes > zero ? codes : zero;
   codes = codes < last ? codes : last;
-  codes = (codes + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23 rounds to an integer
+  codes = (codes + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
   return __builtin_convertvector(__builtin_convertvector(codes, Ints), Bytes);
 }
 
@@ -46,13 +45,15 @@ void quantize_group(const T* from, int group, int bits, uint8_t* to, T& scale, T
     lows = x < lows ? x : lows;
     highs = max(x, highs);
   }
-  const float top = static_cast<float>((1 << bits) - 1);
-  const Step step = step_of(-highest_lane(-lows), highest_lane(highs), top);
-  scale = from_float<T>(step.scale), bias = from_float<T>(step.bias);
-  uint8_t codes[kLargestGroup];
+  const float low = -largest_lane(-lows), high = largest_lane(highs);
+  const float max_code = static_cast<float>((1 << bits) - 1);
+  const Affine affine = affine_of(low, high, max_code);
+  scale = from_float<T>(affine.scale);
+  bias = from_float<T>(affine.bias);
+  uint8_t codes[kMaxGroup];
   for (int d = 0; d < group; d += W) {
-    Bytes found = codes_of(load_as_floats(from + d), step, top);
-    std::memcpy(codes + d, &found, sizeof found);
+    const Bytes some_codes = codes_of(load_as_floats(from + d), affine, max_code);
+    std::memcpy(codes + d, &some_codes, sizeof some_codes);
   }
   if (bits == 8) {
     std::copy_n(codes, group, to);

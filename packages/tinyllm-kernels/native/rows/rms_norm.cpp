@@ -1,12 +1,11 @@
-#include "rows/tasks.h"
-
+// RMSNorm of rows.
 #include <cmath>
 
 #include "isa/load_store.h"
+#include "rows/tasks.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-// The mean is float32; what is normalized is rounded to the type before the weight multiplies it.
 template <typename T>
 void rms_norm(const T* x, const T* weight, T* y, int64_t width, float eps) {
   Floats squares = {};
@@ -19,14 +18,14 @@ void rms_norm(const T* x, const T* weight, T* y, int64_t width, float eps) {
   for (; i < width; ++i) total += to_float(x[i]) * to_float(x[i]);
 
   const float scale = 1 / std::sqrt(total / static_cast<float>(width) + eps);
-  T rounded[W];
+  T rounded[W];  // the quotient is rounded to T before the weight multiplies it
   for (i = 0; i + W <= width; i += W) {
     store_floats(rounded, load_as_floats(x + i) * scale);
     store_floats(y + i, load_as_floats(rounded) * load_as_floats(weight + i));
   }
   for (; i < width; ++i) {
-    float normal = to_float(from_float<T>(to_float(x[i]) * scale));
-    y[i] = from_float<T>(normal * to_float(weight[i]));
+    const float normalized = to_float(from_float<T>(to_float(x[i]) * scale));
+    y[i] = from_float<T>(normalized * to_float(weight[i]));
   }
 }
 

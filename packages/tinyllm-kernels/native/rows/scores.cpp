@@ -1,29 +1,44 @@
-#include "rows/tasks.h"
-
+// Argmax, top-k and the sum of exponentials over a range of a row of scores.
+//
+// Most scores of a vocabulary are far from the best, so argmax and top-k read strips of 8 vectors
+// and skip a strip if the largest score in it is too low.
 #include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "isa/load_store.h"
+#include "rows/tasks.h"
 
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-constexpr float kLeast = -std::numeric_limits<float>::infinity();
-constexpr int64_t kBlock = 8 * W;  // numbers that are looked at before the best of them is
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr int64_t kStrip = 8 * W;  // scores of a strip
 
-// The largest number of a whole block; what is no number is passed over.
+// The largest of kStrip scores. NaNs are skipped.
 template <typename T>
-float largest_of_block(const T* x) {
-  Floats best = splat(kLeast);
+float largest_of_strip(const T* x) {
+  Floats largest = splat(kLowest);
 #pragma GCC unroll 8
-  for (int i = 0; i < kBlock; i += W) best = max(load_as_floats(x + i), best);
-  return largest_lane(best);
+  for (int i = 0; i < kStrip; i += W) largest = max(load_as_floats(x + i), largest);
+  return largest_lane(largest);
 }
 
-// Where among `count` numbers the first is that equals `score`, or is no number.
+// True if one of kStrip scores is NaN.
 template <typename T>
-int64_t first_of(const T* x, int64_t count, float score) {
+bool strip_has_nan(const T* x) {
+  Floats nans = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kStrip; i += W) {
+    const Floats v = load_as_floats(x + i), one = splat(1);
+    nans = v == v ? nans : one;
+  }
+  return largest_lane(nans) > 0;
+}
+
+// Returns the index of the first score that equals `score` or is NaN, or 0 if there is none.
+template <typename T>
+int64_t first_equal(const T* x, int64_t count, float score) {
   for (int64_t i = 0; i < count; ++i) {
     const float v = to_float(x[i]);
     if (v == score || v != v) return i;
@@ -32,98 +47,105 @@ int64_t first_of(const T* x, int64_t count, float score) {
 }
 
 template <typename T>
-bool has_nan(const T* x) {
-  Floats odd = {};
-#pragma GCC unroll 8
-  for (int i = 0; i < kBlock; i += W) {
-    const Floats v = load_as_floats(x + i), one = splat(1);
-    odd = v == v ? odd : one;
-  }
-  return largest_lane(odd) > 0;
-}
-
-template <typename T>
-Scored largest(const T* x, int64_t first, int64_t last) {
-  float best = kLeast;
-  int64_t where = first;
-  for (int64_t i = first; i < last; i += kBlock) {
-    const int64_t count = std::min(kBlock, last - i);
-    float found = kLeast;
-    bool odd = false;
-    if (count == kBlock) {
-      found = largest_of_block(x + i), odd = has_nan(x + i);
+Scored argmax(const T* x, int64_t first, int64_t last) {
+  float best = kLowest;
+  int64_t best_strip = first;  // begin of the strip that has the best score
+  for (int64_t i = first; i < last; i += kStrip) {
+    float largest = kLowest;
+    bool has_nan = false;
+    if (last - i >= kStrip) {
+      largest = largest_of_strip(x + i);
+      has_nan = strip_has_nan(x + i);
     } else {
       for (int64_t j = i; j < last; ++j) {
         const float v = to_float(x[j]);
-        found = v > found ? v : found, odd = odd || v != v;
+        largest = v > largest ? v : largest;
+        has_nan = has_nan || v != v;
       }
     }
-    if (found > best) best = found, where = i;
-    if (odd) {
-      best = std::numeric_limits<float>::quiet_NaN(), where = i;
+    if (largest > best) best = largest, best_strip = i;
+    if (has_nan) {
+      best = std::numeric_limits<float>::quiet_NaN(), best_strip = i;
       break;
     }
   }
-  where += first_of(x + where, std::min(kBlock, last - where), best);
-  return {best, static_cast<int32_t>(where)};
+  const int64_t count = std::min(kStrip, last - best_strip);
+  const int64_t index = best_strip + first_equal(x + best_strip, count, best);
+  return {best, static_cast<int32_t>(index)};
 }
 
+// A type without linkage, so that each instruction set has its own copies of the functions of
+// std::vector and std::nth_element: see types.h.
+struct Candidate : Scored {};
+
+struct RanksBefore {
+  bool operator()(const Candidate& a, const Candidate& b) const { return ranks_before(a, b); }
+};
+
+// Collects up to 2 k candidates, then keeps the best k. The k-th best score so far is the threshold
+// for further candidates.
 template <typename T>
-int64_t best(const T* x, int64_t first, int64_t last, int64_t k, Scored* to) {
-  std::vector<Scored> kept;
-  kept.reserve(std::min(2 * k, last - first));
-  float bound = kLeast;  // no number up to it is among the best, once there are k
-  bool full = false;
-  const auto thin_out = [&] {
-    std::nth_element(kept.begin(), kept.begin() + (k - 1), kept.end(), before);
-    kept.resize(k);
-    bound = kept.back().score, full = true;
+int64_t top_k(const T* x, int64_t first, int64_t last, int64_t k, Scored* to) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(std::min(2 * k, last - first));
+  float threshold = kLowest;
+  bool has_threshold = false;
+  const auto keep_best = [&] {
+    const auto kth = candidates.begin() + (k - 1);
+    std::nth_element(candidates.begin(), kth, candidates.end(), RanksBefore());
+    candidates.resize(k);
+    threshold = candidates.back().score;
+    has_threshold = true;
   };
-  for (int64_t i = first; i < last; i += kBlock) {
-    const int64_t end = std::min(i + kBlock, last);
-    if (full && end - i == kBlock && largest_of_block(x + i) <= bound) continue;
+  for (int64_t i = first; i < last; i += kStrip) {
+    const int64_t end = std::min(i + kStrip, last);
+    if (has_threshold && end - i == kStrip && largest_of_strip(x + i) <= threshold) continue;
     for (int64_t j = i; j < end; ++j) {
       const float v = to_float(x[j]);
-      if (full && v <= bound) continue;
-      kept.push_back({v, static_cast<int32_t>(j)});
-      if (static_cast<int64_t>(kept.size()) == 2 * k) thin_out();
+      if (has_threshold && v <= threshold) continue;
+      candidates.push_back({{v, static_cast<int32_t>(j)}});
+      if (static_cast<int64_t>(candidates.size()) == 2 * k) keep_best();
     }
   }
-  if (static_cast<int64_t>(kept.size()) > k) thin_out();
-  std::copy(kept.begin(), kept.end(), to);
-  return static_cast<int64_t>(kept.size());
+  if (static_cast<int64_t>(candidates.size()) > k) keep_best();
+  for (const Candidate& candidate : candidates) *to++ = candidate;
+  return static_cast<int64_t>(candidates.size());
 }
 
 template <typename T>
 ExpSum exp_sum(const T* x, int64_t first, int64_t last) {
-  const int64_t whole = first + (last - first) / W * W;
-  Floats tops = splat(kLeast);
-  for (int64_t i = first; i < whole; i += W) tops = max(load_as_floats(x + i), tops);
-  float top = largest_lane(tops);
-  for (int64_t i = whole; i < last; ++i) top = std::max(top, to_float(x[i]));
-  const float shift = top == kLeast ? 0 : top;
-  Floats sums = {};
-  for (int64_t i = first; i < whole; i += W) sums += exp(load_as_floats(x + i) - shift);
-  float total = sum(sums);
-  for (int64_t i = whole; i < last; ++i) total += exp(splat(to_float(x[i]) - shift))[0];
+  const int64_t vectors_end = first + (last - first) / W * W;
+  Floats lane_maxima = splat(kLowest);
+  for (int64_t i = first; i < vectors_end; i += W) {
+    lane_maxima = max(load_as_floats(x + i), lane_maxima);
+  }
+  float largest = largest_lane(lane_maxima);
+  for (int64_t i = vectors_end; i < last; ++i) largest = std::max(largest, to_float(x[i]));
+  const float shift = largest == kLowest ? 0 : largest;
+  Floats lane_sums = {};
+  for (int64_t i = first; i < vectors_end; i += W) {
+    lane_sums += exp(load_as_floats(x + i) - shift);
+  }
+  float total = sum(lane_sums);
+  for (int64_t i = vectors_end; i < last; ++i) total += exp(splat(to_float(x[i]) - shift))[0];
   return {shift, total};
 }
 
 }  // namespace
 
-Scored largest_score(const void* x, Type type, int64_t first, int64_t last) {
+Scored argmax_range(const void* x, Type type, int64_t first, int64_t last) {
   return with_type(type, [&]<typename T>(T*) {
-    return largest(static_cast<const T*>(x), first, last);
+    return argmax(static_cast<const T*>(x), first, last);
   });
 }
 
-int64_t best_scores(const void* x, Type type, int64_t first, int64_t last, int64_t k, Scored* to) {
+int64_t top_k_range(const void* x, Type type, int64_t first, int64_t last, int64_t k, Scored* to) {
   return with_type(type, [&]<typename T>(T*) {
-    return best(static_cast<const T*>(x), first, last, k, to);
+    return top_k(static_cast<const T*>(x), first, last, k, to);
   });
 }
 
-ExpSum score_sum(const void* x, Type type, int64_t first, int64_t last) {
+ExpSum exp_sum_range(const void* x, Type type, int64_t first, int64_t last) {
   return with_type(type, [&]<typename T>(T*) {
     return exp_sum(static_cast<const T*>(x), first, last);
   });

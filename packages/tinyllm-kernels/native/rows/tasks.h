@@ -1,4 +1,8 @@
-// y = x / sqrt(mean(x^2) + eps) * weight, row by row.
+// Tasks of the row kernels: RMSNorm, RoPE, SwiGLU, quantization, weighted sums and token scores.
+//
+// A task points to memory that its caller owns. Kernels compute in float32 and round each result
+// once, unless stated otherwise. All results except `ExpSum` are independent of the ranges into
+// which the caller cuts a task.
 #pragma once
 
 #include <cstdint>
@@ -7,85 +11,80 @@
 
 namespace tinyllm {
 
+// y = x / sqrt(mean(x^2) + eps) * weight, row by row. The quotient is rounded to `type` before the
+// weight multiplies it.
 struct RmsNormTask {
   const void* x;       // rows D
   const void* weight;  // D
-  void* y;             // rows D
+  void* y;             // rows D; it may be x
   int64_t width;       // D
   float eps;
-  Type type;  // of all three
+  Type type;  // of x, weight and y
 };
 
-// --- rope.h
-// Rotary positions: each pair of features turns by position * frequency.
-
+// Rotary position embedding: rotates each pair of features by position * frequency.
 struct RopeTask {
-  const void* x;             // B L H D, rows of D at any distance
+  const void* x;             // B L H D; only the rows of D numbers must be contiguous
   int64_t strides[3];        // of B, L and H, in numbers
-  void* y;                   // B L H D, too; it may be x
-  int64_t y_strides[3];
+  void* y;                   // B L H D; it may be x
+  int64_t y_strides[3];      // of B, L and H, in numbers
   const int32_t* positions;  // 1 L or B L
   const float* frequencies;  // D/2, in radians a token
   int64_t length, heads, dim;
-  bool one_row;      // the positions are those of every row
-  bool traditional;  // pairs are neighbors, otherwise i and i + D/2
-  float magnitude;   // multiplies what is turned
-  Type type;
+  bool shares_positions;  // positions are 1 L: all rows of the batch have the same positions
+  bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + D/2)
+  float magnitude;        // factor of the result
+  Type type;              // of x and y
 };
 
-// --- swiglu.h
-// y = gate sigmoid(gate) up, number by number.
-
+// y = silu(gate) * up, number by number, with silu(x) = x sigmoid(x).
 struct SwigluTask {
   const void* gate;
   const void* up;
-  void* y;
-  Type type;  // of all three
+  void* y;    // it may be gate or up
+  Type type;  // of gate, up and y
 };
 
-// --- quantize_rows.h
-// Rows of numbers to codes of 4 or 8 bits, as MLX packs them: what a cache does with new tokens.
-
+// Affine quantization of one row of a KV cache to codes of 4 or 8 bits, packed as MLX packs them.
 struct QuantizeTask {
   const void* row;  // D numbers
   void* codes;      // D bits/8 bytes
-  void* scales;     // D/group numbers, as the biases
-  void* biases;
-  int64_t dim;
-  int bits, group;
-  Type type;  // of the row, the scales and the biases
+  void* scales;     // D/group numbers
+  void* biases;     // D/group numbers
+  int64_t dim;      // D, a multiple of the group
+  int bits, group;  // group: 32, 64 or 128 numbers share a scale and a bias
+  Type type;        // of the row, the scales and the biases
 };
 
-// --- weighted_sum.h
-// y[n] = residual[n] + sum over k of share[n, k] * row[place[n, k]]: what experts say, put together.
-
+// y[n] = residual[n] + sum over k of weights[n, k] * rows[indices[n, k]]: the outputs of the
+// experts of a token, combined. The order of the sum is that of k, and the residual is added last.
 struct WeightedSumTask {
-  const void* rows;       // of `width` numbers
-  const int64_t* places;  // N K, which of the rows
-  const float* shares;    // N K
-  int64_t count, width;   // K
-  const void* residual;   // N width, or null
-  void* y;                // N width
-  Type type;              // of rows, residual and y
+  const void* rows;        // any number of rows of `width` numbers
+  const int64_t* indices;  // N K
+  const float* weights;    // N K
+  int64_t count;           // K
+  int64_t width;
+  const void* residual;  // N width, or null
+  void* y;               // N width
+  Type type;             // of rows, residual and y
 };
 
-// --- scores.h
-// Stretches of a row of scores, of which a vocabulary has 150,000: the best of them, and their sum.
-
+// A score of a row of scores, such as a logit of a vocabulary of 150,000 tokens.
 struct Scored {
   float score;
-  int32_t index;
+  int32_t index;  // in the row
 };
 
-// Whether a ranks before b: the larger score, of equal ones the first. What is no number comes last.
-inline bool before(const Scored& a, const Scored& b) {
-  const bool a_counts = a.score == a.score, b_counts = b.score == b.score;
-  if (a_counts != b_counts) return a_counts;
-  if (a_counts && a.score != b.score) return a.score > b.score;
+// Returns true if a ranks before b. The larger score is first, of equal scores the lower
+// index, and NaN is last.
+[[gnu::always_inline]] inline bool ranks_before(const Scored& a, const Scored& b) {
+  const bool a_is_number = a.score == a.score, b_is_number = b.score == b.score;
+  if (a_is_number != b_is_number) return a_is_number;
+  if (a_is_number && a.score != b.score) return a.score > b.score;
   return a.index < b.index;
 }
 
-// The sum of e^(x - largest).
+// The sum of e^(x - largest) over some scores. `largest` is 0 if all of them are -infinity.
 struct ExpSum {
   float largest, sum;
 };

@@ -1,6 +1,6 @@
-#include "rows/tasks.h"
-
+// Weighted sums of rows: the outputs of the experts of a token, combined.
 #include "isa/load_store.h"
+#include "rows/tasks.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
@@ -8,8 +8,8 @@ void weighted_sums(const WeightedSumTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
     const T* rows = static_cast<const T*>(t.rows);
     for (int64_t n = first; n < last; ++n) {
-      const int64_t* places = t.places + n * t.count;
-      const float* shares = t.shares + n * t.count;
+      const int64_t* indices = t.indices + n * t.count;
+      const float* weights = t.weights + n * t.count;
       const T* residual = static_cast<const T*>(t.residual);
       if (residual) residual += n * t.width;
       T* y = static_cast<T*>(t.y) + n * t.width;
@@ -17,7 +17,7 @@ void weighted_sums(const WeightedSumTask& t, int64_t first, int64_t last) {
       for (; i + W <= t.width; i += W) {
         Floats total = {};
         for (int64_t k = 0; k < t.count; ++k) {
-          total += load_as_floats(rows + places[k] * t.width + i) * shares[k];
+          total += load_as_floats(rows + indices[k] * t.width + i) * weights[k];
         }
         if (residual) total += load_as_floats(residual + i);
         store_floats(y + i, total);
@@ -25,7 +25,7 @@ void weighted_sums(const WeightedSumTask& t, int64_t first, int64_t last) {
       for (; i < t.width; ++i) {
         float total = 0;
         for (int64_t k = 0; k < t.count; ++k) {
-          total += to_float(rows[places[k] * t.width + i]) * shares[k];
+          total += to_float(rows[indices[k] * t.width + i]) * weights[k];
         }
         if (residual) total += to_float(residual[i]);
         y[i] = from_float<T>(total);

@@ -16,28 +16,28 @@ constexpr int64_t kRowsPerTile = 32;
 void Operand::fill(LinearTask& task) {
   const Weights& w = *task.w;
   task.phase = phase_;
-  if (phase_ == Phase::prefill && kernels_.linear_takes_tiles(type_)) {
-    task.tiles = tiles();
+  if (phase_ == Phase::prefill && kernels_.linear_uses_bfloat16(type_)) {
+    task.x_packed = packed();
     return;
   }
   task.x = floats();
-  const bool in_integers = kernels_.linear_takes_planes(w, type_);
+  const bool in_integers = kernels_.linear_uses_integers(w, type_);
   if (in_integers || (phase_ == Phase::decode && w.mode == Mode::affine)) {
     const GroupedForm& form = grouped(w, in_integers ? w.bits : 0);
-    task.sums = form.sums.get();
-    task.planes = form.planes.get();
-    task.plane_scales = form.scales.get();
+    task.x_group_sums = form.sums.get();
+    task.x_integers = form.integers.get();
+    task.x_scales = form.scales.get();
   }
 }
 
-const uint32_t* Operand::tiles() {
-  if (tiles_) return tiles_.get();
+const uint32_t* Operand::packed() {
+  if (packed_) return packed_.get();
   const int64_t count = (rows_ + kRowsPerTile - 1) / kRowsPerTile;
-  tiles_ = aligned<uint32_t>(count * kRowsPerTile * packed_pairs(columns_));
+  packed_ = aligned<uint32_t>(count * kRowsPerTile * packed_pairs(columns_));
   parallel_for(count, kRowsPerTile * columns_, [&](int64_t first, int64_t last) {
-    kernels_.linear_tiles(x_, rows_, columns_, first, last, tiles_.get());
+    kernels_.linear_pack_x(x_, rows_, columns_, first, last, packed_.get());
   });
-  return tiles_.get();
+  return packed_.get();
 }
 
 const float* Operand::floats() {
@@ -67,16 +67,16 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
   constexpr int64_t kPadding = 16;
   GroupedForm form{w.group, bits, aligned<float>(capacity * groups + kPadding), nullptr, nullptr};
   if (bits) {
-    form.planes = aligned<int8_t>(2 * capacity * columns);
+    form.integers = aligned<int8_t>(2 * capacity * columns);
     form.scales = aligned<float>(capacity * groups + kPadding);
   }
-  const Planes planes{form.planes.get(), form.scales.get(), form.sums.get()};
+  const QuantizedX quantized{form.integers.get(), form.scales.get(), form.sums.get()};
   parallel_for(tiles, rows_per_tile * columns, [&](int64_t first_tile, int64_t last_tile) {
     const int64_t first = first_tile * rows_per_tile;
     const int64_t last = std::min(last_tile * rows_per_tile, rows_);
-    if (bits) return kernels_.linear_planes(x, phase_, w, first, last, planes);
+    if (bits) return kernels_.linear_quantize_x(x, phase_, w, first, last, quantized);
     kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
-                        planes.sums + first * groups);
+                        quantized.group_sums + first * groups);
   });
   return grouped_.emplace_back(std::move(form));
 }

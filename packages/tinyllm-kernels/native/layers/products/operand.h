@@ -28,11 +28,11 @@ class Operand {
   struct GroupedForm {
     int group, bits;              // bits is 0 if only the sums are needed
     Aligned<float> sums, scales;  // one for each group of each row
-    Aligned<int8_t> planes;
+    Aligned<int8_t> integers;
   };
 
   const float* floats();
-  const uint32_t* tiles();
+  const uint32_t* packed();
   const GroupedForm& grouped(const Weights& w, int bits);
 
   const Kernels& kernels_;
@@ -42,7 +42,7 @@ class Operand {
   int columns_;
   Phase phase_;
   Aligned<float> floats_;
-  Aligned<uint32_t> tiles_;
+  Aligned<uint32_t> packed_;
   std::vector<GroupedForm> grouped_;
 };
 

@@ -52,7 +52,7 @@ struct GatedTask {
 // Appends the memory of the weights that a part reads.
 void add_weights(const Kernels& kernels, const LinearTask& task, int64_t part, PrefetchList& to) {
   const Weights& w = *task.w;
-  const LinearRange range = kernels.linear_range(task, part);
+  const LinearRange range = kernels.linear_part_range(task, part);
   const auto add_rows = [&](const void* data, int64_t row_bytes) {
     if (!data) return;
     to.add(static_cast<const char*>(data) + range.first_row * row_bytes,
@@ -120,7 +120,7 @@ void multiply(const Kernels& kernels, const std::vector<Product>& products) {
   for (const Product& product : products) {
     tasks.push_back(task_of(kernels, product));
     floats = std::max(floats, kernels.linear_scratch(tasks.back()));
-    parts.add(kernels.linear_parts(tasks.back()));
+    parts.add(kernels.linear_part_count(tasks.back()));
   }
   Scratch scratch(floats);
   run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
@@ -142,7 +142,7 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
       continue;
     }
     tasks.push_back(task);
-    parts.add(kernels.linear_parts(task.gate));
+    parts.add(kernels.linear_part_count(task.gate));
     floats = std::max({floats, kernels.linear_scratch(task.gate), kernels.linear_scratch(task.up)});
   }
   Scratch scratch(floats);
@@ -151,7 +151,7 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
     const auto& [gate, up] = tasks[task];
     kernels.linear_part(gate, part_of_task, scratch[thread]);
     kernels.linear_part(up, part_of_task, scratch[thread]);
-    const LinearRange range = kernels.linear_range(gate, part_of_task);
+    const LinearRange range = kernels.linear_part_range(gate, part_of_task);
     const SwigluTask product{gate.y, up.y, gate.y, gate.type};
     for (int64_t m = range.first_token; m < range.last_token; ++m) {
       const int64_t row = m * gate.w->rows;

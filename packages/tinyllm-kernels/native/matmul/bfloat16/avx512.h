@@ -1,104 +1,109 @@
-// Tiles of pairs of bfloat16: one instruction multiplies 16 pairs with 16 pairs and adds both products
-// of each to a float, twice the work of a multiplication of floats.
+// bfloat16 products with AVX512_BF16.
 //
-// Lanes are tokens: of a tile all first pairs lie side by side, then all second ones. A pair of w is
-// one number of 32 bits, which goes to all lanes.
+// One instruction multiplies 16 pairs with 16 pairs and adds both products of a pair to a float:
+// twice the work of a multiplication of floats. Lanes are tokens. A tile of tokens has the first
+// pairs of all tokens side by side, then the second pairs, and so on. A pair of w is a 32-bit
+// number that is broadcast to all lanes.
 #pragma once
 
 #include <immintrin.h>
 
 #include <algorithm>
 
-#include "matmul/bfloat16/panel.h"
 #include "isa/vectors.h"
+#include "matmul/bfloat16/panel.h"
+#include "matmul/linear.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Packs tokens of x `M K` from tile `first` to `last`. What is missing in the last tile may be
-// anything: each lane is a token of its own, and nobody reads that of one that is missing.
-inline void pack_tiles(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
-                       uint32_t* tiles) {
-  const int64_t pairs = pairs_of(columns);
-  constexpr int64_t kPairs = 16;  // at once: a cache line of each token
+// Packs tiles `first` to `last` of x `M K`. Missing tokens of the last tile are left as they are,
+// because each token has a separate lane and the lanes of missing tokens are not stored.
+inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
+                        uint32_t* packed) {
+  const int64_t pairs = row_pairs(columns);
+  constexpr int64_t kLinePairs = 16;  // a cache line of each token
   for (int64_t tile = first; tile < last; ++tile) {
-    uint32_t* to = tiles + tile * pairs * kTileTokens;
-    const int64_t tokens = std::min<int64_t>(kTileTokens, rows - tile * kTileTokens);
-    for (int64_t p0 = 0; p0 < pairs; p0 += kPairs) {
-      const int64_t p1 = std::min(p0 + kPairs, pairs);
+    uint32_t* to = packed + tile * pairs * kTokenTile;
+    const int64_t tokens = std::min<int64_t>(kTokenTile, rows - tile * kTokenTile);
+    for (int64_t p0 = 0; p0 < pairs; p0 += kLinePairs) {
+      const int64_t p1 = std::min(p0 + kLinePairs, pairs);
       for (int64_t i = 0; i < tokens; ++i) {
-        const uint16_t* token = x + (tile * kTileTokens + i) * columns;
+        const uint16_t* token = x + (tile * kTokenTile + i) * columns;
         for (int64_t p = p0; p < p1; ++p) {
           uint32_t pair = 0;
           std::memcpy(&pair, token + 2 * p, 2 * p + 1 < columns ? 4 : 2);
-          to[p * kTileTokens + i] = pair;
+          to[p * kTokenTile + i] = pair;
         }
       }
     }
   }
 }
 
-// Half a vector, which takes half the time, for a tile of few tokens.
-using HalfFloats [[gnu::vector_size(2 * W)]] = float;
-using HalfWords [[gnu::vector_size(2 * W)]] = uint32_t;
+// Vectors of half the width take half the time: they serve tiles of few tokens.
+using HalfVectorFloats [[gnu::vector_size(2 * W)]] = float;
+using HalfVectorWords [[gnu::vector_size(2 * W)]] = uint32_t;
 
 inline Floats add_products(Floats sums, Words a, Words b) {
   return std::bit_cast<Floats>(_mm512_dpbf16_ps(
       std::bit_cast<__m512>(sums), std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b)));
 }
 
-inline HalfFloats add_products(HalfFloats sums, HalfWords a, HalfWords b) {
-  return std::bit_cast<HalfFloats>(_mm256_dpbf16_ps(
+inline HalfVectorFloats add_products(HalfVectorFloats sums, HalfVectorWords a,
+                                     HalfVectorWords b) {
+  return std::bit_cast<HalfVectorFloats>(_mm256_dpbf16_ps(
       std::bit_cast<__m256>(sums), std::bit_cast<__m256bh>(a), std::bit_cast<__m256bh>(b)));
 }
 
-// N rows of w times X vectors of tokens: all sums stay in registers.
-template <typename Sums, typename Numbers, int N, int X>
-void multiply_pairs(const uint32_t* tile, const Pairs& w, int64_t first, int64_t pairs,
-                    float* sums) {
+// Multiplies V vectors of tokens by N rows of the panel from `first` on. All sums stay in
+// registers.
+template <typename Sums, typename Pairs, int N, int V>
+void multiply_rows(const uint32_t* tokens, const BFloat16Rows& panel, int64_t first, int64_t pairs,
+                   float* sums) {
   constexpr int lanes = sizeof(Sums) / sizeof(float);
-  Sums total[N][X] = {};
+  Sums total[N][V] = {};
   for (int64_t p = 0; p < pairs; ++p) {
-    Numbers tokens[X];
+    Pairs x[V];
 #pragma GCC unroll 2
-    for (int i = 0; i < X; ++i) {
-      std::memcpy(&tokens[i], tile + p * kTileTokens + i * lanes, sizeof tokens[i]);
+    for (int v = 0; v < V; ++v) {
+      std::memcpy(&x[v], tokens + p * kTokenTile + v * lanes, sizeof x[v]);
     }
 #pragma GCC unroll 12
     for (int n = 0; n < N; ++n) {
       uint32_t pair;
-      std::memcpy(&pair, w.rows + (first + n) * w.stride + 2 * p, sizeof pair);
+      std::memcpy(&pair, panel.rows + (first + n) * panel.stride + 2 * p, sizeof pair);
 #pragma GCC unroll 2
-      for (int i = 0; i < X; ++i) {
-        total[n][i] = add_products(total[n][i], tokens[i], Numbers{} + pair);
+      for (int v = 0; v < V; ++v) {
+        total[n][v] = add_products(total[n][v], x[v], Pairs{} + pair);
       }
     }
   }
   for (int n = 0; n < N; ++n) {
-    std::memcpy(sums + (first + n) * kTileTokens, total[n], sizeof total[n]);
+    std::memcpy(sums + (first + n) * kTokenTile, total[n], sizeof total[n]);
   }
 }
 
-// The same for any number of rows.
-template <typename Sums, typename Numbers, int X>
-void multiply_panel_pairs(const uint32_t* tile, const Pairs& w, int64_t rows, int64_t pairs,
-                          float* sums) {
-  constexpr int kTogether = 12;
+// The same for all rows of the panel.
+template <typename Sums, typename Pairs, int V>
+void multiply_all_rows(const uint32_t* tokens, const BFloat16Rows& panel, int64_t rows,
+                       int64_t pairs, float* sums) {
+  constexpr int kTileRows = 12;
   int64_t n = 0;
-  for (; n + kTogether <= rows; n += kTogether) {
-    multiply_pairs<Sums, Numbers, kTogether, X>(tile, w, n, pairs, sums);
+  for (; n + kTileRows <= rows; n += kTileRows) {
+    multiply_rows<Sums, Pairs, kTileRows, V>(tokens, panel, n, pairs, sums);
   }
-  for (; n < rows; ++n) multiply_pairs<Sums, Numbers, 1, X>(tile, w, n, pairs, sums);
+  for (; n < rows; ++n) multiply_rows<Sums, Pairs, 1, V>(tokens, panel, n, pairs, sums);
 }
 
-// A tile of so many tokens times the rows of a panel. Sums of a row lie side by side.
-inline void multiply_tile(const uint32_t* tile, const Pairs& w, int64_t tokens, int64_t rows,
-                          int64_t pairs, float* sums) {
-  if (tokens <= W / 2) {
-    multiply_panel_pairs<HalfFloats, HalfWords, 1>(tile, w, rows, pairs, sums);
-  } else if (tokens <= W) {
-    multiply_panel_pairs<Floats, Words, 1>(tile, w, rows, pairs, sums);
+// Multiplies a tile, of which `count` tokens exist, by the rows of a panel. `sums` gets kTokenTile
+// sums for each row.
+inline void multiply_tile(const uint32_t* tokens, const BFloat16Rows& panel, int64_t count,
+                          int64_t rows, int64_t pairs, float* sums) {
+  if (count <= W / 2) {
+    multiply_all_rows<HalfVectorFloats, HalfVectorWords, 1>(tokens, panel, rows, pairs, sums);
+  } else if (count <= W) {
+    multiply_all_rows<Floats, Words, 1>(tokens, panel, rows, pairs, sums);
   } else {
-    multiply_panel_pairs<Floats, Words, 2>(tile, w, rows, pairs, sums);
+    multiply_all_rows<Floats, Words, 2>(tokens, panel, rows, pairs, sums);
   }
 }
 

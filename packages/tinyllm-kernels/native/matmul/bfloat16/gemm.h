@@ -1,11 +1,12 @@
-// Many rows of x times a panel of w in bfloat16, for instruction sets that multiply it.
+// Prefill in bfloat16, for instruction sets whose vectors multiply it. For AMX see
+// matmul/bfloat16/amx.h, which has the same four functions.
 //
-// x is in bfloat16 as it comes; a panel of w is rounded to it when it is unpacked, which is less than
-// what rounding x has lost already. x is packed once for all panels, 32 tokens at a time, as the
-// instruction set wants it, which has a file of its own with the same parts:
+// x is in bfloat16 already and is packed once for all panels, a tile of kTokenTile tokens at a
+// time. A panel of w is rounded to bfloat16 when it is unpacked. Each instruction set has a file
+// with two functions:
 //
-//   pack_tiles     tokens to tiles
-//   multiply_tile  a tile times a panel of rows of w
+//   pack_tokens    packs tiles of tokens of x
+//   multiply_tile  multiplies a tile of tokens by the rows of a panel
 #pragma once
 
 #include <algorithm>
@@ -13,12 +14,6 @@
 #include "matmul/bfloat16/panel.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
-
-namespace tinyllm::TINYLLM_TIER {
-
-inline constexpr int kTileTokens = 32;
-
-}  // namespace tinyllm::TINYLLM_TIER
 
 #if defined(__AVX512BF16__)
 #include "matmul/bfloat16/avx512.h"
@@ -30,18 +25,35 @@ namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_BFLOAT16)
 
-// A part: rows of w times its tokens.
+// Computes a part of at most kPanelRows rows of w.
 template <typename Format>
-void multiply_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
-  const int64_t rows = range.last_row - range.first_row, pairs = pairs_of(t.w->columns);
-  const Pairs w = unpack_pairs<Format>(*t.w, range.first_row, rows, scratch);
-  float* sums = scratch + panel_room(t.w->columns);
-  for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
-    const uint32_t* tile = t.tiles + m / kTileTokens * pairs * kTileTokens;
-    const int64_t end = std::min<int64_t>(m + kTileTokens, range.last_token);
-    multiply_tile(tile, w, end - m, rows, pairs, sums);
-    put_squares<BFloat16>(t, m, end, range.first_row, rows, sums, kTileTokens);
+void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scratch) {
+  const int64_t rows = range.last_row - range.first_row, pairs = row_pairs(t.w->columns);
+  const BFloat16Rows panel = unpack_panel<Format>(*t.w, range.first_row, rows, scratch);
+  float* sums = scratch + panel_floats(t.w->columns);  // rows x kTokenTile
+  for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
+    const uint32_t* tokens = t.x_packed + m / kTokenTile * pairs * kTokenTile;
+    const int64_t end = std::min<int64_t>(m + kTokenTile, range.last_token);
+    multiply_tile(tokens, panel, end - m, rows, pairs, sums);
+    store_transposed<BFloat16>(t, m, end, range.first_row, rows, sums, kTokenTile);
   }
+}
+
+// Sets the size of the parts. A panel that a single tile of tokens meets is small, so that it stays
+// in the first-level cache. Interleaved rows are separated in whole panels. Tokens are divided if
+// there are too few panels for the threads.
+inline void plan_bfloat16(LinearTask& t, int64_t threads) {
+  const int64_t wanted_parts = kPartsPerThread * threads;
+  const bool is_small = t.rows <= kTokenTile && !t.w->interleaved;
+  t.part_rows = is_small ? kSmallPanelRows : kPanelRows;
+  const int64_t panels = ceil_div(t.w->rows, t.part_rows);
+  const int64_t token_ranges = ceil_div(wanted_parts, panels);
+  const int64_t tiles = ceil_div(t.rows, kTokenTile);
+  t.part_tokens = std::max<int64_t>(ceil_div(tiles, token_ranges), 1) * kTokenTile;
+}
+
+inline int64_t bfloat16_scratch(const LinearTask& t) {
+  return panel_floats(t.w->columns) + kPanelRows * kTokenTile;
 }
 
 #endif

@@ -1,23 +1,25 @@
-// Many rows of x times a panel of w in floats, which is unpacked once for all of them.
+// Prefill in float32: many rows of x times a panel of w that is unpacked once.
 #pragma once
 
 #include <algorithm>
 
 #include "isa/unroll.h"
+#include "matmul/formats.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
-#include "matmul/formats.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kFloatPanel = 24;    // rows of w that are unpacked together
-inline constexpr int kFloatDepth = 2048;  // columns that are unpacked together, at most
+inline constexpr int kFloatPanel = 24;    // rows of w in a panel
+inline constexpr int kFloatDepth = 2048;  // columns of a panel that are unpacked at once, at most
 
-// Rows of x and of w whose products are summed in registers: MR * NR sums and MR + 1 operands.
+// A tile of results in registers: MR rows of x times NR rows of w, which are MR * NR vectors of
+// sums and MR + 1 vectors of operands.
 inline constexpr int MR = W == 8 ? 3 : 4;
 inline constexpr int NR = W == 16 ? 6 : 4;
 
-// Adds to `out` (stride kFloatPanel) the products of M rows of x with N rows of the panel.
+// Adds the products of M rows of x with N rows of the panel to `out`, whose rows are kFloatPanel
+// apart. Lanes run along the columns.
 template <int M, int N>
 void multiply_tile(const float* x, int64_t x_stride, const float* panel, int depth, float* out) {
   Floats sums[M][N] = {};
@@ -44,9 +46,10 @@ void multiply_tile(const float* x, int64_t x_stride, const float* panel, int dep
   }
 }
 
+// The same for any number of rows of the panel.
 template <int M>
-void multiply_rows(const float* x, int64_t x_stride, const float* panel, int rows, int depth,
-                   float* out) {
+void multiply_panel_rows(const float* x, int64_t x_stride, const float* panel, int rows, int depth,
+                         float* out) {
   int n = 0;
   for (; n + NR <= rows; n += NR) {
     multiply_tile<M, NR>(x, x_stride, panel + n * depth, depth, out + n);
@@ -54,7 +57,7 @@ void multiply_rows(const float* x, int64_t x_stride, const float* panel, int row
   for (; n < rows; ++n) multiply_tile<M, 1>(x, x_stride, panel + n * depth, depth, out + n);
 }
 
-// A part: rows of w times its tokens.
+// Computes a part of at most kFloatPanel rows of w. `scratch` has the panel, then the results.
 template <typename Format>
 void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* scratch) {
   const Weights& w = *t.w;
@@ -70,13 +73,15 @@ void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* 
     }
     for (int64_t m = m0; m < m1; m += MR) {
       with_constant<MR>(m1 - m, [&]<int M>() {
-        multiply_rows<M>(t.x + m * w.columns + k0, w.columns, panel, rows, depth,
-                         out + (m - m0) * kFloatPanel);
+        multiply_panel_rows<M>(t.x + m * w.columns + k0, w.columns, panel, rows, depth,
+                               out + (m - m0) * kFloatPanel);
       });
     }
   }
   for (int64_t m = m0; m < m1; ++m) {
-    for (int n = 0; n < rows; ++n) put(t, m, n0 + n, out[(m - m0) * kFloatPanel + n]);
+    for (int n = 0; n < rows; ++n) {
+      store_result(t, m, n0 + n, out[(m - m0) * kFloatPanel + n]);
+    }
   }
 }
 

@@ -1,44 +1,46 @@
-// AVX2, and AVX-512 without VNNI, multiply pairs of 16 bits, to which x goes whole. Their instructions
-// for bytes would overflow with codes of 8 bits, and with two planes they save nothing.
+// Integer products of AVX2, and of AVX-512 without VNNI: pairs of 16 bits, without planes of x.
+//
+// Their instructions for bytes would overflow with codes of 8 bits, and with two planes of x they
+// would not be faster.
 #pragma once
 
 #include "matmul/integer/pairs.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kIntegerRows = 8;  // of x that are multiplied with a word together
+inline constexpr int kGemvTokens = 8;
 
 template <int Bits>
-inline constexpr float kMissing = 0;  // what has been taken away from every code
+inline constexpr float kCodeOffset = 0;
 
 template <int Bits>
-inline void put_planes(Ints a, Ints b, int8_t* to) {
-  put_pairs<Bits>(a, b, to);
+inline void store_integers(Ints a, Ints b, int8_t* to) {
+  store_pairs<Bits>(a, b, to);
 }
 
-struct Sums {
-  Floats total() const { return __builtin_convertvector(sum, Floats); }
+struct IntegerSums {
+  Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
 
-  Ints sum{};
+  Ints sums{};
 };
 
 template <int Bits>
-class IntegerWord {
+class CodeWords {
  public:
-  explicit IntegerWord(const uint32_t* from) : pairs_(from) {}
+  explicit CodeWords(const uint32_t* from) : codes_(from) {}
 
-  // Times their numbers of x.
-  void multiply(const int8_t* x, Sums& sums) const {
-    for (const Words& part : pairs_.parts) {
+  // Adds the products with the kXWords words of x that belong to these codes.
+  void multiply_add(const int8_t* x, IntegerSums& sums) const {
+    for (const Words& pair_of_codes : codes_.pairs) {
       uint32_t pair;
       std::memcpy(&pair, x, sizeof pair);
-      sums.sum = add_products(sums.sum, part, Words{} + pair);
+      sums.sums = add_products(sums.sums, pair_of_codes, Words{} + pair);
       x += sizeof pair;
     }
   }
 
  private:
-  CodePairs<Bits> pairs_;
+  CodePairs<Bits> codes_;
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -1,66 +1,152 @@
-// NEON multiplies 16 signed bytes with 16 signed bytes and adds the products up by fours, in one
-// instruction, where it has `dotprod`.
+// Integer products of NEON, with `dotprod` or with `i8mm`. Both multiply signed bytes.
+//
+// W = 8 rows of w are two registers of four 32-bit words: rows 0-3 and rows 4-7.
 #pragma once
 
 #include <arm_neon.h>
 
 #include <bit>
 
-#include "matmul/integer/signed_planes.h"
+#include "matmul/integer/words.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-struct Sums {
-  Floats total() const {
+inline constexpr int kGemvTokens = 4;
+
+// Codes of 8 bits become signed bytes by subtracting 128.
+template <int Bits>
+inline constexpr float kCodeOffset = Bits == 8 ? 128 : 0;
+
+template <int Bits>
+inline void store_integers(Ints a, Ints b, int8_t* to) {
+  store_byte_planes<Bits>(a, b, to);
+}
+
+inline void load_code_words(const uint32_t* from, uint8x16_t (&codes)[2]) {
+  Words word;
+  std::memcpy(&word, from, sizeof word);
+  std::memcpy(codes, &word, sizeof word);
+}
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+
+// One instruction of `i8mm` multiplies two rows of 8 bytes with two rows of 8 bytes and adds up all
+// four dot products. The two rows of x are the planes of one token, so a row of w is multiplied by
+// both planes at once.
+
+struct IntegerSums {
+  // 128 high + low.
+  Floats to_floats() const {
     float32x4_t floats[2];
-    for (int half = 0; half < 2; ++half) {
-      floats[half] = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high[half], 7), low[half]));
+    for (int i = 0; i < 2; ++i) {
+      const int32x4_t first = pairs[2 * i], second = pairs[2 * i + 1];
+      const int32x4_t high = vuzp1q_s32(first, second), low = vuzp2q_s32(first, second);
+      floats[i] = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 7), low));
     }
     return std::bit_cast<Floats>(floats);
   }
 
-  int32x4_t high[2]{}, low[2]{};
+  int32x4_t pairs[4]{};  // of two rows each: high and low sum of one row, then of the next
 };
 
 template <int Bits>
-class IntegerWord {
+class CodeWords {
  public:
-  explicit IntegerWord(const uint32_t* from) {
-    Words word;
-    std::memcpy(&word, from, sizeof word);
+  explicit CodeWords(const uint32_t* from) {
     uint8x16_t codes[2];
-    std::memcpy(codes, &word, sizeof word);
-    for (int half = 0; half < 2; ++half) {
+    load_code_words(from, codes);
+    for (int i = 0; i < 2; ++i) {
       if constexpr (Bits == 4) {
-        parts_[0][half] = vreinterpretq_s8_u8(vandq_u8(codes[half], vdupq_n_u8(15)));
-        parts_[1][half] = vreinterpretq_s8_u8(vshrq_n_u8(codes[half], 4));
+        set_rows(i, vandq_u8(codes[i], vdupq_n_u8(15)), vshrq_n_u8(codes[i], 4));
       } else {
-        parts_[0][half] = vreinterpretq_s8_u8(veorq_u8(codes[half], vdupq_n_u8(128)));
+        const uint8x16_t signed_codes = veorq_u8(codes[i], vdupq_n_u8(128));
+        set_rows(i, signed_codes, signed_codes);  // a row twice: once for each plane
       }
     }
   }
 
-  // Times their numbers of x.
-  void multiply(const int8_t* x, Sums& sums) const {
-    for (int half = 0; half < 2; ++half) {
-      int32x4_t& high = sums.high[half];
-      int32x4_t& low = sums.low[half];
+  // Adds the products with the kXWords words of x that belong to these codes: first the words of
+  // the high plane, then the words of the low plane.
+  void multiply_add(const int8_t* x, IntegerSums& sums) const {
+    for (int i = 0; i < 4; ++i) {
       if constexpr (Bits == 4) {
-        const int8x16_t words = vld1q_s8(x);
-        high = vdotq_laneq_s32(high, parts_[0][half], words, 0);
-        high = vdotq_laneq_s32(high, parts_[1][half], words, 1);
-        low = vdotq_laneq_s32(low, parts_[0][half], words, 2);
-        low = vdotq_laneq_s32(low, parts_[1][half], words, 3);
+        sums.pairs[i] = vmmlaq_s32(sums.pairs[i], pairs_[i], vld1q_s8(x));
       } else {
-        const int8x8_t words = vld1_s8(x);
-        high = vdotq_lane_s32(high, parts_[0][half], words, 0);
-        low = vdotq_lane_s32(low, parts_[0][half], words, 1);
+        const int8x8_t planes = vld1_s8(x);
+        sums.pairs[i] = vdotq_s32(sums.pairs[i], pairs_[i], vcombine_s8(planes, planes));
       }
     }
   }
 
  private:
-  int8x16_t parts_[8 / Bits][2];
+  // Rows 4 i to 4 i + 3: of each row four bytes of `first`, then four bytes of `second`.
+  void set_rows(int i, uint8x16_t first, uint8x16_t second) {
+    const uint32x4_t a = vreinterpretq_u32_u8(first), b = vreinterpretq_u32_u8(second);
+    pairs_[2 * i] = vreinterpretq_s8_u32(vzip1q_u32(a, b));
+    pairs_[2 * i + 1] = vreinterpretq_s8_u32(vzip2q_u32(a, b));
+  }
+
+  int8x16_t pairs_[4];  // of two rows each
 };
+
+#else
+
+// One instruction of `dotprod` multiplies 16 bytes of codes, four of each row, by four bytes of x
+// and adds the products to four sums.
+
+struct IntegerSums {
+  // 128 high + low.
+  Floats to_floats() const {
+    float32x4_t floats[2];
+    for (int i = 0; i < 2; ++i) {
+      floats[i] = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high[i], 7), low[i]));
+    }
+    return std::bit_cast<Floats>(floats);
+  }
+
+  int32x4_t high[2]{}, low[2]{};  // one sum for each plane of x
+};
+
+template <int Bits>
+class CodeWords {
+ public:
+  explicit CodeWords(const uint32_t* from) {
+    uint8x16_t codes[2];
+    load_code_words(from, codes);
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (Bits == 4) {
+        bytes_[0][i] = vreinterpretq_s8_u8(vandq_u8(codes[i], vdupq_n_u8(15)));
+        bytes_[1][i] = vreinterpretq_s8_u8(vshrq_n_u8(codes[i], 4));
+      } else {
+        bytes_[0][i] = vreinterpretq_s8_u8(veorq_u8(codes[i], vdupq_n_u8(128)));
+      }
+    }
+  }
+
+  // Adds the products with the kXWords words of x that belong to these codes: first the words of
+  // the high plane, then the words of the low plane.
+  void multiply_add(const int8_t* x, IntegerSums& sums) const {
+    for (int i = 0; i < 2; ++i) {
+      int32x4_t& high = sums.high[i];
+      int32x4_t& low = sums.low[i];
+      if constexpr (Bits == 4) {
+        const int8x16_t words = vld1q_s8(x);
+        high = vdotq_laneq_s32(high, bytes_[0][i], words, 0);
+        high = vdotq_laneq_s32(high, bytes_[1][i], words, 1);
+        low = vdotq_laneq_s32(low, bytes_[0][i], words, 2);
+        low = vdotq_laneq_s32(low, bytes_[1][i], words, 3);
+      } else {
+        const int8x8_t words = vld1_s8(x);
+        high = vdotq_lane_s32(high, bytes_[0][i], words, 0);
+        low = vdotq_lane_s32(low, bytes_[0][i], words, 1);
+      }
+    }
+  }
+
+ private:
+  int8x16_t bytes_[8 / Bits][2];  // codes as bytes; with 4 bits the even codes, then the odd codes
+};
+
+#endif
 
 }  // namespace tinyllm::TINYLLM_TIER

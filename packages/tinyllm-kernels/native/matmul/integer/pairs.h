@@ -1,8 +1,10 @@
-// Pairs of integers of 16 bits, which x86-64 multiplies in one instruction, adding both products of a
-// pair up: 16 numbers with AVX2, 32 with AVX-512, which with VNNI adds the sum as well.
+// Products of pairs of 16-bit integers on x86-64.
 //
-// A shift and a mask leave a code in each half of a word. So the first word of a pair of 4 bits is
-// that of the codes 0 and 4, the next one that of 1 and 5; and x lies likewise.
+// One instruction multiplies W pairs with W pairs and adds both products of each pair to a 32-bit
+// sum. With VNNI it is a single instruction, otherwise a second one adds to the sum.
+//
+// A shift and a mask leave one code in each 16-bit half of a word. So with 4 bits the first pair of
+// a word has codes 0 and 4, the second pair codes 1 and 5, and so on. x has the same order.
 #pragma once
 
 #include <immintrin.h>
@@ -13,20 +15,21 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// The first or the second numbers of W pairs.
-template <int Bits, int Half, int... Lanes>
-inline Words half_numbers(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
-  constexpr int pairs = kPlanes<Bits>;
-  return std::bit_cast<Words>(
-      __builtin_shufflevector(a, b, (word_of<Bits>(Lanes) + Half * pairs + Lanes % pairs)...));
+// The first (Member 0) or second (Member 1) numbers of W pairs.
+template <int Bits, int Member, int... Lanes>
+inline Words pair_members(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
+  constexpr int pairs = kXWords<Bits>;
+  return std::bit_cast<Words>(__builtin_shufflevector(
+      a, b, (first_number<Bits>(Lanes) + Member * pairs + Lanes % pairs)...));
 }
 
-// 2 W numbers as W pairs.
+// Stores 2 W numbers as W pairs.
 template <int Bits>
-inline void put_pairs(Ints a, Ints b, void* to) {
+inline void store_pairs(Ints a, Ints b, void* to) {
   constexpr auto lanes = std::make_integer_sequence<int, W>{};
-  const Words pairs =
-      (half_numbers<Bits, 0>(a, b, lanes) & 0xffff) | half_numbers<Bits, 1>(a, b, lanes) << 16;
+  const Words first = pair_members<Bits, 0>(a, b, lanes);
+  const Words second = pair_members<Bits, 1>(a, b, lanes);
+  const Words pairs = (first & 0xffff) | second << 16;
   std::memcpy(to, &pairs, sizeof pairs);
 }
 
@@ -36,13 +39,13 @@ struct CodePairs {
   explicit CodePairs(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
-    for (Words& part : parts) {
-      part = word & ((1u << Bits) - 1) * 0x10001u;  // the lowest code of each half
+    for (Words& pair : pairs) {
+      pair = word & ((1u << Bits) - 1) * 0x10001u;  // the lowest code of each 16-bit half
       word >>= Bits;
     }
   }
 
-  Words parts[kPlanes<Bits>];
+  Words pairs[kXWords<Bits>];
 };
 
 inline Ints add_products(Ints sums, Words a, Words b) {

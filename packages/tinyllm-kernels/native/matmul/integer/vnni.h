@@ -1,5 +1,7 @@
-// VNNI multiplies 64 bytes with 64 signed bytes and adds the products up by fours, in one
-// instruction.
+// Integer products of AVX-512 VNNI.
+//
+// One instruction multiplies 64 unsigned bytes of codes by 64 signed bytes of x and adds the
+// products to 16 sums, four products to each.
 #pragma once
 
 #include <immintrin.h>
@@ -10,60 +12,63 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kIntegerRows = 8;  // of x that are multiplied with a word together
+inline constexpr int kGemvTokens = 8;
 
 template <int Bits>
-inline constexpr float kMissing = 0;  // what has been taken away from every code
+inline constexpr float kCodeOffset = 0;
 
 template <int Bits>
-inline void put_planes(Ints a, Ints b, int8_t* to) {
-  put_byte_planes<Bits>(a, b, to);
+inline void store_integers(Ints a, Ints b, int8_t* to) {
+  store_byte_planes<Bits>(a, b, to);
 }
 
-struct Sums {
-  Floats total() const {
+struct IntegerSums {
+  // 128 high + low.
+  Floats to_floats() const {
     return std::bit_cast<Floats>(
         _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low)));
   }
 
-  __m512i high{}, low{};
+  __m512i high{}, low{};  // one sum for each plane of x
 };
 
 template <int Bits>
-class IntegerWord {
+class CodeWords {
  public:
-  explicit IntegerWord(const uint32_t* from) {
+  explicit CodeWords(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
     const __m512i codes = std::bit_cast<__m512i>(word);
     if constexpr (Bits == 4) {
       const __m512i low_bits = _mm512_set1_epi8(15);
-      parts_[0] = _mm512_and_si512(codes, low_bits);
-      parts_[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
+      bytes_[0] = _mm512_and_si512(codes, low_bits);
+      bytes_[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
     } else {
-      parts_[0] = codes;
+      bytes_[0] = codes;
     }
   }
 
-  // Times their numbers of x.
-  void multiply(const int8_t* x, Sums& sums) const {
-    for (const __m512i& part : parts_) {
-      sums.high = _mm512_dpbusd_epi32(sums.high, part, everywhere(x));
-      sums.low = _mm512_dpbusd_epi32(sums.low, part, everywhere(x + sizeof parts_ / 16));
-      // GCC would add into other registers and copy them back: sums stay where they are.
+  // Adds the products with the kXWords words of x that belong to these codes: first the words of
+  // the high plane, then the words of the low plane.
+  void multiply_add(const int8_t* x, IntegerSums& sums) const {
+    constexpr int low_plane = sizeof bytes_ / 16;
+    for (const __m512i& codes : bytes_) {
+      sums.high = _mm512_dpbusd_epi32(sums.high, codes, broadcast(x));
+      sums.low = _mm512_dpbusd_epi32(sums.low, codes, broadcast(x + low_plane));
+      // GCC would add in other registers and copy the sums back. This keeps them in place.
       asm("" : "+v"(sums.high), "+v"(sums.low));
       x += 4;
     }
   }
 
  private:
-  static __m512i everywhere(const int8_t* word) {
+  static __m512i broadcast(const int8_t* word) {
     int32_t bytes;
     std::memcpy(&bytes, word, sizeof bytes);
     return _mm512_set1_epi32(bytes);
   }
 
-  __m512i parts_[8 / Bits];
+  __m512i bytes_[8 / Bits];  // codes as bytes; with 4 bits the even codes, then the odd codes
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

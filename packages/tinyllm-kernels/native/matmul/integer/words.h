@@ -1,83 +1,100 @@
-// Words of codes times x in integers. Each instruction set has a file of its own for it, with the
-// same parts:
+// Words of codes times x in integers: the interface that each instruction set implements.
 //
-//   put_planes   2 W numbers of x as words of codes want them
-//   IntegerWord  32 bits of codes of each of W rows, unpacked, to be multiplied with x
-//   Sums         what these products add up to, row by row
+// W rows of w are multiplied at once, a lane each, and 32 bits of codes of each row at a time: the
+// interleaved layout of matmul/interleave.h. x is quantized to 15 bits
+// (matmul/integer/quantize_x.h) and takes two bytes for each number. The file of an instruction set
+// has:
 //
-// x has 15 bits. Instructions that multiply bytes get it as two planes of bytes, x = 128
-// high + low, and AVX2 and AVX-512 without VNNI as numbers of 16 bits. No sum overflows: a group
-// adds up to 128 * 255 * 16256 at most, which is below 2^30.
+//   kGemvTokens     rows of x that are multiplied by a word of codes at once
+//   kCodeOffset     a number that is subtracted from every code, so that bytes are signed
+//   store_integers  stores 2 W numbers of x in the order that `CodeWords` reads
+//   CodeWords       a word of codes of each of W rows, unpacked
+//   IntegerSums     sums of products with one row of x, one sum for each of W rows
+//
+// Instructions that multiply bytes read x as two planes of signed bytes, x = 128 high + low. AVX2
+// and AVX-512 without VNNI multiply numbers of 16 bits.
+//
+// No sum overflows: a group has at most 128 codes, so its sum is at most 128 * 255 * 16256 < 2^30.
 #pragma once
 
+#include <cstring>
 #include <utility>
 
-#include "isa/load_store.h"
 #include "isa/vectors.h"
+#include "types.h"
 
+// The file of the instruction set. Undefined if there are no integer kernels.
 #if defined(__AVX512VNNI__)
 #define TINYLLM_INTEGERS "matmul/integer/vnni.h"
 #elif defined(__AVX2__)
 #define TINYLLM_INTEGERS "matmul/integer/avx2.h"
-#elif defined(__ARM_FEATURE_MATMUL_INT8)
-#define TINYLLM_INTEGERS "matmul/integer/i8mm.h"
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
 #endif
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Codes in a word.
-template <int Bits>
-inline constexpr int kCodes = 32 / Bits;
-
 #if defined(TINYLLM_INTEGERS)
 
-// Words of x that are multiplied with a word of codes.
+// Codes in a word.
 template <int Bits>
-inline constexpr int kPlanes = 16 / Bits;
+inline constexpr int kCodesPerWord = 32 / Bits;
 
-// For each word of x its number, of those of 2 W that go with W / kPlanes words of codes.
+// Words of x that are multiplied by a word of codes: two bytes for each code.
 template <int Bits>
-constexpr int word_of(int lane) {
-  return lane / kPlanes<Bits> * kCodes<Bits>;
+inline constexpr int kXWords = 16 / Bits;
+
+// True if w can be multiplied in integers. A word of codes of 4 bits has 8 columns, and rows are
+// interleaved W words at a time.
+inline bool supports_integers(const Weights& w) {
+  return w.mode == Mode::affine && (w.bits == 4 || w.bits == 8) && w.type != Type::float32 &&
+         w.columns % (W * kCodesPerWord<4>) == 0;
 }
 
-// The `Byte`th numbers of the W words of x, of bytes of codes. Codes of 4 bits are unpacked to the
-// even ones and the odd ones, each of which has a word of the high plane, and then of the low one.
+// The functions below turn 2 W numbers, vectors `a` and `b`, into W words of x. Each lane of the
+// result is a word of x. kXWords consecutive words belong to one word of codes.
+
+// The first of the numbers that belong to the same word of codes as word `lane` of x.
+template <int Bits>
+constexpr int first_number(int lane) {
+  return lane / kXWords<Bits> * kCodesPerWord<Bits>;
+}
+
+// The numbers whose bytes are byte `Byte` of each word of x. A byte of codes of 4 bits has an even
+// and an odd code, which are unpacked to different words. So the words of x are: even numbers and
+// odd numbers of the high plane, then even and odd numbers of the low plane. With codes of 8 bits
+// there is one word for each plane.
 template <int Bits, int Byte, int... Lanes>
 inline Ints byte_numbers(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
-  constexpr int parts = 8 / Bits;
-  return __builtin_shufflevector(a, b, (word_of<Bits>(Lanes) + Byte * parts + Lanes % parts)...);
+  constexpr int codes = 8 / Bits;  // in a byte
+  return __builtin_shufflevector(
+      a, b, (first_number<Bits>(Lanes) + Byte * codes + Lanes % codes)...);
 }
 
+// A mask of the words of the high plane.
 template <int Bits, int... Lanes>
-constexpr Ints is_high(std::integer_sequence<int, Lanes...>) {
-  return Ints{(Lanes % kPlanes<Bits> < kPlanes<Bits> / 2 ? -1 : 0)...};
+constexpr Ints high_plane_mask(std::integer_sequence<int, Lanes...>) {
+  return Ints{(Lanes % kXWords<Bits> < kXWords<Bits> / 2 ? -1 : 0)...};
 }
 
-// 2 W numbers as W words of two planes of bytes.
+// 2 W numbers as W words of both planes.
 template <int Bits, int... Bytes>
-inline Words planes_of(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
+inline Words plane_words(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
   constexpr auto lanes = std::make_integer_sequence<int, W>{};
-  constexpr Ints high_plane = is_high<Bits>(lanes);
-  const auto byte = [&](Ints numbers) {
-    const Ints high = (numbers + 64) >> 7;
-    return std::bit_cast<Words>((high_plane ? high : numbers - (high << 7)) & 255);
+  constexpr Ints is_high = high_plane_mask<Bits>(lanes);
+  const auto plane_byte = [&](Ints numbers) {
+    const Ints high = (numbers + 64) >> 7;  // rounded, so that `low` is from -64 to 63
+    return std::bit_cast<Words>((is_high ? high : numbers - (high << 7)) & 255);
   };
-  return ((byte(byte_numbers<Bits, Bytes>(a, b, lanes)) << 8 * Bytes) | ...);
+  return ((plane_byte(byte_numbers<Bits, Bytes>(a, b, lanes)) << 8 * Bytes) | ...);
 }
 
 template <int Bits>
-inline void put_byte_planes(Ints a, Ints b, int8_t* to) {
-  const Words words = planes_of<Bits>(a, b, std::make_integer_sequence<int, 4>{});
+inline void store_byte_planes(Ints a, Ints b, int8_t* to) {
+  const Words words = plane_words<Bits>(a, b, std::make_integer_sequence<int, 4>{});
   std::memcpy(to, &words, sizeof words);
 }
 
 #endif
 
 }  // namespace tinyllm::TINYLLM_TIER
-
-#if defined(TINYLLM_INTEGERS)
-#include TINYLLM_INTEGERS
-#endif

@@ -38,9 +38,9 @@ class InputReader {
   const void* compact(const Input& x) { return x.compact(copies_.emplace_back()); }
 
   // Reads the next input as one array of keys or values.
-  KeyValues::Part next_part() {
+  KeyValues::StridedRows next_part() {
     const int64_t itemsize = static_cast<int64_t>(inputs_[next_].itemsize);
-    KeyValues::Part part;
+    KeyValues::StridedRows part;
     std::vector<int64_t> strides;
     part.data = next_rows(strides);
     for (int axis = 0; axis < 3; ++axis) part.strides[axis] = strides[axis] * itemsize;
@@ -118,14 +118,14 @@ class PagedAttention : public CpuPrimitive {
       const std::vector<int64_t>& shape = inputs[0].shape;  // T H D
       task.heads = shape[1], task.dim = shape[2];
       task.tokens = shape[0], task.pages = inputs[1].shape[0];
-      task.kv_heads = inputs[1].shape[1], task.page = inputs[1].shape[2];
+      task.kv_heads = inputs[1].shape[1], task.page_size = inputs[1].shape[2];
       task.y = y;
       task.y_strides[1] = task.dim, task.y_strides[2] = task.heads * task.dim;
       const Input& table = reader.next();
-      task.requests = table.shape[0], task.blocks = table.shape[1];
-      task.block_table = static_cast<const int32_t*>(reader.compact(table));
-      task.query_starts = static_cast<const int32_t*>(reader.compact(reader.next()));
-      task.context_lengths = static_cast<const int32_t*>(reader.compact(reader.next()));
+      task.requests = table.shape[0], task.block_table_width = table.shape[1];
+      task.block_tables = static_cast<const int32_t*>(reader.compact(table));
+      task.cu_seqlens_q = static_cast<const int32_t*>(reader.compact(reader.next()));
+      task.seq_lens = static_cast<const int32_t*>(reader.compact(reader.next()));
       std::memset(y, 0, bytes);  // tokens of no request stay zero
       run_attention(kernels, task);
     });
@@ -163,13 +163,13 @@ mx::array attention(const mx::array& q, const WeightArrays& k, const WeightArray
 }
 
 mx::array paged_attention(const mx::array& q, const WeightArrays& k, const WeightArrays& v,
-                          const mx::array& block_table, const mx::array& query_starts,
-                          const mx::array& context_lengths, float scale, int window,
+                          const mx::array& block_tables, const mx::array& cu_seqlens_q,
+                          const mx::array& seq_lens, float scale, int window,
                           OptionalPhase phase) {
   AttentionTask task = describe(q, k, v, scale, true, phase);
   task.window = window;
   std::vector<mx::array> inputs = inputs_of(q, k, v);
-  inputs.insert(inputs.end(), {block_table, query_starts, context_lengths});
+  inputs.insert(inputs.end(), {block_tables, cu_seqlens_q, seq_lens});
   return mx::array(q.shape(), q.dtype(), std::make_shared<PagedAttention>(task), std::move(inputs));
 }
 

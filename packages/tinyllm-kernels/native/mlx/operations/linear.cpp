@@ -88,7 +88,7 @@ class Embedding : public CpuPrimitive {
       const int32_t* rows = static_cast<const int32_t*>(contiguous_data(ids, copies));
       const Weights table = w.weights(copies);
       parallel_for(ids.size, table.columns, [&](int64_t first, int64_t last) {
-        kernels.linear_rows(table, rows, first, last, y, type);
+        kernels.embedding_rows(table, rows, first, last, y, type);
       });
     });
   }
@@ -102,7 +102,7 @@ class Embedding : public CpuPrimitive {
 }  // namespace
 
 int interleaves(const WeightArrays& w) {
-  return chosen_tier().linear_interleaves(describe(w, w.scales->shape(-1) * w.group_size));
+  return chosen_tier().linear_interleaved_rows(describe(w, w.scales->shape(-1) * w.group_size));
 }
 
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,

@@ -30,7 +30,7 @@ class PagedCache {
   WritablePages pages() const {
     WritablePages pages;
     pages.kv = format_;
-    KeyValues::Part* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
+    KeyValues::StridedRows* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
     char** writable[] = {&pages.codes, &pages.scales, &pages.biases};
     for (size_t i = 0; i < parts_.size(); ++i) {
       char* data = parts_[i].content();
@@ -74,24 +74,24 @@ class PagedLayers : public CpuPrimitives {
       const auto integers = [&](size_t i) {
         return static_cast<const int32_t*>(contiguous_data(table[i], copies));
       };
-      const int32_t *block_table = integers(0), *query_starts = integers(1);
-      const int32_t *context_lengths = integers(2), *positions = integers(3), *slots = integers(4);
+      const int32_t *block_tables = integers(0), *cu_seqlens_q = integers(1);
+      const int32_t *seq_lens = integers(2), *positions = integers(3), *slot_mapping = integers(4);
       const auto attend = [&](size_t i, const void* rows, char* to) {
         auto task = layers[i].attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
         task.projection.positions = positions;
         task.projection.shares_positions = false;
-        task.block_table = block_table;
-        task.query_starts = query_starts;
-        task.context_lengths = context_lengths;
-        task.slots = slots;
+        task.block_tables = block_tables;
+        task.cu_seqlens_q = cu_seqlens_q;
+        task.seq_lens = seq_lens;
+        task.slot_mapping = slot_mapping;
         task.requests = table[0].shape[0];
-        task.blocks = table[0].shape[1];
+        task.block_table_width = table[0].shape[1];
         task.window = window;
         task.decode_queries = decode_queries(phase);
         task.keys = caches[2 * i].pages();
         task.values = caches[2 * i + 1].pages();
         task.pages = caches[2 * i].shape()[0];
-        task.page = caches[2 * i].shape()[2];
+        task.page_size = caches[2 * i].shape()[2];
         task.y = to;
         run(kernels, task);
       };
@@ -111,17 +111,17 @@ class PagedLayers : public CpuPrimitives {
 // Throws std::invalid_argument unless there is one slot a token and one length a request.
 void check_pages(const mx::array& x, const PageTableArrays& pages) {
   require(x.ndim() == 3, "x: expected the shape B L E");
-  for (const mx::array* each : {&pages.block_table, &pages.query_starts, &pages.context_lengths,
-                                &pages.positions, &pages.slots}) {
+  for (const mx::array* each : {&pages.block_tables, &pages.cu_seqlens_q, &pages.seq_lens,
+                                &pages.positions, &pages.slot_mapping}) {
     require(each->dtype() == mx::int32, "pages: expected arrays of int32");
   }
   const size_t tokens = static_cast<size_t>(x.shape(0)) * x.shape(1);
-  require(pages.positions.size() == tokens && pages.slots.size() == tokens,
-          "positions, slots: expected one a token");
-  require(pages.block_table.ndim() == 2, "block_table: expected the shape R blocks");
-  const size_t requests = pages.block_table.shape(0);
-  require(pages.query_starts.size() == requests + 1 && pages.context_lengths.size() == requests,
-          "query_starts, context_lengths: expected R+1 and R numbers");
+  require(pages.positions.size() == tokens && pages.slot_mapping.size() == tokens,
+          "positions, slot_mapping: expected one number per token");
+  require(pages.block_tables.ndim() == 2, "block_tables: expected the shape R blocks");
+  const size_t requests = pages.block_tables.shape(0);
+  require(pages.cu_seqlens_q.size() == requests + 1 && pages.seq_lens.size() == requests,
+          "cu_seqlens_q, seq_lens: expected R+1 and R numbers");
 }
 
 // Throws std::invalid_argument unless `cache`, the keys or values of a layer, fits its weights and
@@ -156,8 +156,8 @@ std::vector<mx::array> paged_layers(const mx::array& x, std::vector<LayerHandle>
   std::vector<mx::array> inputs = {x};
   for (const WeightArrays& cache : caches) append(inputs, cache);
   const size_t num_outputs = inputs.size();
-  inputs.insert(inputs.end(), {pages.block_table, pages.query_starts, pages.context_lengths,
-                               pages.positions, pages.slots});
+  inputs.insert(inputs.end(), {pages.block_tables, pages.cu_seqlens_q, pages.seq_lens,
+                               pages.positions, pages.slot_mapping});
   return same_shapes(inputs, num_outputs,
                      std::make_shared<PagedLayers>(std::move(layers), caches, window, phase));
 }

@@ -74,7 +74,7 @@ class Rope : public CpuPrimitive {
       task.positions = static_cast<const int32_t*>(positions.compact(positions_copy));
       task.frequencies = static_cast<const float*>(frequencies.compact(frequencies_copy));
       task.length = length, task.heads = heads, task.dim = dim;
-      task.one_row = positions.shape[0] == 1;
+      task.shares_positions = positions.shape[0] == 1;
       task.traditional = traditional;
       task.magnitude = magnitude;
       task.type = type;

@@ -1,0 +1,58 @@
+// Weights rounded to bfloat16. TINYLLM_BFLOAT16 is defined if the instruction set multiplies it.
+//
+// Rounding w loses less than rounding x to bfloat16 has lost already.
+#pragma once
+
+#include <bit>
+
+#include "isa/load_store.h"
+#include "matmul/formats.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#define TINYLLM_BFLOAT16
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#include <arm_neon.h>
+#define TINYLLM_BFLOAT16
+#endif
+
+namespace tinyllm::TINYLLM_TIER {
+
+#if defined(TINYLLM_BFLOAT16)
+
+// Rounds to the nearest, ties to even. Subnormal numbers may become zero: the instructions that
+// multiply bfloat16 treat them as zero anyway.
+inline Shorts round_to_bfloat16(Floats v) {
+#if defined(__AVX512BF16__)
+  return std::bit_cast<Shorts>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(v)));
+#else
+  float32x4_t quads[2];
+  std::memcpy(quads, &v, sizeof v);
+  return std::bit_cast<Shorts>(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(quads[0]), quads[1]));
+#endif
+}
+
+#endif
+
+#if defined(__AVX512BF16__)
+
+// The 16 numbers of a group with codes of 4 bits, rounded. The table has each number twice, so that
+// bit 4 of an index does not matter.
+inline __m512i bfloat16_table(Affine affine) {
+  constexpr Floats codes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Shorts numbers = round_to_bfloat16(codes * affine.scale + affine.bias);
+  return _mm512_broadcast_i64x4(std::bit_cast<__m256i>(numbers));
+}
+
+// The numbers of 32 codes of 4 bits. Each byte becomes two indices of 16 bits, of which the
+// permutation uses the lower five bits.
+inline __m512i look_up(const uint8_t* codes, __m512i table) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+  const __m512i bytes = _mm512_cvtepu8_epi32(packed);
+  const __m512i indices = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+  return _mm512_permutexvar_epi16(indices, table);
+}
+
+#endif
+
+}  // namespace tinyllm::TINYLLM_TIER
