@@ -1,5 +1,5 @@
 // What the units of this machine multiply and add at most: from registers to registers, in as many
-// sums as hide the wait for each of them, on all threads. `run.sh` builds it; `bench roofline` takes
+// sums as hide the wait for each of them, on all threads. `run.sh` builds it; `tools/roofline` takes
 // what it prints as `--peak`.
 //
 // What is printed is the fastest of many runs: the machine may be shared.
