@@ -103,3 +103,9 @@ def test_requests_are_of_every_kind_and_some_clients_disconnect() -> None:
     assert sum(request.lines is not None for request in requests) > 100
     assert sum(request.timeout is not None for request in requests) > 100
     assert sum(request.pause > 0 for request in requests) > 50
+
+
+@pytest.mark.parametrize("name", ["running", "waiting", "pages", "in_flight"])
+def test_a_server_with_requests_is_not_idle(name: str) -> None:
+    assert IDLE.is_idle
+    assert not replace(IDLE, **{name: getattr(IDLE, name) + 1}).is_idle
