@@ -1,5 +1,6 @@
-"""Speeds that README and docs tell are those of the runs that they link to."""
+"""Speeds in README and docs are those of the runs that they link to."""
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -9,26 +10,75 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "bench.md"]
 CLAIM = re.compile(
-    r"^\| [^|]*(prefill|decode)[^|]* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|[^\n]*"
-    r"\[JSON\]\(([\w./-]+\.json)\) \|$",
-    re.MULTILINE,
+    r"^\| [^|]*(prefill|decode)[^|]* \| ([\d.,]+) \| ([\d.,]+) \| ([\d.]+) \|[^\n]*"
+    r"\[JSON\]\(([\w./-]+\.json)\) \|$"
 )
+PICO = re.compile(r"^\| (prefill|decode), [^|]* \|(?: ([\d.,]+) \|){5}$")
+PICO_COLUMNS = ("reference", "mlx", "cpu", "mlx-lm", "llama.cpp Q4_0")
 
 
-def _speeds(run: Path, regime: str) -> tuple[float, float]:
-    """Tokens a second of ours and of llama.cpp."""
-    rows = [row for row in json.loads(run.read_text())["results"] if row["regime"] == regime]
-    (ours,) = (row["tokens_per_second"] for row in rows if row["by"] == "cpu")
-    (theirs,) = (row["tokens_per_second"] for row in rows if row["by"].startswith("llama.cpp"))
-    return ours, theirs
+def speeds(run: Path, regime: str) -> dict[str, float]:
+    """Return tokens per second of the model by implementation."""
+    rows = json.loads(run.read_text())["results"]
+    return {
+        row["by"]: row["tokens_per_second"]
+        for row in rows
+        if row["what"] == "model" and row["regime"] == regime
+    }
+
+
+def rows_with_speeds(page: str) -> list[str]:
+    """Return the table rows that begin with a prefill or a decode."""
+    return [line for line in page.splitlines() if re.match(r"\| [^|]*(prefill|decode)", line)]
+
+
+def check(row: str, folder: Path) -> None:
+    """Check a row of a table. A row of an unknown form fails."""
+    numbers = [float(text.replace(",", "")) for text in re.findall(r"(?<=\| )[\d.,]+(?= \|)", row)]
+    if PICO.match(row):
+        regime = row.split()[1].rstrip(",")
+        found = speeds(ROOT / "docs" / "measured" / "pico-128.json", regime)
+        assert numbers == pytest.approx([found[name] for name in PICO_COLUMNS], rel=5e-3), row
+        return
+    claim = CLAIM.match(row)
+    assert claim, f"a speed that no run is linked to, or in an unknown form: {row}"
+    regime, ours, theirs, ratio, link = claim.groups()
+    found = speeds(folder / link, regime)
+    (peer,) = (speed for name, speed in found.items() if name.startswith("llama.cpp"))
+    expected = (found["cpu"], peer, found["cpu"] / peer)
+    told = [float(text.replace(",", "")) for text in (ours, theirs, ratio)]
+    assert told == pytest.approx(expected, rel=5e-3), row  # three digits are shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_told_speeds_were_measured(page: Path) -> None:
-    claims = CLAIM.findall(page.read_text())
-    assert claims
-    for regime, ours, theirs, ratio, link in claims:
-        measured = _speeds(page.parent / link, regime)
-        found = (*measured, measured[0] / measured[1])
-        # Three digits are told.
-        assert [float(ours), float(theirs), float(ratio)] == pytest.approx(found, rel=5e-3), link
+def test_speeds_in_tables_were_measured(page: Path) -> None:
+    rows = rows_with_speeds(page.read_text())
+    assert len(rows) >= 6
+    for row in rows:
+        check(row, page.parent)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| decode | 96.2 | 70.9 | 1.36 | [JSON](docs/measured/qwen3-4b-4bit-empty.json) |",
+        "| decode | 97.2 | 70.9 | 1.36 | [JSON](docs/measured/qwen3-0.6b-4bit-empty.json) |",
+        "| decode | 96.2 | 70.9 | 1.46 | [JSON](docs/measured/qwen3-0.6b-4bit-empty.json) |",
+        "| decode | 96.2 | 70.9 | 1.36 | |",
+        "| decode | 96.2/s | 70.9 | 1.36 | [JSON](docs/measured/qwen3-0.6b-4bit-empty.json) |",
+        "| prefill, 128 tokens | 288 | 265 | 7,974 | 265 | 12,599 |",
+    ],
+)
+def test_a_wrong_or_unknown_row_fails(row: str) -> None:
+    with pytest.raises(AssertionError):
+        check(row, ROOT)
+
+
+def test_the_tables_of_all_runs_are_generated() -> None:
+    source = ROOT / "tools" / "measured" / "runs.py"
+    spec = importlib.util.spec_from_file_location("measured_runs", source)
+    assert spec is not None
+    assert spec.loader is not None
+    runs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runs)
+    assert runs.PAGE.read_text() == runs.render(), "run tools/measured/runs.py"

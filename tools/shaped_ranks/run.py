@@ -1,4 +1,4 @@
-"""Checks `bench predict` against ranks in network namespaces whose network is slowed down.
+"""Checks `tools/predict` against ranks in network namespaces whose network is slowed down.
 
     sudo uv run tools/shaped_ranks/run.py                                    # pico, a minute
     sudo uv run tools/shaped_ranks/run.py --shape qwen3-0.6b --case 2:1000:100
@@ -23,10 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from namespace import PORT, connected
-from tinyllm_bench.parallel.blueprint import Blueprint
-from tinyllm_bench.parallel.link import Link
-from tinyllm_bench.parallel.traffic import ring_traffic
-from tinyllm_bench.serving.subject_files import SubjectFiles
+from tinyllm_bench.serving.model_files import ModelFiles
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from predict.link import Link
+from predict.messages import ring_messages
+from predict.model_spec import ModelSpec
 
 CASES = ("2:100:0", "2:10:0", "2:1:0", "2:1000:500", "2:1000:2000", "2:100:1000", "3:1000:10000")
 _LONGEST = 200  # seconds of one case
@@ -57,12 +60,12 @@ def main() -> int:
     cases = options.case or [case(text) for text in CASES]
     with tempfile.TemporaryDirectory() as folder:
         if options.shape is None:
-            blueprint = Blueprint.of_checkpoint("pico", options.dtype)
-            model = SubjectFiles.of_model("pico", None).folder
+            spec = ModelSpec.of_checkpoint("pico", options.dtype)
+            model = ModelFiles.of_model("pico", None).folder
         else:
-            blueprint = Blueprint.of_shape(options.shape, 4, 64, "affine", options.dtype)
-            model = SubjectFiles.of_shape(options.shape, 4, Path(folder), gguf=False).folder
-        print(f"{blueprint.name}, {options.dtype}, {options.tokens} tokens, medians")
+            spec = ModelSpec.of_shape(options.shape, 4, 64, "affine", options.dtype)
+            model = ModelFiles.of_shape(options.shape, 4, Path(folder), gguf=False).folder
+        print(f"{spec.name}, {options.dtype}, {options.tokens} tokens, medians")
         print(
             f"{'ranks':>5} {'MB/s':>6} {'us':>6}   {'bytes':>7} {'predicted':>9} {'':>6}"
             f"   {'ms':>7} {'predicted':>9} {'':>6}"
@@ -74,9 +77,9 @@ def main() -> int:
                     unshaped[count] = measure(
                         count, _UNSHAPED, model, options.dtype, options.tokens
                     )
-                    show(count, _UNSHAPED, blueprint, unshaped[count], unshaped[count])
+                    show(count, _UNSHAPED, spec, unshaped[count], unshaped[count])
                 found = measure(count, link, model, options.dtype, options.tokens)
-                show(count, link, blueprint, found, unshaped[count])
+                show(count, link, spec, found, unshaped[count])
         except KeyboardInterrupt:
             return 130
     return 0
@@ -117,9 +120,9 @@ def measure(count: int, link: Link, model: Path, dtype: str, tokens: int) -> Mea
     return Measured(statistics.median(content["seconds"]), content["bytes"], content["packets"])
 
 
-def show(count: int, link: Link, blueprint: Blueprint, found: Measured, unshaped: Measured) -> None:
+def show(count: int, link: Link, spec: ModelSpec, found: Measured, unshaped: Measured) -> None:
     """Print one case."""
-    traffic = ring_traffic(blueprint.config, blueprint.dtype.size, count, 0, _KEYS)
+    traffic = ring_messages(spec.config, spec.dtype.size, count, 0, _KEYS)
     sent = traffic.wire_bytes
     seconds = unshaped.seconds + link.seconds(traffic.hops, traffic.path_bytes)
     limit = f"{link.bandwidth / 1e6:g}"

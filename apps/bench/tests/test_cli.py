@@ -1,4 +1,4 @@
-"""The program: what comes out where, and with which exit code."""
+"""Command line of `bench`: output, error messages and exit codes."""
 
 import importlib.util
 import json
@@ -6,28 +6,50 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from importlib.metadata import version
 
 import pytest
+from tinyllm_bench.cases.qwen_runner import QwenRunner
+from tinyllm_bench.cases.registry import all_opsets
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.opsets import all_opsets
-from tinyllm_bench.qwen_runner import QwenRunner
 from tinyllm_bench.settings import Settings
 
 Bench = Callable[[str], tuple[int, str, str]]
 QUICK = "--seconds 0.0001 --prompt-tokens 4 --decode-tokens 2 --batch 2"
 
 
-def test_a_whole_run_prints_tables_and_draws_a_plot(bench: Bench, tmp_path: Path) -> None:
-    image = tmp_path / "out.png"
-    code, out, err = bench(f"{QUICK} --plot {image}")
-    assert code == 0
+def test_a_whole_run_prints_tables(bench: Bench) -> None:
+    code, out, err = bench(QUICK)
+    assert (code, err) == (0, "")
     assert "tokens/s" in out
     for name in ("linear", "attention", "quantize", "prefill, 4 tokens", "decode, after 4 tokens"):
         assert name in out
-    assert err == f"bench: wrote {image}\n"
-    assert image.read_bytes().startswith(b"\x89PNG")
-    assert image.stat().st_size > 20_000
+
+
+def test_a_command_measures_one_part(bench: Bench) -> None:
+    for part, has_model in (("ops --op swiglu", False), ("model", True)):
+        options = QUICK.replace("--decode-tokens 2 ", "").replace(" --batch 2", "")
+        code, out, _ = bench(f"{part} {options} --ops mlx --json")
+        rows = json.loads(out)["results"]
+        assert code == 0
+        assert {row["what"] == "model" for row in rows} == {has_model}
+
+
+def test_options_before_a_command_are_refused(bench: Bench) -> None:
+    code, _, err = bench("--shape qwen3-0.6b engine")
+    assert (code, err) == (2, "bench: options: expected after `engine`, got some before it\n")
+
+
+@pytest.mark.parametrize("command", ["", "ops", "model", "engine", "serve"])
+def test_every_command_has_help(bench: Bench, command: str) -> None:
+    code, out, err = bench(f"{command} --help")
+    assert (code, err) == (0, "")
+    assert "--shape NAME" in out
+    assert "[default:" in out
+
+
+def test_the_version_is_printed(bench: Bench) -> None:
+    assert bench("--version") == (0, f"bench {version('tinyllm-bench')}\n", "")
 
 
 def test_json_is_one_document_with_everything(bench: Bench) -> None:
@@ -42,6 +64,7 @@ def test_json_is_one_document_with_everything(bench: Bench) -> None:
         "settings",
         "model",
         "results",
+        "failures",
         "notices",
         "interrupted",
     }
@@ -90,7 +113,10 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--group-size 100", "--group-size"),
         ("--mode int", "--mode"),
         ("--dtype int8", "--dtype: expected one of auto, float32, float16, bfloat16, got int8"),
-        ("--bits 16 --dtype float32", "--dtype: expected one of 16 bits"),
+        (
+            "--bits 16 --dtype float32",
+            "--dtype: expected a type of 16 bits",
+        ),
         ("--prompt-tokens 0", "--prompt-tokens: expected 1 to 1,000,000, got 0"),
         ("--prompt-tokens 4000", "at most 2048 tokens, the context of pico, got 4032"),
         ("--context -1", "--context"),
@@ -98,13 +124,12 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--batch 0", "--batch"),
         ("--seconds 0", "--seconds: expected a number above 0, got 0.0"),
         ("--seconds nan", "--seconds"),
-        ("--plot out.txt", "--plot: expected one of .png, .svg, .pdf, got .txt"),
         ("--model pico --bits 4", "--bits: is for random weights"),
         ("--op swiglu --only model", "--op: times operations"),
         ("--op swiglu --peers", "--peers: compares whole models"),
         ("--only ops --peers", "--peers: compares whole models"),
         ("--peers --peer vllm", "--peer: expected one of mlx-lm, llama.cpp, got vllm"),
-        ("--peer mlx-lm", "--peer: chooses among those of --peers"),
+        ("--peer mlx-lm", "--peer: expected together with --peers"),
         ("--nonsense", "No such option: --nonsense"),
     ],
 )
@@ -116,39 +141,21 @@ def test_a_mistake_is_one_line_and_exit_code_2(bench: Bench, options: str, says:
     assert says in err
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--model /nowhere/at/all", "/nowhere/at/all"),
-        ("--plot /nowhere/at/all/out.png", "there is no folder /nowhere/at/all"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_exit_code_1(
-    bench: Bench, options: str, says: str
-) -> None:
-    code, out, err = bench(options)
+def test_another_error_is_one_line_and_exit_code_1(bench: Bench) -> None:
+    code, out, err = bench("--model /nowhere/at/all")
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
-    assert says in err
+    assert "/nowhere/at/all" in err
 
 
 def test_a_model_beyond_memory_is_refused_before_it_is_made(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tinyllm_bench.subject.available_memory", lambda gpu: 4_000_000_000)
+    monkeypatch.setattr("tinyllm_bench.models.model.available_memory", lambda gpu: 4_000_000_000)
     code, _, err = bench("--shape qwen3-4b --bits 16")
     assert code == 1
     assert "qwen3-4b at 16 bits needs" in err
     assert "4.0 GB are free: take fewer bits" in err
-
-
-def test_a_plot_without_matplotlib_says_how_to_get_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    code, out, err = bench("--plot out.png")
-    assert (code, out) == (1, "")
-    assert "pip install 'tinyllm-bench[plot]'" in err
 
 
 def test_ctrl_c_shows_what_was_measured_by_then(
@@ -179,13 +186,12 @@ def test_peers_stand_beside_the_opsets(bench: Bench) -> None:
     assert ("llama-cpp-python is not installed" in err) == absent
 
 
-@pytest.mark.parametrize("options", [f"{QUICK} --op swiglu", "predict --ranks 2 --read 1"])
-def test_a_reader_that_leaves_early_is_no_error(options: str) -> None:
+def test_a_reader_that_leaves_early_is_no_error() -> None:
     code = f"""
 import os, sys
 from tinyllm_bench import ceilings, cli
 ceilings._READ_BYTES, ceilings._SIDE = 1 << 16, 64
-sys.argv = "bench {options}".split()
+sys.argv = "bench {QUICK} --op swiglu".split()
 exit(cli.main())
 """
     reader, writer = os.pipe()
@@ -208,8 +214,8 @@ def test_help_needs_no_mlx() -> None:
 
 def test_settings_say_which_half_is_timed() -> None:
     both = Settings()
-    assert (both.times_ops, both.times_model, both.keys_before) == (True, True, 128)
-    assert not Settings(op=("swiglu",)).times_model
-    assert Settings(context=7).keys_before == 7
+    assert (both.times_ops, both.times_model, both.context_tokens) == (True, True, 128)
+    assert not Settings(op=["swiglu"]).times_model
+    assert Settings(context=7).context_tokens == 7
     with pytest.raises(UsageError, match="--only: expected one of ops, model, got nothing"):
         Settings(only="")

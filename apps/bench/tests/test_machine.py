@@ -1,21 +1,31 @@
-"""What the system says about itself is read, and what does not fit is refused."""
+"""Machine, memory and ceilings."""
 
+import importlib.metadata
+import os
+import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tinyllm_bench import ceilings
+from tinyllm_bench import ceilings, machine
 from tinyllm_bench.ceilings import measure_ceilings
+from tinyllm_bench.cost import product_flops
 from tinyllm_bench.errors import BenchError
-from tinyllm_bench.machine import Machine, largest_cache, read_cpuinfo
-from tinyllm_bench.memory import check_memory, read_meminfo
+from tinyllm_bench.machine import (
+    Machine,
+    available_memory,
+    check_memory,
+    largest_cache,
+    read_cpuinfo,
+)
+from tinyllm_bench.models.model import needed_memory
+from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
-from tinyllm_bench.shapes import published_config
-from tinyllm_bench.subject import needed_memory
-from tinyllm_bench.weight_format import WeightFormat
 from tinyllm_qwen import QwenConfig
 
 
-def test_the_first_core_speaks_for_all() -> None:
+def test_cpuinfo_of_the_first_core_is_read() -> None:
     core = "processor\t: {}\nmodel name\t: A CPU @ 2: fast\nflags\t\t: fpu avx2 amx_tile\n"
     fields = read_cpuinfo("\n".join([core.format(0), core.format(1)]))
     assert fields["processor"] == "0"
@@ -32,18 +42,47 @@ def test_the_largest_cache_is_found(tmp_path: Path) -> None:
     assert largest_cache(tmp_path / "none") == 0
 
 
-def test_this_machine_is_described() -> None:
-    machine = Machine.here()
-    assert machine.cores >= 1
-    assert machine.memory > 1 << 28
-    assert machine.cpu
-    assert f"MLX {machine.mlx}" in str(machine)
-    measured = measure_ceilings(machine, 1e-4)
-    assert 0 < measured.read_gbps < 1e5
-    assert 0 < measured.tflops < 1e4
+def test_this_machine_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name\t: A CPU\nflags\t\t: sse2 fma avx2 smep amx_tile\n")
+    monkeypatch.setattr(machine, "_CPUINFO", cpuinfo)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
+    here = Machine.here()
+    assert here.isa == ("amx_tile", "avx2", "fma")
+    assert here.memory == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert here.mlx == importlib.metadata.version("mlx")
+    if here.device == "cpu":
+        system = f"{platform.system()} {platform.machine()}"
+        assert str(here) == f"A CPU, 3 cores, {system}, MLX {here.mlx}"
 
 
-def test_what_is_read_is_far_larger_than_a_cache_but_not_than_memory(
+def test_ceilings_are_bytes_and_operations_of_the_fastest_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The clock is read at the start, at the start and end of each pass, and after a pass.
+    times = iter([0.0, 0.0, 4.0, 4.0, 4.0, 6.0, 6.0, 6.0, 9.0, 10.0] * 2)
+    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(times))
+    here = replace(Machine.here(), device="cpu", cores=2)
+    measured = measure_ceilings(here, 10.0)
+    assert measured.read_gbps == pytest.approx((1 << 16) / 2.0 / 1e9)
+    assert measured.tflops == pytest.approx(product_flops(64, 64, 64) / 2.0 / 1e12)
+    assert measured.read_how == "largest of 0 MiB of int32, NumPy, 2 threads"
+    assert measured.tflops_how == "float32 product of 64 x 64, NumPy's BLAS"
+
+
+@pytest.mark.parametrize(("limit", "room"), [("max", None), ("5000", 3000), ("broken", None)])
+@pytest.mark.skipif(platform.system() != "Linux", reason="control groups are Linux's")
+def test_the_limit_of_a_container_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, room: int | None
+) -> None:
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    found = available_memory(gpu=False)
+    assert found == room if room is not None else found > 1 << 20
+
+
+def test_a_quarter_of_free_memory_is_read_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ceilings, "_READ_BYTES", 1 << 30)
@@ -52,17 +91,10 @@ def test_what_is_read_is_far_larger_than_a_cache_but_not_than_memory(
     assert how.startswith("largest of 16 MiB of int32")
 
 
-def test_free_memory_is_what_linux_says() -> None:
-    text = "MemTotal: 24000 kB\nMemFree: 1 kB\nMemAvailable:   12345 kB\n"
-    assert read_meminfo(text) == 12345 * 1024
-    assert read_meminfo("MemTotal: 24000 kB\n") is None
-
-
-def test_what_does_not_fit_is_refused_with_advice() -> None:
+def test_too_little_memory_is_refused_with_advice() -> None:
     with pytest.raises(BenchError, match=r"x needs 9\.0 GB of memory, 8\.0 GB are free: .*--bits"):
         check_memory("x", 9_000_000_000, 8_000_000_000)
     check_memory("x", 8_000_000_000, 9_000_000_000)
-    check_memory("x", 8_000_000_000, None)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +109,16 @@ def test_a_model_needs_its_weights_and_room_to_compute(
     bits: int, ops: tuple[str, ...], least: int
 ) -> None:
     config = QwenConfig.from_hf(published_config("qwen3-4b"))
-    form = WeightFormat.choose(bits, 64, "affine", "auto", gpu=False)
-    needed = needed_memory(Settings(ops=ops), config, form)
+    weight_format = WeightFormat.choose(bits, 64, "affine", "auto", gpu=False)
+    needed = needed_memory(Settings(ops=list(ops)), config, weight_format)
     assert least < needed < 3 * least
+
+
+def test_mlx_lm_needs_the_weights_again() -> None:
+    config = QwenConfig.from_hf(published_config("qwen3-4b"))
+    weight_format = WeightFormat.choose(4, 64, "affine", "auto", gpu=False)
+    alone = needed_memory(Settings(ops=["mlx"]), config, weight_format)
+    beside = needed_memory(
+        Settings(ops=["mlx"], peers=True, peer=["mlx-lm"]), config, weight_format
+    )
+    assert beside - alone == pytest.approx(1.1 * 4_022_468_096 * 5 / 8, rel=0.01)

@@ -1,17 +1,23 @@
-"""Bytes and operations, against numbers worked out by hand from the published shapes."""
+"""Costs of models, against numbers worked out by hand from the published shapes."""
 
 import pytest
 from tinyllm_bench.ceilings import Ceilings
-from tinyllm_bench.cost import Cost, attention_flops, causal_pairs, product_flops
-from tinyllm_bench.model_cost import decode_cost, prefill_cost
-from tinyllm_bench.shapes import published_config
-from tinyllm_bench.weight_format import WeightFormat
+from tinyllm_bench.cost import (
+    Cost,
+    attention_flops,
+    causal_pairs,
+    decode_cost,
+    prefill_cost,
+    product_flops,
+)
+from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 
-def sizes(config: QwenConfig, form: WeightFormat) -> dict[str, int]:
-    return {name: form.nbytes(shape) for name, shape in expected_shapes(config).items()}
+def sizes(config: QwenConfig, weight_format: WeightFormat) -> dict[str, int]:
+    return {name: weight_format.nbytes(shape) for name, shape in expected_shapes(config).items()}
 
 
 @pytest.fixture
@@ -27,8 +33,8 @@ NORMS = 28 * (2 * 1024 + 2 * 128) + 1024
 
 @pytest.mark.parametrize("context", [0, 1, 512])
 def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int) -> None:
-    form = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
-    cost = decode_cost(config, sizes(config, form), context, 2)
+    weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
+    cost = decode_cost(config, sizes(config, weight_format), context, 2)
     # Four bits a number, and of every 64 numbers two more of 16 bits.
     matrices = (28 * BLOCK + HEAD) * 36 // 64
     keys_and_values = 28 * 2 * 8 * 128 * 2 * context
@@ -36,17 +42,17 @@ def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int
     assert cost.flops == 2 * (28 * BLOCK + HEAD) + 28 * 4 * 16 * 128 * context
 
 
-def test_the_figures_are_those_that_others_measured_with(config: QwenConfig) -> None:
-    form = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
-    empty, long = (decode_cost(config, sizes(config, form), keys, 2) for keys in (0, 512))
+def test_bytes_of_a_token_limit_its_speed(config: QwenConfig) -> None:
+    weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
+    empty, long = (decode_cost(config, sizes(config, weight_format), keys, 2) for keys in (0, 512))
     assert round(empty.bytes / 1e6) == 335
     assert 33e9 / empty.bytes == pytest.approx(98.4, abs=0.1)  # tokens/s at 33 GB/s
     assert 33e9 / long.bytes == pytest.approx(83.7, abs=0.1)
 
 
 def test_a_prompt_reads_weights_once_and_computes_the_head_once(config: QwenConfig) -> None:
-    form = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
-    cost = prefill_cost(config, sizes(config, form), 10, 2)
+    weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    cost = prefill_cost(config, sizes(config, weight_format), 10, 2)
     assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS) + 28 * 2 * 8 * 128 * 2 * 10
     pairs = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10
     assert cost.flops == 2 * (28 * BLOCK * 10 + HEAD) + 28 * 4 * 16 * 128 * pairs
@@ -55,12 +61,12 @@ def test_a_prompt_reads_weights_once_and_computes_the_head_once(config: QwenConf
 def test_an_embedding_that_is_not_the_head_is_read_by_row() -> None:
     hf = published_config("qwen3-0.6b") | {"tie_word_embeddings": False}
     config = QwenConfig.from_hf(hf)
-    form = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
-    cost = decode_cost(config, sizes(config, form), 0, 2)
+    weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    cost = decode_cost(config, sizes(config, weight_format), 0, 2)
     assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS + 1024)
 
 
-def test_of_experts_those_chosen_are_read() -> None:
+def test_only_chosen_experts_are_read() -> None:
     hf = published_config("qwen3-0.6b") | {
         "model_type": "qwen3_moe",
         "num_hidden_layers": 1,
@@ -72,17 +78,17 @@ def test_of_experts_those_chosen_are_read() -> None:
         "mlp_only_layers": [],
     }
     config = QwenConfig.from_hf(hf)
-    form = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
     attention = 2 * 2048 * 1024 + 2 * 1024 * 1024
     expert, router, norms = 3 * 64 * 1024, 8 * 1024, 2 * 1024 + 2 * 128 + 1024
-    one = decode_cost(config, sizes(config, form), 0, 2)
+    one = decode_cost(config, sizes(config, weight_format), 0, 2)
     assert one.bytes == 2 * (attention + 2 * expert + router + norms + HEAD)
     assert one.flops == 2 * (attention + 2 * expert + router + HEAD)
-    many = prefill_cost(config, sizes(config, form), 100, 0)
+    many = prefill_cost(config, sizes(config, weight_format), 100, 0)
     assert many.bytes == 2 * (attention + 8 * expert + router + norms + HEAD)
 
 
-def test_a_sliding_window_bounds_what_is_seen() -> None:
+def test_a_sliding_window_limits_the_keys() -> None:
     hf = published_config("qwen2.5-0.5b") | {
         "use_sliding_window": True,
         "sliding_window": 16,

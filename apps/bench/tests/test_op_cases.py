@@ -1,20 +1,25 @@
-"""Every operation and layer is timed, with inputs that every OpSet understands alike."""
+"""Cases of operations: every OpSet computes the same from the inputs of a case."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_bench.cases.case import OpCase
+from tinyllm_bench.cases.registry import (
+    CASES,
+    all_opsets,
+    choose_opsets,
+    op_cases,
+    op_comparison,
+    regimes_of,
+)
+from tinyllm_bench.comparison import Result
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.op_case import OpCase
-from tinyllm_bench.op_cases import CASES, OPS, op_cases, op_race, regimes_of
-from tinyllm_bench.opsets import all_opsets, choose_opsets
-from tinyllm_bench.result import Result
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.random_weights import random_weights
 from tinyllm_bench.settings import Settings
-from tinyllm_bench.subject import Subject
-from tinyllm_layers import Backend, DecoderLayer, LayerStack
-from tinyllm_ops import MLX, Fusion, OpSet, QuantizedTensor, dequantize
+from tinyllm_ops import OpSet, QuantizedTensor, dequantize
 from tinyllm_qwen import QwenConfig
 
 SETTINGS = Settings(prompt_tokens=4, context=6, batch=2, decode_tokens=2, seconds=1e-4)
@@ -26,16 +31,16 @@ def plain(y: object) -> np.ndarray:
     return np.array(dense.astype(mx.float32))
 
 
-def test_every_field_of_the_contract_has_cases(pico: Subject) -> None:
+def test_every_field_of_the_contract_has_cases(pico: BenchModel) -> None:
     fields = {field.name for field in dataclasses.fields(OpSet)} - {"name"}
-    assert set(OPS) == fields
+    assert set(CASES) == fields
     found = {(case.op, case.regime.name) for case in op_cases(pico, SETTINGS)}
     assert found >= {(op, regime) for op in CASES for regime in ("decode", "batch", "prefill")}
 
 
 @pytest.mark.parametrize("op", CASES)
-def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: Subject, op: str) -> None:
-    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=(op,))):
+def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: BenchModel, op: str) -> None:
+    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=[op])):
         work = case.make()
         first, *others = (plain(work.call(ops, 3)) for ops in all_opsets())
         assert np.isfinite(first).all()
@@ -43,41 +48,14 @@ def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: Subject, op: str)
             assert np.abs(first - other).max() <= 1e-4 * np.abs(first).max() + 1e-6
 
 
-@pytest.mark.parametrize("ops", all_opsets(), ids=lambda ops: ops.name)
-@pytest.mark.parametrize("layer", ["GroupedQueryAttention", "DecoderLayer"])
-def test_calls_start_from_the_same_context(pico: Subject, layer: str, ops: OpSet) -> None:
-    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=(layer,))):
-        work = case.make()
-        first, *_, again = (plain(work.call(ops, i)) for i in range(7))  # pico has six layers
-        assert np.array_equal(first, again)
-
-
-def test_the_stack_of_a_backend_computes_a_decoder_layer(pico: Subject) -> None:
-    made: list[object] = []
-
-    def factory(layers: Sequence[DecoderLayer]) -> LayerStack:
-        made.append(layers)
-        return LayerStack(layers)
-
-    fields = {field.name: getattr(MLX, field.name) for field in dataclasses.fields(OpSet)}
-    backend = Backend(**fields | {"name": "own", "stack": Fusion(factory, of=("linear",))})
-    for case in op_cases(pico, dataclasses.replace(SETTINGS, op=("DecoderLayer",))):
-        made.clear()
-        case.make().call(backend, 0)
-        assert len(made) == pico.config.num_hidden_layers
-
-
-def cost_of(subject: Subject, op: str, operand: str, regime: str) -> tuple[int, int]:
+def cost_of(model: BenchModel, op: str, operand: str, regime: str) -> tuple[int, int]:
     (case,) = (
         case
-        for case in op_cases(subject, SETTINGS)
+        for case in op_cases(model, SETTINGS)
         if (case.op, case.operand, case.regime.name) == (op, operand, regime)
     )
     cost = case.make().cost
     return cost.bytes, cost.flops
-
-
-ATTENTION = 2 * 256 * 256 + 2 * 128 * 256  # numbers of q, o, k and v of a layer of pico
 
 
 # pico in 4 bits of group 64 and float32: a matrix has 4 + 2 * 32 / 64 = 5 bits a number.
@@ -120,52 +98,15 @@ ATTENTION = 2 * 256 * 256 + 2 * 128 * 256  # numbers of q, o, k and v of a layer
             (2 * 4 * 4 * 64 * 4 + 2 * 2 * 4 * 64 * 4, 4 * 4 * 64 * (1 + 2 + 3 + 4)),
         ),
         ("quantize", "2x64, 4-bit", "decode", (2 * 64 * 4 + 2 * 64 * 5 // 8, 0)),
-        (
-            "MLP",
-            "768x256",
-            "batch",
-            (2 * 2 * 256 * 4 + 3 * 256 * 768 * 5 // 8, 2 * 2 * 3 * 256 * 768),
-        ),
-        (
-            "MoE",  # two tokens, two experts each: four of the eight are read
-            "2 of 8x192x256",
-            "batch",
-            (
-                2 * 2 * 256 * 4 + 8 * 256 * 4 + 4 * 3 * 192 * 256 * 5 // 8,
-                2 * 2 * (8 * 256 + 2 * 3 * 192 * 256),
-            ),
-        ),
-        (
-            "GroupedQueryAttention",
-            "4/2 heads of 64",
-            "decode",
-            (
-                2 * 256 * 4 + ATTENTION * 5 // 8 + 2 * 64 * 4 + 2 * 2 * 7 * 64 * 4,
-                2 * ATTENTION + 4 * 4 * 64 * 7,
-            ),
-        ),
-        (
-            "DecoderLayer",
-            "8-bit",
-            "decode",
-            (
-                (2 * 256 + 2 * 256) * 4
-                + ATTENTION * 5 // 8
-                + 2 * 64 * 4
-                + 2 * 2 * 7 * (64 + 8)
-                + 3 * 256 * 768 * 5 // 8,
-                2 * ATTENTION + 4 * 4 * 64 * 7 + 2 * 3 * 256 * 768,
-            ),
-        ),
     ],
 )
 def test_what_a_call_costs_by_hand(
-    pico: Subject, op: str, operand: str, regime: str, expected: tuple[int, int]
+    pico: BenchModel, op: str, operand: str, regime: str, expected: tuple[int, int]
 ) -> None:
     assert cost_of(pico, op, operand, regime) == expected
 
 
-def test_calls_go_through_the_layers(pico: Subject) -> None:
+def test_calls_go_through_the_layers(pico: BenchModel) -> None:
     (case,) = (case for case in linear(pico) if case.operand.startswith("gate_proj"))
     work = case.make()
     ops = all_opsets()[0]
@@ -174,12 +115,12 @@ def test_calls_go_through_the_layers(pico: Subject) -> None:
     assert np.array_equal(first, again)
 
 
-def linear(subject: Subject) -> list[OpCase]:
+def linear(model: BenchModel) -> list[OpCase]:
     decode = regimes_of(SETTINGS)[:1]
-    return CASES["linear"](subject, decode)
+    return CASES["linear"](model, decode)
 
 
-def test_projections_of_one_shape_are_timed_once(pico: Subject) -> None:
+def test_projections_of_one_shape_are_timed_once(pico: BenchModel) -> None:
     assert [case.operand for case in linear(pico)] == [
         "q_proj 256x256",
         "k_proj 128x256",
@@ -189,8 +130,8 @@ def test_projections_of_one_shape_are_timed_once(pico: Subject) -> None:
     ]
 
 
-def test_the_experts_are_the_models_own_where_it_has_some(pico: Subject) -> None:
-    settings = dataclasses.replace(SETTINGS, op=("expert_linear", "linear"))
+def test_the_experts_are_the_models_own_where_it_has_some(pico: BenchModel) -> None:
+    settings = dataclasses.replace(SETTINGS, op=["expert_linear", "linear"])
     hf = dict(pico.hf) | {
         "model_type": "qwen3_moe",
         "num_hidden_layers": 1,
@@ -202,20 +143,18 @@ def test_the_experts_are_the_models_own_where_it_has_some(pico: Subject) -> None
         "mlp_only_layers": [],
     }
     config = QwenConfig.from_hf(hf)
-    from tinyllm_bench.random_weights import random_weights
-
-    subject = Subject("moe", hf, config, random_weights(config, pico.form), pico.form)
-    operands = {case.operand for case in op_cases(subject, settings)}
+    model = BenchModel("moe", hf, config, random_weights(config, pico.format), pico.format)
+    operands = {case.operand for case in op_cases(model, settings)}
     assert "3 of 4x64x256" in operands
-    for case in op_cases(subject, settings):
+    for case in op_cases(model, settings):
         work = case.make()
         first, *others = (plain(work.call(ops, 0)) for ops in all_opsets())
         assert all(np.allclose(first, other, atol=1e-5) for other in others)
 
 
-def test_a_race_has_a_row_for_each_opset(pico: Subject) -> None:
+def test_a_comparison_has_a_row_for_each_opset(pico: BenchModel) -> None:
     results: list[Result] = []
-    op_race(linear(pico)[0], all_opsets(), SETTINGS).run(results)
+    op_comparison(linear(pico)[0], all_opsets(), 1e-4).run(results, [])
     assert [row.by for row in results] == [ops.name for ops in all_opsets()]
     assert results[0].relative == 1.0
     ratio = results[0].samples.median / results[1].samples.median

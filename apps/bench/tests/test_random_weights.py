@@ -1,12 +1,12 @@
-"""Random weights are numbers, in every format, and MLX reads the same ones."""
+"""Random weights: finite small numbers in every format, which MLX reads alike."""
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.random_weights import random_floats, random_packed, random_weights
-from tinyllm_bench.shapes import published_config
-from tinyllm_bench.weight_format import WeightFormat
+from tinyllm_bench.models.random_weights import random_floats, random_quantized, random_weights
+from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
@@ -20,11 +20,11 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("bits", "group_size", "mode"), FORMATS)
-def test_packed_numbers_are_small_and_spread(bits: int, group_size: int, mode: str) -> None:
-    form = WeightFormat.choose(bits, group_size, mode, "float32", gpu=False)
-    w = random_packed((64, 256), form, np.random.default_rng(0))
+def test_quantized_numbers_are_small_and_spread(bits: int, group_size: int, mode: str) -> None:
+    weight_format = WeightFormat.choose(bits, group_size, mode, "float32", gpu=False)
+    w = random_quantized((64, 256), weight_format, np.random.default_rng(0))
     assert isinstance(w, QuantizedTensor)
-    assert w.nbytes == form.nbytes((64, 256))
+    assert w.nbytes == weight_format.nbytes((64, 256))
     numbers = np.array(
         mx.dequantize(
             w.packed, w.scales, w.biases, group_size=group_size, bits=bits, mode=mode
@@ -47,13 +47,15 @@ def test_floats_are_small_and_spread(dtype: mx.Dtype) -> None:
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(4, "float32"), (32, "float32"), (16, "bfloat16")])
-def test_a_model_of_them_computes_the_same_numbers_with_each_opset(bits: int, dtype: str) -> None:
+def test_opsets_compute_the_same_numbers_from_random_weights(bits: int, dtype: str) -> None:
     config = QwenConfig.from_hf(published_config("pico"))
-    form = WeightFormat.choose(bits, 64, "affine", dtype, gpu=False)
-    weights = random_weights(config, form)
+    weight_format = WeightFormat.choose(bits, 64, "affine", dtype, gpu=False)
+    weights = random_weights(config, weight_format)
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     assert shapes == expected_shapes(config)
-    assert sum(w.nbytes for w in weights.values()) == sum(map(form.nbytes, shapes.values()))
+    assert sum(w.nbytes for w in weights.values()) == sum(
+        map(weight_format.nbytes, shapes.values())
+    )
     tokens = mx.array([[1, 2, 3]])
     one, two = (
         np.array(Qwen(config, weights, ops=ops)(tokens).astype(mx.float32))
@@ -85,11 +87,11 @@ def test_the_dtype_follows_device_and_width() -> None:
         (7, 64, "affine", "auto", "got 7"),
         (4, 48, "affine", "auto", "got 48"),
         (4, 64, "mxfp4", "auto", "groups of 32"),
-        (16, 64, "affine", "float32", "16 bits beside --bits 16, got float32"),
-        (32, 64, "affine", "float16", "32 bits beside --bits 32, got float16"),
+        (16, 64, "affine", "float32", "16 bits with --bits 16, got float32"),
+        (32, 64, "affine", "float16", "32 bits with --bits 32, got float16"),
     ],
 )
-def test_a_format_that_is_none_is_refused(
+def test_an_unknown_format_is_refused(
     bits: int, group_size: int, mode: str, dtype: str, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
@@ -97,6 +99,6 @@ def test_a_format_that_is_none_is_refused(
 
 
 def test_rows_that_groups_do_not_divide_are_refused() -> None:
-    form = WeightFormat.choose(4, 128, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(4, 128, "affine", "auto", gpu=False)
     with pytest.raises(UsageError, match=r"--group-size: expected a divisor of 192, .* got 128"):
-        form.nbytes((8, 192))
+        weight_format.nbytes((8, 192))

@@ -1,4 +1,4 @@
-"""Whoever runs the model runs the same one, from the same place."""
+"""Runners of a whole model: all runners choose the same tokens from the same context."""
 
 import sys
 from pathlib import Path
@@ -8,24 +8,22 @@ import gguf
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_bench.errors import BenchError
-from tinyllm_bench.peers import gguf_file, llama_cpp_runner, mlx_lm_runner, roster
-from tinyllm_bench.peers.gguf_file import TYPES, write_gguf
-from tinyllm_bench.peers.llama_cpp_runner import LlamaCppRunner
-from tinyllm_bench.peers.mlx_lm_runner import MlxLmRunner
-from tinyllm_bench.qwen_runner import QwenRunner
-from tinyllm_bench.runner import Runner
+from tinyllm_bench.cases.qwen_runner import QwenRunner
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.peers.gguf import TYPES, write_gguf
+from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
+from tinyllm_bench.peers.mlx_lm import MlxLmRunner
 from tinyllm_bench.settings import Settings
-from tinyllm_bench.shapes import published_config
-from tinyllm_bench.subject import Subject
 from tinyllm_ops import MLX, REFERENCE
-from tinyllm_qwen import QwenConfig
+from tinyllm_qwen import Qwen, QwenConfig
+from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 PROMPT = [5, 900, 31, 7]
 
 
 class Watched(QwenRunner):
-    """Notes the tokens that it chooses."""
+    """Records the tokens that it chooses."""
 
     def _next(self, tokens: mx.array, cache: list) -> mx.array:
         chosen = super()._next(tokens, cache)
@@ -34,7 +32,7 @@ class Watched(QwenRunner):
 
 
 class WatchedMlxLm(MlxLmRunner):
-    """The same of mlx-lm."""
+    """Records the tokens that mlx-lm chooses."""
 
     def _next(self, tokens: mx.array, cache: list) -> mx.array:
         chosen = super()._next(tokens, cache)
@@ -44,11 +42,11 @@ class WatchedMlxLm(MlxLmRunner):
 
 @pytest.mark.parametrize(("bits", "shape"), [(4, "pico"), (32, "pico")])
 def test_ours_and_mlx_lms_choose_the_same_tokens(bits: int, shape: str) -> None:
-    subject = Subject.make(Settings(shape=shape, bits=bits, prompt_tokens=4, decode_tokens=4))
+    model = BenchModel.make(Settings(shape=shape, bits=bits, prompt_tokens=4, decode_tokens=4))
     runners = [
-        Watched(subject, REFERENCE, PROMPT, 0),
-        Watched(subject, MLX, PROMPT, 0),
-        WatchedMlxLm(subject, PROMPT, 0),
+        Watched(model, REFERENCE, PROMPT, 0),
+        Watched(model, MLX, PROMPT, 0),
+        WatchedMlxLm(model, PROMPT, 0),
     ]
     for runner in runners:
         runner.prefill()
@@ -56,11 +54,9 @@ def test_ours_and_mlx_lms_choose_the_same_tokens(bits: int, shape: str) -> None:
         runner.decode(4)
     assert runners[0].chosen == runners[1].chosen == runners[2].chosen
     assert len(runners[0].chosen) == 5
-    assert len({str(runner.decode_cost(4)) for runner in runners}) == 1
-    assert len({str(runner.prefill_cost()) for runner in runners}) == 1
 
 
-def test_every_sample_decodes_from_the_same_context(pico: Subject) -> None:
+def test_every_sample_decodes_from_the_same_context(pico: BenchModel) -> None:
     runner = Watched(pico, MLX, PROMPT, 6)
     tokens = []
     for _ in range(3):
@@ -73,7 +69,7 @@ def test_every_sample_decodes_from_the_same_context(pico: Subject) -> None:
     assert tokens[0] == tokens[1] == tokens[2]
 
 
-def test_the_context_holds_keys_that_are_no_zeros(pico: Subject) -> None:
+def test_the_context_holds_keys_that_are_no_zeros(pico: BenchModel) -> None:
     runner = QwenRunner(pico, MLX, PROMPT, 6)
     runner.rewind()
     assert runner._cache is not None
@@ -83,10 +79,10 @@ def test_the_context_holds_keys_that_are_no_zeros(pico: Subject) -> None:
             assert float(mx.abs(array[..., :6, :]).min(-1).max()) > 0
 
 
-def test_a_cache_that_cannot_go_back_is_filled_again(pico: Subject) -> None:
+def test_a_cache_that_cannot_go_back_is_filled_again(pico: BenchModel) -> None:
     hf = dict(pico.hf) | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}
-    subject = Subject("windows", hf, QwenConfig.from_hf(hf), pico.weights, pico.form)
-    runner = QwenRunner(subject, MLX, PROMPT, 6)
+    model = BenchModel("windows", hf, QwenConfig.from_hf(hf), pico.weights, pico.format)
+    runner = QwenRunner(model, MLX, PROMPT, 6)
     for _ in range(2):
         runner.rewind()
         assert runner._cache is not None
@@ -112,110 +108,125 @@ def test_a_gguf_file_has_the_tensors_that_llama_cpp_looks_for(
     assert {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors} == expected
     for tensor in reader.tensors:
         matrix = len(tensor.shape) > 1
-        assert tensor.tensor_type.name == (kind.name if matrix else "F32")
+        assert tensor.tensor_type.name == (kind if matrix else "F32")
         numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
         assert np.isfinite(numbers).all()
         assert 0 < np.abs(numbers).max() <= 1
     embedding = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
     assert tuple(embedding.shape) == (config.hidden_size, 320)  # the last axis first
-    told = {
+    fields = {
         field.name: field.contents()
         for field in reader.fields.values()
         if field.name.startswith((config.model_type, "general", "tokenizer"))
     }
-    assert told["general.architecture"] == config.model_type
-    assert told[f"{config.model_type}.block_count"] == 2
-    assert told[f"{config.model_type}.attention.head_count_kv"] == config.num_key_value_heads
-    assert told[f"{config.model_type}.attention.key_length"] == config.head_dim
-    assert len(told["tokenizer.ggml.tokens"]) == 320
+    assert fields["general.architecture"] == config.model_type
+    assert fields[f"{config.model_type}.block_count"] == 2
+    assert fields[f"{config.model_type}.attention.head_count_kv"] == config.num_key_value_heads
+    assert fields[f"{config.model_type}.attention.key_length"] == config.head_dim
+    assert len(fields["tokenizer.ggml.tokens"]) == 320
 
 
-class FakeLlama:
-    """Of `llama_cpp.Llama` what the runner uses; it notes what it is told."""
+# By part of a layer: the name in llama.cpp.
+LLAMA_NAMES = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
 
-    def __init__(self, **options: object) -> None:
-        self.options = options
-        self.n_tokens = 0
-        self.ctx = "the context"
-        self.log: list[str] = []
+
+def model_of_gguf(path: Path, config: QwenConfig) -> Qwen:
+    """Build a model of the numbers in a GGUF file, found by their names in llama.cpp."""
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    weights = {}
+    for name, shape in expected_shapes(config).items():
+        path_of, suffix = name.rsplit(".", 1)
+        parts = path_of.split(".", 2)
+        layer = f"blk.{parts[1]}." if parts[0] == "layers" else ""
+        part = parts[2] if layer else path_of
+        tensor = tensors.pop(f"{layer}{LLAMA_NAMES[part]}.{suffix}")
+        numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
+        weights[name] = mx.array(numbers.astype(np.float32)).reshape(shape)
+    assert not tensors
+    return Qwen(config, weights, ops=MLX)
+
+
+class SimulatedLlama:
+    """`llama_cpp.Llama` on MLX: it computes the file, and behaves as its documentation says.
+
+    `eval` appends tokens after the first `n_tokens` of the cache, and fails beyond `n_ctx`.
+    """
+
+    config: QwenConfig
+
+    def __init__(self, model_path: str, n_ctx: int, **_: object) -> None:
+        self.ctx = self._model = model_of_gguf(Path(model_path), self.config)
+        self._n_ctx, self.n_tokens, self._cached = n_ctx, 0, []
+        self.logits = np.zeros(0, np.float32)
 
     def reset(self) -> None:
         self.n_tokens = 0
 
     def eval(self, tokens: list[int]) -> None:
-        self.log.append(f"{self.n_tokens}+{len(tokens)}")
-        self.n_tokens += len(tokens)
+        self._cached = [*self._cached[: self.n_tokens], *tokens]
+        self.n_tokens = len(self._cached)
+        assert self.n_tokens <= self._n_ctx, "llama_decode: no space in the cache"
+        logits = self._model(mx.array([self._cached]))[0, -1]
+        self.logits = np.array(logits.astype(mx.float32))
+        SimulatedLlama.latest = self
 
     def n_vocab(self) -> int:
-        return 2048
+        return len(self.logits)
 
 
-def fake_logits(ctx: object, place: int) -> object:
-    assert (ctx, place) == ("the context", -1)
-    return np.ctypeslib.as_ctypes(np.arange(2048, dtype=np.float32))
+class WatchedLlamaCpp(LlamaCppRunner):
+    """Records the tokens that llama.cpp chooses."""
+
+    def _most_probable(self) -> int:
+        chosen = super()._most_probable()
+        self.chosen = [*getattr(self, "chosen", []), chosen]
+        return chosen
 
 
-def test_llama_cpp_is_driven_through_its_documented_api(
-    pico: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bits", TYPES)
+def test_llama_cpp_decodes_greedily_from_the_same_context_each_time(
+    pico: BenchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
 ) -> None:
     library = ModuleType("llama_cpp")
-    library.Llama = FakeLlama
-    library.llama_get_logits_ith = fake_logits
+    monkeypatch.setattr(SimulatedLlama, "config", pico.config, raising=False)
+    library.Llama = SimulatedLlama
+
+    def logits_of(ctx: object, row: int) -> object:
+        assert (ctx, row) == (SimulatedLlama.latest.ctx, -1)
+        return np.ctypeslib.as_ctypes(SimulatedLlama.latest.logits)
+
+    library.llama_get_logits_ith = logits_of
     monkeypatch.setitem(sys.modules, "llama_cpp", library)
-    monkeypatch.setattr(llama_cpp_runner.importlib.util, "find_spec", lambda _name: library)
-    runner = LlamaCppRunner(pico, PROMPT, 6, 3, tmp_path)
-    llama = runner._llama
-    assert isinstance(llama, FakeLlama)
-    assert llama.options["n_ctx"] == 10
-    assert runner.name == "llama.cpp Q4_0"
-    runner.prefill()
+    path = tmp_path / "model.gguf"
+    write_gguf(path, pico.config, TYPES[bits])
+    model = model_of_gguf(path, pico.config)
+
+    def greedy(tokens: list[int], count: int) -> list[int]:
+        text = list(tokens)
+        for _ in range(count):
+            text.append(int(mx.argmax(model(mx.array([text]))[0, -1])))
+        return text[len(tokens) :]
+
+    runner = WatchedLlamaCpp(path, PROMPT, 6, 3)
+    context = [*PROMPT, *PROMPT[:2], PROMPT[0]]  # the prompt is repeated up to six tokens
     for _ in range(2):
-        runner.rewind()
-        runner.decode(2)
-    # The prompt; the context once; twice two tokens after it.
-    assert llama.log == ["0+4", "0+6", "6+1", "7+1", "6+1", "7+1"]
-    # Of 32 numbers 18 bytes, where ours have 20 of float32 scales; keys are of 16 bits.
-    matrices = 5_246_976 - (6 * (2 * 256 + 2 * 64) + 256)
-    keys = 2 * 6 * 2 * 64 * (6 + 1) * 2
-    assert runner.decode_cost(2).bytes == matrices * 18 // 32 + 4 * (6 * 640 + 256) + keys
-
-
-@pytest.mark.parametrize("missing", ["mlx_lm", "llama_cpp", "gguf"])
-def test_a_peer_that_is_not_installed_is_named(
-    pico: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    found = {"mlx_lm": mlx_lm_runner, "llama_cpp": llama_cpp_runner, "gguf": gguf_file}[missing]
-    monkeypatch.setattr(
-        found.importlib.util, "find_spec", lambda name: None if name == missing else object()
-    )
-    make = {
-        "mlx_lm": lambda: MlxLmRunner(pico, PROMPT, 0),
-        "llama_cpp": lambda: LlamaCppRunner(pico, PROMPT, 0, 1, tmp_path),
-        "gguf": lambda: write_gguf(tmp_path / "x.gguf", pico.config, TYPES[4]),
-    }[missing]
-    with pytest.raises(BenchError, match="is not installed"):
-        make()
-
-
-def test_absent_peers_are_notices_and_the_rest_is_measured(
-    pico: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roster, "MlxLmRunner", lambda *_: QwenRunner(pico, MLX, PROMPT, 0))
-
-    def absent(*_: object) -> Runner:
-        raise BenchError("nowhere")
-
-    monkeypatch.setattr(roster, "LlamaCppRunner", absent)
-    runners, notices = roster.find_peers(pico, Settings(prompt_tokens=4), PROMPT, tmp_path)
-    assert ([runner.name for runner in runners], notices) == (["mlx"], ["--peers: nowhere"])
-    chosen = Settings(peers=True, peer=("llama.cpp",))
-    assert roster.find_peers(pico, chosen, PROMPT, tmp_path) == ([], ["--peers: nowhere"])
-
-
-def test_other_widths_have_no_kin_in_llama_cpp(
-    pico: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subject = Subject.make(Settings(bits=6, prompt_tokens=4, decode_tokens=2))
-    monkeypatch.setattr(llama_cpp_runner.importlib.util, "find_spec", lambda _name: object())
-    with pytest.raises(BenchError, match="compared at 4, 8, 16 bits, not at 6"):
-        LlamaCppRunner(subject, PROMPT, 0, 1, tmp_path)
+        runner.chosen = []
+        runner.prefill()
+        for _ in range(2):
+            runner.rewind()
+            runner.decode(3)
+        assert runner.chosen == greedy(PROMPT, 1) + 2 * greedy(context, 3)

@@ -1,4 +1,4 @@
-"""`bench serve`: the load, what is counted, and servers that run."""
+"""`bench serve`: loads, statistics, and servers that run."""
 
 import json
 import statistics
@@ -11,16 +11,15 @@ import gguf
 import numpy as np
 import pytest
 from tinyllm_bench.errors import BenchError, UsageError
-from tinyllm_bench.random_weights import random_weights
-from tinyllm_bench.serving import roster
-from tinyllm_bench.serving.figures import Figures
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.random_weights import random_weights
+from tinyllm_bench.serving import server
+from tinyllm_bench.serving.client import Reply
 from tinyllm_bench.serving.load import Load
-from tinyllm_bench.serving.load_plot import draw_load
-from tinyllm_bench.serving.reply import Reply
-from tinyllm_bench.serving.served import Served
-from tinyllm_bench.serving.subject_files import SubjectFiles, write_checkpoint
+from tinyllm_bench.serving.model_files import ModelFiles, write_checkpoint
+from tinyllm_bench.serving.results import ServerResult
+from tinyllm_bench.serving.server import Server
 from tinyllm_bench.settings import Settings
-from tinyllm_bench.subject import Subject
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
 
@@ -44,37 +43,33 @@ def test_arrivals_are_random_and_the_same_again() -> None:
     ("option", "wrong"),
     [("requests", 0), ("concurrency", 0), ("rate", -1.0), ("shared", 1.5), ("answer_tokens", 0)],
 )
-def test_a_load_that_cannot_be_is_refused(option: str, wrong: float) -> None:
+def test_an_option_out_of_its_range_is_refused(option: str, wrong: float) -> None:
     with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}: expected"):
         Load(**{option: wrong})
 
 
-def test_figures_are_those_of_numpy() -> None:
+def test_statistics_are_those_of_numpy() -> None:
     draw = np.random.default_rng(0)
     replies = []
     for start in range(20):
         pieces = start + np.cumsum(draw.uniform(0.1, 0.5, 30))
         replies.append(Reply(float(start), pieces.tolist(), 10, 4, 30))
     replies.append(Reply(3.0, error="HTTP status 429"))
-    figures = Figures.of("ours", 4.0, replies)
+    result = ServerResult.of("ours", 4.0, replies)
     good = replies[:-1]
     firsts = [reply.pieces[0] - reply.sent for reply in good]
     gaps = np.concatenate([np.diff(reply.pieces) for reply in good])
-    assert figures.first_token == pytest.approx(np.percentile(firsts, [50, 95, 99]))
-    assert figures.between_tokens == pytest.approx(np.percentile(gaps, [50, 95, 99]))
+    assert result.first_token == pytest.approx(np.percentile(firsts, [50, 95, 99]))
+    assert result.between_tokens == pytest.approx(np.percentile(gaps, [50, 95, 99]))
     seconds = max(reply.pieces[-1] for reply in good)
-    assert figures.tokens_per_second == pytest.approx(600 / seconds)
-    assert (figures.answered, figures.failed) == (20, 1)
-    assert (figures.prompt_tokens, figures.cached_tokens) == (200, 80)
+    assert result.tokens_per_second == pytest.approx(600 / seconds)
+    assert (result.answered, result.failed) == (20, 1)
+    assert (result.prompt_tokens, result.cached_tokens) == (200, 80)
 
 
-def test_our_server_is_measured(
-    bench: Callable[[str], tuple[int, str, str]], tmp_path: Path
-) -> None:
-    image = tmp_path / "load.png"
+def test_our_server_is_measured(bench: Callable[[str], tuple[int, str, str]]) -> None:
     code, out, _ = bench(
-        "serve --requests 6 --rate 50 --answer-tokens 8 --prompt-words 80 --shared 0.9 --json "
-        f"--plot {image}"
+        "serve --requests 6 --rate 50 --answer-tokens 8 --prompt-words 80 --shared 0.9 --json"
     )
     assert code == 0
     document = json.loads(out)
@@ -83,31 +78,13 @@ def test_our_server_is_measured(
     assert ours["cached_tokens"] > 0
     assert ours["tokens_per_second"] > 0
     assert 0 < ours["first_token"][0] <= ours["first_token"][2]
-    assert image.stat().st_size > 1000
 
 
 def test_a_server_that_does_not_come_up_is_named(tmp_path: Path) -> None:
-    absent = Served("absent", ["python3", "-c", "raise SystemExit('no such thing')"], "/")
+    absent = Server("absent", ["python3", "-c", "raise SystemExit('no such thing')"], "/")
     said = "absent did not start: no such thing"
     with pytest.raises(BenchError, match=said), absent.running(tmp_path / "log"):
         pass
-
-
-def test_a_plot_needs_no_answers(tmp_path: Path) -> None:
-    draw_load("here", Load(), [Figures.of("silent", 4.0, [])], tmp_path / "plot.svg")
-    assert (tmp_path / "plot.svg").exists()
-    silent = [Figures.of("silent", rate, []) for rate in (1.0, 2.0)]
-    draw_load("here", Load(), silent, tmp_path / "silence.svg")
-    assert (tmp_path / "silence.svg").exists()
-
-
-def test_several_rates_are_curves_of_those_who_answered(tmp_path: Path) -> None:
-    reply = Reply(0.0, [0.5, 0.6, 0.8], 10, 4, 3)
-    figures = [Figures.of("good", rate, [reply]) for rate in (1.0, 2.0, 4.0)]
-    draw_load("here", Load(), [*figures, Figures.of("silent", 1.0, [])], tmp_path / "curves.svg")
-    image = (tmp_path / "curves.svg").read_text()
-    assert image.count("<!-- p95 -->") == 2
-    assert "silent" not in image
 
 
 REFUSING = """
@@ -141,8 +118,8 @@ def test_requests_that_fail_are_counted_and_no_answer_at_all_is_a_failure(
     expected: int,
 ) -> None:
     command = [sys.executable, "-c", REFUSING.replace("SOME", str(some))]
-    refusing = Served("refusing", command, "/ready")
-    monkeypatch.setattr(roster, "find_servers", lambda *_: ([refusing], []))
+    refusing = Server("refusing", command, "/ready")
+    monkeypatch.setattr(server, "find_servers", lambda *_: ([refusing], []))
     code, out, err = bench("serve --requests 6 --rate 0 --json")
     assert code == expected
     assert f"bench: refusing: {failed} of 6 requests failed: HTTP status 429 ({failed})\n" in err
@@ -179,7 +156,7 @@ def test_a_model_and_a_shape_exclude_each_other(
 
 
 def test_a_shape_has_a_checkpoint_and_a_gguf_of_one_tokenizer(tmp_path: Path) -> None:
-    files = SubjectFiles.of_shape("pico", 4, tmp_path, gguf=True)
+    files = ModelFiles.of_shape("pico", 4, tmp_path, gguf=True)
     model, tokenizer = load(files.folder)
     assert tokenizer.vocab_size == model.config.vocab_size
     fields = gguf.GGUFReader(files.gguf).fields
@@ -187,16 +164,16 @@ def test_a_shape_has_a_checkpoint_and_a_gguf_of_one_tokenizer(tmp_path: Path) ->
     (prompt,) = {arrival.prompt for arrival in Load(requests=1, prompt_words=30).arrivals()}
     spoken = [tokens[token].replace("\u0120", " ") for token in tokenizer.encode(prompt)]
     assert "".join(spoken) == prompt
-    absent = SubjectFiles.of_shape("pico", 5, tmp_path / "five", gguf=True)
+    absent = ModelFiles.of_shape("pico", 5, tmp_path / "five", gguf=True)
     assert absent.gguf is None
     assert "not at 5" in absent.without_gguf
 
 
 def test_a_vocabulary_larger_than_the_tokenizer_is_filled_with_words(tmp_path: Path) -> None:
     settings = Settings(shape="pico", prompt_tokens=4, decode_tokens=2, batch=2)
-    subject = Subject.make(settings)
-    larger = replace(subject.config, vocab_size=3000)
-    wide = Subject("wide", {}, larger, random_weights(larger, subject.form), subject.form)
+    model = BenchModel.make(settings)
+    larger = replace(model.config, vocab_size=3000)
+    wide = BenchModel("wide", {}, larger, random_weights(larger, model.format), model.format)
     tokenizer = Tokenizer.from_folder(write_checkpoint(wide, tmp_path / "wide"))
     assert tokenizer.vocab_size == 3000
     assert tokenizer.decode([2999, 2048]) == " t2999 t2048"

@@ -1,10 +1,10 @@
-"""The named shapes are the published models: their parameters are as many."""
+"""Named shapes: their parameters and sizes are those of the published models."""
 
 import math
 
 import pytest
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.shapes import SHAPES, published_config
+from tinyllm_bench.models.shapes import SHAPES, published_config
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 

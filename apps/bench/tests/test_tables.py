@@ -1,17 +1,17 @@
-"""Figures as people read them, in as many columns as there are."""
+"""Tables of a report."""
 
 import io
 
 import pytest
 from rich.console import Console
 from tinyllm_bench.ceilings import Ceilings
+from tinyllm_bench.comparison import Case, Failure, Result
 from tinyllm_bench.cost import Cost
 from tinyllm_bench.machine import Machine
-from tinyllm_bench.report import Report
-from tinyllm_bench.result import Result
-from tinyllm_bench.samples import Samples
+from tinyllm_bench.report.report import Report
+from tinyllm_bench.report.tables import duration, number, percent, tables
+from tinyllm_bench.rounds import Samples
 from tinyllm_bench.settings import Settings
-from tinyllm_bench.tables import duration, number, percent, tables
 
 MACHINE = Machine("A CPU", 2, ("avx2",), 1, 2, "Linux x86_64", "cpu", "A CPU", "0.32", "3.11")
 
@@ -24,11 +24,11 @@ def report() -> Report:
     )
     cost = Cost(1_000_000_000, 500_000_000_000)
     found.results += [
-        Result("linear", "q 2x2", "decode", 1, "reference", Samples((1.0, 1.0)), cost, 1.0),
-        Result("linear", "q 2x2", "decode", 1, "mlx", Samples((0.4, 0.5, 0.6)), cost, 2.0),
-        Result("silu", "2", "decode", 1, "mlx", Samples((9.0,), cold=True), Cost(9), None),
-        Result("model", "8 tokens", "prefill", 8, "mlx", Samples((0.25,)), cost, None),
-        Result("model", "after 8 tokens", "decode", 1, "mlx", Samples((0.5,)), cost, None),
+        Result(Case("linear", "q 2x2", "decode", 1), "reference", Samples((1.0, 1.0)), cost, 1.0),
+        Result(Case("linear", "q 2x2", "decode", 1), "mlx", Samples((0.4, 0.5, 0.6)), cost, 2.0),
+        Result(Case("swiglu", "2", "decode", 1), "mlx", Samples((9.0,), cold=True), Cost(9), None),
+        Result(Case("model", "8 tokens", "prefill", 8), "mlx", Samples((0.25,)), cost, None),
+        Result(Case("model", "after 8 tokens", "decode", 1), "mlx", Samples((0.5,)), cost, None),
     ]
     return found
 
@@ -66,6 +66,16 @@ def test_a_narrow_terminal_gets_shares_without_speeds(report: Report) -> None:
     head = next(line for line in shown if line.startswith("operation"))
     assert "GB/s" not in head
     assert head.split()[-5:] == ["read", "of", "peak", "x", "ref"]
+
+
+def test_a_failure_is_a_row_of_its_case(report: Report) -> None:
+    case = Case("model", "8 tokens", "prefill", 8)
+    report.failures.append(Failure(case, "llama.cpp Q4_0", "ended by SIGSEGV"))
+    shown = lines(report, 118, brief=False)
+    place = next(i for i, line in enumerate(shown) if line.startswith("prefill, 8 tokens"))
+    assert shown[place + 1].split()[-3:] == ["llama.cpp", "Q4_0", "failed"]
+    reason = " ".join(line.split("  ")[0] for line in shown[place + 1 : place + 4])
+    assert reason.startswith("failed: ended by SIGSEGV")
 
 
 def test_an_interrupted_report_says_so(report: Report) -> None:

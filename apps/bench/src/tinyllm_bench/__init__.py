@@ -1,1 +1,1 @@
-"""What each operation of a Qwen model costs, and the whole model: `bench`."""
+"""Benchmarks of tinyllm: operations, whole models, the engine and the server."""

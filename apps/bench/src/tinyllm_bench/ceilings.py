@@ -1,4 +1,4 @@
-"""What this machine can do at best: how fast it reads memory, how fast it multiplies."""
+"""Ceilings of this machine: its speed of reading memory and of multiplying matrices."""
 
 import time
 from collections.abc import Callable
@@ -9,49 +9,41 @@ import mlx.core as mx
 import numpy as np
 
 from tinyllm_bench.cost import Cost, product_flops
-from tinyllm_bench.machine import Machine
-from tinyllm_bench.memory import available_memory
+from tinyllm_bench.machine import Machine, available_memory
 
-# So much that next to nothing of it is in a cache: virtual machines know only a part of theirs, and
-# a quarter of this was read here at twice the speed of memory.
+# Large enough that a cache holds almost none of it. A virtual machine may not know its whole cache:
+# a quarter of this size was read at twice the speed of memory.
 _READ_BYTES = 1 << 30
-_MEMORY_SHARE = 4  # where memory is short: one part in so many of what is free
-_SIDE = 2048  # of the matrices on a CPU; on a GPU four times as much
+_MEMORY_SHARE = 4  # if memory is short, one part in so many of the free memory
+_SIDE = 2048  # rows of the matrices on a CPU, a quarter of the rows on a GPU
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The machine's limits, as measured: the best of several passes.
+    """Measured limits of the machine, the best of several passes."""
 
-    Attributes:
-        read_gbps: billions of bytes read a second.
-        tflops: trillions of operations a second, of a matrix product.
-        read_how: what was read, and how.
-        tflops_how: what was multiplied, and how.
-    """
-
-    read_gbps: float
-    tflops: float
-    read_how: str
-    tflops_how: str
+    read_gbps: float  # gigabytes read per second
+    tflops: float  # TFLOP/s of a matrix product
+    read_how: str  # description of the read
+    tflops_how: str  # description of the product
 
     def share_of_read(self, cost: Cost, seconds: float) -> float:
-        """The part of the reading speed that was reached."""
+        """Return the share of the reading speed that was reached."""
         return cost.gbps(seconds) / self.read_gbps
 
     def share_of_compute(self, cost: Cost, seconds: float) -> float:
-        """The part of the computing speed that was reached."""
+        """Return the share of the computing speed that was reached."""
         return cost.tflops(seconds) / self.tflops
 
     def limit(self, cost: Cost) -> float:
-        """Seconds that no implementation can go below: the slower of reading and computing.
+        """Return the least seconds of any implementation: the longer of reading and computing.
 
-        The roofline of Williams, Waterman and Patterson (2009).
+        This is the roofline of Williams, Waterman and Patterson (2009).
         """
         return max(cost.bytes / self.read_gbps / 1e9, cost.flops / self.tflops / 1e12)
 
     def best(self, other: "Ceilings") -> "Ceilings":
-        """The higher of each: a machine that others use is never better than it is."""
+        """Return the higher value of each: other load can only lower a measurement."""
         return replace(
             self,
             read_gbps=max(self.read_gbps, other.read_gbps),
@@ -60,44 +52,42 @@ class Ceilings:
 
 
 def measure_ceilings(machine: Machine, seconds: float) -> Ceilings:
-    """Measure for so many seconds each; on the device that MLX computes on."""
-    if machine.device == "gpu":
-        return _of_gpu(seconds)
-    free = available_memory(gpu=False)
-    size = _READ_BYTES if free is None else min(_READ_BYTES, free // _MEMORY_SHARE)
-    numbers = np.ones(size // 4, np.int32)
-    parts = np.array_split(numbers, machine.cores)
-    with ThreadPoolExecutor(machine.cores) as pool:
-        read = _fastest(lambda: list(pool.map(np.max, parts)), seconds)
-    del numbers, parts
-    matrix = np.random.default_rng(0).random((_SIDE, _SIDE), np.float32)
-    product = _fastest(lambda: matrix @ matrix, seconds)
+    """Measure both limits, for `seconds` each, on the default device of MLX."""
+    on_gpu = machine.device == "gpu"
+    side = 4 * _SIDE if on_gpu else _SIDE
+    size = _READ_BYTES if on_gpu else min(_READ_BYTES, available_memory(gpu=False) // _MEMORY_SHARE)
+    read, product = (_gpu_times if on_gpu else _cpu_times)(size, side, machine.cores, seconds)
+    how = "MLX" if on_gpu else f"NumPy, {machine.cores} threads"
+    kind, library = ("bfloat16", "MLX") if on_gpu else ("float32", "NumPy's BLAS")
     return Ceilings(
         read_gbps=size / read / 1e9,
-        tflops=product_flops(_SIDE, _SIDE, _SIDE) / product / 1e12,
-        read_how=f"largest of {size >> 20} MiB of int32, NumPy, {machine.cores} threads",
-        tflops_how=f"float32 product of {_SIDE} x {_SIDE}, NumPy's BLAS",
+        tflops=product_flops(side, side, side) / product / 1e12,
+        read_how=f"largest of {size >> 20} MiB of int32, {how}",
+        tflops_how=f"{kind} product of {side} x {side}, {library}",
     )
 
 
-def _of_gpu(seconds: float) -> Ceilings:
-    """The same through MLX, in bfloat16, whose products a GPU is built for."""
-    side, size = 4 * _SIDE, _READ_BYTES
+def _cpu_times(size: int, side: int, cores: int, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a read by all cores, and of a product."""
+    parts = np.array_split(np.ones(size // 4, np.int32), cores)
+    with ThreadPoolExecutor(cores) as pool:
+        read = _fastest(lambda: list(pool.map(np.max, parts)), seconds)
+    parts.clear()
+    matrix = np.random.default_rng(0).random((side, side), np.float32)
+    return read, _fastest(lambda: matrix @ matrix, seconds)
+
+
+def _gpu_times(size: int, side: int, _cores: int, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a read, and of a product in bfloat16, which GPUs have units for."""
     numbers = mx.ones((size // 4,), mx.int32)
     matrix = mx.random.normal((side, side)).astype(mx.bfloat16)
     mx.eval(numbers, matrix)
     read = _fastest(lambda: mx.eval(mx.max(numbers)), seconds)
-    product = _fastest(lambda: mx.eval(matrix @ matrix), seconds)
-    return Ceilings(
-        read_gbps=size / read / 1e9,
-        tflops=product_flops(side, side, side) / product / 1e12,
-        read_how=f"largest of {size >> 20} MiB of int32, MLX",
-        tflops_how=f"bfloat16 product of {side} x {side}, MLX",
-    )
+    return read, _fastest(lambda: mx.eval(matrix @ matrix), seconds)
 
 
 def _fastest(work: Callable[[], object], seconds: float) -> float:
-    """The least time of several passes, after one that does not count."""
+    """Return the least time of several passes after a warm-up."""
     work()
     best, end = float("inf"), time.perf_counter() + seconds
     while best == float("inf") or time.perf_counter() < end:

@@ -1,44 +1,129 @@
-"""What a computation cannot do without: bytes to move and operations to compute."""
+"""Cost of a computation: the least bytes to move and operations to compute."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from tinyllm_ops import Weight
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.checkpoint.weights import expected_shapes
+
+_EMBEDDING = "embed_tokens.weight"
+_HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The least that must be done.
+    """Least bytes and operations of a computation."""
 
-    Attributes:
-        bytes: read and written, each operand once, packed ones as they are packed.
-        flops: multiplications and additions of the matrix products, where there are any; the
-            few of a norm or a softmax are not counted.
-    """
-
-    bytes: int
+    bytes: int  # bytes read and written. Each operand counts once, a quantized one as it is packed.
+    # Multiplications and additions of matrix products. The few of a norm or a softmax are not
+    # counted.
     flops: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
-        """Both computations, one after the other."""
+        """Return the cost of both computations."""
         return Cost(self.bytes + other.bytes, self.flops + other.flops)
 
     def gbps(self, seconds: float) -> float:
-        """Billions of bytes a second."""
+        """Return gigabytes per second."""
         return self.bytes / seconds / 1e9
 
     def tflops(self, seconds: float) -> float:
-        """Trillions of operations a second."""
+        """Return TFLOP/s."""
         return self.flops / seconds / 1e12
 
 
 def product_flops(rows: int, inner: int, columns: int) -> int:
-    """Of a matrix product: one multiplication and one addition for each term."""
+    """Return the operations of a matrix product: a multiplication and an addition per term."""
     return 2 * rows * inner * columns
 
 
 def attention_flops(heads: int, head_dim: int, pairs: int) -> int:
-    """Of q k^T and of the product with v, over the pairs of query and key that see each other."""
+    """Return the operations of attention over so many visible pairs of a query and a key."""
     return 4 * heads * head_dim * pairs
 
 
 def causal_pairs(length: int, keys: int) -> int:
-    """Pairs that a causal mask leaves: the last of `length` queries sees all `keys`."""
+    """Return the pairs that a causal mask leaves. The last of `length` queries sees all `keys`."""
     return sum(range(keys - length + 1, keys + 1))
+
+
+def decode_cost(config: QwenConfig, nbytes: Mapping[str, int], keys: int, key_bytes: int) -> Cost:
+    """Return the cost of one decoded token of a whole model.
+
+    The token attends to `keys` tokens, itself included. `nbytes` has the bytes of each tensor by
+    name, and a number in the cache takes `key_bytes`.
+    """
+    seen = sum(_visible(config, layer, keys) for layer in range(config.num_hidden_layers))
+    return Cost(
+        bytes=_weight_bytes(config, nbytes, 1) + _kv_numbers(config) * seen * key_bytes,
+        flops=_product_flops(config, 1) + _attention_flops(config, seen),
+    )
+
+
+def prefill_cost(
+    config: QwenConfig, nbytes: Mapping[str, int], tokens: int, key_bytes: int
+) -> Cost:
+    """Return the cost of a prompt from an empty cache, with the logits of its last token.
+
+    Every layer counts in full for every token, as is usual. An implementation may skip the part of
+    the last layer that the next token does not need, and then seems that much faster.
+    """
+    layers = range(config.num_hidden_layers)
+    pairs = sum(_visible(config, layer, i + 1) for layer in layers for i in range(tokens))
+    cached = len(layers) * tokens * _kv_numbers(config)
+    return Cost(
+        bytes=_weight_bytes(config, nbytes, tokens) + cached * key_bytes,
+        flops=_product_flops(config, tokens) + _attention_flops(config, pairs),
+    )
+
+
+def weight_bytes(weights: Mapping[str, Weight]) -> dict[str, int]:
+    """Return the bytes of each tensor, of a quantized one as it is packed."""
+    return {name: weight.nbytes for name, weight in weights.items()}
+
+
+def _weight_bytes(config: QwenConfig, nbytes: Mapping[str, int], tokens: int) -> int:
+    """Return the bytes of weights that so many tokens read.
+
+    Of experts, at most the chosen ones count. Of an embedding that is not the head, the rows of
+    the tokens count.
+    """
+    total = 0.0
+    for name, size in nbytes.items():
+        share = 1.0
+        if name == _EMBEDDING and not config.tie_word_embeddings:
+            share = tokens / config.vocab_size
+        elif config.experts is not None and "switch_mlp" in name:
+            share = tokens * config.experts.num_experts_per_tok / config.experts.num_experts
+        total += min(1.0, share) * size
+    return int(total)
+
+
+def _product_flops(config: QwenConfig, tokens: int) -> int:
+    """Return the operations of the projections for all tokens, and of the head for one."""
+    total = 0
+    for name, shape in expected_shapes(config).items():
+        if len(shape) < 2 or name in (_EMBEDDING, _HEAD):
+            continue
+        numbers = math.prod(shape)
+        if config.experts is not None and "switch_mlp" in name:
+            numbers = numbers // shape[0] * config.experts.num_experts_per_tok
+        total += numbers
+    return 2 * (total * tokens + config.vocab_size * config.hidden_size)
+
+
+def _kv_numbers(config: QwenConfig) -> int:
+    """Return the numbers in the cache of one token and layer: a key and a value for each head."""
+    return 2 * config.num_key_value_heads * config.head_dim
+
+
+def _visible(config: QwenConfig, layer: int, keys: int) -> int:
+    """Return how many of `keys` tokens a layer attends to."""
+    window = config.sliding_window
+    return keys if window is None or layer not in window.layers else min(keys, window.size)
+
+
+def _attention_flops(config: QwenConfig, pairs: int) -> int:
+    return attention_flops(config.num_attention_heads, config.head_dim, pairs)

@@ -1,4 +1,4 @@
-"""The machine that a measurement was taken on."""
+"""Machine that a measurement runs on, with its memory."""
 
 import os
 import platform
@@ -9,53 +9,44 @@ from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
+import psutil
+
+from tinyllm_bench.errors import BenchError
 
 _CPUINFO = Path("/proc/cpuinfo")
+_CGROUP = Path("/sys/fs/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# What a product of matrices can make use of.
+# Instruction sets that matter to matrix products.
 _ISA = re.compile(r"avx|amx|fma|f16c|sve|sme(?!p)|asimd|bf16|i8mm|fphp")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides how fast a model can be here.
+    """Properties of a machine that decide how fast a model can be."""
 
-    Attributes:
-        cpu: its model, as the system calls it.
-        cores: that this process may use.
-        isa: the instruction sets that matter to matrix products.
-        cache: bytes of the largest cache, 0 where the system does not tell.
-        memory: bytes in all.
-        system: operating system and architecture.
-        device: where MLX computes, "cpu" or "gpu".
-        device_name: what MLX calls it.
-        mlx: version of MLX.
-        python: version of Python.
-    """
-
-    cpu: str
-    cores: int
-    isa: tuple[str, ...]
-    cache: int
-    memory: int
-    system: str
-    device: str
-    device_name: str
-    mlx: str
-    python: str
+    cpu: str  # model name of the CPU
+    cores: int  # cores that this process may use
+    isa: tuple[str, ...]  # instruction sets that matter to matrix products
+    cache: int  # bytes of the largest cache, 0 if the system does not report it
+    memory: int  # bytes of physical memory
+    system: str  # operating system and architecture
+    device: str  # default device of MLX, "cpu" or "gpu"
+    device_name: str  # name of that device in MLX
+    mlx: str  # version of MLX
+    python: str  # version of Python
 
     @classmethod
     def here(cls) -> "Machine":
-        """Look at this one."""
+        """Return this machine."""
         fields = read_cpuinfo(_CPUINFO.read_text()) if _CPUINFO.exists() else {}
         flags = fields.get("flags") or fields.get("Features") or ""
         return cls(
-            cpu=fields.get("model name") or _brand(),
+            cpu=fields.get("model name") or _cpu_name(),
             cores=usable_cores(),
             isa=tuple(sorted(flag for flag in flags.split() if _ISA.match(flag))),
             cache=largest_cache(_CACHES),
-            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            memory=psutil.virtual_memory().total,
             system=f"{platform.system()} {platform.machine()}",
             device="gpu" if on_gpu() else "cpu",
             device_name=str(mx.device_info().get("device_name", "unknown")),
@@ -64,40 +55,70 @@ class Machine:
         )
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         where = "" if self.device == "cpu" else f", GPU {self.device_name}"
         return f"{self.cpu}, {self.cores} cores{where}, {self.system}, MLX {self.mlx}"
 
 
 def on_gpu() -> bool:
-    """Whether MLX computes on a GPU."""
+    """Return True if MLX computes on a GPU."""
     return bool(mx.default_device().type == mx.DeviceType.gpu)
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if platform.system() == "Linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def read_cpuinfo(text: str) -> dict[str, str]:
-    """The fields of the first core in /proc/cpuinfo."""
-    first = text.strip().split("\n\n")[0]
-    pairs = (line.partition(":") for line in first.splitlines())
+    """Return the fields of the first core in /proc/cpuinfo."""
+    pairs = (line.partition(":") for line in text.strip().split("\n\n")[0].splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def largest_cache(folder: Path) -> int:
-    """Bytes of the largest cache that the system lists, 0 without a list."""
+    """Return the bytes of the largest cache that the system lists, 0 without a list."""
     sizes = [path.read_text().strip() for path in folder.glob("index*/size")]
     return max((int(size[:-1]) * _UNITS[size[-1]] for size in sizes if size), default=0)
 
 
-def _brand() -> str:
-    """The CPU's name where /proc does not say it: a Mac's own, or the architecture."""
+def available_memory(*, gpu: bool) -> int:
+    """Return the bytes that a process can still allocate, within the limit of a container.
+
+    On a Mac and for a GPU, all memory counts.
+    """
+    memory = psutil.virtual_memory()
+    if gpu:
+        info = mx.device_info()
+        for name in ("max_recommended_working_set_size", "total_memory", "memory_size"):
+            if isinstance(size := info.get(name), int):
+                return size
+    if gpu or platform.system() != "Linux":
+        return memory.total
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        free = memory.available if limit == "max" else int(limit) - used
+    except (OSError, ValueError):  # control groups of version 1, or none
+        return memory.available
+    return min(memory.available, free)
+
+
+def check_memory(what: str, needed: int, available: int) -> None:
+    """Raise `BenchError` if `needed` bytes are not available."""
+    if needed > available:
+        raise BenchError(
+            f"{what} needs {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are free: "
+            "take fewer bits (--bits 4), a smaller --shape, or one implementation (--ops mlx)"
+        )
+
+
+def _cpu_name() -> str:
+    """Return the name of the CPU if /proc does not have it: of a Mac, or the architecture."""
     if platform.system() != "Darwin":
         return platform.processor() or platform.machine()
-    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    query = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
     return done.stdout.strip() or platform.machine()

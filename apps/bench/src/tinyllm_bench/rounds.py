@@ -1,91 +1,146 @@
-"""Taking turns, so that a machine that gets slower or faster does so for all alike."""
+"""Interleaved measurement: implementations take turns, so that a slower machine slows all alike."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tinyllm_bench.samples import Samples
+import numpy as np
+
+from tinyllm_bench.errors import PeerError
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return a percentile, interpolated linearly, or 0 without values."""
+    return float(np.percentile(values, percent)) if values else 0.0
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Times of one call, measured several times. Raise `ValueError` if there are no samples."""
+
+    seconds: tuple[float, ...]  # one number per sample, in the order of measurement
+    calls: int = 1  # calls per sample. A sample is the mean over its calls.
+    # True if the only sample is the first call, because the first call alone exceeded the time
+    # budget. A first call includes one-time costs such as page faults.
+    cold: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that there is a sample."""
+        if not self.seconds:
+            raise ValueError("seconds: expected at least one sample, got none")
+
+    @property
+    def median(self) -> float:
+        """Median of the samples."""
+        return statistics.median(self.seconds)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """First and third quartile, interpolated."""
+        return percentile(self.seconds, 25), percentile(self.seconds, 75)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range as a share of the median."""
+        low, high = self.quartiles
+        return (high - low) / self.median if self.median else 0.0
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One implementation of what is measured.
+    """One implementation that takes part in a comparison."""
 
-    Attributes:
-        name: what to call it.
-        run: does the work so many times, and waits until it is done.
-        prepare: called before each sample, outside the measured time.
-    """
+    name: str  # name of the implementation
+    # Runs the work `calls` times and returns the seconds that it took. Preparation of the work is
+    # not part of the time. Raises `PeerError` if the implementation fails.
+    time: Callable[[int], float]
 
-    name: str
-    run: Callable[[int], None]
-    prepare: Callable[[], None] = lambda: None
+
+def timed(
+    run: Callable[[int], object], prepare: Callable[[], object] = lambda: None
+) -> Callable[[int], float]:
+    """Return a function that prepares, runs the work a number of times and returns the seconds."""
+
+    def measure(calls: int) -> float:
+        prepare()
+        start = time.perf_counter()
+        run(calls)
+        return time.perf_counter() - start
+
+    return measure
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When to end.
+    """Limits of a measurement."""
 
-    Attributes:
-        seconds: of each contender; a call that is under way is never cut off.
-        samples: of each contender at most.
-        sample_seconds: how long one sample should take, where several calls fit into it: clocks
-            and waiting have a cost of their own, which many calls share.
-        calls: of one sample at most.
-    """
-
-    seconds: float
-    samples: int = 30
+    seconds: float  # time for each contender. A running call is never interrupted.
+    samples: int = 30  # most samples of each contender
+    # Target duration of one sample, if several calls fit. Many calls share the cost of reading the
+    # clock and of waiting.
     sample_seconds: float = 0.005
-    calls: int = 256
+    calls: int = 256  # most calls in one sample
 
 
 @dataclass
 class _Turn:
-    """A contender in the race: what it has used and what it has shown."""
+    """Progress of one contender."""
 
     contender: Contender
     spent: float = 0.0
     calls: int = 1
     cold: bool = False
     done: bool = False
+    failure: str | None = None
     seconds: list[float] = field(default_factory=list)
 
 
 class Rounds:
-    """Measure contenders round robin; after an interruption `samples` holds what there is."""
+    """Measures contenders round-robin. After Ctrl-C, `samples` holds the samples so far."""
 
-    def __init__(
-        self,
-        contenders: Sequence[Contender],
-        budget: Budget,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Line the contenders up."""
+    def __init__(self, contenders: Sequence[Contender], budget: Budget) -> None:
+        """Store the contenders in their order."""
         self._turns = [_Turn(contender) for contender in contenders]
         self._budget = budget
-        self._clock = clock
 
     def run(self) -> None:
-        """Warm up, find out how many calls make a sample, then go round until all are done."""
+        """Warm up, choose the calls per sample, and take turns until every budget is spent."""
         for turn in self._turns:
-            self._warm_up(turn)
+            self._attempt(turn, self._warm_up)
         while any(not turn.done for turn in self._turns):
             for turn in self._turns:
                 if not turn.done:
-                    self._sample(turn)
+                    self._attempt(turn, self._sample)
 
     @property
     def samples(self) -> dict[str, Samples]:
-        """What was measured so far, by contender; those without a sample are left out."""
+        """Samples so far by contender, without failed contenders and those without a sample."""
         return {
             turn.contender.name: Samples(tuple(turn.seconds), turn.calls, turn.cold)
             for turn in self._turns
-            if turn.seconds
+            if turn.seconds and turn.failure is None
         }
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """Reason by failed contender."""
+        return {
+            turn.contender.name: turn.failure for turn in self._turns if turn.failure is not None
+        }
+
+    def _attempt(self, turn: _Turn, step: Callable[[_Turn], None]) -> None:
+        """Take a turn. A contender that fails is done, and the other contenders go on."""
+        try:
+            step(turn)
+        except PeerError as error:
+            turn.failure, turn.done = str(error), True
+
     def _warm_up(self, turn: _Turn) -> None:
-        """A first call that does not count, unless nothing else fits; a second to be judged by."""
+        """Make a first call that does not count, and a second one to choose the calls per sample.
+
+        The first call counts if it alone exceeds the budget.
+        """
         budget = self._budget
         first = self._time(turn, 1)
         if first >= budget.seconds:
@@ -99,7 +154,7 @@ class Rounds:
             turn.seconds.append(second)
 
     def _sample(self, turn: _Turn) -> None:
-        """One more sample, or the end of the contender's turns."""
+        """Take one more sample, unless the budget is spent."""
         budget = self._budget
         full = len(turn.seconds) >= budget.samples
         if full or (turn.seconds and turn.spent + turn.seconds[-1] * turn.calls > budget.seconds):
@@ -108,9 +163,6 @@ class Rounds:
         turn.seconds.append(self._time(turn, turn.calls) / turn.calls)
 
     def _time(self, turn: _Turn, calls: int) -> float:
-        turn.contender.prepare()
-        start = self._clock()
-        turn.contender.run(calls)
-        taken = self._clock() - start
-        turn.spent += taken
-        return taken
+        seconds = turn.contender.time(calls)
+        turn.spent += seconds
+        return seconds

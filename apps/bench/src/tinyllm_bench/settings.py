@@ -1,116 +1,100 @@
-"""What was asked for on the command line, checked."""
+"""Options of `bench`, `bench ops` and `bench model`, with their checks."""
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
+from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 PEERS = ("mlx-lm", "llama.cpp")
 PARTS = ("ops", "model")
-IMAGES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All options of a run.
+    """Options of a run.
 
-    Attributes:
-        shape: name of a shape, whose weights are random.
-        model: a checkpoint to measure instead: a folder, "pico", or owner/name on the Hub.
-        bits: of a number in a random matrix; 16 and 32 are plain floats. None is 4.
-        group_size: numbers that share a scale. None is 64.
-        mode: how codes are meant. None is "affine".
-        dtype: of the arithmetic.
-        ops: names of the OpSets to compare; all without any.
-        op: names of the operations to time; all without any.
-        only: "ops" or "model"; None is both.
-        prompt_tokens: length of the prompt that prefill reads.
-        context: tokens in the cache when decoding begins; None is as many as the prompt has.
-        decode_tokens: tokens of one sample of decoding at most.
-        batch: rows of the batch that operations are timed with, beside one and a prompt.
-        seconds: of each operation, size and OpSet; a whole model gets ten times as many.
-        peers: whether other programs are measured too.
-        peer: only these of them.
-        as_json: whether the report is one JSON document.
-        plot: the image to write.
-
-    Raises:
-        UsageError: a value is out of its range, or two exclude each other.
+    Raise `UsageError` if a value is out of its range, or two options exclude each other.
     """
 
-    shape: str = "pico"
-    model: str | None = None
-    bits: int | None = None
-    group_size: int | None = None
-    mode: str | None = None
-    dtype: str = "auto"
-    ops: tuple[str, ...] = ()
-    op: tuple[str, ...] = ()
-    only: str | None = None
-    prompt_tokens: int = 128
-    context: int | None = None
-    decode_tokens: int = 32
-    batch: int = 8
-    seconds: float = 0.5
-    peers: bool = False
-    peer: tuple[str, ...] = ()
-    as_json: bool = False
-    plot: Path | None = None
+    shape: str = option("pico", "NAME", "pico, qwen3-0.6b, qwen3-4b or qwen2.5-0.5b.")
+    model: str | None = option(None, "ID", "A checkpoint instead: a folder, owner/name, or pico.")
+    bits: int | None = option(None, "N", "Bits of random weights: 2-6, 8, 16, 32. [default: 4]")
+    group_size: int | None = option(None, "N", "Weights that share a scale. [default: 64]")
+    mode: str | None = option(None, "MODE", "affine, mxfp4, mxfp8 or nvfp4. [default: affine]")
+    dtype: str = option(
+        "auto",
+        "auto|float32|float16|bfloat16",
+        "Type of activations. auto: float32 for quantized weights on a CPU.",
+    )
+    ops: list[str] = option([], "NAME", "Only this OpSet; may be repeated.")
+    op: list[str] = option([], "NAME", "Only this operation, no model; may be repeated.")
+    only: str | None = option(None, "ops|model", "Only operations, or only the model.")
+    prompt_tokens: int = option(128, "N", "Tokens of the prompt.")
+    context: int | None = option(
+        None, "N", "Tokens in the cache before decoding. [default: as the prompt]"
+    )
+    decode_tokens: int = option(32, "N", "Most tokens in one sample of decoding.")
+    batch: int = option(8, "N", "Batch size of operations.")
+    seconds: float = option(
+        0.5, "S", "Time for each operation, size and OpSet. A model gets ten times."
+    )
+    peers: bool = option(False, None, "Also measure mlx-lm and llama.cpp, if installed.")
+    peer: list[str] = option([], "NAME", "Only this peer, mlx-lm or llama.cpp; may be repeated.")
+    as_json: bool = option(False, None, "Print one JSON document instead of tables.", "--json")
 
     def __post_init__(self) -> None:
-        """Check every range. A comparison with NaN is false, so that NaN fails."""
-        _one_of("--dtype", self.dtype, DTYPES)
+        """Check every range. A comparison with NaN is false, so NaN is refused."""
+        _check_choice("--dtype", self.dtype, DTYPES)
         if self.only is not None:
-            _one_of("--only", self.only, PARTS)
-        for option, count, least in (
+            _check_choice("--only", self.only, PARTS)
+        for name, count, least in (
             ("--prompt-tokens", self.prompt_tokens, 1),
-            ("--context", self.keys_before, 0),
+            ("--context", self.context_tokens, 0),
             ("--decode-tokens", self.decode_tokens, 1),
             ("--batch", self.batch, 1),
         ):
-            _within(option, count, f"{least} to 1,000,000", least <= count <= 1_000_000)
-        _within("--seconds", self.seconds, "a number above 0", 0 < self.seconds < math.inf)
-        if self.plot is not None:
-            _one_of("--plot", self.plot.suffix.lower(), IMAGES)
+            _check(name, count, f"{least} to 1,000,000", least <= count <= 1_000_000)
+        _check("--seconds", self.seconds, "a number above 0", 0 < self.seconds < math.inf)
         if self.op and self.only == "model":
             raise UsageError("--op: times operations, which --only model leaves out")
         if self.peers and not self.times_model:
             raise UsageError("--peers: compares whole models, which --op and --only ops leave out")
-        for name in self.peer:
-            _one_of("--peer", name, PEERS)
+        for peer in self.peer:
+            _check_choice("--peer", peer, PEERS)
         if self.peer and not self.peers:
-            raise UsageError("--peer: chooses among those of --peers, which is missing")
-        if self.model is not None:
-            for option, value in (
-                ("--bits", self.bits),
-                ("--group-size", self.group_size),
-                ("--mode", self.mode),
-            ):
-                if value is not None:
-                    raise UsageError(f"{option}: is for random weights; --model has its own")
+            raise UsageError("--peer: expected together with --peers, got no --peers")
+        random = {"--bits": self.bits, "--group-size": self.group_size, "--mode": self.mode}
+        for name, value in random.items():
+            if self.model is not None and value is not None:
+                raise UsageError(f"{name}: is for random weights; --model has its own")
 
     @property
-    def keys_before(self) -> int:
+    def context_tokens(self) -> int:
         """Tokens in the cache when decoding begins."""
         return self.prompt_tokens if self.context is None else self.context
 
     @property
     def times_ops(self) -> bool:
-        """Whether operations are timed one by one."""
+        """True if single operations are timed."""
         return self.only != "model"
 
     @property
     def times_model(self) -> bool:
-        """Whether the whole model is timed; naming operations leaves it out."""
+        """True if the whole model is timed. Naming operations excludes the model."""
         return self.only != "ops" and not self.op
 
+    @property
+    def chosen_peers(self) -> list[str]:
+        """Names of the peers to measure."""
+        return [name for name in PEERS if self.peers and (not self.peer or name in self.peer)]
 
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    _within(option, value or "nothing", f"one of {', '.join(allowed)}", value in allowed)
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    _check(name, value or "nothing", f"one of {', '.join(allowed)}", value in allowed)
 
 
-def _within(option: str, value: str | float | int, allowed: str, holds: bool) -> None:
+def _check(name: str, value: object, allowed: str, holds: bool) -> None:
     if not holds:
-        raise UsageError(f"{option}: expected {allowed}, got {value}")
+        raise UsageError(f"{name}: expected {allowed}, got {value}")

@@ -1,1 +1,1 @@
-"""Other programs that run the same model, where they are installed."""
+"""Other programs that run the same model, each in a child process."""

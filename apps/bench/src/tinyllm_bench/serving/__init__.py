@@ -1,1 +1,1 @@
-"""What a server does under load: `bench serve`."""
+"""Measurements of many requests at once: in the engine and against servers."""

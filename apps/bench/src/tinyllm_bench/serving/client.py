@@ -1,33 +1,51 @@
-"""Sends a load to a server, and notes when its answers come."""
+"""Client that sends a load to a server and records the times of the answers."""
 
 import asyncio
 import json
 import time
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import httpx
 
 from tinyllm_bench.serving.load import Arrival, Load
-from tinyllm_bench.serving.reply import Reply
 
-_PATIENCE = 600.0  # seconds
+_TIMEOUT = 600.0  # seconds
+
+
+@dataclass
+class Reply:
+    """Answer to one request, with the times of its pieces."""
+
+    sent: float  # time of the request, in seconds on some clock
+    # Time of each piece of text on the same clock.
+    pieces: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0  # tokens of the prompt, as the server counts them
+    cached_tokens: int = 0  # tokens of the prompt that the server had cached
+    tokens: int = 0  # tokens of the answer as the server counts them, or its pieces
+    error: str | None = None  # reason why there is no answer
+
+    @property
+    def first(self) -> float:
+        """Time to the first piece."""
+        return self.pieces[0] - self.sent
+
+    @property
+    def gaps(self) -> list[float]:
+        """Times between two pieces."""
+        return [after - before for before, after in pairwise(self.pieces)]
 
 
 async def send(load: Load, url: str, extra: dict[str, object]) -> list[Reply]:
-    """Send all requests at their times, and wait for all answers.
-
-    Args:
-        load: the requests.
-        url: of the server.
-        extra: fields that this server takes beside the usual ones.
-    """
-    free = asyncio.Semaphore(load.concurrency)
+    """Send all requests at their times, with extra fields, and wait for all answers."""
+    slots = asyncio.Semaphore(load.concurrency)
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=_PATIENCE, limits=limits) as client:
-        began = time.perf_counter()
+    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits) as client:
+        start = time.perf_counter()
 
         async def ask(arrival: Arrival) -> Reply:
-            await asyncio.sleep(began + arrival.seconds - time.perf_counter())
-            async with free:
+            await asyncio.sleep(start + arrival.seconds - time.perf_counter())
+            async with slots:
                 return await _ask(client, arrival.prompt, load.answer_tokens, extra)
 
         return list(await asyncio.gather(*map(ask, load.arrivals())))
@@ -47,12 +65,12 @@ async def _ask(
     reply = Reply(time.perf_counter())
     try:
         async with client.stream("POST", "/v1/completions", json=body) as response:
-            if response.status_code != 200:
+            if response.status_code != httpx.codes.OK:
                 reply.error = f"HTTP status {response.status_code}"
                 return reply
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
-                    _take(json.loads(line.removeprefix("data: ")), reply)
+                    _record(json.loads(line.removeprefix("data: ")), reply)
     except httpx.HTTPError as error:
         reply.error = str(error) or type(error).__name__
     if not reply.pieces:
@@ -60,8 +78,8 @@ async def _ask(
     return reply
 
 
-def _take(chunk: dict[str, object], reply: Reply) -> None:
-    """Note a chunk of a stream."""
+def _record(chunk: dict[str, object], reply: Reply) -> None:
+    """Record a chunk of a stream."""
     choices, usage = chunk.get("choices"), chunk.get("usage")
     if isinstance(choices, list) and choices and choices[0].get("text"):
         reply.pieces.append(time.perf_counter())

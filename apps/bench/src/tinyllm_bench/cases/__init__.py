@@ -1,0 +1,1 @@
+"""Cases: the operations, layers and whole models that are timed."""

@@ -1,0 +1,87 @@
+"""Runner of tinyllm's own model with one OpSet."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+from tinyllm_layers import Batch, KVCache
+from tinyllm_ops import OpSet
+from tinyllm_qwen import Qwen
+from tinyllm_qwen.generate import PREFILL_CHUNK
+
+from tinyllm_bench.cases.case import prepare
+from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
+from tinyllm_bench.cost import weight_bytes
+from tinyllm_bench.models.model import BenchModel
+
+
+class QwenRunner(LocalRunner):
+    """`Qwen`, driven as `tinyllm_qwen.generate` drives it, without a tokenizer."""
+
+    def __init__(self, model: BenchModel, ops: OpSet, prompt: Sequence[int], context: int) -> None:
+        """Build the model.
+
+        The `context` tokens in the cache have random keys and values, because computing them would
+        take longer than the measurement.
+        """
+        weights = dict(model.weights)
+        prepare(ops, weights)
+        self._model = Qwen(model.config, weights, ops=ops)
+        self._prompt = mx.array(list(prompt), dtype=mx.int32)
+        self._context = context
+        self._cache: list[KVCache] | None = None
+        self.name = ops.name
+        sizes, number_bytes = weight_bytes(model.weights), self._model.dtype.size
+        self.costs = ModelCosts(model.config, sizes, number_bytes, len(prompt), context)
+
+    def prefill(self) -> None:
+        """Compute all tokens but the last without logits, in chunks, then the last one.
+
+        As in `generate`, unused results are not computed: most of the last layer, and the head.
+        """
+        cache, last = self._model.make_cache(), len(self._prompt) - 1
+        for start in range(0, last, PREFILL_CHUNK):
+            chunk = self._prompt[None, start : min(start + PREFILL_CHUNK, last)]
+            batch = Batch.at(start, 1, chunk.shape[1], "prefill")
+            self._model.hidden(chunk, batch, cache)
+            mx.eval([array for layer in cache for array in layer.arrays])
+        mx.eval(self._next(self._prompt[last:], cache))
+
+    def rewind(self) -> None:
+        """Trim the cache to the context, or fill a new one if the cache cannot be trimmed."""
+        cache = self._cache
+        if cache is not None and all(layer.can_trim(self._context) for layer in cache):
+            for layer in cache:
+                layer.trim(self._context)
+            return
+        self._cache = self._filled_cache()
+
+    def decode(self, tokens: int) -> None:
+        """Build the graph of the next token while the current one computes, as in `generate`."""
+        cache = self._filled_cache() if self._cache is None else self._cache
+        token = self._next(self._prompt[:1], cache)
+        mx.async_eval(token)
+        for _ in range(tokens - 1):
+            following = self._next(token, cache)
+            mx.eval(token)
+            mx.async_eval(following)
+            token = following
+        mx.eval(token)
+        self._cache = cache
+
+    def _next(self, tokens: mx.array, cache: Sequence[KVCache]) -> mx.array:
+        """Return the most probable token after one token."""
+        batch = Batch.at(cache[0].offset, 1, 1, "decode")
+        logits = self._model(tokens[None], cache, batch, last=1)
+        return self._model.ops.argmax(logits[0])
+
+    def _filled_cache(self) -> list[KVCache]:
+        """Return caches with random keys and values for the context."""
+        config, cache = self._model.config, self._model.make_cache()
+        if self._context == 0:
+            return cache
+        shape = (1, config.num_key_value_heads, self._context, config.head_dim)
+        k, v = (mx.random.normal(shape).astype(self._model.dtype) for _ in range(2))
+        for layer in cache:
+            layer.update(k, v)
+        mx.eval([array for layer in cache for array in layer.arrays])
+        return cache

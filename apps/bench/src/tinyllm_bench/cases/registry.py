@@ -1,0 +1,104 @@
+"""Registry of cases: every operation of the `OpSet` contract, and the layers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+import mlx.core as mx
+from tinyllm_kernels import available, opset
+from tinyllm_ops import OpSet
+
+from tinyllm_bench.cases import attention, matrices, vectors
+from tinyllm_bench.cases.case import OpCase, Regime, Work
+from tinyllm_bench.comparison import Case, Comparison
+from tinyllm_bench.errors import UsageError
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.rounds import Budget, Contender, timed
+from tinyllm_bench.settings import Settings
+
+Cases = Callable[[BenchModel, Sequence[Regime]], list[OpCase]]
+
+# By the name of the `OpSet` field. A test fails if a field is missing here.
+CASES: Mapping[str, Cases] = {
+    "linear": matrices.linear_cases,
+    "expert_linear": matrices.expert_linear_cases,
+    "embedding": matrices.embedding_cases,
+    "softmax": vectors.softmax_cases,
+    "swiglu": vectors.swiglu_cases,
+    "rms_norm": vectors.rms_norm_cases,
+    "rope": vectors.rope_cases,
+    "norm_rope": vectors.norm_rope_cases,
+    "attention": attention.attention_cases,
+    "paged_attention": attention.paged_attention_cases,
+    "quantize": vectors.quantize_cases,
+    "argmax": vectors.argmax_cases,
+    "top_k": vectors.top_k_cases,
+    "log_probability": vectors.log_probability_cases,
+}
+
+
+def all_opsets() -> tuple[OpSet, ...]:
+    """Return every OpSet of this installation, the reference first: speeds are relative to it."""
+    return tuple(opset(backend.name) for backend in reversed(available()) if backend.present)
+
+
+def choose_opsets(names: Sequence[str]) -> tuple[OpSet, ...]:
+    """Return the OpSets with these names in the order of `all_opsets`, or all without names.
+
+    Raise `UsageError` if no OpSet has a name, or it cannot run on this machine.
+    """
+    known = {ops.name: ops for ops in all_opsets()}
+    absent = {backend.name: backend.detail for backend in available() if not backend.present}
+    for name in names:
+        if name in absent:
+            raise UsageError(f"--ops {name}: {absent[name]}")
+        if name not in known:
+            raise UsageError(f"--ops: expected one of {', '.join(known)}, got {name}")
+    return tuple(ops for name, ops in known.items() if not names or name in names)
+
+
+def op_cases(
+    model: BenchModel, settings: Settings, cases: Mapping[str, Cases] = CASES
+) -> list[OpCase]:
+    """Return the cases of all operations, or of the requested ones."""
+    regimes = regimes_of(settings)
+    names = [name for name in cases if not settings.op or name in settings.op]
+    return [case for name in names for case in cases[name](model, regimes)]
+
+
+def check_ops(names: Sequence[str], cases: Mapping[str, Cases] = CASES) -> None:
+    """Raise `UsageError` if a name has no cases."""
+    for name in names:
+        if name not in cases:
+            raise UsageError(f"--op: expected one of {', '.join(cases)}, got {name}")
+
+
+def regimes_of(settings: Settings) -> list[Regime]:
+    """Return one token after the context, a batch of such tokens, and a prompt."""
+    keys = settings.context_tokens + 1
+    return [
+        Regime("decode", 1, 1, keys),
+        Regime("batch", settings.batch, 1, keys),
+        Regime("prefill", 1, settings.prompt_tokens, settings.prompt_tokens),
+    ]
+
+
+def op_comparison(case: OpCase, opsets: Sequence[OpSet], seconds: float) -> Comparison:
+    """Make the inputs of a case and return the comparison of all OpSets on it."""
+    work, regime = case.make(), case.regime
+    return Comparison(
+        case=Case(case.op, case.operand, regime.name, regime.tokens),
+        contenders=[_contender(ops, work) for ops in opsets],
+        cost=lambda _name, _calls: work.cost,
+        budget=Budget(seconds),
+    )
+
+
+def _contender(ops: OpSet, work: Work) -> Contender:
+    """Return an OpSet that does the work. The calls of a sample are one graph, as in a model."""
+    numbers = count()
+
+    def run(calls: int) -> None:
+        results = [work.call(ops, next(numbers)) for _ in range(calls)]
+        mx.eval([y if isinstance(y, mx.array) else y.arrays for y in results])
+
+    return Contender(ops.name, timed(run))

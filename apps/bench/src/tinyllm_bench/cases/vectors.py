@@ -1,0 +1,156 @@
+"""Cases of the operations on vectors: norms, rotations, activations, quantization, sampling."""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+from tinyllm_ops import OpSet, Weight, norm_rope
+
+from tinyllm_bench.cases.case import OpCase, Regime, Work, activations, cases_of, nbytes
+from tinyllm_bench.cost import Cost
+from tinyllm_bench.models.model import BenchModel
+
+_CACHE_BITS = 4
+_TOP_K = 20  # top-k that Qwen3 recommends, and the most log-probabilities of the OpenAI API
+
+
+def softmax_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on the scores of all heads, in float32 as in attention."""
+    heads = model.config.num_attention_heads
+
+    def work(regime: Regime) -> Work:
+        x = activations(regime.rows, heads, regime.length, regime.keys, dtype=mx.float32)
+        return _elementwise(lambda ops: ops.softmax(x), x)
+
+    return cases_of("softmax", lambda r: f"{heads}x{r.length}x{r.keys}", regimes, work)
+
+
+def swiglu_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on the gate and up projections of an MLP."""
+    width = model.config.intermediate_size
+
+    def work(regime: Regime) -> Work:
+        gate, up = (_vectors(model, regime, width) for _ in range(2))
+        return _elementwise(lambda ops: ops.swiglu(gate, up), gate, up)
+
+    return cases_of("swiglu", str(width), regimes, work)
+
+
+def rms_norm_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on the norm of a layer, and on the norm of query heads if the model has one."""
+    config = model.config
+
+    def cases(*shape: int) -> list[OpCase]:
+        def work(regime: Regime) -> Work:
+            x = _vectors(model, regime, *shape)
+            weight = mx.ones(shape[-1:], x.dtype)
+            mx.eval(weight)
+            return _elementwise(lambda ops: ops.rms_norm(x, weight, config.rms_norm_eps), x, weight)
+
+        return cases_of("rms_norm", "x".join(map(str, shape)), regimes, work)
+
+    heads = cases(config.num_attention_heads, config.head_dim) if config.qk_norm else []
+    return cases(config.hidden_size) + heads
+
+
+def rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on queries. In a batch, each sequence has its own position."""
+    config = model.config
+    heads, head_dim = config.num_attention_heads, config.head_dim
+
+    def work(regime: Regime) -> Work:
+        x = _vectors(model, regime, heads, head_dim)
+        rotation = (_positions(regime), config.rope_theta, False, config.rope_scaling)
+        return _elementwise(lambda ops: ops.rope(x, *rotation), x)
+
+    return cases_of("rope", f"{heads}x{head_dim}", regimes, work)
+
+
+def norm_rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on queries between their projection and attention. Qwen2 has no norm there."""
+    config = model.config
+    heads, head_dim = config.num_attention_heads, config.head_dim
+
+    def work(regime: Regime) -> Work:
+        x = _vectors(model, regime, heads, head_dim)
+        weight = mx.ones((head_dim,), x.dtype) if config.qk_norm else None
+        mx.eval([] if weight is None else weight)
+        rotation = (_positions(regime), config.rope_theta, False, config.rope_scaling)
+
+        def call(ops: OpSet) -> mx.array:
+            return norm_rope(ops, x, weight, config.rms_norm_eps, *rotation)
+
+        return _elementwise(call, x, weight)
+
+    return cases_of("norm_rope", f"{heads}x{head_dim}", regimes, work)
+
+
+def quantize_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on new keys of a quantized cache; none if the model cannot have that cache."""
+    heads, head_dim = model.config.num_key_value_heads, model.config.head_dim
+    group = cache_group_size(model)
+    if group is None:
+        return []
+
+    def work(regime: Regime) -> Work:
+        x = activations(regime.rows, heads, regime.length, head_dim, dtype=model.format.dtype)
+        packed = x.size * _CACHE_BITS // 8 + 2 * (x.size // group) * x.dtype.size
+        return Work(lambda ops, _i: ops.quantize(x, group, _CACHE_BITS), Cost(nbytes(x) + packed))
+
+    return cases_of("quantize", f"{heads}x{head_dim}, {_CACHE_BITS}-bit", regimes, work)
+
+
+def argmax_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases of greedy decoding."""
+    return _logits_cases("argmax", model, regimes, lambda ops, x: ops.argmax(x))
+
+
+def top_k_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases that select the candidates of top-k sampling."""
+    return _logits_cases("top_k", model, regimes, lambda ops, x: ops.top_k(x, _TOP_K)[0])
+
+
+def log_probability_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases that compute the log-probabilities of a few tokens."""
+
+    def call(ops: OpSet, x: mx.array) -> mx.array:
+        ids = mx.broadcast_to(mx.arange(_TOP_K, dtype=mx.int32), (x.shape[0], _TOP_K))
+        return ops.log_probability(x, ids)
+
+    return _logits_cases("log_probability", model, regimes, call)
+
+
+def cache_group_size(model: BenchModel) -> int | None:
+    """Return the group size of a quantized cache, None if no group divides the head dimension."""
+    return next((size for size in (64, 32) if model.config.head_dim % size == 0), None)
+
+
+def _elementwise(call: Callable[[OpSet], Weight], x: mx.array, *others: mx.array | None) -> Work:
+    """Return work that reads its operands and writes as many bytes as `x` has."""
+    return Work(lambda ops, _i: call(ops), Cost(2 * nbytes(x) + nbytes(*others)))
+
+
+def _logits_cases(
+    op: str,
+    model: BenchModel,
+    regimes: Sequence[Regime],
+    call: Callable[[OpSet, mx.array], mx.array],
+) -> list[OpCase]:
+    """Return cases on one row of logits per sequence: a prompt, too, has one for its last token."""
+    vocabulary = model.config.vocab_size
+
+    def work(regime: Regime) -> Work:
+        x = activations(regime.rows, vocabulary, dtype=model.format.dtype)
+        return Work(lambda ops, _i: call(ops, x), Cost(nbytes(x)))
+
+    return cases_of(op, str(vocabulary), regimes, work)
+
+
+def _vectors(model: BenchModel, regime: Regime, *shape: int) -> mx.array:
+    return activations(regime.rows, regime.length, *shape, dtype=model.format.dtype)
+
+
+def _positions(regime: Regime) -> slice | list[slice]:
+    """Return the positions of new tokens: one slice, or one with its own offset per sequence."""
+    first = regime.keys - regime.length
+    rows = [slice(first + i, first + i + regime.length) for i in range(regime.rows)]
+    return rows[0] if regime.rows == 1 else rows

@@ -1,0 +1,111 @@
+"""Cases of a whole model: reading a prompt, then decoding token by token."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from tinyllm_qwen import QwenConfig
+
+from tinyllm_bench.comparison import Case, Comparison
+from tinyllm_bench.cost import Cost, decode_cost, prefill_cost
+from tinyllm_bench.rounds import Budget, Contender, timed
+from tinyllm_bench.settings import Settings
+
+MODEL = "model"
+
+# Multiple of an operation's time budget: a model has two cases, operations have dozens.
+_BUDGET_SHARE = 10
+_DECODE_SAMPLE_SECONDS = 0.1  # several tokens: one graph is built while another one computes
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """Costs of a model with its prompt and context."""
+
+    config: QwenConfig  # the model
+    nbytes: Mapping[str, int]  # bytes of each tensor by name
+    number_bytes: int  # bytes of one number in the cache
+    prompt_tokens: int  # tokens of the prompt
+    context: int  # tokens in the cache when decoding begins
+
+    def prefill(self) -> Cost:
+        """Return the cost of the prompt."""
+        return prefill_cost(self.config, self.nbytes, self.prompt_tokens, self.number_bytes)
+
+    def decode(self, tokens: int) -> Cost:
+        """Return the mean cost of a token when so many are decoded."""
+        keys = self.context + (tokens + 1) // 2
+        return decode_cost(self.config, self.nbytes, keys, self.number_bytes)
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """A program that holds the model, with its own prompt and cache."""
+
+    name: str
+    costs: ModelCosts
+
+    def time_prefill(self, times: int) -> float:
+        """Return the seconds of reading the prompt `times` times."""
+        ...
+
+    def time_decode(self, tokens: int) -> float:
+        """Return the seconds of decoding `tokens` tokens after the context."""
+        ...
+
+
+class LocalRunner(ABC):
+    """A program that runs the model in this process."""
+
+    @abstractmethod
+    def prefill(self) -> None:
+        """Read the prompt into an empty cache, choose the first token and wait for it."""
+
+    @abstractmethod
+    def rewind(self) -> None:
+        """Reset the cache to exactly the context, for `decode`."""
+
+    @abstractmethod
+    def decode(self, tokens: int) -> None:
+        """Generate `tokens` tokens greedily, one after the other."""
+
+    def time_prefill(self, times: int) -> float:
+        """See `Runner`."""
+
+        def run(count: int) -> None:
+            for _ in range(count):
+                self.prefill()
+
+        return timed(run)(times)
+
+    def time_decode(self, tokens: int) -> float:
+        """See `Runner`."""
+        return timed(self.decode, self.rewind)(tokens)
+
+
+def prefill_comparison(runners: Sequence[Runner], settings: Settings) -> Comparison:
+    """Compare the time from an empty cache to the first token."""
+    tokens = settings.prompt_tokens
+    costs = {runner.name: runner.costs for runner in runners}
+    return Comparison(
+        case=Case(MODEL, f"{tokens} tokens", "prefill", tokens),
+        contenders=[Contender(runner.name, runner.time_prefill) for runner in runners],
+        cost=lambda name, _calls: costs[name].prefill(),
+        budget=Budget(_BUDGET_SHARE * settings.seconds, calls=1),
+    )
+
+
+def decode_comparison(runners: Sequence[Runner], settings: Settings) -> Comparison:
+    """Compare the time of a few tokens after the context. Each sample starts at the context."""
+    costs = {runner.name: runner.costs for runner in runners}
+    return Comparison(
+        case=Case(MODEL, f"after {settings.context_tokens} tokens", "decode", 1),
+        contenders=[Contender(runner.name, runner.time_decode) for runner in runners],
+        cost=lambda name, calls: costs[name].decode(calls),
+        budget=Budget(
+            _BUDGET_SHARE * settings.seconds,
+            sample_seconds=_DECODE_SAMPLE_SECONDS,
+            calls=settings.decode_tokens,
+        ),
+    )

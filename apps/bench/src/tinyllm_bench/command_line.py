@@ -1,0 +1,128 @@
+"""Shared parts of the command lines of `bench` and of the tools that build on it."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, field, fields
+from inspect import Parameter, Signature
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from tinyllm_bench.errors import UsageError, one_line
+
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+
+Options = TypeVar("Options")
+
+
+def new_app() -> typer.Typer:
+    """Return an empty Typer application with plain help and plain errors."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def run_program(app: typer.Typer, name: str) -> int:
+    """Run a command line and return its exit code.
+
+    The exit code is 0, 2 for a usage error, 130 after Ctrl-C and 1 for other errors. An error is
+    one line on stderr.
+    """
+    try:
+        return int(app(prog_name=name, standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        notice(f"{' '.join(error.format_message().split())} (see {name} --help)", name)
+        return USAGE
+    except UsageError as error:
+        notice(one_line(error), name)
+        return USAGE
+    except KeyboardInterrupt:  # before anything was measured
+        return INTERRUPTED
+    except (ValueError, RuntimeError, OSError) as error:
+        notice(one_line(error), name)
+        return FAILURE
+
+
+def notice(text: str, program: str = "bench") -> None:
+    """Write a line to stderr."""
+    sys.stderr.write(f"{program}: {text}\n")
+    sys.stderr.flush()
+
+
+def option(default: Any, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
+    """Return a dataclass field that is an option of a command.
+
+    Args:
+        default: the default value. A list can be given repeatedly on the command line.
+        metavar: the value in the help text, None for a flag.
+        text: the help text.
+        names: names of the option, by default the name of the field.
+        more: further arguments of `typer.Option`.
+    """
+    metadata = {"names": names, "option": {"metavar": metavar, "help": text, **more}}
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def command(
+    options: type[Options],
+    run: Callable[[Options], int],
+    fixed: Mapping[str, object] | None = None,
+    without: tuple[str, ...] = (),
+    *more: Parameter,
+) -> Callable[..., int]:
+    """Make a Typer command from a dataclass whose fields are made by `option`.
+
+    Args:
+        options: the dataclass.
+        run: the command. Its docstring is the help text.
+        fixed: fields that have this value in the command and are no options of it.
+        without: fields that keep their default and are no options of the command.
+        more: further parameters. `context_` receives the Typer context of a group of commands.
+    """
+    given = dict(fixed or {})
+    hints = get_type_hints(options)
+
+    def invoke(**values: Any) -> int:
+        context = values.get("context_")
+        chosen = options(**{n: value for n, value in values.items() if n in hints}, **given)
+        if context is not None and context.invoked_subcommand is not None:
+            if chosen != options(**given):
+                name = context.invoked_subcommand
+                raise UsageError(f"options: expected after `{name}`, got some before it")
+            return 0
+        with closed_pipe_is_success():
+            return run(chosen)
+        return 0
+
+    chosen = [each for each in fields(options) if each.name not in {*given, *without}]  # type: ignore[arg-type]
+    parameters = [_parameter(each, hints[each.name]) for each in chosen]
+    invoke.__signature__ = Signature([*parameters, *more])  # type: ignore[attr-defined]
+    invoke.__annotations__ = {}
+    invoke.__doc__ = run.__doc__
+    return invoke
+
+
+def _parameter(each: "Field[Any]", kind: Any) -> Parameter:
+    """Return the parameter of an option."""
+    default = each.default if each.default_factory is MISSING else each.default_factory()
+    # With its name given, a flag has no second name that begins with "--no-".
+    names = each.metadata["names"] or ("--" + each.name.replace("_", "-"),)
+    typed = Annotated[kind, typer.Option(*names, **each.metadata["option"])]
+    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=typed)
+
+
+@contextmanager
+def closed_pipe_is_success() -> Iterator[None]:
+    """End without an error if the reader of stdout closes the pipe early.
+
+    For use inside of a command: Typer would turn the error into exit code 1.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes both streams once more at exit and would print the error again.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

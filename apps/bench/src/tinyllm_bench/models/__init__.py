@@ -1,0 +1,1 @@
+"""Models to measure: published shapes, random weights, checkpoints."""

@@ -1,0 +1,119 @@
+"""Model to measure: an architecture with random weights, or a checkpoint."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+from tinyllm_ops import QuantizedTensor, Weight
+from tinyllm_ops.quantization.tensor import AFFINE
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.weights import expected_shapes, load_weights
+from tinyllm_qwen.config.json_object import read_json_object
+
+from tinyllm_bench.errors import UsageError
+from tinyllm_bench.machine import available_memory, check_memory, on_gpu
+from tinyllm_bench.models.random_weights import random_weights
+from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
+from tinyllm_bench.settings import Settings
+
+# Float arrays of the size of the largest matrix that exist at once while it is dequantized.
+_DEQUANTIZED_ARRAYS = 4
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """An architecture and its weights."""
+
+    name: str  # name of the shape or of the checkpoint
+    hf: Mapping[str, object]  # its config.json, quantization included
+    config: QwenConfig  # the parsed config
+    weights: Mapping[str, Weight]  # every tensor by name
+    # Storage format of matrices. For a checkpoint with several formats, its default.
+    format: WeightFormat
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(weight.nbytes for weight in self.weights.values())
+
+    def arrays(self) -> Iterator[tuple[str, mx.array]]:
+        """Yield every array with its name in a checkpoint of mlx-lm."""
+        for name, weight in self.weights.items():
+            full = name if name.startswith("lm_head.") else f"model.{name}"
+            if not isinstance(weight, QuantizedTensor):
+                yield full, weight
+                continue
+            path = full.removesuffix(".weight")
+            yield full, weight.packed
+            yield f"{path}.scales", weight.scales
+            if weight.biases is not None:
+                yield f"{path}.biases", weight.biases
+
+    @classmethod
+    def make(cls, settings: Settings) -> "BenchModel":
+        """Draw random weights of a shape, or load a checkpoint.
+
+        Raise `BenchError` if the model does not fit into memory.
+        """
+        if settings.model is not None:
+            return cls._load(settings, settings.model)
+        hf = published_config(settings.shape)
+        weight_format = WeightFormat.choose(
+            settings.bits, settings.group_size, settings.mode, settings.dtype, gpu=on_gpu()
+        )
+        if weight_format.is_quantized:
+            hf["quantization"] = {
+                "bits": weight_format.bits,
+                "group_size": weight_format.group_size,
+                "mode": weight_format.mode,
+            }
+        config = QwenConfig.from_hf(hf)
+        _check(settings, settings.shape, config, weight_format)
+        weights = random_weights(config, weight_format)
+        mx.eval([w if isinstance(w, mx.array) else w.arrays for w in weights.values()])
+        return cls(settings.shape, hf, config, weights, weight_format)
+
+    @classmethod
+    def _load(cls, settings: Settings, name: str) -> "BenchModel":
+        """Load a checkpoint in the requested dtype, or in the dtype that suits the device."""
+        folder = resolve(name)
+        hf = read_json_object(folder / "config.json")
+        config = QwenConfig.from_hf(hf, str(folder / "config.json"))
+        dtype = DTYPES.get(settings.dtype, mx.bfloat16 if on_gpu() else mx.float32)
+        weight_format = WeightFormat(dtype.size * 8, 64, AFFINE, dtype)
+        if config.quantization is not None:
+            packing = config.quantization.default
+            weight_format = WeightFormat(packing.bits, packing.group_size, packing.mode, dtype)
+        _check(settings, name, config, weight_format)
+        return cls(name, hf, config, load_weights(folder, config, dtype=dtype), weight_format)
+
+
+def _check(settings: Settings, name: str, config: QwenConfig, weight_format: WeightFormat) -> None:
+    """Check the length of the text against the model's context, and the model against memory."""
+    longest = max(settings.prompt_tokens, settings.context_tokens + settings.decode_tokens)
+    if longest > config.context_length:
+        raise UsageError(
+            f"--prompt-tokens, --context, --decode-tokens: expected a text of at most "
+            f"{config.context_length} tokens, the context of {name}, got {longest}"
+        )
+    needed = needed_memory(settings, config, weight_format)
+    check_memory(f"{name} at {weight_format.bits} bits", needed, available_memory(gpu=on_gpu()))
+
+
+def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightFormat) -> int:
+    """Return the most bytes that a run holds at once, and a tenth more."""
+    shapes = expected_shapes(config).values()
+    weights = sum(weight_format.nbytes(shape) for shape in shapes)
+    weights *= 1 + ("mlx-lm" in settings.chosen_peers)  # its process has a copy
+    scratch = 0
+    if weight_format.is_quantized and (not settings.ops or "reference" in settings.ops):
+        largest = max(shape[-1] * shape[-2] for shape in shapes if len(shape) > 1)
+        scratch = _DEQUANTIZED_ARRAYS * largest * 4
+    tokens = settings.context_tokens + settings.decode_tokens
+    kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    # Caches of two OpSets and two peers, and the batched cache of one layer.
+    caches = (4 * kv + 2 * kv * settings.batch // config.num_hidden_layers) * tokens
+    scores = config.num_attention_heads * settings.prompt_tokens**2 * 4
+    return int(1.1 * (weights + scratch + caches * weight_format.dtype.size + 3 * scores))

@@ -1,0 +1,90 @@
+"""Random weights, drawn directly as bits of the stored format.
+
+The cost of a product does not depend on the values, as long as they are finite. Drawing normal
+floats and quantizing them would take minutes for a large model.
+"""
+
+import math
+
+import mlx.core as mx
+import numpy as np
+from tinyllm_ops import QuantizedTensor, Weight
+from tinyllm_ops.quantization.tensor import AFFINE
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.checkpoint.weights import Weights, expected_shapes
+
+from tinyllm_bench.models.weight_format import WeightFormat
+
+# By dtype: the word, its random bits (sign and mantissa), and the exponent of 2^-6. The numbers are
+# 0.016 to 0.031 in magnitude, as trained weights are, so that a deep model does not overflow.
+_FLOATS = {
+    mx.float32: (np.uint32, 0x807FFFFF, 121 << 23),
+    mx.float16: (np.uint16, 0x83FF, 9 << 10),
+    mx.bfloat16: (np.uint16, 0x807F, 121 << 7),
+}
+_LARGEST = 2.0**-5
+
+
+def random_weights(config: QwenConfig, weight_format: WeightFormat, seed: int = 0) -> Weights:
+    """Draw every tensor of a model. Norms are ones."""
+    generator = np.random.default_rng(seed)
+    return {
+        name: mx.ones(shape, weight_format.dtype)
+        if name.endswith("norm.weight")
+        else random_tensor(shape, weight_format, generator)
+        for name, shape in expected_shapes(config).items()
+    }
+
+
+def random_tensor(
+    shape: tuple[int, ...], weight_format: WeightFormat, generator: np.random.Generator
+) -> Weight:
+    """Draw a tensor: a matrix is quantized if the format is, a vector never."""
+    if len(shape) == 1 or not weight_format.is_quantized:
+        return random_floats(shape, weight_format.dtype, generator)
+    return random_quantized(shape, weight_format, generator)
+
+
+def random_floats(
+    shape: tuple[int, ...], dtype: mx.Dtype, generator: np.random.Generator
+) -> mx.array:
+    """Draw numbers of 2^-6 to 2^-5 in magnitude, of either sign."""
+    word, kept, exponent = _FLOATS[dtype]
+    bits = _random_bytes(math.prod(shape) * np.dtype(word).itemsize, generator).view(word)
+    bits &= word(kept)
+    bits |= word(exponent)
+    return mx.array(bits).view(dtype).reshape(shape)
+
+
+def random_quantized(
+    shape: tuple[int, ...], weight_format: WeightFormat, generator: np.random.Generator
+) -> QuantizedTensor:
+    """Draw codes under scales that give small numbers."""
+    bits, group_size, mode = weight_format.bits, weight_format.group_size, weight_format.mode
+    lead, columns = shape[:-1], shape[-1]
+    words = (*lead, columns * bits // 32)
+    codes = _random_bytes(math.prod(words) * 4, generator)
+    groups = (*lead, columns // group_size)
+    scales, biases = mx.full(groups, _scale_byte(weight_format), mx.uint8), None
+    if mode == AFFINE:
+        step = 2 * _LARGEST / (2**bits - 1)
+        scales = mx.full(groups, step, weight_format.dtype)
+        biases = mx.full(groups, -_LARGEST, weight_format.dtype)
+    elif bits == 8:
+        codes &= np.uint8(0xBF)  # without the highest bit of the exponent no code is NaN
+    packed = mx.array(codes.view(np.uint32)).reshape(words)
+    return QuantizedTensor(packed, scales, biases, group_size, bits, mode)
+
+
+def _random_bytes(
+    count: int, generator: np.random.Generator
+) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+    """Draw words of 8 bytes, which is fast, and return the first `count` bytes."""
+    return generator.integers(0, 2**64, -(-count // 8), np.uint64).view(np.uint8)[:count]
+
+
+def _scale_byte(weight_format: WeightFormat) -> int:
+    """Return the scale for codes that reach 6 in 4 bits or, without their top bit, 1.875 in 8."""
+    if weight_format.mode == "nvfp4":
+        return 2  # E4M3: 2 * 2^-9
+    return 127 - (6 if weight_format.bits == 8 else 8)  # E8M0: 2^-6 or 2^-8

@@ -1,1 +1,0 @@
-"""What one model over several ranks costs, from its shape and from what connects them."""

@@ -1,0 +1,127 @@
+"""GGUF file of random weights: the shape of a model in the format of llama.cpp.
+
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. PyPI's `gguf`
+writes it. Blocks of 32 weights share a float16 scale. Q4_0 packs a block into 18 bytes: 4.5 bits a
+weight, as in MLX's 4-bit format with groups of 64 and 16-bit scales. Q8_0 packs it into 34 bytes.
+"""
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.checkpoint.weights import expected_shapes
+
+from tinyllm_bench.errors import BenchError
+
+_SCALE = np.float16(2.0**-8)
+# By bits. Other widths have no type of about the same size.
+TYPES = {4: "Q4_0", 8: "Q8_0", 16: "F16"}
+
+
+def gguf_type(bits: int) -> str:
+    """Return the name of the type for a number of bits. Raise `BenchError` if there is none."""
+    if bits not in TYPES:
+        known = ", ".join(map(str, TYPES))
+        raise BenchError(f"llama.cpp is compared at {known} bits, not at {bits}")
+    return TYPES[bits]
+
+
+def write_gguf(
+    path: Path, config: QwenConfig, kind: str, tokenizer: Path | None = None
+) -> dict[str, int]:
+    """Write a model of random weights, with one tensor in memory at a time.
+
+    Matrices have the type `kind`, norms and biases are float32. The tokenizer is that of a
+    checkpoint; without one, the model can only receive token ids. Return the bytes of each
+    tensor, by its Hugging Face name without "model.". Raise `BenchError` if `gguf` is not
+    installed, or cannot describe the model.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise BenchError("gguf is not installed (pip install gguf)")
+    if config.experts is not None:
+        raise BenchError("a mixture of experts cannot be written as GGUF")
+    gguf = importlib.import_module("gguf")
+    writer = gguf.GGUFWriter(path, config.model_type)
+    _add_config(writer, config)
+    _add_vocabulary(writer, config.vocab_size, tokenizer, gguf)
+    architecture = gguf.MODEL_ARCH[config.model_type.upper()]
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    types, matrices, vectors = gguf.GGMLQuantizationType, np.dtype(np.uint8), np.dtype(np.float32)
+    shapes = {}
+    for name, shape in expected_shapes(config).items():
+        full = name if name.startswith("lm_head.") else f"model.{name}"
+        stored_name = names.get_name(full, try_suffixes=(".weight", ".bias"))
+        dtype = matrices if len(shape) > 1 else vectors
+        shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else shape
+        size = math.prod(shapes[name]) * dtype.itemsize
+        stored = types[kind] if dtype == matrices else types.F32
+        writer.add_tensor_info(stored_name, shapes[name], dtype, size, stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    generator = np.random.default_rng(0)
+    sizes = {}
+    for name, shape in shapes.items():
+        data = _codes(shape, kind, generator) if len(shape) > 1 else np.ones(shape, np.float32)
+        writer.write_tensor_data(data)
+        sizes[name] = data.nbytes
+    writer.close()
+    return sizes
+
+
+def _add_config(writer: Any, config: QwenConfig) -> None:
+    """Write the architecture with a `gguf.GGUFWriter`."""
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+
+
+def _add_vocabulary(writer: Any, size: int, tokenizer: Path | None, gguf: ModuleType) -> None:
+    """Write the tokens of a checkpoint, or numbered tokens, with a `gguf.GGUFWriter`."""
+    tokens: Sequence[str | bytes] = [f"t{i}" for i in range(size)]
+    types, merges = [gguf.TokenType.NORMAL] * size, ["t 0"]
+    if tokenizer is not None:
+        # No special token ids: an answer would end at the first end-of-sequence token.
+        tokens, _, types = map(list, zip(*gguf.BpeVocab(tokenizer).all_tokens(), strict=True))
+        merges = gguf.SpecialVocab(tokenizer, load_merges=True).merges
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+
+
+def _byte_shape(shape: tuple[int, ...], kind: str, gguf: ModuleType) -> tuple[int, ...]:
+    """Return the stored shape of a matrix, with bytes instead of weights in the last axis."""
+    try:
+        stored = gguf.quant_shape_to_byte_shape(shape, gguf.GGMLQuantizationType[kind])
+    except ValueError as error:
+        raise BenchError(f"GGUF: {error}") from error
+    return tuple(stored)
+
+
+def _codes(
+    shape: tuple[int, ...], kind: str, generator: np.random.Generator
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+    """Draw the bytes of a matrix: codes in blocks of 32 under scales that give small numbers."""
+    codes = generator.integers(0, 256, math.prod(shape), np.uint8)
+    if kind == "F16":  # the exponent of 2^-6, as in `random_weights`
+        numbers = codes.view(np.uint16)
+        numbers[:] = numbers & np.uint16(0x83FF) | np.uint16(9 << 10)
+    else:
+        block_bytes = {"Q4_0": 18, "Q8_0": 34}[kind]
+        codes.reshape(-1, block_bytes)[:, :2] = np.frombuffer(_SCALE.tobytes(), np.uint8)
+    return codes.reshape(shape)

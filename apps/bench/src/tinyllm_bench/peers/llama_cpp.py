@@ -1,0 +1,61 @@
+"""Runner of llama.cpp through `llama-cpp-python`."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tinyllm_bench.cases.whole_model import LocalRunner
+from tinyllm_bench.machine import on_gpu, usable_cores
+
+KV_NUMBER_BYTES = 2  # the default cache of llama.cpp is float16
+
+
+class LlamaCppRunner(LocalRunner):
+    """A GGUF file, memory-mapped by llama.cpp, on all cores or on the GPU."""
+
+    def __init__(self, path: Path, prompt: Sequence[int], context: int, decode_tokens: int) -> None:
+        """Load the file, with space for the prompt, and for the context and decoded tokens."""
+        self._library = importlib.import_module("llama_cpp")
+        cores = usable_cores()
+        self._llama = self._library.Llama(
+            model_path=str(path),
+            n_ctx=max(len(prompt), context + decode_tokens) + 1,
+            n_threads=cores,
+            n_threads_batch=cores,
+            n_gpu_layers=-1 if on_gpu() else 0,
+            verbose=False,
+        )
+        self._prompt = list(prompt)
+        self._context = context
+        self._context_cached = False
+
+    def prefill(self) -> None:
+        """Read the prompt in llama.cpp's own chunks."""
+        self._llama.reset()
+        self._llama.eval(self._prompt)
+        self._most_probable()
+        self._context_cached = False
+
+    def rewind(self) -> None:
+        """Drop the decoded tokens. The first time, compute the context: the prompt, repeated."""
+        if not self._context_cached:
+            self._llama.reset()
+            repeated = self._prompt * (self._context // len(self._prompt) + 1)
+            if self._context:
+                self._llama.eval(repeated[: self._context])
+            self._context_cached = True
+        self._llama.n_tokens = self._context  # `eval` drops the cached tokens after these
+
+    def decode(self, tokens: int) -> None:
+        """Choose each token from the logits after the one before."""
+        token = self._prompt[0]
+        for _ in range(tokens):
+            self._llama.eval([token])
+            token = self._most_probable()
+
+    def _most_probable(self) -> int:
+        """Return the next token. Reading the logits waits until they are computed."""
+        logits = self._library.llama_get_logits_ith(self._llama.ctx, -1)
+        return int(np.ctypeslib.as_array(logits, (self._llama.n_vocab(),)).argmax())

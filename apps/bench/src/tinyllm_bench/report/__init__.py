@@ -1,0 +1,1 @@
+"""Report of a run as tables, JSON or an image."""

@@ -1,0 +1,35 @@
+"""Progress of a run on stderr, if stderr is a terminal."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def progress_line(steps: int | None = None) -> Iterator[Callable[[str, int], None]]:
+    """Show one line that is redrawn, and remove it at the end. Without a terminal, do nothing.
+
+    The context yields a function that sets the name of the current step and the finished steps.
+    """
+    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+    line = Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not shown,
+    )
+    task = line.add_task("", total=steps)
+
+    def show(name: str, finished: int) -> None:
+        line.update(task, description=name, completed=finished)
+
+    with line:
+        yield show

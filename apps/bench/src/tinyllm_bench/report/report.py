@@ -1,0 +1,90 @@
+"""Report of a run, and its JSON document."""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from tinyllm_bench.ceilings import Ceilings
+from tinyllm_bench.comparison import Failure, Result
+from tinyllm_bench.machine import Machine
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.settings import Settings
+
+FORMAT = "tinyllm-bench/1"
+
+
+@dataclass
+class Report:
+    """Results of a run. It is filled during the run, so that Ctrl-C leaves the results so far."""
+
+    settings: Settings  # options of the run
+    machine: Machine  # machine of the run
+    version: str  # version of this program
+    name: str  # name of the model
+    weight_format: str  # storage format of its weights
+    model_bytes: int  # bytes of all its weights
+    # The better ceilings of before and after; None until they are measured.
+    ceilings: Ceilings | None = None
+    results: list[Result] = field(default_factory=list)  # measurements, in their order
+    failures: list[Failure] = field(default_factory=list)  # measurements that failed
+    # Messages for the reader, such as missing peers.
+    notices: list[str] = field(default_factory=list)
+    interrupted: bool = False  # True if Ctrl-C ended the run
+
+    @classmethod
+    def begin(
+        cls, settings: Settings, machine: Machine, version: str, model: BenchModel
+    ) -> "Report":
+        """Return a report without results."""
+        return cls(settings, machine, version, model.name, str(model.format), model.nbytes)
+
+
+def json_report(report: Report) -> str:
+    """Return a JSON document with the raw samples. Times are in seconds, sizes in bytes."""
+    document = {
+        "format": FORMAT,
+        "version": report.version,
+        "machine": asdict(report.machine),
+        "ceilings": None if report.ceilings is None else asdict(report.ceilings),
+        "settings": asdict(report.settings),
+        "model": {
+            "name": report.name,
+            "weights": report.weight_format,
+            "bytes": report.model_bytes,
+        },
+        "results": [result_row(report.ceilings, result) for result in report.results],
+        "failures": [
+            asdict(each.case) | {"by": each.by, "reason": each.reason} for each in report.failures
+        ],
+        "notices": report.notices,
+        "interrupted": report.interrupted,
+    }
+    return json.dumps(document, indent=2)
+
+
+def result_row(ceilings: Ceilings | None, result: Result) -> dict[str, object]:
+    """Return a result with derived values, and with shares of the ceilings if they are known."""
+    samples, cost = result.samples, result.cost
+    median = samples.median
+    row: dict[str, object] = {
+        "what": result.case.what,
+        "operand": result.case.operand,
+        "regime": result.case.regime,
+        "by": result.by,
+        "tokens": result.case.tokens,
+        "samples": list(samples.seconds),
+        "calls_per_sample": samples.calls,
+        "cold": samples.cold,
+        "median": median,
+        "quartiles": list(samples.quartiles),
+        "tokens_per_second": result.tokens_per_second,
+        "relative_to_reference": result.relative,
+        "bytes": cost.bytes,
+        "flops": cost.flops,
+        "gbps": cost.gbps(median),
+        "tflops": cost.tflops(median),
+    }
+    if ceilings is not None:
+        row["share_of_read"] = ceilings.share_of_read(cost, median)
+        row["share_of_compute"] = ceilings.share_of_compute(cost, median)
+        row["share_of_limit"] = ceilings.limit(cost) / median
+    return row

@@ -1,1 +1,0 @@
-"""How near products and attention come to what the machine can do: `bench roofline`."""

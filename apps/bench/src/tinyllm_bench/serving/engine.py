@@ -1,0 +1,196 @@
+"""Many requests at once in one engine: `bench engine`."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from tinyllm_engine import Engine, EngineSettings, Request, RequestState
+from tinyllm_kernels import Arithmetic
+from tinyllm_ops import OpSet
+from tinyllm_qwen import Qwen, load
+
+from tinyllm_bench.cases.case import prepare
+from tinyllm_bench.machine import Machine
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.report.tables import new_table, report_console
+from tinyllm_bench.rounds import percentile
+from tinyllm_bench.serving.options import EngineOptions
+from tinyllm_bench.settings import Settings
+
+SHORT_PROMPT = 32
+"""Tokens of a prompt that takes little time to prefill."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """Requests that decode together."""
+
+    requests: int  # number of requests
+    tokens_per_second: float  # tokens of all requests per second
+    gaps: tuple[float, ...]  # seconds between two steps
+
+
+@dataclass(frozen=True)
+class LongPromptResult:
+    """Effect of a long prompt on other requests."""
+
+    prompt_tokens: int  # tokens of the long prompt
+    prompt_seconds: float  # its time to first token
+    gaps: tuple[float, ...]  # seconds between two tokens of a request that decodes meanwhile
+    first_tokens: tuple[float, ...]  # times to first token of short requests that arrive meanwhile
+
+
+@runtime_checkable
+class LoadTarget(Protocol):
+    """An engine or a server that can be measured with several requests at once."""
+
+    def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
+        """Let requests decode `tokens` tokens each. Time the steps in which all of them decode."""
+
+    def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
+        """Prefill a long prompt while a request decodes and short ones arrive `every` seconds."""
+
+
+@dataclass(frozen=True)
+class EngineTarget:
+    """An engine in this process."""
+
+    engine: Engine
+
+    @classmethod
+    def of(cls, model: BenchModel, ops: OpSet, max_running: int) -> "EngineTarget":
+        """Build an engine for `max_running` requests at a time, at least two."""
+        _, tokenizer = load("pico")  # the text of the answers is not used
+        weights = dict(model.weights)
+        prepare(ops, weights)
+        settings = EngineSettings(max_running=max(max_running, 2), prefix_cache=False)
+        return cls(Engine(Qwen(model.config, weights, ops=ops), tokenizer, settings))
+
+    def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
+        """See `LoadTarget`."""
+        engine = self.engine
+        prompts = random_prompts(engine.model.config.vocab_size, requests, SHORT_PROMPT, seed)
+        states = [self._add(prompt, tokens + 2) for prompt in prompts]
+        while any(state.generated == 0 for state in states):
+            engine.step()
+        gaps, generated = [], 0
+        started = time.perf_counter()
+        while all(state.finish_reason is None for state in states):
+            before = time.perf_counter()
+            generated += len(engine.step())
+            gaps.append(time.perf_counter() - before)
+        seconds = time.perf_counter() - started
+        self._finish()
+        return BatchResult(requests, generated / seconds, tuple(gaps))
+
+    def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
+        """See `LoadTarget`."""
+        engine, config = self.engine, self.engine.model.config
+        (long,) = random_prompts(config.vocab_size, 1, prompt_tokens, seed)
+        shorts = iter(random_prompts(config.vocab_size, 1000, SHORT_PROMPT, seed + 1))
+        decoding = self._add(next(shorts), config.context_length)
+        while decoding.generated == 0:
+            engine.step()
+        started = latest = time.perf_counter()
+        state = self._add(long, 1)
+        gaps: list[float] = []
+        arrived: dict[RequestState, float] = {}
+        first_tokens: list[float] = []
+        while state.finish_reason is None:
+            if time.perf_counter() - started > every * (len(arrived) + 1):
+                arrived[self._add(next(shorts), 1)] = time.perf_counter()
+            owners = [owner for owner, _ in engine.step()]
+            now = time.perf_counter()
+            first_tokens += [now - arrived[owner] for owner in owners if owner in arrived]
+            if decoding in owners:
+                gaps.append(now - latest)
+                latest = now
+        seconds = time.perf_counter() - started
+        engine.cancel(decoding)
+        self._finish()
+        return LongPromptResult(prompt_tokens, seconds, tuple(gaps), tuple(first_tokens))
+
+    def _add(self, prompt: Sequence[int], tokens: int) -> RequestState:
+        space = self.engine.model.config.context_length - len(prompt)
+        return self.engine.add(Request(prompt, min(tokens, space), ignore_end=True))
+
+    def _finish(self) -> None:
+        while self.engine.has_work:
+            self.engine.step()
+
+
+def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[list[int]]:
+    """Draw prompts of random tokens, without common prefixes."""
+    generator = np.random.default_rng(seed)
+    drawn: list[list[int]] = generator.integers(0, vocab_size, (count, length)).tolist()
+    return drawn
+
+
+def run_engine(options: EngineOptions) -> int:
+    """Measure an engine, and write the results to stdout."""
+    ops = Arithmetic.choose(options.ops, options.dtype).ops
+    settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
+    target = EngineTarget.of(BenchModel.make(settings), ops, max(options.sizes))
+    measure(options, ops, {"engine": target})
+    return 0
+
+
+def measure(options: EngineOptions, ops: OpSet, targets: Mapping[str, LoadTarget]) -> None:
+    """Measure targets in turns, and write the results to stdout."""
+    for target in targets.values():
+        target.batch(1, 4)  # warm-up
+    batches: dict[str, list[list[BatchResult]]] = {n: [[] for _ in options.sizes] for n in targets}
+    for seed in range(options.rounds):
+        for i, size in enumerate(options.sizes):
+            for name, target in targets.items():
+                batches[name][i].append(target.batch(size, options.tokens, seed))
+    prompts = {
+        name: target.long_prompt(options.prompt, every=1.0)
+        for name, target in targets.items()
+        if options.prompt
+    }
+    machine = f"{Machine.here()}; {options.shape}, {options.dtype}, ops {ops.name}"
+    if not options.as_json:
+        _print_tables(machine, batches, prompts)
+        return
+    document: dict[str, object] = {"machine": machine}
+    for name, sizes in batches.items():
+        document[name] = {
+            "batches": [asdict(each) for rounds in sizes for each in rounds],
+            "company": asdict(prompts[name]) if name in prompts else None,
+        }
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+
+
+def _print_tables(
+    machine: str,
+    batches: Mapping[str, Sequence[Sequence[BatchResult]]],
+    prompts: Mapping[str, LongPromptResult],
+) -> None:
+    table = new_table(("by",), ("requests", "tokens/s", "times one", "gap p50", "p95 (ms)"))
+    for name, sizes in batches.items():
+        rates = [percentile([each.tokens_per_second for each in rounds], 50) for rounds in sizes]
+        one = rates[0] / sizes[0][0].requests
+        for rate, rounds in zip(rates, sizes, strict=True):
+            every = [gap for each in rounds for gap in each.gaps]
+            times = [f"{1e3 * percentile(every, share):.1f}" for share in (50, 95)]
+            table.add_row(name, str(rounds[0].requests), f"{rate:.1f}", f"{rate / one:.2f}", *times)
+    effects = new_table(
+        ("during a long prompt",),
+        ("tokens", "seconds", "gap p50", "p95", "requests", "first token p50", "max (ms)"),
+    )
+    for name, found in prompts.items():
+        gaps = [percentile(found.gaps, share) for share in (50, 95)]
+        first = [percentile(found.first_tokens, share) for share in (50, 100)]
+        gap, high, median, longest = (f"{1e3 * seconds:.0f}" for seconds in gaps + first)
+        size, requests = str(found.prompt_tokens), str(len(found.first_tokens))
+        effects.add_row(
+            name, size, f"{found.prompt_seconds:.1f}", gap, high, requests, median, longest
+        )
+    console = report_console()
+    console.print(f"{machine}\n")
+    console.print(table, *(["", effects] if prompts else []), sep="\n")

@@ -1,0 +1,73 @@
+"""Options of `bench engine` and `bench serve`."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tinyllm_bench.command_line import option
+from tinyllm_bench.errors import UsageError
+from tinyllm_bench.serving.load import Load, LoadShape
+from tinyllm_bench.settings import PEERS
+
+_BITS = "Bits of random weights. [default: 4]"
+_JSON = "Print one JSON document instead of a table."
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Options of `bench engine`."""
+
+    shape: str = option("pico", "NAME", "pico, qwen3-0.6b, qwen3-4b or qwen2.5-0.5b.")
+    bits: int | None = option(None, "N", _BITS)
+    dtype: str = option("bfloat16", "float32|float16|bfloat16", "Type of activations.")
+    ops: str = option("auto", "NAME", "OpSet.")
+    requests: list[int] = option(
+        [], "N", "Requests at a time; may be repeated. [default: 1, 8, 16]"
+    )
+    tokens: int = option(64, "N", "Tokens of each answer.", min=1)
+    rounds: int = option(3, "N", "Repetitions.", min=1)
+    prompt: int = option(0, "N", "Also prefill a prompt of N tokens beside other requests.")
+    as_json: bool = option(False, None, _JSON, "--json")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of requests."""
+        return self.requests or [1, 8, 16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(LoadShape):
+    """Options of `bench serve`. Raise `UsageError` if two options exclude each other."""
+
+    model: str | None = option(None, "ID", "A folder, owner/name on the Hugging Face Hub, or pico.")
+    shape: str | None = option(None, "NAME", "Random weights instead: qwen3-0.6b, ...")
+    bits: int | None = option(None, "N", _BITS)
+    rate: list[float] = option(
+        [], "R", "Mean requests per second, 0: all at once; may be repeated. [default: 4]"
+    )
+    peers: bool = option(False, None, "Also measure mlx_lm.server and llama.cpp, if installed.")
+    peer: list[str] = option([], "NAME", "Only this peer, mlx-lm or llama.cpp; may be repeated.")
+    gguf: Path | None = option(None, "FILE", "The same model for llama.cpp.")
+    as_json: bool = option(False, None, _JSON, "--json")
+
+    def __post_init__(self) -> None:
+        """Check every range, and options that exclude each other."""
+        super().__post_init__()
+        if set(self.peer) - set(PEERS) or (self.peer and not self.peers):
+            raise UsageError(f"--peer: expected one of {', '.join(PEERS)}, beside --peers")
+        if self.shape is None and self.bits is not None:
+            raise UsageError("--bits: is for random weights; --model has its own")
+        if self.shape is not None and (self.model is not None or self.gguf is not None):
+            raise UsageError("--shape: makes a model of its own, without --model and --gguf")
+
+    @property
+    def chosen_peers(self) -> list[str]:
+        """Names of the peers to measure."""
+        return (self.peer or list(PEERS)) if self.peers else []
+
+    def loads(self) -> list[Load]:
+        """Return one load per rate, with its own seed: prompts are not in a cache from before."""
+        shape = {each.name: getattr(self, each.name) for each in fields(LoadShape)}
+        return [
+            Load(**shape | {"rate": rate, "seed": self.seed + i})
+            for i, rate in enumerate(self.rate or [4.0])
+        ]

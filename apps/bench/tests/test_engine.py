@@ -1,0 +1,38 @@
+"""`bench engine`: many requests at once."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Bench = Callable[[str], tuple[int, str, str]]
+OPTIONS = "--requests 1 --requests 3 --tokens 12 --rounds 2 --prompt 1500 --dtype float32"
+
+
+def test_batches_and_a_long_prompt_are_timed(bench: Bench) -> None:
+    code, out, err = bench(f"engine {OPTIONS} --json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    batches, prompt = document["engine"]["batches"], document["engine"]["company"]
+    assert [batch["requests"] for batch in batches] == [1, 1, 3, 3]
+    for batch in batches:
+        steps = len(batch["gaps"])
+        assert steps >= 12
+        assert 0 < batch["tokens_per_second"] <= steps * batch["requests"] / sum(batch["gaps"])
+    assert prompt["prompt_tokens"] == 1500
+    # The other request gets tokens while the prompt is computed, not before.
+    assert 0 < sum(prompt["gaps"]) <= prompt["prompt_seconds"]
+
+
+def test_the_table_has_a_row_for_each_number_of_requests(bench: Bench) -> None:
+    code, out, _ = bench("engine --requests 2 --requests 4 --tokens 4 --rounds 1 --prompt 300")
+    rows = [line.split() for line in out.splitlines() if line.startswith("engine")]
+    assert code == 0
+    assert [row[1] for row in rows] == ["2", "4", "300"]
+    assert float(rows[0][3]) == pytest.approx(2.0)  # times the rate of one request
+
+
+def test_an_unknown_shape_is_named(bench: Bench) -> None:
+    code, _, err = bench("engine --shape gpt-5")
+    assert code == 2
+    assert "gpt-5" in err

@@ -1,0 +1,40 @@
+"""Draws the JSON document of a benchmark.
+
+uv run bench --json > bench.json && uv run python tools/plot bench.json bench.png
+uv run bench serve --rate 1 --rate 8 --json > load.json && uv run python tools/plot load.json a.svg
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tinyllm_bench.command_line import new_app, run_program
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # the folder of all tools
+
+from plot.images import check_image
+
+app = new_app()
+
+
+@app.command()
+def main(
+    document: Annotated[Path, typer.Argument(help="JSON of `bench` or of `bench serve`.")],
+    image: Annotated[Path, typer.Argument(help="The image: .png, .svg or .pdf.")],
+) -> int:
+    """Draw the JSON document of `bench` or of `bench serve`."""
+    from plot.bench import figure_of_bench
+    from plot.serving import figure_of_servers
+
+    check_image(image)
+    content = json.loads(document.read_text())
+    draw = figure_of_servers if "servers" in content else figure_of_bench
+    draw(content).savefig(image, dpi=120)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(app, "plot"))

@@ -1,0 +1,87 @@
+"""Model without its weights: an architecture and the formats of its matrices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+from tinyllm_bench.cost import decode_cost
+from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
+from tinyllm_ops.quantization.tensor import AFFINE
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.schema import check_schema
+from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
+from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.parallel.partition import Partition
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """An architecture and the formats of its matrices.
+
+    Attributes:
+        name: name of the shape or of the checkpoint.
+        config: the whole model.
+        dtype: dtype of activations and of all tensors that are not quantized.
+        formats: formats of quantized matrices, by module path.
+    """
+
+    name: str
+    config: QwenConfig
+    dtype: mx.Dtype
+    formats: Mapping[str, PackedFormat] = field(default_factory=dict)
+
+    @classmethod
+    def of_shape(
+        cls, shape: str, bits: int | None, group_size: int | None, mode: str | None, dtype: str
+    ) -> "ModelSpec":
+        """Return a shape whose matrices all have one format.
+
+        Raises:
+            UsageError: if there is no such shape or format.
+        """
+        config = QwenConfig.from_hf(published_config(shape))
+        chosen = WeightFormat.choose(bits, group_size, mode, dtype, gpu=True)
+        if not chosen.is_quantized:
+            return cls(shape, config, chosen.dtype)
+        packed = PackedFormat(group_size=chosen.group_size, bits=chosen.bits, mode=chosen.mode)
+        matrices = [name for name, size in expected_shapes(config).items() if len(size) > 1]
+        formats = {name.removesuffix(".weight"): packed for name in matrices}
+        return cls(shape, config, chosen.dtype, formats)
+
+    @classmethod
+    def of_checkpoint(cls, model: str, dtype: str) -> "ModelSpec":
+        """Read the config and the headers of a checkpoint.
+
+        Raises:
+            CheckpointError, HubError: if it cannot be read.
+        """
+        folder = resolve(model)
+        config = QwenConfig.from_folder(folder)
+        formats = check_schema(config, find_tensors(folder, config), str(folder))
+        return cls(model, config, DTYPES[dtype], formats)
+
+    def read_bytes(self, rank: int, size: int, keys: int) -> int:
+        """Return the bytes that one rank reads for a token that attends to `keys` tokens.
+
+        Of experts, the mean share of a rank counts.
+
+        Raises:
+            ValueError: if the model cannot be divided among so many ranks.
+        """
+        partition = Partition.of(self.config, self.formats, rank, size)
+        nbytes: dict[str, int] = {}
+        for name, shape in expected_shapes(self.config).items():
+            part = partition.slices(name, shape, self.config)
+            if part is not None:
+                nbytes[name] = self._nbytes(name, tuple(map(len, part)))
+        return decode_cost(partition.local(self.config), nbytes, keys, self.dtype.size).bytes
+
+    def _nbytes(self, name: str, shape: tuple[int, ...]) -> int:
+        packed = self.formats.get(name.removesuffix(".weight"))
+        if packed is None:
+            return WeightFormat(self.dtype.size * 8, 64, AFFINE, self.dtype).nbytes(shape)
+        chosen = WeightFormat(packed.bits, packed.group_size, packed.mode, self.dtype)
+        return chosen.nbytes(shape)
