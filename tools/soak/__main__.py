@@ -48,7 +48,9 @@ def main(options: Options) -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         progress_line(round(seconds)) as progress,
-        tinyllm(files, "--kv-cache-memory", str(options.memory)).running(Path(folder) / "log") as server,
+        tinyllm(files, "--kv-cache-memory", str(options.memory)).running(
+            Path(folder) / "log"
+        ) as server,
     ):
         name = f"{options.clients} clients, seconds"
 

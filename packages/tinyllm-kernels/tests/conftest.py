@@ -1,7 +1,7 @@
 """Fixtures: the instruction sets of this machine, and every dtype.
 
 The plainest and the fastest instruction set run every case of a test. The instruction sets between
-them share the cases: each case runs with one of them. TINYLLM_TEST_TIERS=all runs every case with
+them run a sample with every pair of parameter values. TINYLLM_TEST_TIERS=all runs every case with
 every instruction set.
 """
 
@@ -13,6 +13,7 @@ import os
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,21 +53,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.exhaustive)
     if os.environ.get("TINYLLM_TEST_TIERS") == "all":
         return
-    left = {item for found in cases.values() for item in found if not _is_sampled(item, len(found))}
+    left = {item for found in cases.values() for item in _without_new_pair(found)}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
 
 
-def _is_sampled(item: pytest.Function, count: int) -> bool:
-    """Return True if the instruction set of a test runs this case, one of `count`.
+def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Return the cases of a test that add no pair of parameter values to the cases before them.
 
-    A hash of the other parameters chooses, so that no dtype or format belongs to one instruction
-    set. A test of a dozen cases or fewer runs them all.
+    The order is a hash of the name, which begins with the instruction set. So two instruction sets
+    run different cases, and each of them runs every pair, such as a dtype with a format.
     """
-    tier = item.callspec.params["ops"]
-    case = item.name.replace(f"{tier}-", "", 1)
-    middle = TIERS[1:-1]
-    return count <= 12 or zlib.crc32(case.encode()) % len(middle) == middle.index(tier)
+    seen: set[tuple[object, ...]] = set()
+    left = []
+    for case in sorted(cases, key=lambda case: zlib.crc32(case.name.encode())):
+        values = [(name, repr(value)) for name, value in sorted(case.callspec.params.items())]
+        new = {*combinations(values, min(2, len(values)))} - seen
+        if not new:
+            left.append(case)
+        seen |= new
+    return left
 
 
 @pytest.fixture(params=TIERS)

@@ -71,7 +71,15 @@ class Server:
 
 def tinyllm(files: ModelFiles, *options: str) -> Server:
     """Return tinyllm's server, with further options of its command line."""
-    command = ["-m", "tinyllm_serve", "--model", str(files.folder), "--served-model-name", "model", *options]
+    command = [
+        "-m",
+        "tinyllm_serve",
+        "--model",
+        str(files.folder),
+        "--served-model-name",
+        "model",
+        *options,
+    ]
     return Server("tinyllm", [sys.executable, *command], "/ready", {"ignore_eos": True})
 
 
