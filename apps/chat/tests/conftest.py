@@ -16,8 +16,8 @@ from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_qwen.testing import random_checkpoint, scripted_checkpoint
 
-# A short form of Qwen3's template: it drops the thinking of earlier turns, and
-# enable_thinking=false prevents thinking.
+# A short form of Qwen3's template. It renders only the content of earlier turns, not their
+# reasoning. If enable_thinking is false, the prompt ends with an empty reasoning.
 TEMPLATE = (
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -26,26 +26,27 @@ TEMPLATE = (
     "{%- if enable_thinking is defined and enable_thinking is false %}"
     "{{- '<think></think>' }}{%- endif %}"
 )
-# Each token is followed by the next one. A prompt ends with "\n", or with "</think>" without
-# thinking.
+# The scripted model generates the successor of each token. A prompt ends with "\n", so an answer
+# begins with "<think>". If thinking is disabled, a prompt ends with "</think>", so an answer begins
+# with " It is ".
 SCRIPT = ["\n", "<think>", "Hm.", "</think>", " It is ", "so.", "<|im_end|>"]
 
 
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model that thinks "Hm." and answers "It is so."."""
+    """Path of a checkpoint with the reasoning "Hm." and the answer "It is so."."""
     folder = tmp_path_factory.mktemp("models") / "scripted"
     return str(scripted_checkpoint(folder, dict(itertools.pairwise(SCRIPT)), TEMPLATE))
 
 
 @pytest.fixture(scope="session")
 def random(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model with random weights, which never ends an answer."""
+    """Path of a checkpoint with random weights, which never ends an answer."""
     return str(random_checkpoint(tmp_path_factory.mktemp("models") / "random", TEMPLATE))
 
 
 class Screen(io.StringIO, TextIO):
-    """A stream in memory that claims to be a terminal or not."""
+    """A stream in memory. Its `isatty` returns the argument `terminal`."""
 
     def __init__(self, *, terminal: bool = False) -> None:
         super().__init__()
@@ -56,8 +57,8 @@ class Screen(io.StringIO, TextIO):
 
 
 @pytest.fixture
-def screen() -> type[Screen]:
-    """The class of streams; `terminal=True` makes a terminal."""
+def make_screen() -> type[Screen]:
+    """The class of the streams: `make_screen(terminal=True)` makes a terminal."""
     return Screen
 
 

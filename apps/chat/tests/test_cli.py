@@ -80,18 +80,18 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
     ],
 )
 def test_the_text_of_stdin_follows_the_prompt(
-    screen: Callable[..., io.StringIO], prompt: str | None, stdin: bytes | None, question: str
+    make_screen: Callable[..., io.StringIO], prompt: str | None, stdin: bytes | None, question: str
 ) -> None:
-    terminal = Terminal(screen(), screen(), {})
+    terminal = Terminal(make_screen(), make_screen(), {})
     read_stdin = None if stdin is None else io.BytesIO(stdin).read
     assert one_shot.read_question(prompt, read_stdin, terminal) == question
 
 
 def test_endless_input_is_refused(
-    screen: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch
+    make_screen: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_shot, "MAX_STDIN_BYTES", 1000)
-    terminal = Terminal(screen(), screen(), {})
+    terminal = Terminal(make_screen(), make_screen(), {})
     with Path("/dev/zero").open("rb") as endless, pytest.raises(ChatError, match="1,000 bytes"):
         one_shot.read_question(None, endless.read, terminal)
     with pytest.raises(UsageError, match="empty"):

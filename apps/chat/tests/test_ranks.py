@@ -158,7 +158,7 @@ def test_ctrl_c_ends_all_ranks(launch: Launch, random: str) -> None:
 def test_only_rank_0_restores_the_terminal(
     lost: int,
     events: list[object],
-    screen: Callable[..., io.StringIO],
+    make_screen: Callable[..., io.StringIO],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[object] = []
@@ -167,12 +167,12 @@ def test_only_rank_0_restores_the_terminal(
         on_loss(lost, "has left")
 
     monkeypatch.setenv("MLX_RANK", str(1 - lost))
-    monkeypatch.setattr(sys, "stdin", screen(terminal=True))
+    monkeypatch.setattr(sys, "stdin", make_screen(terminal=True))
     monkeypatch.setattr(chat_ranks.termios, "tcgetattr", lambda _file: [])
     monkeypatch.setattr(
         chat_ranks.termios, "tcsetattr", lambda *_: done.append("terminal restored")
     )
     monkeypatch.setattr(chat_ranks.os, "_exit", done.append)
     monkeypatch.setattr(chat_ranks.Member, "join", join)
-    with chat_ranks.join_ranks(Settings(), Terminal(screen(), screen(), {})):
+    with chat_ranks.join_ranks(Settings(), Terminal(make_screen(), make_screen(), {})):
         assert done == events

@@ -251,7 +251,7 @@ def test_a_long_paste_is_shortened_on_screen_only(tmp_path: Path) -> None:
 def test_only_a_failed_computation_ends_the_lines_of_stdin(
     start: Start,
     scripted: str,
-    screen: Callable[[], TextIO],
+    make_screen: Callable[[], TextIO],
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     asked: int,
@@ -264,7 +264,7 @@ def test_only_a_failed_computation_ends_the_lines_of_stdin(
         raise error
 
     monkeypatch.setattr(recorded.session, "ask", ask)
-    stdin = screen()
+    stdin = make_screen()
     stdin.write("one\ntwo\n")
     stdin.seek(0)
     if asked == 1:

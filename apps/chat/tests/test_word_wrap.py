@@ -81,10 +81,10 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return resize
 
 
-def test_the_width_is_read_again_for_each_piece(screen: Callable, columns: Callable) -> None:
-    out = screen(terminal=True)
+def test_the_width_is_read_again_for_each_piece(make_screen: Callable, columns: Callable) -> None:
+    out = make_screen(terminal=True)
     out.fileno = lambda: 1
-    terminal = Terminal(out, screen(), {})
+    terminal = Terminal(out, make_screen(), {})
     for count in (8, 20):
         columns(count)
         terminal.answer("one two three")
@@ -92,8 +92,8 @@ def test_the_width_is_read_again_for_each_piece(screen: Callable, columns: Calla
     assert out.getvalue() == "one two\nthree\none two three\n"
 
 
-def test_an_unfinished_line_is_shown_completely(screen: Callable, columns: Callable) -> None:
-    both = screen(terminal=True)
+def test_an_unfinished_line_is_shown_completely(make_screen: Callable, columns: Callable) -> None:
+    both = make_screen(terminal=True)
     both.fileno = lambda: 1
     columns(80)
     terminal = Terminal(both, both, {"NO_COLOR": "1"})
@@ -102,20 +102,20 @@ def test_an_unfinished_line_is_shown_completely(screen: Callable, columns: Calla
     assert both.getvalue() == "half a wor\nchat: stopped\n"
 
 
-def test_reasoning_that_was_held_back_is_dim_too(screen: Callable, columns: Callable) -> None:
-    err = screen(terminal=True)
+def test_reasoning_that_was_held_back_is_dim_too(make_screen: Callable, columns: Callable) -> None:
+    err = make_screen(terminal=True)
     err.fileno = lambda: 2
     columns(80)
-    terminal = Terminal(screen(), err, {"TERM": "xterm"})
+    terminal = Terminal(make_screen(), err, {"TERM": "xterm"})
     terminal.reasoning("a wor")
     terminal.answer("so")
     assert err.getvalue() == "\x1b[2ma\x1b[0m\x1b[2m wor\n\x1b[0m"
 
 
-def test_a_file_gets_the_text_unchanged(screen: Callable, columns: Callable) -> None:
-    out = screen()
+def test_a_file_gets_the_text_unchanged(make_screen: Callable, columns: Callable) -> None:
+    out = make_screen()
     columns(8)
-    terminal = Terminal(out, screen(terminal=True), {})
+    terminal = Terminal(out, make_screen(terminal=True), {})
     for text in ("one two ", "three  ", "\r\n"):
         terminal.answer(text)
         assert out.getvalue().endswith(text)

@@ -13,7 +13,7 @@ from tinyllm_kernels import BackendError, BackendStatus, available, opset
 from tinyllm_ops import MLX, REFERENCE
 
 # An install without a compiler is supported: MLX and the reference compute there.
-native = pytest.mark.skipif(not available()[0].present, reason="no native backend")
+needs_native = pytest.mark.skipif(not available()[0].present, reason="no native backend")
 
 
 def test_the_reference_and_mlx_are_always_there() -> None:
@@ -85,7 +85,7 @@ def test_an_extension_for_another_mlx_is_one_clear_error(monkeypatch: pytest.Mon
         opset("cpu")
 
 
-@native
+@needs_native
 def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINYLLM_CPU_ISA", "portable")
     assert available()[0].detail.startswith("portable, ")
@@ -95,7 +95,7 @@ def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatc
     assert "got mmx" in available()[0].detail
 
 
-@native
+@needs_native
 # Every instruction set is compiled; only those that the machine can run may be chosen.
 @pytest.mark.parametrize("name", ["amx", "avx512bf16", "avx512vnni", "avx512", "avx2"])
 def test_an_instruction_set_that_the_machine_lacks_is_refused(
@@ -108,7 +108,7 @@ def test_an_instruction_set_that_the_machine_lacks_is_refused(
         assert available()[0].detail.endswith(f"expected one of {', '.join(found)}, got {name}")
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "99999999999999999999"])
 def test_an_invalid_number_of_threads_is_refused(
     monkeypatch: pytest.MonkeyPatch, count: str
@@ -141,7 +141,7 @@ def total(): return ops.linear(mx.ones((7, 64)), w).sum().item()
 """
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("threads", ["1", "2", "3", "8"])
 def test_any_number_of_threads_gives_the_same_sums(threads: str) -> None:
     code = SUM + "print({total() for _ in range(200)})"
@@ -160,13 +160,13 @@ for length in (1, 4, 90):
 """
 
 
-@native
+@needs_native
 def test_any_number_of_threads_attends_to_the_same_bits() -> None:
     alone, *others = (python(ATTENTION, TINYLLM_NUM_THREADS=threads) for threads in "125")
     assert others == [alone, alone]
 
 
-@native
+@needs_native
 # macOS has no call that binds a process to a core.
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux's own")
 def test_one_core_gets_one_thread_and_the_same_sums() -> None:
@@ -181,7 +181,7 @@ print(available()[0].detail.split(", ")[1], total())
     assert python(code, TINYLLM_NUM_THREADS="") == f"1 thread {float(7 * 300 * 64)}\n"
 
 
-@native
+@needs_native
 def test_a_child_after_fork_has_threads_of_its_own() -> None:
     code = (
         SUM
@@ -200,7 +200,7 @@ print(os.waitpid(pid, 0)[1], total())
     assert python(code, TINYLLM_NUM_THREADS="2") == f"0 {float(7 * 300 * 64)}\n"
 
 
-@native
+@needs_native
 def test_several_streams_at_once_do_not_deadlock() -> None:
     code = (
         SUM
@@ -221,7 +221,7 @@ print(len(found), set(found))
     assert python(code, TINYLLM_NUM_THREADS="2") == expected
 
 
-@native
+@needs_native
 def test_a_large_head_is_shared_by_the_threads() -> None:
     ops = opset("cpu")
     w = mx.random.normal((5000, 64))

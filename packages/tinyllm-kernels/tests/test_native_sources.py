@@ -1,4 +1,4 @@
-"""Structure of the C++ sources: rooms, direction of includes, symbols of instruction sets."""
+"""Structure of the C++ sources: folders, direction of includes, symbols of instruction sets."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 NATIVE = Path(__file__).parent.parent / "native"
 
-ROOMS = (
+FOLDERS = (
     "types.h",
     "isa",
     "runtime",
@@ -21,7 +21,7 @@ ROOMS = (
     "check",
     "bench",
 )
-"""Each room may include itself and rooms before it."""
+"""The folders, and types.h. Each may include itself and the ones before it."""
 
 SOURCES = sorted(path for path in NATIVE.rglob("*") if path.suffix in {".h", ".cpp"})
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def room(path: str) -> str:
+def top_folder(path: str) -> str:
     return path.split("/", maxsplit=1)[0]
 
 
@@ -44,10 +44,10 @@ def name(source: Path) -> str:
 
 @pytest.mark.parametrize("source", SOURCES, ids=name)
 def test_includes_run_one_way(source: Path) -> None:
-    own = ROOMS.index(room(name(source)))
+    own = FOLDERS.index(top_folder(name(source)))
     for included in includes(source):
         assert (NATIVE / included).is_file(), f"{included} does not exist"
-        assert ROOMS.index(room(included)) <= own, f"{included} is in a later room"
+        assert FOLDERS.index(top_folder(included)) <= own, f"{included} is in a later folder"
 
 
 def test_no_header_includes_itself() -> None:
@@ -62,13 +62,13 @@ def test_no_header_includes_itself() -> None:
         reach(header, ())
 
 
-def test_mlx_is_included_in_its_room_alone() -> None:
+def test_mlx_is_included_only_in_its_folder() -> None:
     pattern = re.compile(r"#include <(mlx|nanobind)/")
-    users = {room(name(source)) for source in SOURCES if pattern.search(source.read_text())}
+    users = {top_folder(name(source)) for source in SOURCES if pattern.search(source.read_text())}
     assert users == {"mlx"}
 
 
-def test_rooms_are_small() -> None:
+def test_folders_are_small() -> None:
     folders = {path.parent for path in SOURCES}
     for folder in folders:
         assert len([path for path in folder.iterdir() if path.is_file()]) <= 16, folder

@@ -23,7 +23,7 @@ from tinyllm_qwen.convert.convert import convert
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import CheckpointError, ConversionError
 
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
 FOUR = PackedFormat(group_size=64, bits=4)
 FORMATS = [
     FOUR,
@@ -44,7 +44,7 @@ def tensors(folder: Path) -> dict[str, mx.array]:
 @pytest.mark.parametrize("packed", FORMATS, ids=lambda packed: f"{packed.mode}-{packed.bits}")
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
 def test_the_codes_equal_mlx(
-    random_checkpoint: Make, tmp_path: Path, family: str, packed: PackedFormat
+    random_checkpoint: MakeCheckpoint, tmp_path: Path, family: str, packed: PackedFormat
 ) -> None:
     made = random_checkpoint(family).fill().save(prefix="")
     convert(made.folder, tmp_path / "out", ConversionConfig(packed=packed))
@@ -77,7 +77,7 @@ def test_slices_of_rows_are_packed_like_the_whole(packed: PackedFormat) -> None:
 
 
 def test_experts_that_the_file_has_fused_come_out_stacked(
-    random_checkpoint: Make, tmp_path: Path
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
     made = random_checkpoint("qwen3_moe").fill()
     stacks = dict(made.tensors)
@@ -95,7 +95,9 @@ def test_experts_that_the_file_has_fused_come_out_stacked(
     assert not written
 
 
-def test_shards_are_full_and_no_larger_than_asked(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_shards_are_full_and_no_larger_than_asked(
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
     made = random_checkpoint().fill().save(shards=3)
     done = convert(made.folder, tmp_path / "out", ConversionConfig(shard_bytes=40_000))
     files = sorted(path.name for path in (tmp_path / "out").glob("*.safetensors"))
@@ -111,7 +113,7 @@ def test_shards_are_full_and_no_larger_than_asked(random_checkpoint: Make, tmp_p
     assert index["metadata"]["total_size"] == sum(sizes) == done.nbytes
 
 
-def test_a_cast_shows_in_the_config(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_a_cast_shows_in_the_config(random_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     made = random_checkpoint().fill().save()
     done = convert(made.folder, tmp_path / "out", ConversionConfig(dtype=mx.float32))
     written = tensors(tmp_path / "out")
@@ -121,7 +123,7 @@ def test_a_cast_shows_in_the_config(random_checkpoint: Make, tmp_path: Path) -> 
 
 
 def test_the_tokenizer_comes_along_and_no_code_does(
-    random_checkpoint: Make, tmp_path: Path
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
     made = random_checkpoint().fill().save()
     wanted = ["LICENSE", "chat_template.jinja", "generation_config.json", "tokenizer.json"]
@@ -135,7 +137,9 @@ def test_the_tokenizer_comes_along_and_no_code_does(
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "tokenizer.json"
 
 
-def test_progress_ends_at_the_size_of_the_source(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_progress_ends_at_the_size_of_the_source(
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
     made = random_checkpoint().fill().save()
     calls: list[tuple[int, int]] = []
     done = convert(made.folder, tmp_path / "out", progress=lambda *call: calls.append(call))
@@ -144,7 +148,9 @@ def test_progress_ends_at_the_size_of_the_source(random_checkpoint: Make, tmp_pa
     assert calls[-1] == (done.source_bytes, done.source_bytes)
 
 
-def test_memory_is_bounded_by_the_largest_tensor(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_largest_tensor(
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
     made = random_checkpoint(
         "qwen3_moe",
         hidden_size=512,
@@ -199,7 +205,7 @@ class Usage(NamedTuple):
 
 
 def test_a_disk_without_room_is_found_first(
-    random_checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = random_checkpoint().fill().save()
     monkeypatch.setattr(partial_folder.shutil, "disk_usage", lambda path: Usage(0, 0, 10**6))  # type: ignore[attr-defined]
@@ -209,7 +215,7 @@ def test_a_disk_without_room_is_found_first(
 
 
 def test_too_little_memory_is_an_error(
-    random_checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = random_checkpoint().fill().save()
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
@@ -217,7 +223,7 @@ def test_too_little_memory_is_an_error(
         convert(made.folder, tmp_path / "out")
 
 
-def test_a_packed_checkpoint_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_a_packed_checkpoint_is_refused(random_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     made = random_checkpoint(quantization={"group_size": 64, "bits": 4}).fill().save()
     with pytest.raises(ConversionError, match=r"quantized already \(affine, 4 bits\): .* original"):
         convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR))
@@ -232,7 +238,7 @@ def test_an_existing_target_is_refused_before_anything_is_read(tmp_path: Path) -
 
 
 def test_a_failure_in_the_middle_leaves_nothing(
-    random_checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = random_checkpoint().fill().save()
     before = sorted(tmp_path.iterdir())
@@ -246,7 +252,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_damaged_weights_leave_nothing(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_damaged_weights_leave_nothing(random_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     made = random_checkpoint().fill()
     del made.tensors["norm.weight"]
     made.save()
@@ -256,13 +262,17 @@ def test_damaged_weights_leave_nothing(random_checkpoint: Make, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pattern_without_a_match_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_a_pattern_without_a_match_is_refused(
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
     made = random_checkpoint().fill().save()
     with pytest.raises(ValueError, match=r"skip: 'lm_head' matches no matrix"):
         convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR, skip=("lm_head",)))
 
 
-def test_a_format_that_fits_no_matrix_is_refused(random_checkpoint: Make, tmp_path: Path) -> None:
+def test_a_format_that_fits_no_matrix_is_refused(
+    random_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
     made = random_checkpoint(intermediate_size=96, head_dim=16).fill().save()
     config = ConversionConfig(packed=PackedFormat(group_size=128, bits=4))
     with pytest.raises(ValueError, match=r"groups of 128; their lengths are \[64, 96\]"):

@@ -11,7 +11,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.loader import load
 from tokenizers import decoders, models, pre_tokenizers
 
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -27,7 +27,9 @@ def add_tokenizer(checkpoint: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_a_folder_becomes_a_model_and_its_tokenizer(random_checkpoint: Make, family: str) -> None:
+def test_a_folder_becomes_a_model_and_its_tokenizer(
+    random_checkpoint: MakeCheckpoint, family: str
+) -> None:
     made = add_tokenizer(random_checkpoint(family, vocab_size=300).fill(mx.float32).save())
     model, tokenizer = load(made.folder)
     ids = tokenizer.encode("to be")
@@ -37,7 +39,7 @@ def test_a_folder_becomes_a_model_and_its_tokenizer(random_checkpoint: Make, fam
     assert tokenizer.decode(ids) == "to be"
 
 
-def test_both_opsets_give_the_same_logits(random_checkpoint: Make) -> None:
+def test_both_opsets_give_the_same_logits(random_checkpoint: MakeCheckpoint) -> None:
     made = add_tokenizer(random_checkpoint(vocab_size=300).fill(mx.float32).save())
 
     def logits(ops: OpSet) -> mx.array:
@@ -46,14 +48,14 @@ def test_both_opsets_give_the_same_logits(random_checkpoint: Make) -> None:
     assert mx.allclose(logits(REFERENCE), logits(MLX), rtol=1e-3, atol=1e-3)
 
 
-def test_dtype_reaches_the_logits(random_checkpoint: Make) -> None:
+def test_dtype_reaches_the_logits(random_checkpoint: MakeCheckpoint) -> None:
     made = add_tokenizer(random_checkpoint(vocab_size=300).fill(mx.bfloat16).save())
     assert load(made.folder)[0](mx.array([[1]])).dtype == mx.bfloat16
     assert load(made.folder, dtype=mx.float32)[0](mx.array([[1]])).dtype == mx.float32
 
 
 def test_a_tokenizer_of_more_tokens_than_the_embedding_has_rows_is_refused(
-    random_checkpoint: Make,
+    random_checkpoint: MakeCheckpoint,
 ) -> None:
     made = add_tokenizer(random_checkpoint(vocab_size=255).fill().save())
     with pytest.raises(CheckpointError, match="tokenizer has 256 tokens, the embedding 255 rows"):
@@ -61,7 +63,7 @@ def test_a_tokenizer_of_more_tokens_than_the_embedding_has_rows_is_refused(
 
 
 def test_a_folder_without_config_is_refused_before_anything_is_read(
-    random_checkpoint: Make,
+    random_checkpoint: MakeCheckpoint,
 ) -> None:
     made = add_tokenizer(random_checkpoint(vocab_size=300).fill().save())
     (made.folder / "config.json").unlink()
@@ -69,7 +71,7 @@ def test_a_folder_without_config_is_refused_before_anything_is_read(
         load(made.folder)
 
 
-def test_progress_is_passed_on(random_checkpoint: Make) -> None:
+def test_progress_is_passed_on(random_checkpoint: MakeCheckpoint) -> None:
     made = add_tokenizer(random_checkpoint(vocab_size=300).fill().save())
     calls: list[tuple[int, int]] = []
     load(made.folder, progress=lambda *call: calls.append(call))

@@ -1,4 +1,4 @@
-"""The options of the command line, checked."""
+"""The options of the command line, and their checks."""
 
 import math
 from dataclasses import dataclass
@@ -12,12 +12,21 @@ from tinyllm_convert.errors import UsageError
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 MODES = (AFFINE, *FLOAT_MODES)
-GROUP_SIZE = 64
+DEFAULT_GROUP_SIZE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a conversion; None if they were not given."""
+    """The options of a conversion, as the user gave them.
+
+    Attributes:
+        bits: the bits of a code; None if not given.
+        group_size: the number of codes that share a scale; None if not given.
+        mode: a mode of `MODES`; None if not given.
+        dtype: the dtype of unquantized tensors, of `DTYPES`; None if not given.
+        skip: patterns of matrices that stay unquantized.
+        shard_size: the largest size of a file, in gigabytes.
+    """
 
     bits: int | None = None
     group_size: int | None = None
@@ -40,7 +49,7 @@ class Options:
         if self.dtype is not None:
             _check_choice("--dtype", self.dtype, tuple(DTYPES))
         shard_bytes = self.shard_size * 1e9
-        if not 1 <= shard_bytes < math.inf:  # false for NaN
+        if not 1 <= shard_bytes < math.inf:  # refuses NaN too: comparisons with NaN are false
             raise UsageError(
                 f"--shard-size: expected a number of gigabytes above 0, got {self.shard_size:g}"
             )
@@ -52,7 +61,7 @@ class Options:
         )
 
     def _format(self) -> PackedFormat | None:
-        """Return the format of matrices; None if they stay unquantized."""
+        """Return the format of quantized matrices; None if nothing is quantized."""
         if self.mode is not None:
             _check_choice("--mode", self.mode, MODES)
         if self.mode in FLOAT_MODES:
@@ -71,10 +80,10 @@ class Options:
                 if value is not None:
                     raise UsageError(f"{option} {value}: expected --bits as well")
             return None
-        group_size = GROUP_SIZE if self.group_size is None else self.group_size
+        group_size = DEFAULT_GROUP_SIZE if self.group_size is None else self.group_size
         _check_choice("--bits", self.bits, AFFINE_BITS)
         _check_choice("--group-size", group_size, AFFINE_GROUPS)
-        return PackedFormat(group_size=group_size, bits=self.bits)
+        return PackedFormat(group_size=group_size, bits=self.bits, mode=AFFINE)
 
 
 def _check_choice(option: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -14,56 +14,62 @@ from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, laun
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import log_event
-from tinyllm_serve.server import FAILED_SECONDS
+from tinyllm_serve.server import FAILURE_GRACE_SECONDS
 from tinyllm_serve.settings import Settings
 
-LOST = 1
-"""The exit code of a process that has lost another rank."""
+LOST_RANK_EXIT_CODE = 1
+"""The exit code of a process after another rank is lost."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Loss:
-    """The callback for a lost rank: it fails the requests and ends the process.
+class LostRankCallback:
+    """A callback for a lost rank: it fails the requests and exits the process.
 
     Attributes:
-        engine: the engine with the requests; None while there are none.
+        engine: the engine whose requests fail; None on workers, and on rank 0 before the model is
+            loaded.
     """
 
     engine: AsyncEngine | None = None
 
     def __call__(self, rank: int, why: str) -> None:
-        """End, from a thread of the control channel to that rank."""
+        """Fail the requests and exit the process. A thread of the control channel calls this.
+
+        Args:
+            rank: the lost rank.
+            why: a verb phrase, such as "has left".
+        """
         reason = f"rank {rank} {why}: the group ends"
         _log.error(reason)
         if self.engine is not None:
             self.engine.fail(reason)
-            time.sleep(FAILED_SECONDS)
+            time.sleep(FAILURE_GRACE_SECONDS)  # until clients have got the reason
         # The model may wait for that rank forever, in a thread that nothing else can end.
-        os._exit(LOST)
+        os._exit(LOST_RANK_EXIT_CODE)
 
 
 @dataclass(frozen=True)
 class Group:
-    """One of several processes that share the model.
+    """The group of processes that share the model, as this process sees it.
 
     Attributes:
         member: this process.
-        loss: its callback for a lost rank.
+        on_loss: the callback for a lost rank.
     """
 
     member: Member
-    loss: Loss = field(default_factory=Loss)
+    on_loss: LostRankCallback = field(default_factory=LostRankCallback)
 
 
 @contextmanager
 def joined(settings: Settings) -> Iterator[Group | None]:
-    """Join the group that a launcher has started; yield None if there is none.
+    """Join the group that a launcher has started; yield None if this process is the only one.
 
     Raises:
         RuntimeError: if the launcher's description of the group is wrong.
-        UsageError: if an option does not go with several processes, or with one.
+        UsageError: if an option is not allowed with several processes, or needs several.
     """
     try:
         split = launched_split(settings.split)
@@ -78,13 +84,13 @@ def joined(settings: Settings) -> Iterator[Group | None]:
             "page, and the file would hold the part of rank 0 alone"
         )
     log_event("joining the group", timeout=JOIN_TIMEOUT)
-    loss = Loss()
-    member = Member.join(loss, split)
-    if member is None:
+    on_loss = LostRankCallback()
+    member = Member.join(on_loss, split)
+    if member is None:  # the launcher has started only one process
         yield None
         return
     with member:
-        yield Group(member, loss)
+        yield Group(member, on_loss)
 
 
 def check_alone(option: str) -> None:
@@ -94,7 +100,7 @@ def check_alone(option: str) -> None:
 
 
 def work(settings: Settings, member: Member) -> None:
-    """Execute the commands of rank 0 until it ends.
+    """Execute the commands of rank 0 until rank 0 ends.
 
     Raises:
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.

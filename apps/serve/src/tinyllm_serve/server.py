@@ -18,7 +18,7 @@ from tinyllm_serve.settings import Settings
 State = Literal["loading", "ready", "draining", "failed"]
 Fact = str | float | None
 
-FAILED_SECONDS = 2.0
+FAILURE_GRACE_SECONDS = 2.0
 """Seconds between a failure of the model and the end of the process.
 
 In that time clients get the reason as the error of their requests.
@@ -176,7 +176,7 @@ async def _wait_for_signal(served: Served, signals: Signals) -> None:
     failed = asyncio.create_task(served.failed())
     await asyncio.wait({stop, failed}, return_when=asyncio.FIRST_COMPLETED)
     if not stop.done():
-        await asyncio.sleep(FAILED_SECONDS)
+        await asyncio.sleep(FAILURE_GRACE_SECONDS)
         raise ServeError(failed.result())
     failed.cancel()
 

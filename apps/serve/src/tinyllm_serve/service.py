@@ -85,7 +85,7 @@ class Service:
         await self.engine.start()
         self._state = "ready"
         if self._group is not None:
-            self._group.loss.engine = self.engine
+            self._group.on_loss.engine = self.engine
 
     def facts(self) -> Mapping[str, Fact]:
         """Return the backend, the number of pages, and the size of this process's weights."""

@@ -272,19 +272,19 @@ def test_a_trimmed_fork_leaves_the_original_alone(random_qkv: RandomQKV, kind: s
     assert state(fork) == unchanged == state(cache)
 
 
-def test_a_native_stack_borrows_and_commits() -> None:
+def test_reserved_arrays_are_stored_by_commit() -> None:
     cache = DenseCache()
     k, v = (normal((2, 3, 5, 8), seed=seed) for seed in (1, 2))
     for first, stop in ((0, 2), (2, 3), (3, 5)):
-        rooms = cache.reserve((2, 3, stop - first, 8), mx.float32)
-        assert [room.shape for room in rooms] == [(2, 3, STEP, 8)] * 2
-        successors = []
-        for room, new in zip(rooms, (k, v), strict=True):
-            own = room[...]
-            own[:, :, first:stop] = new[:, :, first:stop]
-            successors.append(own)
+        reserved = cache.reserve((2, 3, stop - first, 8), mx.float32)
+        assert [array.shape for array in reserved] == [(2, 3, STEP, 8)] * 2
+        updated = []
+        for array, new in zip(reserved, (k, v), strict=True):
+            copy = array[...]
+            copy[:, :, first:stop] = new[:, :, first:stop]
+            updated.append(copy)
         assert cache.offset == first  # nothing is stored before the commit
-        cache.commit(*successors, stop - first)  # type: ignore[arg-type, call-arg]
+        cache.commit(*updated, stop - first)  # type: ignore[arg-type, call-arg]
     other = DenseCache()
     other.update(k, v)
     assert state(cache) == state(other)
@@ -294,9 +294,9 @@ def test_a_native_stack_borrows_and_commits() -> None:
     assert state(cache) == state(other)
 
 
-def test_a_borrower_of_other_tokens_is_refused() -> None:
+def test_reserve_refuses_tokens_of_another_shape_or_dtype() -> None:
     cache = DenseCache()
-    cache.reserve((1, 2, 3, 8), mx.float16)  # without a commit it decides nothing
+    cache.reserve((1, 2, 3, 8), mx.float16)  # fixes no shape or dtype, because nothing is committed
     cache.update(mx.ones((2, 3, 5, 8)), mx.ones((2, 3, 5, 8)))
     with pytest.raises(ValueError, match=r"x: expected shape \(2, 3, 1, 8\), got \(1, 3, 1, 8\)"):
         cache.reserve((1, 3, 1, 8), mx.float32)

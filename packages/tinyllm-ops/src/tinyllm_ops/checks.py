@@ -300,7 +300,7 @@ def check_appended(
 ) -> None:
     """Refuse new keys and values that do not match each other or the stored keys.
 
-    A slice update would broadcast and cast mismatched arrays in silence.
+    A slice update would broadcast and cast mismatched arrays without an error.
 
     Args:
         k: new keys, `B Hkv L D`.

@@ -29,8 +29,8 @@ def embedding(
         config.vocab_size,
         config.hidden_size,
         weights["embed_tokens.weight"],
-        held=groups.partition.vocabulary if groups.ranks.size > 1 else None,
-        communicator=groups.ranks,
+        held=groups.partition.vocabulary if groups.world.size > 1 else None,
+        communicator=groups.world,
         ops=ops,
     )
 

@@ -102,7 +102,7 @@ class Qwen:
 
     def logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
         """Return the logits of the next token, from the output of the last layer."""
-        return self.groups.ranks.all_gather_last(self._scores(h), self.config.vocab_size)
+        return self.groups.world.all_gather_last(self._scores(h), self.config.vocab_size)
 
     def best(
         self,
@@ -130,7 +130,7 @@ class Qwen:
         check_num_best(k, self.config.vocab_size)
         check_selection(tokens, 1, rows)
         scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
-        ranks, first = self.groups.ranks, self.groups.partition.vocabulary.start
+        ranks, first = self.groups.world, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
         if missing:  # the last rank may have fewer than k tokens, but all ranks exchange k
             scores = mx.pad(scores, [(0, 0), (0, missing)], constant_values=-mx.inf)
@@ -168,7 +168,7 @@ class Qwen:
     @property
     def num_ranks(self) -> int:
         """The number of processes that share the model."""
-        return self.groups.ranks.size
+        return self.groups.world.size
 
     @property
     def dtype(self) -> mx.Dtype:

@@ -10,7 +10,8 @@ from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
 
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
+Layout = Callable[..., Any]
 STACKS = [f"layers.{n}.mlp.switch_mlp.{p}_proj" for n in range(2) for p in ("gate", "up", "down")]
 
 
@@ -41,7 +42,7 @@ def fused(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("dtype", [None, mx.float32])
 def test_every_layout_gives_the_same_stacks(
-    random_checkpoint: Make, layout: Make, shards: int, dtype: mx.Dtype | None
+    random_checkpoint: MakeCheckpoint, layout: Layout, shards: int, dtype: mx.Dtype | None
 ) -> None:
     made = random_checkpoint("qwen3_moe").fill()
     expected = made.tensors
@@ -59,7 +60,7 @@ def test_every_layout_gives_the_same_stacks(
     ("mode", "bits", "group"), [("affine", 4, 32), ("mxfp4", 4, 32), ("nvfp4", 4, 16)]
 )
 def test_packed_experts_stay_packed(
-    random_checkpoint: Make, layout: Make, mode: str, bits: int, group: int
+    random_checkpoint: MakeCheckpoint, layout: Layout, mode: str, bits: int, group: int
 ) -> None:
     table = {"group_size": group, "bits": bits, "mode": mode}
     router = {"model.layers.0.mlp.gate": {"group_size": 32, "bits": 8}}
@@ -81,7 +82,9 @@ def test_packed_experts_stay_packed(
         assert mx.isfinite(logits).all().item()
 
 
-def test_layers_with_an_mlp_stand_between_layers_with_experts(random_checkpoint: Make) -> None:
+def test_layers_with_an_mlp_stand_between_layers_with_experts(
+    random_checkpoint: MakeCheckpoint,
+) -> None:
     made = random_checkpoint("qwen3_moe", mlp_only_layers=[0]).fill().save()
     weights = load_weights(made.folder, made.config)
     assert weights["layers.0.mlp.gate_proj.weight"].shape == (128, 64)
@@ -97,7 +100,7 @@ def test_layers_with_an_mlp_stand_between_layers_with_experts(random_checkpoint:
     ],
 )
 def test_an_expert_that_is_missing_is_named(
-    random_checkpoint: Make, drop: str, message: str
+    random_checkpoint: MakeCheckpoint, drop: str, message: str
 ) -> None:
     made = random_checkpoint("qwen3_moe").fill()
     made.tensors = apart(made.tensors)
@@ -107,7 +110,7 @@ def test_an_expert_that_is_missing_is_named(
         load_weights(made.folder, made.config)
 
 
-def test_an_expert_of_another_shape_is_named(random_checkpoint: Make) -> None:
+def test_an_expert_of_another_shape_is_named(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint("qwen3_moe").fill()
     made.tensors = apart(made.tensors)
     made.tensors["layers.0.mlp.experts.1.up_proj.weight"] = mx.zeros((31, 64), mx.bfloat16)
@@ -116,7 +119,7 @@ def test_an_expert_of_another_shape_is_named(random_checkpoint: Make) -> None:
         load_weights(made.folder, made.config)
 
 
-def test_experts_that_are_there_twice_are_refused(random_checkpoint: Make) -> None:
+def test_experts_that_are_there_twice_are_refused(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint("qwen3_moe").fill()
     made.tensors |= apart(made.tensors)
     made.save()
@@ -124,7 +127,7 @@ def test_experts_that_are_there_twice_are_refused(random_checkpoint: Make) -> No
         load_weights(made.folder, made.config)
 
 
-def test_an_absurd_number_of_an_expert_takes_no_memory(random_checkpoint: Make) -> None:
+def test_an_absurd_number_of_an_expert_takes_no_memory(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint("qwen3_moe").fill()
     made.tensors = apart(made.tensors)
     part = made.tensors.pop("layers.0.mlp.experts.0.up_proj.weight")

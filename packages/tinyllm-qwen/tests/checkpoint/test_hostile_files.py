@@ -1,6 +1,6 @@
 """Irregular files: folders, pipes, sockets, devices, links, and unreadable files.
 
-None may make a reader wait. An alarm ends a test that does.
+A reader must not wait for any of these files. If one does, an alarm fails the test.
 """
 
 import os
@@ -20,7 +20,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
 PICO = Path(__file__).parents[2] / "src" / "tinyllm_qwen" / "pico"
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "model.safetensors": load,
     "model.safetensors.index.json": load,
 }
-files = pytest.mark.parametrize("name", READERS)
+each_file = pytest.mark.parametrize("name", READERS)
 
 
 @pytest.fixture(autouse=True)
@@ -53,38 +53,41 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(PICO, tmp_path / "m"))
 
 
-def free(folder: Path, name: str) -> Path:
-    """The path, with nothing there: an index is read where the single file is absent."""
+def vacate(folder: Path, name: str) -> Path:
+    """Remove the file `name`, and return its path.
+
+    For the index, the single file of weights is removed too, because it is read before the index.
+    """
     (folder / name).unlink(missing_ok=True)
     if name == "model.safetensors.index.json":
         (folder / "model.safetensors").unlink()
     return folder / name
 
 
-@files
-def test_a_folder_in_the_place_of_a_file_is_named(folder: Path, name: str) -> None:
-    free(folder, name).mkdir()
+@each_file
+def test_a_folder_in_the_place_of_a_file_is_refused(folder: Path, name: str) -> None:
+    vacate(folder, name).mkdir()
     with pytest.raises(CheckpointError, match=rf"{name}: expected a file, found a folder"):
         READERS[name](folder)
 
 
-@files
+@each_file
 def test_a_named_pipe_is_refused_without_waiting_for_its_writer(folder: Path, name: str) -> None:
-    os.mkfifo(free(folder, name))
+    os.mkfifo(vacate(folder, name))
     with pytest.raises(CheckpointError, match=rf"{name}: expected a file, found a named pipe"):
         READERS[name](folder)
 
 
-def test_a_named_pipe_among_the_shards_is_refused(random_checkpoint: Make) -> None:
+def test_a_named_pipe_among_the_shards_is_refused(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().save(shards=2)
-    os.mkfifo(free(made.folder, "model-00001-of-00002.safetensors"))
+    os.mkfifo(vacate(made.folder, "model-00001-of-00002.safetensors"))
     with pytest.raises(CheckpointError, match="found a named pipe"):
         load_weights(made.folder, made.config)
 
 
-@files
+@each_file
 def test_a_socket_is_refused(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    free(folder, name)
+    vacate(folder, name)
     monkeypatch.chdir(folder)  # a socket's path may have a hundred characters at most
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
@@ -92,25 +95,25 @@ def test_a_socket_is_refused(folder: Path, name: str, monkeypatch: pytest.Monkey
             READERS[name](folder)
 
 
-@files
+@each_file
 def test_a_device_that_never_ends_is_refused(folder: Path, name: str) -> None:
-    free(folder, name).symlink_to("/dev/zero")
+    vacate(folder, name).symlink_to("/dev/zero")
     with pytest.raises(CheckpointError, match=rf"{name}: expected a file, found a device"):
         READERS[name](folder)
 
 
-@files
+@each_file
 def test_a_link_to_nowhere_is_an_error_even_where_the_file_is_optional(
     folder: Path, name: str
 ) -> None:
-    free(folder, name).symlink_to(folder / "absent")
+    vacate(folder, name).symlink_to(folder / "absent")
     with pytest.raises(CheckpointError, match=rf"{name} leads nowhere"):
         READERS[name](folder)
 
 
-@files
+@each_file
 def test_links_that_go_in_a_circle_are_an_error(folder: Path, name: str) -> None:
-    free(folder, name).symlink_to(folder / "other")
+    vacate(folder, name).symlink_to(folder / "other")
     (folder / "other").symlink_to(folder / name)
     with pytest.raises(CheckpointError, match=rf"{name} cannot be read: .*symbolic links"):
         READERS[name](folder)
@@ -129,26 +132,26 @@ def test_links_out_of_the_folder_are_followed_as_in_the_cache_of_the_hub(
 
 
 @pytest.fixture
-def _mere_user(tmp_path: Path) -> None:
-    """Root may read everything, unless it gave that up: see docs/hostile-files.md."""
+def _unprivileged(tmp_path: Path) -> None:
+    """Skip the test if this user may read every file, as root may; see docs/hostile-files.md."""
     secret = tmp_path / "secret"
     secret.touch(mode=0)
     if os.access(secret, os.R_OK):
         pytest.skip("this user may read everything")
 
 
-@files
-@pytest.mark.usefixtures("_mere_user")
-def test_a_file_that_may_not_be_read_is_named(folder: Path, name: str) -> None:
-    path = free(folder, name)
+@each_file
+@pytest.mark.usefixtures("_unprivileged")
+def test_a_file_that_may_not_be_read_is_an_error(folder: Path, name: str) -> None:
+    path = vacate(folder, name)
     path.write_bytes(b"{}")
     path.chmod(0)
     with pytest.raises(CheckpointError, match=rf"{name} cannot be read: Permission denied"):
         READERS[name](folder)
 
 
-@files
-@pytest.mark.usefixtures("_mere_user")
+@each_file
+@pytest.mark.usefixtures("_unprivileged")
 def test_a_folder_that_may_not_be_entered_is_an_error(folder: Path, name: str) -> None:
     folder.chmod(0o600)
     try:

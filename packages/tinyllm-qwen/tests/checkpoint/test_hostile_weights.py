@@ -17,7 +17,7 @@ from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE, find_shards
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError
 
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
 
 
 def entry(shape: list[int], start: int, end: int, dtype: str = "F32") -> dict[str, object]:
@@ -96,7 +96,9 @@ def test_zero_sized_and_scalar_tensors_and_thousands_of_them_are_no_error(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["none", "one"])
-def test_a_tensor_of_no_use_to_the_model_is_named(random_checkpoint: Make, name: str) -> None:
+def test_a_tensor_of_no_use_to_the_model_is_named(
+    random_checkpoint: MakeCheckpoint, name: str
+) -> None:
     made = random_checkpoint().fill()
     made.tensors[name] = mx.zeros((0, 4)) if name == "none" else mx.array(1.0)
     with pytest.raises(CheckpointError, match=rf"unexpected \(1\):\n    {name}"):
@@ -155,7 +157,9 @@ def test_an_index_of_a_hundred_thousand_files_is_refused(tmp_path: Path) -> None
         find_shards(tmp_path)
 
 
-def test_an_index_that_forgets_a_shard_leaves_tensors_missing(random_checkpoint: Make) -> None:
+def test_an_index_that_forgets_a_shard_leaves_tensors_missing(
+    random_checkpoint: MakeCheckpoint,
+) -> None:
     made = random_checkpoint().fill().save(shards=3)
     index = made.folder / INDEX
     places = json.loads(index.read_text())["weight_map"]
@@ -166,7 +170,7 @@ def test_an_index_that_forgets_a_shard_leaves_tensors_missing(random_checkpoint:
 
 
 def test_the_index_of_another_model_names_shards_that_are_not_there(
-    random_checkpoint: Make,
+    random_checkpoint: MakeCheckpoint,
 ) -> None:
     made = random_checkpoint().fill().save(shards=3)
     names = {"model.norm.weight": "model-00001-of-00008.safetensors"}
@@ -175,7 +179,7 @@ def test_the_index_of_another_model_names_shards_that_are_not_there(
         load_weights(made.folder, made.config)
 
 
-def test_the_tensor_map_of_an_index_is_not_used(random_checkpoint: Make) -> None:
+def test_the_tensor_map_of_an_index_is_not_used(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().save(shards=2)
     index = made.folder / INDEX
     places = json.loads(index.read_text())["weight_map"]
@@ -185,7 +189,7 @@ def test_the_tensor_map_of_an_index_is_not_used(random_checkpoint: Make) -> None
     assert all(mx.array_equal(weights[name], tensor) for name, tensor in made.tensors.items())  # type: ignore[arg-type]
 
 
-def test_a_tensor_in_two_shards_is_refused(random_checkpoint: Make) -> None:
+def test_a_tensor_in_two_shards_is_refused(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().save(shards=2)
     mx.save_safetensors(
         str(made.folder / "extra.safetensors"), {"model.norm.weight": mx.zeros((64,))}
@@ -220,7 +224,7 @@ class Canary:
         SINGLE,
     ],
 )
-def test_pickles_are_refused_and_not_run(random_checkpoint: Make, name: str) -> None:
+def test_pickles_are_refused_and_not_run(random_checkpoint: MakeCheckpoint, name: str) -> None:
     made = random_checkpoint()
     trace = made.folder / "trace"
     poison = pickle.dumps(Canary(trace))
@@ -244,7 +248,7 @@ def test_pickles_are_refused_and_not_run(random_checkpoint: Make, name: str) -> 
     "magic", [b"PK\x03\x04", b"GGUF\x03\x00\x00\x00", b"\x80\x04\x95", b"\x93N"]
 )
 def test_other_formats_under_the_name_of_a_safetensors_file_are_refused(
-    random_checkpoint: Make, magic: bytes
+    random_checkpoint: MakeCheckpoint, magic: bytes
 ) -> None:
     made = random_checkpoint()
     (made.folder / SINGLE).write_bytes(magic + bytes(range(1, 100)))

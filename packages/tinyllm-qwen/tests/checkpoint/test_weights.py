@@ -14,7 +14,7 @@ from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
 
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
 PROJECTIONS = [f"self_attn.{name}_proj" for name in "qkvo"] + [
     f"mlp.{name}_proj" for name in ("gate", "up", "down")
 ]
@@ -30,7 +30,7 @@ FLOAT_FORMATS = [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 def test_every_tensor_comes_back_as_it_was_written(
-    random_checkpoint: Make, family: str, tied: bool, prefix: str, shards: int
+    random_checkpoint: MakeCheckpoint, family: str, tied: bool, prefix: str, shards: int
 ) -> None:
     made = random_checkpoint(family, tie_word_embeddings=tied).fill()
     made.save(prefix=prefix, shards=shards)
@@ -45,7 +45,7 @@ def test_every_tensor_comes_back_as_it_was_written(
 @pytest.mark.parametrize(("mode", "bits", "group_size"), FLOAT_FORMATS)
 @pytest.mark.parametrize("dtype", [None, mx.float32])
 def test_float_formats_have_byte_scales_and_no_biases(
-    random_checkpoint: Make, mode: str, bits: int, group_size: int, dtype: mx.Dtype | None
+    random_checkpoint: MakeCheckpoint, mode: str, bits: int, group_size: int, dtype: mx.Dtype | None
 ) -> None:
     table = {"group_size": group_size, "bits": bits, "mode": mode}
     made = random_checkpoint(quantization=table).fill()
@@ -62,7 +62,7 @@ def test_float_formats_have_byte_scales_and_no_biases(
 
 @pytest.mark.parametrize(("mode", "bits", "group_size"), FLOAT_FORMATS)
 def test_a_model_with_byte_scales_computes_in_the_dtype_of_its_norms(
-    random_checkpoint: Make, mode: str, bits: int, group_size: int
+    random_checkpoint: MakeCheckpoint, mode: str, bits: int, group_size: int
 ) -> None:
     table = {"group_size": group_size, "bits": bits, "mode": mode}
     made = random_checkpoint(quantization=table).fill()
@@ -75,7 +75,7 @@ def test_a_model_with_byte_scales_computes_in_the_dtype_of_its_norms(
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("group_size", [32, 64])
 def test_quantized_matrices_stay_packed(
-    random_checkpoint: Make, group_size: int, bits: int
+    random_checkpoint: MakeCheckpoint, group_size: int, bits: int
 ) -> None:
     made = random_checkpoint(quantization={"group_size": group_size, "bits": bits}).fill()
     made.quantize(MATRICES, group_size, bits).save()
@@ -90,7 +90,7 @@ def test_quantized_matrices_stay_packed(
         assert mx.array_equal(weight.biases, made.tensors[f"{path}.biases"])  # type: ignore[arg-type]
 
 
-def test_layers_may_be_packed_otherwise_or_not_at_all(random_checkpoint: Make) -> None:
+def test_layers_may_be_packed_otherwise_or_not_at_all(random_checkpoint: MakeCheckpoint) -> None:
     eight, left, bare = MATRICES[1], MATRICES[2], MATRICES[3]
     table = {
         "group_size": 64,
@@ -104,13 +104,15 @@ def test_layers_may_be_packed_otherwise_or_not_at_all(random_checkpoint: Make) -
     )
     weights = load_weights(made.save().folder, made.config)
     assert (weights[f"{eight}.weight"].bits, weights[f"{eight}.weight"].group_size) == (8, 32)
-    # MLX leaves a matrix alone in silence too: one without scales is as it is.
+    # MLX also loads a matrix without scales as unquantized, without an error.
     for path in (left, bare):
         assert mx.array_equal(weights[f"{path}.weight"], made.tensors[f"{path}.weight"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-def test_a_dtype_casts_everything_but_the_codes(random_checkpoint: Make, dtype: mx.Dtype) -> None:
+def test_a_dtype_casts_everything_but_the_codes(
+    random_checkpoint: MakeCheckpoint, dtype: mx.Dtype
+) -> None:
     made = random_checkpoint(quantization={"group_size": 32, "bits": 4}).fill()
     made.quantize(MATRICES[1:], 32, 4).save()
     weights = load_weights(made.folder, made.config, dtype=dtype)
@@ -123,7 +125,9 @@ def test_a_dtype_casts_everything_but_the_codes(random_checkpoint: Make, dtype: 
             assert weight.dtype == dtype
 
 
-def test_files_of_several_dtypes_load_in_one_that_holds_them_all(random_checkpoint: Make) -> None:
+def test_files_of_several_dtypes_load_in_one_that_holds_them_all(
+    random_checkpoint: MakeCheckpoint,
+) -> None:
     made = random_checkpoint().fill(mx.bfloat16)
     made.tensors["norm.weight"] = made.tensors["norm.weight"].astype(mx.float16)
     weights = load_weights(made.save().folder, made.config)
@@ -131,13 +135,13 @@ def test_files_of_several_dtypes_load_in_one_that_holds_them_all(random_checkpoi
     assert mx.array_equal(weights["norm.weight"], made.tensors["norm.weight"])  # type: ignore[arg-type]
 
 
-def test_a_dtype_that_is_not_floating_is_refused(random_checkpoint: Make) -> None:
+def test_a_dtype_that_is_not_floating_is_refused(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().save()
     with pytest.raises(ValueError, match=r"expected float32, float16 or bfloat16, got .*int8"):
         load_weights(made.folder, made.config, dtype=mx.int8)
 
 
-def test_tensors_that_no_model_needs_are_dropped(random_checkpoint: Make) -> None:
+def test_tensors_that_no_model_needs_are_dropped(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill()
     shapes = made.tensors.keys() | set()
     made.tensors["layers.0.self_attn.rotary_emb.inv_freq"] = mx.zeros((16,))
@@ -145,7 +149,7 @@ def test_tensors_that_no_model_needs_are_dropped(random_checkpoint: Make) -> Non
     assert load_weights(made.save().folder, made.config).keys() == shapes
 
 
-def test_progress_ends_at_the_size_of_the_data(random_checkpoint: Make) -> None:
+def test_progress_ends_at_the_size_of_the_data(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().save(shards=2)
     calls: list[tuple[int, int]] = []
     load_weights(made.folder, made.config, progress=lambda *call: calls.append(call))
@@ -154,7 +158,9 @@ def test_progress_ends_at_the_size_of_the_data(random_checkpoint: Make) -> None:
     assert calls == sorted(calls)
 
 
-def test_missing_unexpected_and_wrong_tensors_are_all_named(random_checkpoint: Make) -> None:
+def test_missing_unexpected_and_wrong_tensors_are_all_named(
+    random_checkpoint: MakeCheckpoint,
+) -> None:
     made = random_checkpoint().fill()
     del made.tensors["norm.weight"], made.tensors["layers.1.mlp.up_proj.weight"]
     made.tensors["layers.7.mlp.up_proj.weight"] = mx.zeros((2, 2))
@@ -173,7 +179,7 @@ def test_missing_unexpected_and_wrong_tensors_are_all_named(random_checkpoint: M
         assert line in message
 
 
-def test_a_long_list_is_cut_after_ten_and_counted(random_checkpoint: Make) -> None:
+def test_a_long_list_is_cut_after_ten_and_counted(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill()
     made.tensors |= {f"extra.{i}": mx.zeros((1,)) for i in range(25)}
     made.save()
@@ -183,14 +189,14 @@ def test_a_long_list_is_cut_after_ten_and_counted(random_checkpoint: Make) -> No
     assert "and 15 more" in str(caught.value)
 
 
-def test_a_missing_head_points_to_the_config(random_checkpoint: Make) -> None:
+def test_a_missing_head_points_to_the_config(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint(tie_word_embeddings=False).fill()
     del made.tensors["lm_head.weight"]
     with pytest.raises(CheckpointError, match="set tie_word_embeddings to true"):
         load_weights(made.save().folder, made.config)
 
 
-def test_packed_weights_need_a_config_that_says_how(random_checkpoint: Make) -> None:
+def test_packed_weights_need_a_config_that_says_how(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().quantize(MATRICES, 64, 4).save()
     with pytest.raises(CheckpointError, match=r"config\.json has no quantization"):
         load_weights(made.folder, made.config)
@@ -205,14 +211,14 @@ def test_packed_weights_need_a_config_that_says_how(random_checkpoint: Make) -> 
     ],
 )
 def test_packed_weights_that_contradict_the_config_are_named(
-    random_checkpoint: Make, table: dict[str, object], message: str
+    random_checkpoint: MakeCheckpoint, table: dict[str, object], message: str
 ) -> None:
     made = random_checkpoint(quantization=table).fill().quantize(MATRICES, 64, 4).save()
     with pytest.raises(CheckpointError, match=message):
         load_weights(made.folder, made.config)
 
 
-def test_packed_codes_without_scales_are_named(random_checkpoint: Make) -> None:
+def test_packed_codes_without_scales_are_named(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint(quantization={"group_size": 64, "bits": 4}).fill()
     made.quantize(MATRICES, 64, 4)
     del made.tensors["embed_tokens.scales"], made.tensors["embed_tokens.biases"]
@@ -220,14 +226,14 @@ def test_packed_codes_without_scales_are_named(random_checkpoint: Make) -> None:
         load_weights(made.save().folder, made.config)
 
 
-def test_a_name_in_two_spellings_is_refused(random_checkpoint: Make) -> None:
+def test_a_name_in_two_spellings_is_refused(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill()
     made.tensors["model.norm.weight"] = made.tensors["norm.weight"]
     with pytest.raises(CheckpointError, match=r"norm\.weight occurs twice"):
         load_weights(made.save(prefix="").folder, made.config)
 
 
-def test_a_missing_shard_is_named(random_checkpoint: Make) -> None:
+def test_a_missing_shard_is_named(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().save(shards=3)
     (made.folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"1 of 3 shards.*model-00002-of-00003"):
@@ -238,7 +244,7 @@ def test_a_missing_shard_is_named(random_checkpoint: Make) -> None:
     "name", ["../x.safetensors", "/x.safetensors", "a/x.safetensors", "x\\y.safetensors", "x", 3]
 )
 def test_an_index_cannot_name_a_file_outside_the_folder(
-    random_checkpoint: Make, name: object
+    random_checkpoint: MakeCheckpoint, name: object
 ) -> None:
     made = random_checkpoint().fill()
     index = made.folder / "model.safetensors.index.json"
@@ -248,7 +254,9 @@ def test_an_index_cannot_name_a_file_outside_the_folder(
 
 
 @pytest.mark.parametrize("weight_map", [None, [], {}, "model.safetensors"])
-def test_an_index_without_a_map_is_refused(random_checkpoint: Make, weight_map: object) -> None:
+def test_an_index_without_a_map_is_refused(
+    random_checkpoint: MakeCheckpoint, weight_map: object
+) -> None:
     made = random_checkpoint()
     index = made.folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
@@ -266,7 +274,7 @@ def test_an_index_without_a_map_is_refused(random_checkpoint: Make, weight_map: 
     ],
 )
 def test_a_folder_without_weights_gets_advice_for_what_it_has(
-    random_checkpoint: Make, present: str, message: str
+    random_checkpoint: MakeCheckpoint, present: str, message: str
 ) -> None:
     made = random_checkpoint()
     (made.folder / present).write_bytes(b"")
@@ -298,7 +306,7 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM of /proc is Linux's")
 @pytest.mark.parametrize(("dtype", "growth"), [("bfloat16", 1), ("float32", 2)])
 def test_loading_takes_the_memory_of_the_result_and_one_batch(
-    random_checkpoint: Make, dtype: str, growth: int
+    random_checkpoint: MakeCheckpoint, dtype: str, growth: int
 ) -> None:
     made = random_checkpoint(
         hidden_size=512, intermediate_size=1536, num_hidden_layers=8, vocab_size=16384

@@ -48,7 +48,7 @@ DEEP: list[tuple[str, str, dict[str, object]]] = [
     ("qwen3-moe-mixed", "qwen3_moe", {"mlp_only_layers": [2]}),
     ("qwen3-4bit", "qwen3", {"quantization": {"group_size": 32, "bits": 4, "mode": "affine"}}),
 ]
-Make = Callable[..., Any]
+MakeCheckpoint = Callable[..., Any]
 
 
 def hostfile(folder: Path, size: int) -> Path:
@@ -104,7 +104,7 @@ def alone(folder: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> list[Path]:
+def packed(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: MakeCheckpoint) -> list[Path]:
     """A checkpoint of each format, of matrices that four ranks can share."""
     mx.random.seed(3)
     folders = []
@@ -169,7 +169,9 @@ def test_ranks_give_the_tokens_of_one_process(
 
 
 @pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: Make) -> dict[Path, list[int]]:
+def deep(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint_in: MakeCheckpoint
+) -> dict[Path, list[int]]:
     """Checkpoints of four layers with the tokens of one process: each family, one in 4 bits."""
     mx.random.seed(5)
     found = {}

@@ -20,7 +20,7 @@ FAMILIES = ("qwen25", "qwen3")
 TOKENIZERS = {family: Tokenizer.from_folder(GOLDENS / family) for family in FAMILIES}
 QWEN3 = TOKENIZERS["qwen3"]
 
-texts = pytest.mark.parametrize(
+each_text = pytest.mark.parametrize(
     ("family", "case"),
     [
         pytest.param(family, case, id=f"{family}-{case['text'][:20]!a}")
@@ -28,7 +28,7 @@ texts = pytest.mark.parametrize(
         for case in ANSWERS[family]["texts"]
     ],
 )
-chats = pytest.mark.parametrize(
+each_chat = pytest.mark.parametrize(
     ("family", "case"),
     [
         pytest.param(family, case, id=f"{family}-{case['conversation']}-{'-'.join(case['given'])}")
@@ -38,19 +38,19 @@ chats = pytest.mark.parametrize(
 )
 
 
-@texts
+@each_text
 def test_text_has_the_ids_that_transformers_gives_it(family: str, case: dict[str, Any]) -> None:
     assert TOKENIZERS[family].encode(case["text"]) == case["ids"]
 
 
-@texts
+@each_text
 def test_ids_have_the_text_that_transformers_gives_them(family: str, case: dict[str, Any]) -> None:
     tokenizer = TOKENIZERS[family]
     assert tokenizer.decode(case["ids"], skip_special_tokens=False) == case["decoded"]
     assert tokenizer.decode(case["ids"]) == case["spoken"]
 
 
-@chats
+@each_chat
 def test_a_conversation_is_rendered_as_transformers_renders_it(
     family: str, case: dict[str, Any]
 ) -> None:

@@ -24,13 +24,19 @@ from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.settings import Settings, is_loopback
 
 OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
+"""Paths that need no API key."""
+
 OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
+"""Beginnings of paths that need no API key."""
 
 BEARER = HTTPBearer(auto_error=False, description="A key of the option --api-key.")
 """The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
 
 LogFields = dict[str, object]
-"""Fields that an endpoint adds to the log line of a request: counts and names, never text."""
+"""Fields that an endpoint adds to the log line of a request: counts and names.
+
+The text of prompts and answers is never logged.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +95,8 @@ class RequestLog:
             await self._app(scope, receive, watch)
         finally:
             seconds = time.perf_counter() - start
-            path = _route(scope) or "other"
-            if not complete:
+            path = _route_path(scope) or "other"
+            if not complete:  # counts as a disconnect, even if the status was sent
                 status = CLIENT_CLOSED_REQUEST
             self._metrics.http_requests_in_flight.dec()
             self._metrics.http_requests.labels(path, str(status)).inc()
@@ -119,7 +125,7 @@ class HostCheck:
 
         Args:
             app: the application.
-            names: allowed hosts, beside the names that always mean the machine itself.
+            names: allowed host names. Loopback names, such as localhost, are always allowed.
         """
         self._app = app
         self._names = {name.lower() for name in names}
@@ -186,14 +192,18 @@ class ApiKey:
 
 
 class BodyLimit:
-    """Refuse bodies that are too long, at once if the length is announced."""
+    """Refuse bodies that are too long.
+
+    A body whose Content-Length is too large is refused before any of it is read. Any other body is
+    refused as soon as more bytes than the limit have been received.
+    """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         """Wrap an application.
 
         Args:
             app: the application.
-            limit: the most bytes of a body.
+            limit: the maximum number of bytes of a body.
         """
         self._app = app
         self._limit = limit
@@ -204,6 +214,7 @@ class BodyLimit:
             413, f"the body is longer than the {self._limit:,} bytes that are allowed"
         )
         announced = Headers(scope=scope).get("content-length", "0")
+        # 20 digits exceed every limit, and int() raises ValueError for thousands of digits.
         if announced.isdecimal() and int(announced[:20]) > self._limit:
             await as_api_error(too_long).response(scope, receive, send)
             return
@@ -214,16 +225,21 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._limit:
-                raise too_long
+                raise too_long  # inside the endpoint; the application's error handler answers
             return message
 
         await self._app(scope, count, send)
 
 
-def _route(scope: Scope) -> str | None:
-    """Return the path of the route: each path that clients invent would be a time series."""
+def _route_path(scope: Scope) -> str | None:
+    """Return the path of the endpoint for metrics and the log; None if no endpoint matches.
+
+    The path of the request is not used, because each path that a client invents would become a new
+    time series of the metrics.
+    """
     route = scope.get("route")
     if isinstance(route, Route):
         return route.path
-    of_replica: str | None = scope["state"].get("route")
-    return of_replica
+    # `Front` stores the path of the replica's endpoint.
+    replica_route: str | None = scope["state"].get("route")
+    return replica_route

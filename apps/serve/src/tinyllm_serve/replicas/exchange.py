@@ -52,7 +52,7 @@ class RequestSummary:
     """The log fields of a request. A replica sends them before the last message of the response.
 
     Attributes:
-        route: the path of the endpoint; None if there is none.
+        route: the path of the endpoint; None if no endpoint matches.
         log_fields: the fields of the log line.
     """
 

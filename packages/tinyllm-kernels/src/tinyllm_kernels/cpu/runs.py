@@ -96,19 +96,19 @@ def _dense_group(
 ) -> mx.array:
     """Compute the layers of one primitive.
 
-    The references to the lent arrays end with this function, so that MLX writes to the arrays in
+    The references to the cache arrays end with this function, so that MLX writes to the arrays in
     place.
     """
-    lent: list[mx.array] = []
+    cached: list[mx.array] = []
     for handle, cache in zip(handles, caches, strict=True):
         attention = handle.layer.attention
-        new = (batch.rows, attention.num_kv_heads, batch.length, attention.head_dim)
-        lent += cache.reserve(new, x.dtype)
+        new_shape = (batch.rows, attention.num_kv_heads, batch.length, attention.head_dim)
+        cached += cache.reserve(new_shape, x.dtype)
     y, *written = native.layers(
         x,
         [handle.attention for handle in handles],
         _feed_forwards(handles),
-        lent,
+        cached,
         offset,
         batch.phase,
     )
@@ -125,20 +125,20 @@ def _paged_group(
     caches: Sequence[PagedCache],
     window: int | None,
 ) -> mx.array:
-    """Compute the layers of one primitive over pages; see `_dense_group` for the lent arrays."""
+    """Compute the layers of one primitive over pages; see `_dense_group` for the cache arrays."""
     positions = position_rows(batch.positions, batch.rows, batch.length)
-    lent: list[Weight] = [pages for cache in caches for pages in (cache.keys, cache.values)]
+    cached: list[Weight] = [pages for cache in caches for pages in (cache.keys, cache.values)]
     y, *arrays = native.paged_layers(
         x,
         [handle.attention for handle in handles],
         _feed_forwards(handles),
-        [native_weight(pages) for pages in lent],
+        [native_weight(pages) for pages in cached],
         page_table_arrays(table, positions.reshape(-1)),
         window or 0,
         batch.phase,
     )
     rest = iter(arrays)
-    written = [with_arrays(pages, [next(rest) for _ in weight_arrays(pages)]) for pages in lent]
+    written = [with_arrays(pages, [next(rest) for _ in weight_arrays(pages)]) for pages in cached]
     for cache, keys, values in zip(caches, written[::2], written[1::2], strict=True):
         cache.commit(keys, values)
     return y

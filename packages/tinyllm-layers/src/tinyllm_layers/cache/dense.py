@@ -67,21 +67,22 @@ class DenseCache(KVCache):
         return out
 
     def reserve(
-        self, new: Sequence[int], dtype: mx.Dtype
+        self, new_shape: Sequence[int], dtype: mx.Dtype
     ) -> tuple[Float[mx.array, "B Hkv capacity D"], Float[mx.array, "B Hkv capacity D"]]:
-        """Lend the arrays of keys and values to a native stack, with capacity for new tokens.
+        """Return the arrays of keys and values, with capacity for new tokens.
 
-        The new tokens go to index `offset` of the axis `capacity`. The caller must drop its
-        references to the arrays before the graph is computed, or MLX copies the arrays.
+        A native primitive writes the new tokens to the axis `capacity`, from index `offset` on. Its
+        outputs are passed to `commit`. The caller must drop its references to the arrays before the
+        graph is computed, or MLX copies the arrays.
 
         Args:
-            new: the shape `B Hkv L D` of the new keys.
+            new_shape: the shape `B Hkv L D` of the new keys.
             dtype: the dtype of the new keys.
 
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
         """
-        return self._keys.reserve(new, dtype), self._values.reserve(new, dtype)
+        return self._keys.reserve(new_shape, dtype), self._values.reserve(new_shape, dtype)
 
     def commit(
         self,
@@ -89,7 +90,7 @@ class DenseCache(KVCache):
         values: Float[mx.array, "B Hkv capacity D"],
         count: int,
     ) -> None:
-        """Replace the lent arrays by updated arrays, which hold `count` more tokens."""
+        """Replace the arrays by updated arrays, which hold `count` more tokens."""
         self._keys.commit(keys, count)
         self._values.commit(values, count)
 
@@ -113,9 +114,10 @@ class TokenBuffer:
     """An array of shape `*lead tokens width` that grows by appending tokens.
 
     The capacity grows in steps of `STEP` tokens, so that most appends write only the new tokens:
-    MLX updates an array in place if nothing else refers to it when the update is scheduled. A
-    running pass refers to its inputs. If the next pass is scheduled while a pass still runs, the
-    update copies the whole array. So build the graph early, but schedule it late.
+    MLX updates an array in place if nothing else refers to it when the update is scheduled
+    (`mx.eval`, `mx.async_eval`). A running pass refers to its inputs. If the next pass is scheduled
+    while a pass still runs, the update copies the whole array. So a caller may build the graph of
+    the next pass while a pass runs, but must schedule it after the pass has ended.
     """
 
     def __init__(self) -> None:
@@ -170,19 +172,19 @@ class TokenBuffer:
         return array
 
     def reserve(
-        self, new: Sequence[int], dtype: mx.Dtype
+        self, new_shape: Sequence[int], dtype: mx.Dtype
     ) -> Shaped[mx.array, "*lead capacity width"]:
         """Return the array with capacity for new tokens. The buffer is unchanged until `commit`.
 
         Args:
-            new: the shape `*lead L width` of L new tokens.
+            new_shape: the shape `*lead L width` of L new tokens.
             dtype: the dtype of the new tokens.
 
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
         """
-        end = self.length + new[-2]
-        return with_capacity(self._array, new, dtype, -(-end // STEP) * STEP)
+        end = self.length + new_shape[-2]
+        return with_capacity(self._array, new_shape, dtype, -(-end // STEP) * STEP)
 
     def commit(self, array: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
         """Replace the array by an updated array, which holds `count` more tokens."""
@@ -200,7 +202,10 @@ class TokenBuffer:
         self.length = length
 
     def fork(self) -> TokenBuffer:
-        """Return a second buffer with the same tokens. The next write to either copies it."""
+        """Return a second buffer with the same tokens.
+
+        Both buffers share one array. The next write to one of the buffers copies the array.
+        """
         fork = TokenBuffer()
         fork.length = self.length
         fork._array = None if self._array is None else alias(self._array)
@@ -214,7 +219,7 @@ def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
 
 def with_capacity(
     array: Shaped[mx.array, "*lead present width"] | None,
-    new: Sequence[int],
+    new_shape: Sequence[int],
     dtype: mx.Dtype,
     capacity: int,
 ) -> Shaped[mx.array, "*lead capacity width"]:
@@ -222,20 +227,20 @@ def with_capacity(
 
     Args:
         array: the array to extend with zeros if it is too small; None to make a new array.
-        new: the shape `*lead L width` of the tokens that will be written.
+        new_shape: the shape `*lead L width` of the tokens that will be written.
         dtype: the dtype of the tokens that will be written.
         capacity: the number of tokens that the array must hold.
 
     Raises:
         ValueError: if the tokens have another shape or dtype than the array. A slice update would
-            broadcast and cast them in silence.
+            broadcast and cast them without an error.
     """
-    *lead, _, width = new
+    *lead, _, width = new_shape
     if array is None:
         return mx.zeros((*lead, capacity, width), dtype)
     if (*lead, width) != (*array.shape[:-2], array.shape[-1]):
-        expected = (*array.shape[:-2], new[-2], array.shape[-1])
-        raise ValueError(f"x: expected shape {expected}, got {tuple(new)}")
+        expected = (*array.shape[:-2], new_shape[-2], array.shape[-1])
+        raise ValueError(f"x: expected shape {expected}, got {tuple(new_shape)}")
     if dtype != array.dtype:
         raise ValueError(f"x: expected dtype {array.dtype}, got {dtype}")
     missing = capacity - array.shape[-2]

@@ -112,7 +112,10 @@ class PagedCache(LayerCache):
         self.values = values
 
     def fork(self) -> PagedCache:
-        """Return a second cache with the same pages. The next write to either copies all pages."""
+        """Return a second cache with the same pages.
+
+        The next write to one of the caches copies all pages.
+        """
         return PagedCache(_alias_pages(self.keys), _alias_pages(self.values), self.window)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:

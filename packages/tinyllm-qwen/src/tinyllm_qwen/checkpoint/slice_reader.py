@@ -49,11 +49,11 @@ def read_slices(
         for name, part in slices.items():
             tensor = stored[name]
             data = bytearray(_nbytes(tensor, part))
-            room = memoryview(data)
+            buffer = memoryview(data)
             for piece, ranges in _pieces(tensor, part):
                 if piece.shard not in files:
                     files[piece.shard] = stack.enter_context(_File(piece.shard))
-                room = files[piece.shard].read(piece, ranges, room)
+                buffer = files[piece.shard].read(piece, ranges, buffer)
             # MLX accepts any buffer, but its type stubs do not declare that.
             array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
             array = array.reshape([len(axis) for axis in part])
@@ -103,25 +103,25 @@ class _File:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def read(self, piece: TensorSlice, ranges: Slices, room: memoryview) -> memoryview:
-        """Read a slice of a tensor into the start of `room`; return the unused rest of `room`."""
+    def read(self, piece: TensorSlice, ranges: Slices, buffer: memoryview) -> memoryview:
+        """Read a slice of a tensor into the start of `buffer`; return the unused rest."""
         entry = self._entries[piece.key]
         try:
             for offset, count in _runs(entry, ranges):
                 self._file.seek(self._data + entry.start + offset)
-                self._fill(room[:count])
-                room = room[count:]
+                self._fill(buffer[:count])
+                buffer = buffer[count:]
         except OSError as error:
             raise unreadable(self._path, error) from error
-        return room
+        return buffer
 
-    def _fill(self, room: memoryview) -> None:
-        """Read until `room` is full, because one read may return fewer bytes than requested."""
-        while room:
-            count = self._file.readinto(room)
+    def _fill(self, buffer: memoryview) -> None:
+        """Read until `buffer` is full, because one read may return fewer bytes than requested."""
+        while buffer:
+            count = self._file.readinto(buffer)
             if not count:
                 raise CheckpointError(f"{self._path} is truncated: download it again")
-            room = room[count:]
+            buffer = buffer[count:]
 
 
 def _runs(entry: TensorEntry, ranges: Slices) -> Iterator[tuple[int, int]]:

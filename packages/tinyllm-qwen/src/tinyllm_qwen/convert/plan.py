@@ -132,13 +132,13 @@ def make_plan(
     ]
     _check_effect(tensors, settings)
     shards: list[list[PlannedTensor]] = []
-    room = 0
+    remaining = 0
     for tensor in tensors:
-        if not shards or tensor.nbytes > room:
+        if not shards or tensor.nbytes > remaining:
             shards.append([])
-            room = settings.shard_bytes
+            remaining = settings.shard_bytes
         shards[-1].append(tensor)
-        room -= tensor.nbytes
+        remaining -= tensor.nbytes
     return ConversionPlan(tuple(tuple(shard) for shard in shards))
 
 

@@ -13,15 +13,18 @@ from tinyllm_qwen.parallel.partition import Partition
 class ParallelGroups:
     """The communicator of each kind of parallelism; `SINGLE` for kinds that are not used.
 
+    Several processes use either tensor or pipeline parallelism, never both.
+
     Attributes:
-        partitions: the partition of each rank, by rank.
-        ranks: all processes that share the model. Each has some of the rows of embedding and head.
-        tensor: the processes that share every layer by heads, columns or experts.
+        partitions: the partition of each process; the index is its rank.
+        world: all processes that share the model. Every process has a part of the vocabulary, which
+            is some rows of the embedding and of the head.
+        tensor: the processes that divide every layer into heads, columns or experts.
         pipeline: the processes that each have some of the layers.
     """
 
     partitions: Sequence[Partition]
-    ranks: Communicator = SINGLE
+    world: Communicator = SINGLE
     tensor: Communicator = SINGLE
     pipeline: Communicator = SINGLE
 
@@ -31,13 +34,18 @@ class ParallelGroups:
         return cls([Partition.whole(config)])
 
     @classmethod
-    def of(cls, ranks: Communicator, partitions: Sequence[Partition]) -> "ParallelGroups":
-        """Make the groups of several processes, whose parts of the model are `partitions`."""
-        if partitions[ranks.rank].by_layers:
-            return cls(partitions, ranks, pipeline=ranks)
-        return cls(partitions, ranks, tensor=ranks)
+    def of(cls, world: Communicator, partitions: Sequence[Partition]) -> "ParallelGroups":
+        """Make the groups of several processes.
+
+        Args:
+            world: the communicator of all processes.
+            partitions: the partition of each process; the index is its rank.
+        """
+        if partitions[world.rank].by_layers:
+            return cls(partitions, world, pipeline=world)
+        return cls(partitions, world, tensor=world)
 
     @property
     def partition(self) -> Partition:
         """The partition of this process."""
-        return self.partitions[self.ranks.rank]
+        return self.partitions[self.world.rank]
