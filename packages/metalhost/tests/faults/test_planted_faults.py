@@ -59,8 +59,16 @@ def exchange(barrier: str, partner: str = "63 - j") -> Planted:
     return Planted(f"exchange over {barrier or 'nothing'} with {partner}", K.RACE, source)
 
 
-def out_of_bounds(name: str, source: str, **more: object) -> Planted:
-    return Planted(name, K.OUT_OF_BOUNDS, source, **more)
+def out_of_bounds(
+    name: str,
+    source: str,
+    header: str = "",
+    *,
+    fast: bool = False,
+    group: int = 64,
+    dtype: type[np.generic] = np.float32,
+) -> Planted:
+    return Planted(name, K.OUT_OF_BOUNDS, source, header, fast, group, dtype)
 
 
 PLANTED = [
