@@ -1,4 +1,4 @@
-"""Speeds that README and docs tell are those of the runs that they link to."""
+"""Speeds in README and docs equal the speeds in the linked runs."""
 
 import json
 import re

@@ -119,7 +119,7 @@ NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 def test_a_dumped_message_is_accepted(scripted: Server) -> None:
-    """`model_dump` includes all of OpenAI's fields, also those that are null."""
+    """`model_dump` includes all fields of OpenAI, also null fields."""
     question: ChatCompletionMessageParam = {"role": "user", "content": "#call"}
     options: dict[str, Any] = {"tools": TOOLS, "parallel_tool_calls": False}
     message = ask(scripted, "#call", **options).choices[0].message

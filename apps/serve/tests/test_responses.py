@@ -68,7 +68,7 @@ def test_a_call_is_an_item_and_its_result_is_accepted(scripted: Server) -> None:
 
 
 def test_dumped_items_are_accepted(scripted: Server) -> None:
-    """`model_dump` includes all of OpenAI's fields, also those that are null."""
+    """`model_dump` includes all fields of OpenAI, also null fields."""
     conversation: list[dict[str, object]] = [{"role": "user", "content": "#call"}]
     first = ask(scripted, conversation, **CALLING)
     conversation += [item.model_dump() for item in first.output]

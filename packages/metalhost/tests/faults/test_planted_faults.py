@@ -224,7 +224,7 @@ PLANTED = [
         header=f"inline void join() {{ {BARRIER} }}",
     ),
     Planted(
-        "simd operation after others have returned",
+        "simd operation after other threads have returned",
         K.INACTIVE_LANE,
         "y[i] = 0;\nif (j >= 40) return;\ny[i] = simd_sum(x[i]);  // here",
         fast=True,
