@@ -51,8 +51,9 @@ class Server:
         self._folder.cleanup()
 
     def log(self) -> list[Entry]:
-        """Return the lines of the log so far."""
-        return [json.loads(line) for line in self._log.read_text().splitlines()]
+        """Return the complete lines of the log so far. The last line may be half written."""
+        lines = self._log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def entries(self, event: str, **fields: object) -> list[Entry]:
         """Return the lines of an event that have these fields."""
