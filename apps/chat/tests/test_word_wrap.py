@@ -85,7 +85,9 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> SetColumns:
     return resize
 
 
-def test_the_width_is_read_again_for_each_piece(make_screen: NewScreen, columns: SetColumns) -> None:
+def test_the_width_is_read_again_for_each_piece(
+    make_screen: NewScreen, columns: SetColumns
+) -> None:
     out = make_screen(terminal=True, descriptor=1)
     terminal = Terminal(out, make_screen(), {})
     for count in (8, 20):
@@ -95,7 +97,9 @@ def test_the_width_is_read_again_for_each_piece(make_screen: NewScreen, columns:
     assert out.getvalue() == "one two\nthree\none two three\n"
 
 
-def test_an_unfinished_line_is_shown_completely(make_screen: NewScreen, columns: SetColumns) -> None:
+def test_an_unfinished_line_is_shown_completely(
+    make_screen: NewScreen, columns: SetColumns
+) -> None:
     both = make_screen(terminal=True, descriptor=1)
     columns(80)
     terminal = Terminal(both, both, {"NO_COLOR": "1"})
@@ -104,7 +108,9 @@ def test_an_unfinished_line_is_shown_completely(make_screen: NewScreen, columns:
     assert both.getvalue() == "half a wor\nchat: stopped\n"
 
 
-def test_reasoning_that_was_held_back_is_dim_too(make_screen: NewScreen, columns: SetColumns) -> None:
+def test_reasoning_that_was_held_back_is_dim_too(
+    make_screen: NewScreen, columns: SetColumns
+) -> None:
     err = make_screen(terminal=True, descriptor=2)
     columns(80)
     terminal = Terminal(make_screen(), err, {"TERM": "xterm"})
