@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "runtime/thread_pool.h"
@@ -99,8 +100,12 @@ void log_probability(const Kernels& kernels, const ScoreRows& scores, const int3
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
     const ExpSum* part_sums = &sums[row * parts];
-    float top = part_sums[0].largest;
-    for (int64_t i = 1; i < parts; ++i) top = std::max(top, part_sums[i].largest);
+    // A part in which all scores are -inf has the sum 0, and its `largest` means nothing.
+    float top = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < parts; ++i) {
+      if (part_sums[i].sum != 0) top = std::max(top, part_sums[i].largest);
+    }
+    if (top == -std::numeric_limits<float>::infinity()) top = 0;
     double total = 0;  // the sum of e^(x - top) over the row
     for (int64_t i = 0; i < parts; ++i) {
       total += part_sums[i].sum * std::exp(double{part_sums[i].largest} - top);
