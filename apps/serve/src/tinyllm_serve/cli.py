@@ -59,7 +59,7 @@ def run(settings: Settings) -> None:
 
     configure_log()
     if settings.ray:
-        from tinyllm_serve.replicas.run import run_replicas  # imports Ray, which is an extra
+        from tinyllm_serve.replicas.front import run_replicas  # imports Ray, which is an extra
 
         group.check_alone("--ray")
         run_replicas(settings)

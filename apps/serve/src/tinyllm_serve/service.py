@@ -1,6 +1,5 @@
 """The served model: its engine, its state, and its metrics."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 
@@ -12,13 +11,13 @@ from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.group import Group
-from tinyllm_serve.http.errors import ApiError, unavailable
+from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.metrics import Metrics
-from tinyllm_serve.server import Fact, State
+from tinyllm_serve.server import Fact, Served, State
 from tinyllm_serve.settings import Settings
 
 
-class Service:
+class Service(Served):
     """A model that all endpoints share.
 
     Attributes:
@@ -46,7 +45,6 @@ class Service:
         self.defaults = GenerationConfig()
         self.arithmetic: Arithmetic | None = None
         self._weight_bytes = 0
-        self._state: State = "loading"
         self.created = int(time.time())
         self.metrics = Metrics(lambda: None if self.state == "loading" else self.engine.stats)
 
@@ -57,9 +55,14 @@ class Service:
 
     @property
     def state(self) -> State:
-        """The state. Requests are accepted in "ready"; "failed" is final."""
+        """The state; "failed" once the engine has ended by itself."""
         failed = self._state == "ready" and self.engine.closed is not None
         return "failed" if failed else self._state
+
+    @property
+    def failure(self) -> str:
+        """The reason why the engine has failed."""
+        return self.engine.closed or super().failure
 
     @property
     def ranks(self) -> int | None:
@@ -104,14 +107,10 @@ class Service:
 
     async def failed(self) -> str:
         """Wait until the engine has failed for good. The engine of a whole model never does."""
-        if self._group is None:
-            await asyncio.Event().wait()
-        await self.engine.ended()
-        return self.engine.closed or "the engine has failed"
-
-    def drain(self) -> None:
-        """Refuse new requests."""
-        self._state = "draining"
+        if self._group is not None:
+            await self.engine.ended()
+            return self.failure
+        return await super().failed()
 
     async def finish(self) -> None:
         """Wait until the requests in progress have ended."""
@@ -125,27 +124,6 @@ class Service:
     async def metrics_text(self) -> bytes:
         """Return all metrics in Prometheus's format."""
         return self.metrics.text()
-
-    def check_ready(self) -> None:
-        """Check that requests are accepted.
-
-        Raises:
-            ApiError: 503 while loading, while draining, and once the engine has failed.
-        """
-        self.check_alive()
-        if self.state == "loading":
-            raise unavailable("the model is still being loaded")
-        if self.state == "draining":
-            raise unavailable("the server is shutting down")
-
-    def check_alive(self) -> None:
-        """Check that the process need not be restarted.
-
-        Raises:
-            ApiError: 503 once the engine has failed.
-        """
-        if self.state == "failed":
-            raise unavailable(self.engine.closed or "the engine has failed")
 
     def check_model(self, name: str | None) -> None:
         """Check that a request is for the served model.

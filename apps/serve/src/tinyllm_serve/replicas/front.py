@@ -1,4 +1,4 @@
-"""The application of the listening process: it passes requests on to replicas."""
+"""The listening process of `serve --ray`: it passes requests on to replicas."""
 
 import asyncio
 import logging
@@ -15,11 +15,15 @@ from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER, ApiError
 from tinyllm_serve.http.middleware import add_middleware
 from tinyllm_serve.http.sse import error_event
+from tinyllm_serve.json_log import log_event
+from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
+from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.replicas.prefix_map import prefix_hashes
 from tinyllm_serve.replicas.replica_set import ReplicaSet
-from tinyllm_serve.routes.health import health_router, metrics_router
-from tinyllm_serve.routes.page import page_router
+from tinyllm_serve.routes import health, page
+from tinyllm_serve.server import serve
+from tinyllm_serve.settings import Settings
 
 CHARACTERS_PER_TOKEN = 4
 """Roughly; a prefix is hashed every so many characters as a page holds tokens, times this."""
@@ -30,12 +34,32 @@ _log = logging.getLogger(__name__)
 def make_front(replicas: ReplicaSet) -> ASGIApp:
     """Make the application. Health, metrics and the page are here, other endpoints in replicas."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(health_router(replicas))
-    app.include_router(metrics_router(replicas))
-    app.include_router(page_router())
+    for router in (health.router, health.metrics_router, page.router):
+        app.include_router(router)
+    app.state.served = replicas
     app.mount("/", Front(replicas))
     add_error_handlers(app)
     return add_middleware(app, replicas.settings, replicas.metrics)
+
+
+def run_replicas(settings: Settings) -> None:
+    """Serve replicas until a signal comes, or update the replicas of a running server.
+
+    Raises:
+        UsageError: if an option does not go together with replicas.
+        ServeError: if the address is not available, or the replicas cannot be started.
+    """
+    if settings.update:
+        local = local_settings(settings)
+        join_cluster()
+        try:
+            deploy(local)
+        finally:
+            stop_cluster()
+        log_event("updated", model=settings.model_name, replicas=settings.replica_range[0])
+    else:
+        replicas = ReplicaSet(settings)
+        asyncio.run(serve(settings, replicas, make_front(replicas)))
 
 
 class Front:

@@ -25,43 +25,41 @@ from tinyllm_serve.protocol.completions import (
     CompletionResponse,
     token_lists,
 )
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
 DEFAULT_MAX_TOKENS = 16
 
 
-def completions_router(service: Service) -> APIRouter:
-    """Make the endpoint of a service."""
-    router = APIRouter(tags=["completions"])
+router = APIRouter(tags=["completions"])
 
-    @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
-    async def completions(body: CompletionRequest, request: Request) -> Response:
-        """Continue a text. With `stream` the response is server-sent events."""
-        if body.echo and body.logprobs is not None:
-            raise ApiError(400, "echo: expected false beside logprobs", param="echo")
-        service.check_ready()
-        service.check_model(body.model)
-        log = log_fields(request)
-        log["user"] = body.user
-        prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
-        generation = Generation(
-            service,
-            body,
-            prompts,
-            PlainText,
-            log,
-            max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-            grammar=output_grammar(body),
-            logprobs=body.logprobs,
-        )
-        completion = TextCompletion(service, body, prompts, generation)
-        if body.stream:
-            return EventStream(completion.events(), service.settings.sse_keep_alive)
-        await while_connected(request, generation.finish())
-        text = completion.response().model_dump_json(exclude_none=True)
-        return Response(text, media_type="application/json")
 
-    return router
+@router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
+async def completions(body: CompletionRequest, request: Request, service: ModelService) -> Response:
+    """Continue a text. With `stream` the response is server-sent events."""
+    if body.echo and body.logprobs is not None:
+        raise ApiError(400, "echo: expected false beside logprobs", param="echo")
+    service.check_ready()
+    service.check_model(body.model)
+    log = log_fields(request)
+    log["user"] = body.user
+    prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
+    generation = Generation(
+        service,
+        body,
+        prompts,
+        PlainText,
+        log,
+        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+        grammar=output_grammar(body),
+        logprobs=body.logprobs,
+    )
+    completion = TextCompletion(service, body, prompts, generation)
+    if body.stream:
+        return EventStream(completion.events(), service.settings.sse_keep_alive)
+    await while_connected(request, generation.finish())
+    text = completion.response().model_dump_json(exclude_none=True)
+    return Response(text, media_type="application/json")
 
 
 class TextCompletion:

@@ -17,6 +17,7 @@ from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
 from tinyllm_serve.protocol.tools import NamedFunction
 from tinyllm_serve.routes.chat import start_chat
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.routes.responses_input import as_chat
 from tinyllm_serve.routes.responses_output import OutputItems
 from tinyllm_serve.service import Service
@@ -31,23 +32,20 @@ CHAT_FIELDS = {
 """This endpoint's names of the fields of chat completions and of the engine."""
 
 
-def responses_router(service: Service) -> APIRouter:
-    """Make the endpoint of a service."""
-    router = APIRouter(tags=["responses"])
+router = APIRouter(tags=["responses"])
 
-    @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
-    async def responses(body: ResponseRequest, request: Request) -> Response:
-        """Continue a conversation. With `stream` the response is named server-sent events."""
-        log = log_fields(request)
-        log["user"] = body.end_user
-        with renamed_fields(CHAT_FIELDS):
-            generation = await start_chat(service, as_chat(body), log, CHAT_FIELDS)
-        response = ModelResponse(service, body, generation)
-        if body.stream:
-            return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
-        return JSONResponse(await while_connected(request, response.last()))
 
-    return router
+@router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
+async def responses(body: ResponseRequest, request: Request, service: ModelService) -> Response:
+    """Continue a conversation. With `stream` the response is named server-sent events."""
+    log = log_fields(request)
+    log["user"] = body.end_user
+    with renamed_fields(CHAT_FIELDS):
+        generation = await start_chat(service, as_chat(body), log, CHAT_FIELDS)
+    response = ModelResponse(service, body, generation)
+    if body.stream:
+        return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
+    return JSONResponse(await while_connected(request, response.last()))
 
 
 class ModelResponse:
