@@ -37,11 +37,7 @@ class Metrics:
     """The metrics of this server, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
-        """Start at zero.
-
-        Args:
-            stats: returns the engine's own counts, or None while there is no engine.
-        """
+        """Start at zero; `stats` returns None while there is no engine."""
         self._registry = registry = CollectorRegistry()
         registry.register(_EngineCollector(stats))
         self.http_requests = Counter(
@@ -104,12 +100,9 @@ class _EngineCollector(Collector):
 
 
 def labelled_metrics(own: bytes, replicas: Mapping[str, bytes]) -> bytes:
-    """Merge pages of metrics.
+    """Merge the metrics of HTTP from this process's page, and all others from the replicas' pages.
 
-    Args:
-        own: the page of the listening process, of which the metrics of HTTP are taken.
-        replicas: the pages of replicas, by name. All other metrics are taken from these pages, with
-            the name as the label `replica`.
+    Each metric of a replica gets its name, the key of `replicas`, as the label `replica`.
     """
     families: dict[str, Metric] = {}
     pages: list[tuple[str | None, bytes]] = [(None, own), *replicas.items()]

@@ -150,11 +150,6 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
     once. The server of a model that several processes share also ends when a step has failed,
     because the processes cannot continue together.
 
-    Args:
-        settings: the address, and the time for a shutdown.
-        served: the model.
-        application: its endpoints.
-
     Raises:
         ServeError: if the address is not available, or the model has failed.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.

@@ -32,10 +32,7 @@ class Service(Served):
     def __init__(self, settings: Settings, group: Group | None = None) -> None:
         """Prepare; `start` loads the model.
 
-        Args:
-            settings: the options of the server.
-            group: the processes that share the model, of which this one is rank 0; None if this
-                process has the whole model.
+        This process is rank 0 of the group, or without a group it has the whole model.
         """
         self.settings = settings
         self._group = group
@@ -161,12 +158,7 @@ class Service(Served):
 
 
 def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) -> Qwen:
-    """Load a draft model with the backend and the dtype of the served model.
-
-    Args:
-        name: a folder, "pico" or a repository on the Hub.
-        tokenizer: the served model's tokenizer.
-        arithmetic: backend and dtype.
+    """Load a draft model with the tokenizer, the backend and the dtype of the served model.
 
     Raises:
         ServeError: if the draft model has other tokens, so that its token ids mean other text.

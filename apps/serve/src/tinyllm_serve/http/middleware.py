@@ -115,12 +115,7 @@ class HostCheck:
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
-        """Wrap an application.
-
-        Args:
-            app: the application.
-            names: allowed hosts, beside the names that always mean the machine itself.
-        """
+        """Allow these hosts, beside the names that always mean the machine itself."""
         self._app = app
         self._names = {name.lower() for name in names}
 
@@ -189,12 +184,7 @@ class BodyLimit:
     """Refuse bodies that are too long, at once if the length is announced."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
-        """Wrap an application.
-
-        Args:
-            app: the application.
-            limit: the most bytes of a body.
-        """
+        """Limit the bytes of a body."""
         self._app = app
         self._limit = limit
 

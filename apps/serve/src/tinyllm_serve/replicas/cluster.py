@@ -67,8 +67,7 @@ def join_cluster() -> None:
 def deploy(settings: Settings) -> DeploymentHandle:
     """Start the replicas, or replace running ones one after the other, and wait for them.
 
-    Args:
-        settings: the settings of each replica: see `local_settings`.
+    `settings` are valid for one replica: see `local_settings`.
 
     Raises:
         ServeError: if the replicas cannot be started; the message has the reason of the last one.

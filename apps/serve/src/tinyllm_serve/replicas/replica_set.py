@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import TypeVar, cast
 
@@ -120,24 +120,14 @@ def _restore_signal_handlers() -> None:
 
 async def _in_daemon(work: Callable[[], T]) -> T:
     """Do work in a daemon thread, for which an interrupted process does not wait."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # the caller may be cancelled, the work may not
 
     def run() -> None:
         try:
-            result = work()
+            answer.set_result(work())
         except BaseException as error:
-            loop.call_soon_threadsafe(fail, error)
-        else:
-            loop.call_soon_threadsafe(succeed, result)
-
-    def succeed(result: T) -> None:
-        if not answer.done():
-            answer.set_result(result)
-
-    def fail(error: BaseException) -> None:
-        if not answer.done():
             answer.set_exception(error)
 
     Thread(target=run, name="deploy", daemon=True).start()
-    return await answer
+    return await asyncio.wrap_future(answer)

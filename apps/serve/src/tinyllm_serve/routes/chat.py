@@ -39,7 +39,6 @@ from tinyllm_serve.service import Service
 ENGINE_FIELDS = {"prompt": "messages"}
 """This endpoint's names of the engine's fields."""
 
-
 router = APIRouter(tags=["chat"])
 
 
@@ -62,11 +61,7 @@ async def start_chat(
 ) -> Generation:
     """Prepare the answers to a conversation.
 
-    Args:
-        service: the model.
-        body: the request.
-        log: the fields of the request's log line.
-        field_names: the endpoint's names of the engine's fields.
+    `field_names` are the endpoint's names of the engine's fields, for errors.
 
     Raises:
         ApiError: if the request names another model, or cannot be served.
