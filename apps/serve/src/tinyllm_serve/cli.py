@@ -51,7 +51,7 @@ def run(settings: Settings) -> None:
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
     if settings.ray:
-        from tinyllm_serve.replicas.environment import prepare_environment
+        from tinyllm_serve.replicas.local_settings import prepare_environment
 
         prepare_environment()  # before anything imports Ray
     from tinyllm_serve import group  # imports MLX, which --help does not need

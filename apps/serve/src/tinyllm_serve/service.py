@@ -62,11 +62,6 @@ class Service(Served):
         return self.engine.closed or super().failure
 
     @property
-    def ranks(self) -> int | None:
-        """The number of processes that share the model; None if this one has all of it."""
-        return None if self._group is None else self._group.member.ranks.size
-
-    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.engine.tokenizer
@@ -77,11 +72,7 @@ class Service(Served):
         return self.engine.config.context_length
 
     async def start(self) -> None:
-        """Load the model, then accept requests.
-
-        Raises:
-            BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
-        """
+        """Load the model, then accept requests; raises the errors of `tinyllm_qwen.load`."""
         await self.engine.start()
         self._state = "ready"
         if self._group is not None:
@@ -97,7 +88,7 @@ class Service(Served):
             "note": self.arithmetic.note or None,
             "pages": self.engine.stats.pages_total,
             "weight_bytes": self._weight_bytes,
-            "ranks": self.ranks,
+            "ranks": None if self._group is None else self._group.member.ranks.size,
             "draft_model": self.settings.draft_model,
             "num_speculative_tokens": self.settings.draft_tokens or None,
         }

@@ -22,12 +22,9 @@ class Server:
     """
 
     def __init__(self, *options: str, ready: bool = True, **environ: str) -> None:
-        """Start the server.
+        """Start the server with options of the command line and environment variables.
 
-        Args:
-            options: options of the command line.
-            ready: True to wait until the model is loaded.
-            environ: further environment variables of the process.
+        With `ready` wait until the model is loaded.
         """
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "log"

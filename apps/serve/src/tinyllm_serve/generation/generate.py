@@ -23,7 +23,6 @@ class AnswerToken:
     Attributes:
         index: the answer's index in the response.
         parts: the parts that the token made certain.
-        output: the token.
         finish_reason: None before the last token.
         is_first: True for the first token of the answer.
         calls_before: the number of function calls before `parts`.
@@ -42,15 +41,8 @@ class Answer:
     """One answer so far.
 
     Attributes:
-        request: the engine's request.
-        parser: the parser of the generated text.
         index: the answer's index in the response.
         one_call: True to end the answer after its first function call.
-        content: the text.
-        reasoning: the reasoning before the text.
-        calls: the function calls.
-        outputs: the tokens.
-        reasoning_tokens: the number of tokens of reasoning.
         finish_reason: None until the answer has ended.
     """
 

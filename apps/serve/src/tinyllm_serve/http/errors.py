@@ -38,11 +38,9 @@ class ApiError(Exception):
     """An error for the client.
 
     Attributes:
-        status: the HTTP status.
         message: the problem, and its remedy.
         param: the request's field at fault, or None.
         code: a word that programs can test, or None.
-        headers: further headers of the response.
     """
 
     def __init__(

@@ -10,9 +10,9 @@ from tinyllm_serve.protocol.messages import Text
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
-    StructuredOutputs,
     TextFormat,
 )
+from tinyllm_serve.protocol.sampling import GenerationFields
 from tinyllm_serve.protocol.tools import Function, NamedFunction, ToolMode
 
 
@@ -129,23 +129,17 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponseRequest(ClientFields):
+class ResponseRequest(ClientFields, GenerationFields):
     """A conversation for the model to continue. The server stores nothing of it."""
 
-    model: str | None = Field(default=None, description="The served model, or null.")
     input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     tools: list[FunctionTool] | None = None
     tool_choice: ToolMode | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
-    structured_outputs: StructuredOutputs | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
     reasoning: ReasoningOptions | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None

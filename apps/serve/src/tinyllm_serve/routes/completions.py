@@ -18,6 +18,7 @@ from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.completions import (
     CompletionChoice,
     CompletionLogprobs,
@@ -100,32 +101,33 @@ class TextCompletion:
                     )
                     yield self._response([choice]).model_dump(exclude_none=True)
         if self._body.include_usage:
-            last = self._response([])
-            last.usage = self._generation.usage
-            yield last.model_dump(exclude_none=True)
+            yield self._response([], self._generation.usage).model_dump(exclude_none=True)
 
     def response(self) -> CompletionResponse:
         """Return the complete texts."""
-        response = self._response(
-            [
-                CompletionChoice(
-                    index=answer.index,
-                    text=self._echo(answer.index) + answer.content,
-                    logprobs=self._logprobs(answer.outputs, 0),
-                    finish_reason=answer.finish_reason,
-                )
-                for answer in self._generation.answers
-            ]
-        )
-        response.usage = self._generation.usage
-        return response
+        choices = [
+            CompletionChoice(
+                index=answer.index,
+                text=self._echo(answer.index) + answer.content,
+                logprobs=self._logprobs(answer.outputs, 0),
+                finish_reason=answer.finish_reason,
+            )
+            for answer in self._generation.answers
+        ]
+        return self._response(choices, self._generation.usage)
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._body.choices]
 
-    def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
+    def _response(
+        self, choices: list[CompletionChoice], usage: UsageBody | None = None
+    ) -> CompletionResponse:
         return CompletionResponse(
-            id=self._id, created=self._created, model=self._service.name, choices=choices
+            id=self._id,
+            created=self._created,
+            model=self._service.name,
+            choices=choices,
+            usage=usage,
         )
 
     def _logprobs(self, outputs: Sequence[Output], offset: int) -> CompletionLogprobs | None:
