@@ -43,13 +43,7 @@ def main() -> int:
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal comes.
-
-    Raises:
-        UsageError: if options do not go together.
-        ServeError: if the server cannot start.
-        BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
-    """
+    """Serve until a signal comes; raises the errors of `serve`, `run_replicas` and `joined`."""
     if settings.ray:
         from tinyllm_serve.replicas.local_settings import prepare_environment
 

@@ -46,12 +46,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Group:
-    """One of several processes that share the model.
-
-    Attributes:
-        member: this process.
-        loss: its callback for a lost rank.
-    """
+    """This process among several that share the model, and its callback for a lost rank."""
 
     member: Member
     loss: Loss = field(default_factory=Loss)
@@ -106,10 +101,7 @@ def work(settings: Settings, member: Member) -> None:
         signal.signal(number, signal.SIG_IGN)
     arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
     model, _ = member.load(
-        settings.model,
-        ops=arithmetic.ops,
-        dtype=arithmetic.dtype,
-        revision=settings.revision,
+        settings.model, ops=arithmetic.ops, dtype=arithmetic.dtype, revision=settings.revision
     )
     ranks = member.ranks
     log_event("worker ready", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)

@@ -21,9 +21,7 @@ class Service(Served):
     """A model that all endpoints share.
 
     Attributes:
-        settings: the options of the server.
         engine: the model, and the requests in progress.
-        metrics: counts and times.
         defaults: the checkpoint's sampling parameters.
         arithmetic: backend and dtype; None before the model is loaded.
         created: the time of the start, in seconds since 1970.

@@ -14,12 +14,7 @@ Entry = dict[str, object]
 
 
 class Server:
-    """A server on a port that the system chooses, and its log.
-
-    Attributes:
-        process: the server's process.
-        url: the server's address.
-    """
+    """A server on a port that the system chooses, and its log."""
 
     def __init__(self, *options: str, ready: bool = True, **environ: str) -> None:
         """Start the server with options of the command line and environment variables.

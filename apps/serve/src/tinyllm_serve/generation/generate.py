@@ -108,17 +108,10 @@ class Generation:
     ) -> None:
         """Prepare `fields.choices` answers to each prompt.
 
-        Args:
-            service: the engine and its metrics.
-            fields: the sampling fields of the request.
-            prompts: the tokens of each prompt.
-            make_parser: makes the parser of an answer.
-            log: gets the token counts and finish reasons.
-            max_tokens: the most tokens of an answer.
-            grammar: the grammar of an answer, or None.
-            logprobs: the number of likeliest tokens to report, or None for no log-probabilities.
-            one_call: True to end an answer after its first function call.
-            field_names: the endpoint's names of the engine's fields, for errors.
+        `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
+        With `one_call` an answer ends after its first function call. `field_names` are the
+        endpoint's names of the engine's fields, for errors. The token counts and the finish reasons
+        are written to `log`.
 
         Raises:
             ApiError: if a request can never be served.

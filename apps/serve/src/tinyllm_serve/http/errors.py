@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -34,6 +35,7 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error for the client.
 
@@ -43,22 +45,15 @@ class ApiError(Exception):
         code: a word that programs can test, or None.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Describe the error."""
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-        self.headers = dict(headers or {})
+    status: int
+    message: str
+    param: str | None = field(default=None, kw_only=True)
+    code: str | None = field(default=None, kw_only=True)
+    headers: Mapping[str, str] | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return self.message
 
     @property
     def body(self) -> dict[str, object]:
@@ -99,9 +94,7 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
         message = known.message
         if message.startswith(f"{old}: "):
             message = f"{new}{message.removeprefix(old)}"
-        raise ApiError(
-            known.status, message, param=new or None, code=known.code, headers=known.headers
-        ) from error
+        raise replace(known, message=message, param=new or None) from error
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -102,10 +102,8 @@ class SamplingFields(GenerationFields):
     ) -> SamplingParams:
         """Return the sampling parameters of one answer.
 
-        Args:
-            defaults: the checkpoint's parameters, for fields that are None.
-            choice: the index of the answer to its prompt, which is added to the seed.
-            top_logprobs: how many of the likeliest tokens to report.
+        The checkpoint's `defaults` stand for fields that are None. `choice`, the index of the
+        answer to its prompt, is added to the seed.
         """
         params = defaults.sampling(
             temperature=self.temperature,

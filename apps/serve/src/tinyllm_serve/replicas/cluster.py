@@ -53,10 +53,7 @@ def join_cluster() -> None:
     _share_log()
     try:
         ray.init(
-            address="auto",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace=APPLICATION,
+            address="auto", log_to_driver=False, logging_level=logging.ERROR, namespace=APPLICATION
         )
     except ConnectionError as error:
         raise ServeError("--update: no 'serve --ray' runs on this machine: start one") from error

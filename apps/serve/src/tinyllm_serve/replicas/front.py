@@ -7,6 +7,7 @@ from contextlib import aclosing
 from fastapi import FastAPI
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -111,7 +112,8 @@ class Front:
             _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
             if start is None:
                 raise _as_api_error(error) from error
-            if not _is_stream(start):
+            kind = Headers(raw=start["headers"]).get("content-type", "")
+            if not kind.startswith("text/event-stream"):
                 raise
             end = error_event(_as_api_error(error), named=request.path == "/v1/responses")
             await send({"type": "http.response.body", "body": end, "more_body": False})
@@ -125,10 +127,3 @@ def _as_api_error(error: Exception) -> ApiError:
         return ApiError(429, message, code="engine_full", headers=headers)
     message = "the replica that computed the answer is lost: send the request again"
     return ApiError(503, message, code="replica_lost", headers=headers)
-
-
-def _is_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start["headers"]
-    )

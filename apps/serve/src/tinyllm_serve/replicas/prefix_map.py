@@ -22,12 +22,7 @@ def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
     which only a replica knows: conversations with a common prefix of text have common pages. Like
     the hash of a page, a hash covers its own piece and the hash before it.
 
-    Args:
-        body: the body, as the client sent it.
-        stride: characters from one hash to the next.
-
-    Returns:
-        The hashes; none if the body is no JSON object, or shorter than a stride.
+    A body that is no JSON object, or is shorter than a stride, has no hashes.
     """
     try:
         request = json.loads(body)

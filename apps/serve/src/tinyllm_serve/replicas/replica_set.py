@@ -27,10 +27,7 @@ class ReplicaSet(Served):
     """Replicas of a model on Ray Serve, each with an engine of its own.
 
     The set never fails, because Ray replaces a lost replica.
-
-    Attributes:
-        settings: the settings of the server and of each replica.
-        metrics: the metrics of HTTP, which this process counts.
+    `metrics` are of HTTP alone, which this process counts.
     """
 
     loading = "the replicas are still being started"
