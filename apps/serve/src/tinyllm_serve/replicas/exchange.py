@@ -12,16 +12,7 @@ from tinyllm_serve.http.middleware import LogFields
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """A complete HTTP request.
-
-    Attributes:
-        method: the HTTP method.
-        path: the path, decoded.
-        query: the query string, as it was sent.
-        headers: names and values.
-        body: the body, as it was sent.
-        prefixes: hashes of its prefixes: see `prefix_hashes`.
-    """
+    """A complete HTTP request, its path decoded, and the result of `prefix_hashes`."""
 
     method: str
     path: str
@@ -49,7 +40,7 @@ class ReplicaRequest:
 
 @dataclass(frozen=True)
 class RequestSummary:
-    """The log fields of a request. A replica sends them before the last message of the response.
+    """The log fields of a request, and the path of its endpoint if there is one.
 
     Attributes:
         route: the path of the endpoint; None if no endpoint matches.
