@@ -40,7 +40,7 @@ class ReplicaRequest:
 
 @dataclass(frozen=True)
 class RequestSummary:
-    """The log fields of a request, and the path of its endpoint if there is one.
+    """The log fields of a request. A replica sends them before the last message of the response.
 
     Attributes:
         route: the path of the endpoint; None if no endpoint matches.
