@@ -1,4 +1,4 @@
-"""Every public name has its place on an API page, and every entry of a page is there."""
+"""Every public name is on an API page, and every entry of a page exists."""
 
 import importlib.util
 import re
@@ -26,7 +26,7 @@ def test_the_page_of_a_package_names_what_it_exports(package: str) -> None:
 @pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
 def test_every_entry_is_a_name_in_a_module(page: Path) -> None:
     for entry in entries(page.stem):
-        # By its module: "tinyllm_ops.linear" is a function to Python and a file to the renderer.
+        # Look in the module first: the renderer reads "tinyllm_ops.linear" as a file.
         module, name = entry.rsplit(".", 1)
         found = name in vars(importlib.import_module(module))
         assert found or importlib.util.find_spec(entry) is not None, entry

@@ -28,7 +28,7 @@ FENCE = re.compile(r"^ *(?:```+|~~~+) *(?:python|py)\w*", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Example:
-    """One block of a page."""
+    """A Python block of a page, the output that it shows, and the reason why it is not run."""
 
     code: str
     line: int
@@ -37,7 +37,7 @@ class Example:
 
     def run(self, page: Path, names: dict[str, object]) -> str:
         """Execute the block with the names of earlier blocks of the page; return its output."""
-        # Empty lines before it, so that a traceback counts lines as the page does.
+        # Empty lines before the code, so that a traceback has the line numbers of the page.
         program = compile("\n" * self.line + self.code, str(page), "exec")
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(program, names)

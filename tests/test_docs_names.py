@@ -1,4 +1,4 @@
-"""Pages are in the navigation, and names and letters in the documentation exist."""
+"""Pages are in the navigation, dotted names exist, and shape letters are in the notation."""
 
 import importlib
 import re
@@ -39,7 +39,7 @@ def find(dotted: str) -> object:
     package, *names = dotted.split(".")
     found: object = importlib.import_module(package)
     for place, part in enumerate(names):
-        # An attribute before a module: tinyllm_ops.rms_norm is a function, and a file too.
+        # Prefer an attribute to a module: tinyllm_ops.rms_norm is a function and also a file.
         if hasattr(found, part):
             found = getattr(found, part)
         else:

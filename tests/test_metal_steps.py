@@ -13,7 +13,7 @@ PAGES_WITH_STEPS = [page for page in PAGES if "```metal" in page.read_text(encod
 KERNELS = ROOT / "packages" / "tinyllm-kernels" / "src" / "tinyllm_kernels" / "metal"
 
 
-# On a Mac the steps would run under metalhost, too, which is for Linux.
+# Steps always run under metalhost, which needs Linux.
 @pytest.mark.skipif(sys.platform == "darwin", reason="steps run under metalhost")
 @pytest.mark.parametrize("page", PAGES_WITH_STEPS, ids=lambda page: page.name)
 def test_every_step_is_right(page: Path) -> None:

@@ -1,6 +1,6 @@
-"""The same random weights in tinyllm and in mlx-lm: the same logits, the same greedy tokens.
+"""With the same random weights, tinyllm and mlx-lm give the same logits and greedy tokens.
 
-tools/parity.py computes the errors, for docs/parity-tables.md too; this file has the bars.
+tools/parity.py computes the errors, also for docs/parity-tables.md. This file has the bounds.
 """
 
 import importlib.util
@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-# Relative to the largest logit. In float32 the bar of issue 2; in the half formats activations are
-# rounded some ten times a layer, to 11 and 8 bits. Weights are rounded on both sides alike.
+# Bounds on the errors, relative to the largest logit. In 16 bits, activations are rounded about ten
+# times per layer, to 11 or 8 bits. Weights are rounded in the same way on both sides.
 LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2}
 TOOL = Path(__file__).parents[1] / "tools" / "parity.py"
 
@@ -33,7 +33,7 @@ CASES = [
     (family, form)
     for family in PARITY.FAMILIES
     for form in PARITY.FORMATS
-    # Every format for one family, two for each; docs/parity-tables.md has all of them.
+    # All formats for qwen3, two for each other family. docs/parity-tables.md has all pairs.
     if family == "qwen3" or str(form) in ("not packed", "4-bit, group 64")
 ]
 
@@ -42,8 +42,8 @@ CASES = [
 def test_logits_and_greedy_tokens_are_those_of_mlx_lm(
     family: str, form: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # mlx-lm takes a tenth of a second a token here: all of them for each family, and in
-    # docs/parity-tables.md for each format.
+    # mlx-lm takes 0.1 s per token, so all steps run only for unquantized models. For other formats,
+    # docs/parity-tables.md has the results of all steps.
     if str(form) != "not packed":
         monkeypatch.setattr(PARITY, "STEPS", 12)
     for row in PARITY.against_mlx_lm(family, form):

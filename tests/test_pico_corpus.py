@@ -13,14 +13,14 @@ import pytest
 
 PICO = Path(__file__).resolve().parents[1] / "tools/pico"
 
-MIN_ENTRIES = 400  # outside talk
+MIN_ENTRIES = 400  # not counting talk.toml
 MIN_ASK = 12
 MAX_SENTENCES = 4
 MAX_WORDS = 75
 
 
 def load_corpus_module() -> ModuleType:
-    # By path, since tools/ is no package. dataclasses looks the module up by name.
+    # Load by path, because tools/ is no package. dataclasses needs the module in sys.modules.
     spec = importlib.util.spec_from_file_location("pico_corpus", PICO / "corpus.py")
     assert spec is not None
     assert spec.loader is not None
@@ -46,7 +46,8 @@ def parts(entries: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def sentences(text: str) -> int:
-    # A mark ends one before a space or the end, perhaps in quotes: not that of 0.5 or .ci/run.
+    # A mark ends a sentence before a space or the end of the text, also with a quote between.
+    # The dots of 0.5 and .ci/run do not count.
     return len(re.findall(r"[.!?]+[`\"')]*(?=\s|$)", text))
 
 
@@ -76,7 +77,7 @@ def test_no_phrasing_is_empty(entries: list[Any]) -> None:
 
 
 def test_no_phrasing_is_in_two_entries(entries: list[Any]) -> None:
-    # Follow-ups aside: "why?" belongs to the turn before it, and may be asked after any.
+    # Follow-ups may repeat: "why?" belongs to the turn before it, and may follow any entry.
     owners: dict[str, set[str]] = {}
     for entry in entries:
         for ask in entry.ask:

@@ -20,7 +20,7 @@ TRACKED = subprocess.run(
     check=True,
 ).stdout.splitlines()
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
-CODE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)  # where "](" may be an operator
+CODE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)  # in code, "](" may be an operator
 FILE = re.compile(r"`([\w/.-]+\.py|[\w.-]+/[\w/.-]+\.(?:md|toml|jinja))`")
 
 

@@ -1,8 +1,8 @@
-"""tinyllm's sampling beside mlx-lm's, where the two mean the same.
+"""tinyllm's sampling compared with mlx-lm's, where both define it in the same way.
 
-They do for one filter alone at temperature 1, and for each penalty over the tokens that both look
-at. They do not for several filters at once: mlx-lm applies top-p, min-p, top-k and then the
-temperature; tinyllm, as vLLM, the temperature, min-p, top-k and then top-p.
+The definitions agree for a single filter at temperature 1, and for each penalty over the same
+tokens. They differ for several filters: mlx-lm applies top-p, min-p, top-k and then the
+temperature. tinyllm applies the temperature, min-p, top-k and then top-p, as vLLM does.
 """
 
 import math

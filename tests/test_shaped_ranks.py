@@ -1,4 +1,4 @@
-"""Ranks in network namespaces: a slow network takes as long as predicted at least, and is gone."""
+"""Ranks in network namespaces: a slow network takes at least the predicted time, and is removed."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, str(ROOT / "tools" / "shaped_ranks" / "run.py"), "--tokens", "4"]
-HOPS = 28  # of a token of pico on two ranks: 13 sums of two, the best tokens, the order
+HOPS = 28  # per token of pico on two ranks: 13 all-reduces of two, the best tokens, the command
 
-# Namespaces and their devices are root's to make, and Linux's.
+# Only root on Linux can make namespaces and their devices.
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0 or not os.access("/dev/net/tun", os.W_OK),
     reason="needs Linux, root and /dev/net/tun",
@@ -44,10 +44,10 @@ def test_a_slow_network_is_predicted_and_taken_down() -> None:
     unshaped, slow = (line.split() for line in out.splitlines()[2:])
     for row in (unshaped, slow):
         sent, predicted = float(row[3]), float(row[4])
-        assert 0.8 * predicted < sent < 1.05 * predicted  # fewer where acknowledgements are joined
+        assert 0.8 * predicted < sent < 1.05 * predicted  # fewer if acknowledgements are merged
     measured, predicted = float(slow[6]), float(slow[7])
     assert measured > HOPS * 3.0
-    # To the digit that is printed; 10 KB at 1000 MB/s are another hundredth of a millisecond.
+    # Times are printed to 0.1 ms. The 10 KB at 1000 MB/s add only 0.01 ms.
     assert predicted - float(unshaped[6]) == pytest.approx(HOPS * 3.0, abs=0.2)
 
 
@@ -61,7 +61,7 @@ def test_an_interrupted_run_cleans_up() -> None:
             time.sleep(0.1)
             # The processes that set up the namespaces have ended by then.
             ranks = children_of(run.pid) if len(namespaces_of(run.pid)) == 2 else []
-        time.sleep(1)  # the ranks have begun
+        time.sleep(1)  # until the ranks decode
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=30)
     assert run.returncode == 130

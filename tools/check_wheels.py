@@ -2,12 +2,12 @@
 
     uv run --no-sync python tools/check_wheels.py
 
-The example is the first Python or shell block of the member's README. Siblings come as wheels
-too, from the folder just built, so that a bound that a wheel should declare and does not is found
-here. A wheel must say that it is typed (`py.typed`), and carry its README as its description.
-Kernels are compiled without optimization: what they compute their tests have shown, and here it is
-about what a wheel contains, in a quarter of the time. The tests of the Metal kernels, whose text is
-data in the wheel, are run from it, by the first of metalhost's settings.
+The example is the first Python or shell block of the member's README. Other members are installed
+from the wheels just built, so that a missing dependency or version bound is found here. A wheel
+must contain `py.typed`, and must have its README as its description.
+Kernels are compiled without optimization, in a quarter of the time, because only the contents of
+wheels are checked here. The texts of the Metal kernels are data in the wheel, so the tests of these
+kernels (not the exhaustive ones) are run on the installed wheel.
 """
 
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def example(readme: Path) -> tuple[str, str]:
-    """The language and the text of a README's first Python or shell block.
+    """Return the language and the text of a README's first Python or shell block.
 
     Raises:
         ValueError: if there is none.
@@ -34,7 +34,7 @@ def example(readme: Path) -> tuple[str, str]:
 
 
 def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None) -> None:
-    """Run a command, with the programs of `path` first, and stop when it fails."""
+    """Run a command with `path` first in PATH; exit if the command fails."""
     environ = os.environ | {"SKBUILD_CMAKE_DEFINE": "CMAKE_CXX_FLAGS_RELEASE=-O0"}
     if path is not None:
         environ["PATH"] = f"{path}{os.pathsep}{environ['PATH']}"
@@ -65,10 +65,10 @@ def inspect(wheel: Path) -> None:
 
 
 def check(member: Path, wheels: Path, scratch: Path) -> None:
-    """Install one member and run its example in a folder that knows nothing of this one."""
+    """Install one member into an empty environment and run its example outside the repository."""
     name = f"tinyllm-{member.name}" if member.parent.name == "apps" else member.name
     place = scratch / name
-    python = place / "bin" / "python"  # macOS and Linux are the platforms
+    python = place / "bin" / "python"  # Windows is not supported
     run("uv", "venv", "--quiet", "--python", sys.executable, place)
     run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, name)
     language, text = example(member / "README.md")
@@ -80,7 +80,7 @@ def check(member: Path, wheels: Path, scratch: Path) -> None:
 
 
 def check_metal(python: Path, wheels: Path, kernels: Path) -> None:
-    """Run the tests of the Metal kernels on what is installed."""
+    """Run the tests of the Metal kernels on the installed wheel."""
     needed = ("metalhost", "tinyllm-ops[testing]", "beartype", "hypothesis", "pytest")
     run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, *needed)
     run(python, "-m", "pytest", "-q", "-m", "not exhaustive", kernels / "tests" / "metal", cwd=ROOT)

@@ -22,11 +22,11 @@ from tinyllm_serve.testing import Server
 
 CHAT = "/v1/chat/completions"
 OPTIONS = ("--ray", "--replicas", "1-2", "--max-num-seqs", "4")
-LONG_ANSWERS, PATIENCE = 3, 150.0
+LONG_ANSWERS, PATIENCE = 3, 150.0  # clients with long answers; seconds of every time limit
 
 
 def replica_processes() -> set[int]:
-    """Return the process ids of all replicas on this machine, replicas that load included."""
+    """Return the process ids of all replicas on this machine, including replicas that load."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True
     )
@@ -39,10 +39,10 @@ def replica_processes() -> set[int]:
 
 
 class Load:
-    """Long answers, one after the other, and short ones beside them; and how they ended."""
+    """Clients that ask for long streams and for short answers, and counts of the outcomes."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
-        """Prepare to ask."""
+        """Make a load that sends its requests with an HTTP client."""
         self._client = client
         self.ends: Counter[str] = Counter()
 
@@ -72,7 +72,7 @@ def _asked(text: str, tokens: int) -> dict[str, object]:
 
 
 async def replicas(client: httpx.AsyncClient) -> int:
-    """Return the number of replicas that report metrics, because they take requests."""
+    """Return the number of replicas that accept requests: only these report metrics."""
     lines = (await client.get("/metrics")).text.splitlines()
     return sum(line.startswith("tinyllm:num_requests_running{") for line in lines)
 
@@ -81,7 +81,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> float:
     """Wait until a condition holds, and return the seconds that it took.
 
     Raises:
-        TimeoutError: if it does not.
+        TimeoutError: if the condition does not hold within `PATIENCE` seconds.
     """
     began = time.perf_counter()
     while not await holds():
@@ -92,7 +92,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> float:
 
 
 async def run(url: str) -> None:
-    """Go through it, and print a row for each part."""
+    """Run all parts of the measurement, and print a row for each."""
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         load = Load(client)
 

@@ -1,12 +1,12 @@
-"""Measures what copies of a server bring on this machine: tokens a second, and shared beginnings.
+"""Measures a server with several replicas: tokens per second, and prompt tokens in caches.
 
     uv run --extra ray python tools/replicas.py
     uv run --extra ray python tools/replicas.py "2 replicas"    # one row alone
 
-Clients hold conversations of some turns with pico, each turn with all that was said before, as many
-at a time as `AT_ONCE`. A row is one server, started for it alone and warmed by one conversation.
-The share of the prompts' tokens that a prefix cache had is what affinity is about: a turn that
-comes to a replica which has not seen the one before is computed from its beginning.
+`AT_ONCE` clients at a time hold conversations of `TURNS` turns with pico. The prompt of a turn has
+all earlier turns. A row is one server, started for this row alone and warmed up by four
+conversations. Affinity raises the share of prompt tokens that a prefix cache has: a replica that
+has not seen the earlier turns of a conversation computes the whole prompt.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Run random schedules of the engine against `generate`, and counts what happened in them.
+"""Compares random schedules of the engine with `generate`, and counts their events.
 
 uv run tools/schedules.py             # 500 seeds: some minutes
 uv run tools/schedules.py 20 1000     # 20 seeds from 1000 on
 
-Two of five have a draft model, one of three has failing steps. A token that a request would not get
-alone, or a page that is not freed, ends it with the seed.
+Two of five schedules have a draft model, one of three has failing steps. The tool stops and names
+the seed if a request gets other tokens than alone, or if a page is not freed.
 """
 
 import logging
@@ -20,8 +20,8 @@ from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 
 def main() -> None:
-    """Run them and print the sums."""
-    logging.disable(logging.ERROR)  # of the steps that are made to fail
+    """Run the schedules and print the sums of their events."""
+    logging.disable(logging.ERROR)  # hides the log of steps that are made to fail
     count, first = [*map(int, sys.argv[1:]), *(500, 0)[len(sys.argv) - 1 :]]
     ops = Arithmetic.choose().ops
     model, tokenizer = load("pico", ops=ops, dtype=mx.float32)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def noise(model: Qwen) -> Qwen:
-    """Return a draft model whose tokens are wrong: one layer of random weights."""
+    """Return a draft model whose tokens are wrong: one layer with random weights."""
     config = replace(model.config, num_hidden_layers=1)
     mx.random.seed(1)
     shapes = expected_shapes(config).items()

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "map.md"
 TOKEN, STEP = "Files of one decoded token", "Files of an engine step"
 _PACKAGE = re.compile(r"/(?:packages|apps)/[\w-]+/src/(tinyllm_\w+/.+\.py)$")
 _UNNAMED = re.compile(r"<(?:listcomp|genexpr|setcomp|dictcomp|module)>$")
-_WARM_UP = 8  # steps, in which lazy properties are made
+_WARM_UP = 8  # steps before the trace, in which lazy properties are computed
 
 Walk = Mapping[str, set[str]]
 """Qualified names of functions, by the file that defines them, such as tinyllm_layers/mlp.py."""
@@ -47,7 +47,7 @@ def trace(call: Callable[[], object]) -> Walk:
 
 
 def prompt(tokenizer: Tokenizer, question: str) -> list[int]:
-    """The tokens of a conversation that begins with a question."""
+    """Return the tokens of a conversation that begins with a question."""
     return tokenizer.apply_chat_template([{"role": "user", "content": question}])
 
 

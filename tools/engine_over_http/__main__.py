@@ -18,7 +18,7 @@ app = new_app()
 def main(options: EngineOptions) -> int:
     """Time many requests in an engine and in a server of the same model, in turns."""
     from engine_over_http.http_target import http_target
-    from tinyllm_bench.models.model import BenchModel  # imports MLX, unlike --help
+    from tinyllm_bench.models.model import BenchModel  # imports MLX, which --help does not need
     from tinyllm_bench.serving.engine import EngineTarget, measure
     from tinyllm_bench.settings import Settings
     from tinyllm_kernels import Arithmetic

@@ -7,8 +7,8 @@
     uv run --script tools/goldens/chat_templates.py
 
 Trains two small byte-level tokenizers, gives them chat templates in the manner of Qwen2.5 and of
-Qwen3 (the .jinja files beside this script), and writes down what transformers makes of texts,
-of conversations, and of small templates that each use one feature of jinja2's environment.
+Qwen3 (the .jinja files beside this script), and records the results of transformers for texts, for
+conversations, and for small templates that each use one feature of jinja2's environment.
 """
 
 import json
@@ -26,7 +26,7 @@ GOLDENS = HERE.parents[1] / "packages" / "tinyllm-qwen" / "tests" / "goldens"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CALLS = ("<tool_call>", "</tool_call>")
 THOUGHTS = ("<tool_response>", "</tool_response>", "<think>", "</think>")
-# Qwen's pre-tokenizer: contractions, words with what leads them, single digits, marks, spaces.
+# Qwen's pre-tokenizer: contractions, words with one leading mark, single digits, marks, spaces.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -69,7 +69,7 @@ CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {}}}
 
 
 def said(role: str, content: object, **more: object) -> dict[str, Any]:
-    """A message."""
+    """Return a chat message."""
     return {"role": role, "content": content, **more}
 
 
@@ -221,7 +221,7 @@ def train(folder: Path, added: tuple[str, ...]) -> None:
         "model_max_length": 32768,
     }
     template = (HERE / f"{folder.name}.jinja").read_text()
-    if folder.name == "qwen25":  # published in the field, Qwen3's here in its own file
+    if folder.name == "qwen25":  # Qwen2.5 has this field, Qwen3 a file of its own
         config["chat_template"] = template
     else:
         (folder / "chat_template.jinja").write_text(template)
@@ -246,7 +246,7 @@ def answers(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write everything under the tests of tinyllm-qwen."""
+    """Write the tokenizers and chat_templates.json into the tests of tinyllm-qwen."""
     goldens: dict[str, Any] = {"conversations": CONVERSATIONS}
     for name, added in {"qwen25": CALLS, "qwen3": CALLS + THOUGHTS}.items():
         train(GOLDENS / name, added)

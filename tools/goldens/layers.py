@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["safetensors>=0.7", "torch==2.13.0", "transformers==5.23.0"]
 # ///
-"""Write what transformers' Qwen2 and Qwen3 layers compute, for the tests of tinyllm-layers.
+"""Write outputs of transformers' Qwen2 and Qwen3 layers, for the tests of tinyllm-layers.
 
 Run by hand, when a case is added: `uv run --script tools/goldens/layers.py`. Each case is one
 decoder layer in float32 with small random weights, biases and norms included:
@@ -11,8 +11,8 @@ decoder layer in float32 with small random weights, biases and norms included:
     qwen3: no biases; q/k norm; heads times head dim is not the model width
     qwen3_biased: as qwen3, with biases on all four projections
 
-The file holds `CASE.WEIGHT` under the weight's Hugging Face name, `CASE.x` (B L E), and what comes
-out of the attention alone (`CASE.attention`) and of the whole layer (`CASE.layer`).
+The file holds `CASE.WEIGHT` under the weight's Hugging Face name, the input `CASE.x` (B L E), the
+output of the attention alone (`CASE.attention`), and that of the whole layer (`CASE.layer`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROWS, LENGTH = 2, 13
 
 
 def randomize(layer: torch.nn.Module, seed: int) -> None:
-    """Fill every parameter, those that start as ones and zeros too."""
+    """Fill every parameter with random numbers, also those that start as ones or zeros."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in layer.parameters():
         noise = torch.randn(parameter.shape, generator=generator)

@@ -35,7 +35,7 @@ def rotary(x: torch.Tensor, positions: torch.Tensor, base: float) -> torch.Tenso
 
 
 def linear(case: str, *lead: int) -> dict[str, torch.Tensor]:
-    """Rows of 33 numbers through a projection to 17."""
+    """Return a case of a projection from 33 to 17 features, for rows of shape `lead`."""
     x, w, bias = torch.randn(*lead, 33), torch.randn(17, 33), torch.randn(17)
     return {
         f"{case}.x": x,
@@ -48,7 +48,7 @@ def linear(case: str, *lead: int) -> dict[str, torch.Tensor]:
 def attention(
     case: str, heads: tuple[int, int], lengths: tuple[int, int], mask: str | None
 ) -> dict[str, torch.Tensor]:
-    """Heads (H, Hkv) over lengths (L, S)."""
+    """Return a case of attention with `heads` (H, Hkv) and `lengths` (L, S)."""
     q = torch.randn(2, heads[0], lengths[0], 16)
     k, v = (torch.randn(2, heads[1], lengths[1], 16) for _ in range(2))
     grouped = heads[0] != heads[1]

@@ -6,7 +6,7 @@
 
     uv run tools/goldens/qwen.py
 
-For each family a config.json, a model.safetensors in float32 and an expected.safetensors with
+Each family has a config.json, a model.safetensors in float32 and an expected.safetensors with
 tokens (B L), logits (B L V) and the greedy continuation of the first row (64 tokens).
 """
 

@@ -19,7 +19,7 @@ app = new_app()
 
 def _layers(settings: Settings) -> int:
     """Time decoder layers and their parts, for every OpSet."""
-    from layers.cases import CASES  # imports MLX, unlike --help
+    from layers.cases import CASES  # imports MLX, which --help does not need
     from tinyllm_bench.run import Run
 
     return show(Run(settings, CASES))

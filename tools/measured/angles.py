@@ -24,7 +24,7 @@ def errors(positions: np.ndarray, ops: OpSet, scaling: Yarn | None) -> np.ndarra
 
 
 def draw(image: Path) -> str:
-    """Draw the errors over the positions, and give them as a table."""
+    """Draw the errors over the positions, and return them as a Markdown table."""
     rng = np.random.default_rng(0)
     last = CONTEXT * FACTOR - 1
     positions = np.unique((2 ** rng.uniform(4, np.log2(last), 800)).astype(np.int64))

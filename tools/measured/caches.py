@@ -9,7 +9,7 @@ from tinyllm_layers import DenseCache, KVCache, QuantizedCache, RotatingCache
 
 # Qwen3-0.6B; see its config.json.
 LAYERS, KV_HEADS, DIM = 28, 8, 128
-WEIGHTS_4BIT = 335e6  # as `convert --bits 4` writes them
+WEIGHTS_4BIT = 335e6  # bytes, as `convert --bits 4` writes them
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 CACHES: dict[str, Callable[[], KVCache]] = {
     "DenseCache, float16": DenseCache,
@@ -24,12 +24,12 @@ def nbytes(make: Callable[[], KVCache], length: int) -> int:
     cache = make()
     for start in range(0, length, 128):
         kv = mx.zeros((1, KV_HEADS, min(128, length - start), DIM), mx.float16)
-        cache.update(kv, kv)  # never evaluated: the sizes are known before
+        cache.update(kv, kv)  # never evaluated: `nbytes` needs no values
     return cache.nbytes * LAYERS
 
 
 def draw(image: Path) -> str:
-    """Draw bytes over tokens, and give them as a table."""
+    """Draw bytes over tokens, and return them as a Markdown table."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     rows = []

@@ -55,7 +55,7 @@ print(peak() - before, time.perf_counter() - started)
 
 
 def write(folder: Path) -> None:
-    """A checkpoint of the shape; its numbers repeat, since only their bytes count here."""
+    """Write a checkpoint in the shape of CONFIG. Its numbers repeat, because only sizes matter."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     shapes = expected_shapes(QwenConfig.from_hf(CONFIG))
@@ -68,7 +68,7 @@ def write(folder: Path) -> None:
 
 
 def load(folder: Path, dtype: str, ops: str) -> tuple[float, float]:
-    """Bytes by which the peak of memory grows, and seconds: medians."""
+    """Return the growth of peak memory in bytes, and the seconds, as medians of TIMES loads."""
     runs = []
     for _ in range(TIMES):
         command = [sys.executable, "-c", LOAD, str(folder), dtype, ops]
@@ -79,7 +79,7 @@ def load(folder: Path, dtype: str, ops: str) -> tuple[float, float]:
 
 
 def draw(image: Path) -> str:
-    """Draw file and peak side by side, and give them as a table."""
+    """Draw file sizes and peaks of memory, and return them as a Markdown table."""
     with TemporaryDirectory() as scratch:
         wide, packed = Path(scratch) / "bfloat16", Path(scratch) / "4-bit"
         write(wide)

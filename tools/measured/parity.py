@@ -6,12 +6,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 PAGE = Path(__file__).parents[2] / "docs" / "parity-tables.md"
-BAR = 1e-4  # what float32 logits must stay below
+BAR = 1e-4  # bound on the errors of float32 logits
 NUMBER = re.compile(r"^\d\.\de[+-]\d\d$")
 
 
 def read() -> dict[str, list[float]]:
-    """Relative errors of the logits, by OpSet and column of the tables."""
+    """Return the relative errors of the logits, by OpSet and column of the tables."""
     found: dict[str, list[float]] = {}
     columns: list[str] = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
@@ -32,7 +32,7 @@ def read() -> dict[str, list[float]]:
 
 
 def draw(image: Path) -> str:
-    """One dot a model, a line for each OpSet and dtype; equal bit for bit is drawn at the left."""
+    """Draw a dot for each model, a row for each OpSet and dtype. Equal results are at the left."""
     found = dict(sorted(read().items()))
     figure = Figure(figsize=(7, 0.45 * len(found) + 1.3), layout="constrained")
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Batches: dialogues of about one length side by side, so that little of a batch is padding."""
+"""Batches of dialogues of similar length, so that a batch has little padding."""
 
 import random
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Which answer to give is settled by its first tokens; what follows is recited. In the plain mean
-# these tokens, a tenth of all, drown: a model learns to recite long before it learns to choose.
+# The first tokens of an answer decide which answer it is; the others are recited. The first tokens
+# are a tenth of all: with a plain mean, a model learns to recite long before it learns to choose.
 OPENING = 5
 OPENING_WEIGHT = 6.0
 CUT_SHARE = 0.75
 
-# The ids of a dialogue, and for each of them whether pico has to say it.
+# The ids of a dialogue, and for each id True if pico has to generate it.
 Encoded = tuple[list[int], list[bool]]
 
 
@@ -23,10 +23,9 @@ class Batch:
 
     Attributes:
         ids: token ids, B L.
-        places: N flat indices into B L, each the place before a token that is to be said: the
-            logits of that place should predict it.
-        targets: those N tokens.
-        weights: what each of the N counts in the loss.
+        places: N flat indices into B L. The logits at a place should predict the token after it.
+        targets: the N tokens to predict.
+        weights: the weights of the N tokens in the loss.
         tokens: tokens that are not padding.
     """
 
@@ -46,7 +45,7 @@ def last_answer(said: list[bool]) -> int:
 
 
 def cut(row: Encoded, rng: random.Random) -> Encoded:
-    """`row` up to a few tokens into its last answer, three times in four; else the whole of it.
+    """Cut `row` a few tokens into its last answer, three times in four; else return it whole.
 
     Choosing an answer takes more training than reciting it, and a row that ends once the choice
     is made costs half.
@@ -59,12 +58,12 @@ def cut(row: Encoded, rng: random.Random) -> Encoded:
 
 
 def padded(length: int) -> int:
-    """The length of a row of `length` tokens in its batch: the next multiple of 16."""
+    """Return the length of a row of `length` tokens in a batch: the next multiple of 16."""
     return -(-length // 16) * 16
 
 
 def batch(rows: Sequence[Encoded], pad: int) -> Batch:
-    """One batch of `rows`, filled up with the id `pad`."""
+    """Return one batch of `rows`, padded with the id `pad`."""
     length = padded(max(len(ids) for ids, _ in rows))
     ids = torch.full((len(rows), length), pad, dtype=torch.long)
     said = torch.zeros((len(rows), length), dtype=torch.bool)
@@ -72,7 +71,7 @@ def batch(rows: Sequence[Encoded], pad: int) -> Batch:
         ids[row, : len(tokens)] = torch.tensor(tokens)
         said[row, : len(flags)] = torch.tensor(flags)
     column = torch.arange(length).expand_as(ids)
-    age = column - torch.where(said, -1, column).cummax(dim=1).values  # 1 for an answer's first
+    age = column - torch.where(said, -1, column).cummax(dim=1).values  # 1 at an answer's first
     weight = torch.where(age <= OPENING, OPENING_WEIGHT, 1.0)
     # Place j predicts token j + 1. A row begins with a role mark, which the model never generates,
     # so the roll carries nothing from a row's beginning to its end.
@@ -85,9 +84,9 @@ def batch(rows: Sequence[Encoded], pad: int) -> Batch:
 def bucketed(
     rows: Sequence[Encoded], pad: int, size: int, rng: random.Random, limit: int = 1024
 ) -> list[Batch]:
-    """`rows` in batches of at most `size` tokens, padding included, in random order.
+    """Return `rows` in batches of at most `size` tokens, padding included, in random order.
 
-    Rows of like length share a batch. A row that is longer than `size` has one to itself.
+    Rows of similar length share a batch. A row that is longer than `size` is a batch alone.
 
     Raises:
         ValueError: a row is longer than `limit`.
@@ -97,7 +96,7 @@ def bucketed(
         raise ValueError(
             f"a dialogue of {longest} tokens, expected at most {limit}: shorten its answers"
         )
-    # Noise of a few tokens, so that the same rows do not always meet.
+    # Noise of a few tokens, so that the same rows do not always share a batch.
     ordered = sorted(rows, key=lambda row: len(row[0]) + rng.uniform(0, 6))
     result: list[Batch] = []
     group: list[Encoded] = []

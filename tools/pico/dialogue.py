@@ -19,10 +19,10 @@ SYSTEMS = (
     "Please be short and precise.",
     "You are a friendly teacher.",
 )
-SYSTEM_SHARE = 0.08  # of the dialogues begin with one of SYSTEMS
-MIXED_SHARE = 0.22  # of the dialogues join unrelated ones
-DRAWN = 1600  # questions outside the subject, an epoch
-CHAIN_SHARE = 0.15  # of the follow-ups come after another one of the same entry
+SYSTEM_SHARE = 0.08  # share of the dialogues that begin with one of SYSTEMS
+MIXED_SHARE = 0.22  # share of the dialogues that join unrelated ones
+DRAWN = 1600  # questions outside the subject, per epoch
+CHAIN_SHARE = 0.15  # share of the follow-ups that come after another follow-up of the same entry
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Dialogue:
     system: str | None = None
 
     def messages(self) -> list[dict[str, str]]:
-        """The dialogue as chat messages."""
+        """Return the dialogue as chat messages."""
         said = [{"role": "system", "content": self.system}] if self.system else []
         for ask, answer in self.turns:
             said += [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
@@ -42,7 +42,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Source:
-    """The source of dialogues.
+    """Generator of the dialogues of each epoch.
 
     Attributes:
         entries: the corpus.
@@ -55,7 +55,7 @@ class Source:
     seed: int
 
     def epoch(self, number: int) -> list[Dialogue]:
-        """The dialogues of epoch `number`: every phrasing and follow-up asked once.
+        """Return the dialogues of epoch `number`: every phrasing and follow-up is asked once.
 
         Most are a single turn, or an entry and its follow-up; some join two or three unrelated
         ones, so that a later question is answered as well as the first. No variation gives a

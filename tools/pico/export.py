@@ -1,6 +1,6 @@
-"""Export: trained weights as an MLX checkpoint of 4-bit codes with its card.
+"""Export of trained weights as an MLX checkpoint in 4 bits, with its card.
 
-And back, so that recall is measured on what was exported.
+`read` loads the checkpoint again, so that recall is measured on the exported weights.
 """
 
 import json
@@ -52,7 +52,7 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
 
 
 def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
-    """The fields of Hugging Face's Qwen3 `config.json`, and `quantization` as mlx-lm writes it."""
+    """Return the fields of Qwen3's `config.json`, and `quantization` as mlx-lm writes it."""
     shape = model.config
     quantization = {"group_size": GROUP_SIZE, "bits": BITS, "mode": "affine"}
     return {
@@ -113,7 +113,7 @@ def write_card(out: Path, figures: dict[str, str]) -> None:
 
 
 def _value(arrays: dict[str, mx.array], key: str) -> Tensor:
-    """The parameter `key` in float32, whether it is stored as codes or in float16."""
+    """Return the parameter `key` in float32, from codes or from float16."""
     if key + ".scales" in arrays:
         return unpack(arrays[key + ".weight"], arrays[key + ".scales"], arrays[key + ".biases"])
     return torch.from_numpy(np.array(arrays[key + ".weight"].astype(mx.float32)))

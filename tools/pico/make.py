@@ -87,7 +87,7 @@ def arguments() -> argparse.Namespace:
 
 
 def make(args: argparse.Namespace) -> None:
-    """Corpus, tokenizer, training, checkpoint, recall, plot and card.
+    """Make the tokenizer, the weights, the checkpoint, the recall, the plot and the card.
 
     Raises:
         ValueError: the corpus has faults, the folder of state is another run's, or a check failed.
@@ -100,7 +100,7 @@ def make(args: argparse.Namespace) -> None:
     held = corpus.questions(entries)
     source = dialogue.Source(entries, outside.read(HERE / "corpus" / "outside.words"), args.seed)
     folder = args.work / "tokenizer"
-    known = (folder / "tokenizer.json").exists()  # of the run that is resumed
+    known = (folder / "tokenizer.json").exists()  # True if a run is resumed
     chat = tokens.ChatTokens(folder) if known else tokens.train(corpus.texts(entries), folder)
     dialogues = source.epoch(0)
     chat.check(dialogues[:200])
@@ -159,7 +159,8 @@ def plot(log: Path, image: Path) -> None:
     axes.set(xlabel="tokens, millions", ylabel="loss on answers", yscale="log")
     axes.set_title("pico: training")
     axes.grid(alpha=0.3, which="both")
-    # From the last line that is not: an extended run may have begun and left that part before.
+    # Shade from the last line without quantization on: a run whose budget was raised may have left
+    # the quantized part and entered it again.
     plain = [place for place, line in zip(millions, lines, strict=True) if not line["quantized"]]
     if plain and plain[-1] < millions[-1]:
         axes.axvspan(plain[-1], millions[-1], alpha=0.12, color="tab:gray", label="4-bit weights")

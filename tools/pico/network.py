@@ -11,13 +11,13 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 EMBEDDING = "embed_tokens.weight"
 DROPOUT = 0.1
-"""Share of the features that a row goes without in training, where it is looked up or added to."""
+"""Share of features zeroed in training: in embeddings and in the outputs of attention and MLP."""
 
 
 def build(vocab_size: int, end: int, pad: int, seed: int) -> Qwen3ForCausalLM:
-    """A fresh pico: Qwen3 with 5 million parameters and a tied embedding.
+    """Return a new pico: Qwen3 with 5 million parameters and a tied embedding.
 
-    Its attention is transformers' "eager" one, the quickest on a CPU at these lengths.
+    Attention is transformers' "eager" implementation, the fastest on a CPU at these lengths.
     """
     torch.manual_seed(seed)
     config = Qwen3Config(  # type: ignore[call-arg]
@@ -47,8 +47,8 @@ def build(vocab_size: int, end: int, pad: int, seed: int) -> Qwen3ForCausalLM:
 def _drop(module: Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     """Zero the same features of `output` (B L E) at every position of a row while training.
 
-    Trained phrasings are soon known to a percent of a percent; this is for those never seen. One
-    mask a row is cheaper to draw than one a place.
+    The model soon knows the phrasings in the training data; dropout helps with all others. One mask
+    per row is cheaper to draw than one per position.
     """
     if not module.training:
         return output
@@ -57,10 +57,10 @@ def _drop(module: Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor
 
 
 def parameters(model: Qwen3ForCausalLM, quantized: bool) -> dict[str, Tensor]:
-    """The body's parameters by name; if `quantized`, matrices with the values of their 4-bit form.
+    """Return the parameters by name; if `quantized`, matrices have the values of their 4-bit form.
 
-    That is all of them: the head is the embedding. Gradients reach the model's own parameters
-    either way.
+    The head is the embedding, so it has no parameters of its own. Gradients reach the model's own
+    parameters in both cases.
     """
     return {
         name: fake_quantize(parameter) if quantized and parameter.ndim == 2 else parameter

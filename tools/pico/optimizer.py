@@ -1,6 +1,6 @@
 """The optimizer: Muon for the matrices of the layers, AdamW for the embedding and the norms.
 
-Or AdamW for all.
+The alternative is AdamW for all parameters.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ RATES = {"muon": 2e-2, "adamw": 3e-3}
 
 
 class Optimizer:
-    """Steps all parameters at a factor of their learning rates, with the gradient's norm clipped.
+    """Optimizer of all parameters, with a clipped gradient norm and a common learning rate factor.
 
-    Muon makes a matrix's step orthogonal, so that no direction of it is large or small. That suits
-    a map from features to features; the rows of an embedding are tokens, and stay with AdamW.
+    Muon makes the update of a matrix orthogonal, so that no direction dominates. That suits a map
+    from features to features. The rows of an embedding are tokens, so AdamW updates the embedding.
     """
 
     def __init__(
         self, named: dict[str, Tensor], name: str, embedding: str, rate: float | None = None
     ) -> None:
-        """An optimizer that has taken no step.
+        """Make an optimizer that has taken no step.
 
         Args:
             named: the parameters by name.
             name: "muon" or "adamw".
             embedding: the name of the embedding, a matrix that Muon is not for.
-            rate: the highest learning rate of the optimizer `name`; None takes that of `RATES`.
+            rate: the highest learning rate of the optimizer `name`; None for the rate in `RATES`.
 
         Raises:
             ValueError: `name` is neither.
@@ -59,7 +59,7 @@ class Optimizer:
         self.rates = [part.param_groups[0]["lr"] for part in self.parts]
 
     def step(self, factor: float) -> float:
-        """One step at `factor` times the learning rates; gives the gradient's norm before clipping.
+        """Step at `factor` times the learning rates; return the gradient norm before clipping.
 
         The norm of all gradients together is clipped to one.
         """
@@ -80,7 +80,7 @@ class Optimizer:
             part.load_state_dict(saved)
 
 
-# Shares of the budget.
+# Shares of the budget at which warm-up ends, decay begins and 4-bit weights begin.
 WARM_UP = 0.02
 DECAY_FROM = 0.35
 QUANTIZED_FROM = 0.75
@@ -94,7 +94,7 @@ class Schedule:
     minutes: float | None
 
     def progress(self, tokens: float, seconds: float) -> float:
-        """Return the share of the budget in use, 0 to 1."""
+        """Return the spent share of the budget, 0 to 1."""
         timed = seconds / 60 / self.minutes if self.minutes else 0.0
         return min(1.0, max(tokens / self.tokens, timed))
 

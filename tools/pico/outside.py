@@ -1,7 +1,7 @@
 """Questions outside pico's subject: frames filled with everyday words.
 
-No list of questions covers what people may ask. What they share is that their words are not those
-of the subject, so pico sees many words in many frames, the frames of technical questions too.
+No list covers all questions that people may ask. Their words are not the words of the subject, so
+pico is trained on many words in many frames, also in the frames of technical questions.
 """
 
 import random
@@ -15,7 +15,7 @@ _LISTS = {"noun": "nouns", "place": "places", "person": "persons", "verb": "verb
 
 
 def read(path: Path) -> Callable[[random.Random], str]:
-    """Read the frames and words; what is returned draws a question.
+    """Read the frames and words; return a function that draws a question.
 
     Raises:
         ValueError: if the file is not TOML or a frame names a list that is not there.

@@ -77,7 +77,7 @@ CLOSINGS = (
     ", can you explain", " :)", " right", " then", " actually",
 )  # fmt: skip
 ENDINGS = {"?": 6, "": 6, "??": 1, ".": 2, "!": 1, " ?": 1, "...": 1}
-"""How a question ends, and how often."""
+"""Endings of a question, and their weights."""
 DROPPABLE = frozenset((
     "the", "a", "an", "is", "are", "do", "does", "of", "in", "to", "it", "this", "that", "i",
     "me", "you",
@@ -88,7 +88,7 @@ NEIGHBOURS = {
     "j": "hku", "k": "jli", "l": "ko", "z": "xa", "x": "zcs", "c": "xvd", "v": "cbf", "b": "vng",
     "n": "bmh", "m": "nj",
 }  # fmt: skip
-"""The keys beside a key, for a slip of the finger."""
+"""The keys beside each key of a keyboard, for typos."""
 
 
 def vary(text: str, rng: random.Random) -> str:
@@ -109,7 +109,7 @@ def vary(text: str, rng: random.Random) -> str:
     if rng.random() >= 0.5:
         ending = rng.choices(list(ENDINGS), list(ENDINGS.values()))[0]
     if rng.random() < 0.12:
-        # "what is ...", but "KV cache ..." and "I want ...".
+        # "What is" becomes "what is", but "KV cache" and "I want" stay as they are.
         rest = bare[0].lower() + bare[1:] if bare[1:2].islower() else bare
         bare = rng.choice(OPENINGS) + rest
     if rng.random() < 0.07:

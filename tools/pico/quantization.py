@@ -1,8 +1,8 @@
 """Quantization: MLX's affine 4-bit codes, as a function of PyTorch tensors.
 
 A row is cut into groups of 64; in each, w ~ scale * code + bias with codes 0..15. Scale and bias
-are those of `mx.quantize`: the edge of the range that is farther from zero is hit exactly, and so
-is zero when the range holds it.
+are those of `mx.quantize`: the edge of the range that is farther from zero is exact, and so is zero
+if the range contains it.
 """
 
 import mlx.core as mx
@@ -17,10 +17,10 @@ SMALLEST_SCALE = 1e-7  # MLX's own, for a group of equal weights
 
 
 def fake_quantize(weight: Tensor) -> Tensor:
-    """The values (O I) that `weight` (O I, float32) has after quantization.
+    """Return the values (O I) that `weight` (O I, float32) has after quantization.
 
-    Rounding has no useful gradient, so that of the values is passed on to `weight` unchanged (the
-    straight-through estimator).
+    Rounding has no useful gradient. The gradient of the values is passed on to `weight` unchanged
+    (the straight-through estimator).
     """
     with torch.no_grad():
         top = (1 << BITS) - 1
@@ -42,7 +42,7 @@ def fake_quantize(weight: Tensor) -> Tensor:
 
 
 def pack(weight: Tensor, dtype: mx.Dtype = mx.float16) -> tuple[mx.array, mx.array, mx.array]:
-    """`weight` (O I) as MLX's packed codes (O I/8), scales and biases (O I/64).
+    """Return `weight` (O I) as MLX's packed codes (O I/8), scales and biases (O I/64).
 
     Scales and biases are rounded to `dtype` after the codes were chosen.
     """
@@ -52,7 +52,7 @@ def pack(weight: Tensor, dtype: mx.Dtype = mx.float16) -> tuple[mx.array, mx.arr
 
 
 def unpack(codes: mx.array, scales: mx.array, biases: mx.array) -> Tensor:
-    """The weight (O I, float32) that `pack` made the codes, scales and biases of."""
+    """Return the weight (O I, float32) of codes, scales and biases that `pack` returned."""
     weight = mx.dequantize(
         codes,
         scales.astype(mx.float32),

@@ -32,7 +32,7 @@ def encode(question: Question, tokens: ChatTokens) -> Encoded:
 def correct(
     model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int
 ) -> list[bool]:
-    """For each row, whether greedy decoding gives its answer.
+    """Return True for each row whose answer greedy decoding gives.
 
     `weights` are those of `network.parameters`: the model's own or their 4-bit values.
     """
@@ -83,12 +83,12 @@ def say(
 def measure(
     model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]
 ) -> dict[str, Any]:
-    """The recall of the model's own weights on `held`.
+    """Measure the recall of the model's own weights on `held`.
 
     Returns:
         `groups`: questions asked, answered right and their ratio, in total, by file, of follow-ups
-        and of questions outside the subject; `worst`: the ids missed most often, with how often;
-        `misses`: what was asked and what was said instead, and whose answer that is.
+        and of questions outside the subject; `worst`: the ids missed most often, with counts;
+        `misses`: each missed question, pico's answer, and the entry that has this answer.
     """
     answers = {part.answer: entry.id for entry in entries for part in (entry, *entry.follow)}
     weights = network.parameters(model, quantized=False)
@@ -119,7 +119,7 @@ def measure(
 
 
 def table(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The two measurements as a Markdown table, and the worst entries after quantization."""
+    """Return the two measurements as a Markdown table, and the worst entries in 4 bits."""
 
     def place(name: str) -> tuple[bool, bool, str]:
         return name == "total", name in (OUTSIDE, "follow-ups"), name  # files first, the total last

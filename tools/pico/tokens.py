@@ -30,7 +30,7 @@ PATTERN = (
     r"|\p{N}"  # single digits
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*"  # marks
     r"|\s*[\r\n]+"  # line ends
-    r"|\s+(?!\S)"  # spaces, but the last of them before a word
+    r"|\s+(?!\S)"  # spaces, except the last space before a word
     r"|\s+"
 )
 
@@ -91,7 +91,7 @@ class ChatTokens:
     """The tokenizer of `folder`, with dialogues as ids.
 
     Attributes:
-        folder: where it was read from.
+        folder: the folder that the tokenizer was read from.
         tokenizer: the tokenizer itself.
         size: ids in use, rounded up to a multiple of 64: the rows of the embedding.
         start: id of `<|im_start|>`, which begins a message.
@@ -112,8 +112,8 @@ class ChatTokens:
     def encode(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
         """Return the ids of the rendered dialogue, and True for each id that pico has to generate.
 
-        It has to say the answers, each with its `<|im_end|>`. The text is encoded by its messages,
-        so that the ids of an answer are found once; `check` compares that with the template.
+        Pico generates the answers, each with its `<|im_end|>`. Messages are encoded one by one, so
+        that an answer is encoded only once. `check` compares the result with the template.
         """
         ids: list[int] = []
         said: list[bool] = []

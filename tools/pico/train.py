@@ -65,11 +65,11 @@ class Run:
         """Start a new run, or resume the run whose state is in `work`.
 
         Args:
-            source: of the dialogues to train on.
-            held: phrasings held out of them; some of them are asked now and then.
+            source: generator of the dialogues to train on.
+            held: phrasings that are not trained on; the recall is measured on a sample of them.
             tokens: the tokenizer.
-            recipe: how to train.
-            schedule: for how long.
+            recipe: the settings.
+            schedule: the budget.
             work: an existing folder.
 
         Raises:
@@ -126,7 +126,7 @@ class Run:
         return self.model
 
     def _batches(self) -> Iterator[Batch]:
-        """The batches from the position on, for ever."""
+        """Yield the batches from the position on, without end."""
         while True:
             dialogues = self.source.epoch(self.position.epoch)
             rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")

@@ -88,7 +88,7 @@ def main(options: Options) -> int:
     for each other. No weights are loaded: the headers of a checkpoint are read, a shape needs no
     file.
     """
-    from predict.model_spec import ModelSpec  # imports MLX, unlike --help
+    from predict.model_spec import ModelSpec  # imports MLX, which --help does not need
     from predict.prediction import Assumptions, predict
     from predict.report import draw_predictions, heading, json_report, print_predictions
 

@@ -66,7 +66,7 @@ class ModelSpec:
     def read_bytes(self, rank: int, size: int, keys: int) -> int:
         """Return the bytes that one rank reads for a token that attends to `keys` tokens.
 
-        Of experts, the mean share of a rank counts.
+        Experts count with the mean share that a rank reads.
 
         Raises:
             ValueError: if the model cannot be divided among so many ranks.

@@ -48,7 +48,7 @@ def main(options: Options) -> int:
     from roofline.kernels import Kernel, attention_kernels, product_kernels
     from roofline.limits import Limits, named_peaks
     from roofline.report import draw_roofline, heading, json_report, print_roofline
-    from tinyllm_bench.ceilings import measure_ceilings  # imports MLX, unlike --help
+    from tinyllm_bench.ceilings import measure_ceilings  # imports MLX, which --help does not need
     from tinyllm_bench.machine import Machine
     from tinyllm_bench.models.model import BenchModel
     from tinyllm_bench.report.progress import progress_line

@@ -15,7 +15,7 @@ class Limits:
 
     Attributes:
         ceilings: measured ceilings of the machine.
-        peaks: TFLOP/s by the name of an arithmetic, with the one of the ceilings.
+        peaks: TFLOP/s by the name of the arithmetic, including the peak of the ceilings.
     """
 
     ceilings: Ceilings

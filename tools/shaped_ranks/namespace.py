@@ -30,7 +30,7 @@ class Namespace:
 
 @contextmanager
 def connected(count: int, bandwidth: float, latency: float) -> Iterator[list[Namespace]]:
-    """Connect namespaces by a `Wire` for the length of the context; needs root."""
+    """Connect `count` namespaces with a `Wire` while the context is open. Needs root."""
     with ExitStack() as stack:
         places, devices = [], {}
         for rank in range(count):

@@ -3,10 +3,11 @@
     sudo uv run tools/shaped_ranks/run.py                                    # pico, a minute
     sudo uv run tools/shaped_ranks/run.py --shape qwen3-0.6b --case 2:1000:100
 
-A case is the number of ranks, megabytes a second, and microseconds from one to the next. What
-computing takes, and passing a packet on with no delay at all, is measured first with as many ranks;
-the prediction is what the network adds to that, and how many bytes rank 0 sends. Each rank has one
-thread. Needs Linux, root, `ip` and /dev/net/tun; leaves nothing behind, on Ctrl-C either.
+A case is the number of ranks, the bandwidth in MB/s, and the latency between two ranks in
+microseconds. A run without limit and delay is measured first, with the same number of ranks. The
+prediction adds the time of the network to this run, and counts the bytes that rank 0 sends. Each
+rank has one thread. Needs Linux, root, `ip` and /dev/net/tun. The namespaces are removed at the
+end, also after Ctrl-C.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from predict.model_spec import ModelSpec
 
 CASES = ("2:100:0", "2:10:0", "2:1:0", "2:1000:500", "2:1000:2000", "2:100:1000", "3:1000:10000")
 _LONGEST = 200  # seconds of one case
-_KEYS = 50  # a position of two digits in a command, as nearly all have here
+_KEYS = 50  # position in a command, which has two digits in nearly all steps
 _UNSHAPED = Link("unshaped", math.inf, 0.0)
 
 
@@ -47,7 +48,7 @@ class Measured:
 
 
 def main() -> int:
-    """Measure all cases, and print what was predicted beside each."""
+    """Measure all cases, and print each beside its prediction."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--shape", help="random weights of a shape of bench, instead of pico")
     parser.add_argument("--dtype", default="bfloat16", help="of the arithmetic")
@@ -86,13 +87,13 @@ def main() -> int:
 
 
 def case(text: str) -> tuple[int, Link]:
-    """Read RANKS:MB/S:US."""
+    """Parse RANKS:MB/S:US into the number of ranks and a link."""
     ranks, bandwidth, latency = text.split(":")
     return int(ranks), Link(text, float(bandwidth) * 1e6, float(latency) * 1e-6)
 
 
 def measure(count: int, link: Link, model: Path, dtype: str, tokens: int) -> Measured:
-    """Let so many ranks decode over a link."""
+    """Decode with `count` ranks over a link; return the results of rank 0."""
     rank_program = str(Path(__file__).parent / "rank.py")
     command = [sys.executable, rank_program, str(model), dtype, str(tokens)]
     with ExitStack() as stack:
@@ -108,7 +109,7 @@ def measure(count: int, link: Link, model: Path, dtype: str, tokens: int) -> Mea
                 env=os.environ | settings | {"MLX_RANK": str(rank)},
                 stdout=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for this program, which ends them
+                start_new_session=True,  # Ctrl-C reaches only this program, which ends the ranks
             )
             stack.callback(process.wait)
             stack.callback(process.kill)

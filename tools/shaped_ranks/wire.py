@@ -1,8 +1,8 @@
 """A network of cables with a bandwidth and a delay, between network namespaces.
 
-The kernel has `tc netem` for this, where it was built with it. This one needs /dev/net/tun alone: a
-rank's packets come out of its TUN device into this process, which keeps each for as long as a cable
-would, and hands it to the device of the rank that it is addressed to.
+Not every kernel is built with `tc netem`, which does the same. This module needs only /dev/net/tun.
+This process reads the packets of each rank from its TUN device, holds each packet as long as a
+cable would, and writes the packet to the TUN device of the addressed rank.
 """
 
 import fcntl
@@ -23,25 +23,25 @@ _REALTIME = 10
 
 
 def open_tun(name: str) -> int:
-    """Make a TUN device, which is gone when the file is closed."""
+    """Make a TUN device and return its file descriptor. Closing the file removes the device."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH14x", name.encode(), _IFF_TUN | _IFF_NO_PI))
     return device
 
 
 class Wire:
-    """A thread that forwards packets. Each rank has a separate cable to every other rank.
+    """A thread that forwards packets. All packets that one rank sends share one cable.
 
-    A packet leaves when the ones before it have left, `bytes / bandwidth` later, and arrives after
-    the latency, as in `Link`.
+    A packet is sent after the earlier packets of the rank. Sending takes `bytes / bandwidth`, and
+    the packet arrives `latency` seconds later, as in `Link`.
     """
 
     def __init__(self, devices: dict[int, int], bandwidth: float, latency: float) -> None:
         """Connect ranks.
 
         Args:
-            devices: file of each TUN device, by the last byte of its rank's address.
-            bandwidth: bytes a second, `inf` for no limit.
+            devices: file descriptor of each TUN device, by the last byte of its rank's address.
+            bandwidth: bytes per second, `inf` for no limit.
             latency: seconds.
         """
         self._devices = devices
@@ -51,20 +51,20 @@ class Wire:
         self._thread = threading.Thread(target=self._carry)
 
     def __enter__(self) -> "Wire":
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; what is under way is lost."""
+        """Stop the thread. Packets that have not arrived are lost."""
         os.close(self._stop)
         self._thread.join()
         os.close(self._wake)
 
     def _carry(self) -> None:
-        # Ahead of the ranks, which keep all cores busy, and with timers that are not rounded.
+        # Real-time priority, because the ranks keep all cores busy and timers must not be rounded.
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_REALTIME))
-        free = dict.fromkeys(self._devices, 0.0)  # when each cable has sent all that it was given
+        free = dict.fromkeys(self._devices, 0.0)  # when each sender's cable is free
         owners = {device: address for address, device in self._devices.items()}
         under_way: list[tuple[float, int, int, bytes]] = []
         order = itertools.count()
@@ -78,7 +78,7 @@ class Wire:
                 left = max(free[sender], time.monotonic()) + len(packet) / self._bandwidth
                 free[sender] = left
                 to = packet[_LAST_BYTE_OF_DESTINATION]
-                if to in self._devices:  # not what a device says to all when it comes up
+                if to in self._devices:  # drops multicasts of a new device
                     heapq.heappush(under_way, (left + self._latency, next(order), to, packet))
             while under_way and under_way[0][0] <= time.monotonic():
                 _, _, to, packet = heapq.heappop(under_way)

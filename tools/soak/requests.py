@@ -48,7 +48,7 @@ class ClientRequest:
 
     @classmethod
     def of_each_kind(cls, draw: random.Random) -> "list[ClientRequest]":
-        """Return one request of each kind, by clients that wait."""
+        """Return one request of each kind. The clients wait for the whole answer."""
         return [make(draw) for make in _KINDS]
 
     async def send(self, client: httpx.AsyncClient) -> Outcome:
@@ -78,6 +78,7 @@ class ClientRequest:
 
 async def _lines(response: httpx.Response, pause: float) -> AsyncIterator[str]:
     async for line in response.aiter_lines():
+        # Only the start of a line: later, "error" may be part of the answer.
         if "error" in line[:20]:
             raise httpx.DecodingError(line, request=response.request)
         yield line

@@ -19,7 +19,7 @@ class ResourceUsage:
         pages: pages of keys and values that requests use.
         running: requests that are computed.
         waiting: requests in the queue.
-        in_flight: HTTP requests in flight, with the one for these values.
+        in_flight: HTTP requests in flight, including the request for these metrics.
         handles: open files and sockets.
         sockets: open network sockets.
         threads: threads of the process.

@@ -54,7 +54,7 @@ class SoakResult:
 def soak(
     server: RunningServer, seconds: float, clients: int, seed: int, progress: Progress
 ) -> SoakResult:
-    """Send requests for `seconds` seconds from `clients` clients. A tenth of it is the warm-up.
+    """Send requests for `seconds` seconds from `clients` clients. The first tenth is the warm-up.
 
     Raises:
         BenchError: if the server is still busy a minute after the last request.

@@ -10,7 +10,7 @@ from tinyllm_qwen import Qwen, Tokenizer, generate, load
 
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the page pool to 16 MiB: to touch 400 MB takes a third of a second an engine."""
+    """Limit the page pool to 16 MiB, because touching 400 MB takes 0.3 s per engine."""
     monkeypatch.setattr(page_pool, "_DEFAULT_BYTES", 1 << 24)
 
 
@@ -22,7 +22,7 @@ def pico() -> tuple[Qwen, Tokenizer]:
 
 @pytest.fixture(scope="session")
 def prompts(pico: tuple[Qwen, Tokenizer]) -> list[list[int]]:
-    """Conversations, the last of which ask a question again, so that prompt lookup has drafts."""
+    """Tokens of conversations. The last two repeat a question, so that prompt lookup has drafts."""
     tokenizer, question = pico[1], "what does rmsnorm do?"
     asked = {"role": "user", "content": question}
     short = tokenizer.encode(tokenizer.render_chat([asked]))

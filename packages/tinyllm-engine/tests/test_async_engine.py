@@ -1,4 +1,4 @@
-"""AsyncEngine. Each test has an engine and an event loop of its own."""
+"""Tests of AsyncEngine. Each test has its own engine and event loop."""
 
 import asyncio
 import threading
@@ -88,7 +88,7 @@ def test_a_cancelled_task_frees_its_pages_in_any_phase(
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        await engine.embed(prompts[0])  # a call after theirs: they have been run
+        await engine.embed(prompts[0])  # returns after the cancellations have run
         await until_idle(engine)
         assert engine.stats.pages_used == 0
 
@@ -115,7 +115,7 @@ def test_embeddings_do_not_stall_running_requests(
     prompts: list[list[int]],
 ) -> None:
     text = prompts[6] * 8
-    chunk = 32  # the fewest tokens of a PrefillBudget
+    chunk = 32  # minimum of a PrefillBudget, in tokens
 
     def hasty() -> Engine:
         engine = make()
@@ -134,7 +134,7 @@ def test_embeddings_do_not_stall_running_requests(
         one, *others = embeddings.result()
         for other in others:
             assert other == pytest.approx(one, abs=1e-5)
-        # One token after each chunk as a rule; uninterrupted texts would leave time for a few.
+        # Usually one token follows each chunk. Embeddings in one piece would allow only a few.
         assert tokens > 2 * len(text) // chunk
 
     run(test, hasty)
@@ -203,7 +203,7 @@ def test_an_invalid_request_fails_alone(prompts: list[list[int]]) -> None:
 
 
 class BrokenEngine(Engine):
-    """Fails in its first step."""
+    """An engine whose first step fails."""
 
     def step(self) -> list[object]:  # type: ignore[override]
         raise RuntimeError("the memory is on fire")
@@ -238,7 +238,7 @@ def test_the_failing_hook_can_give_a_better_reason(prompts: list[list[int]]) -> 
 
 
 class StuckEngine(Engine):
-    """Waits in its first step, and in every embedding, for an event that is never set."""
+    """An engine whose steps and embeddings wait until the test sets `forever`, at most 60 s."""
 
     forever = threading.Event()
 

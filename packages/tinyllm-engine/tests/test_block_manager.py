@@ -10,7 +10,7 @@ PAGES = 7
 
 
 class Holders(RuleBasedStateMachine):
-    """Texts that hold pages, compared with a count of holders kept by hand."""
+    """A BlockManager beside a simple model: the pages of each text, and the page of each hash."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Holders(RuleBasedStateMachine):
     def share(self, hashes: list[bytes]) -> None:
         pages = self.manager.find(hashes)
         for block_hash, page in zip(hashes, pages, strict=False):
-            assert self.known[block_hash] == page  # it holds the registered contents
+            assert self.known[block_hash] == page  # the page still has the registered contents
         self.manager.acquire(pages)
         self.texts.append(list(pages))
 

@@ -19,7 +19,7 @@ Model = tuple[Qwen, Tokenizer]
 
 
 def noise(pico: Model, **fields: Any) -> Qwen:
-    """A model of one random block, whose draft tokens are wrong."""
+    """Return a model of one layer with random weights, whose draft tokens are wrong."""
     config = replace(pico[0].config, num_hidden_layers=1, **fields)
     mx.random.seed(1)
     shapes = expected_shapes(config).items()
@@ -41,7 +41,7 @@ def finish(engine: Engine) -> int:
 
 
 def assert_pages_are_alike(engine: Engine, request: RequestState) -> None:
-    """Compare the pages of a draft model that is the model itself with the model's."""
+    """Check that the draft model, which is the model itself, has the same keys and values."""
     length = engine._drafter._progress.computed(request)
     pages = mx.array(request.pages, dtype=mx.int32)
     for own, draft in zip(engine._runner._caches, engine._drafter._runner._caches, strict=True):
@@ -65,7 +65,7 @@ def test_any_draft_leaves_the_tokens_of_a_request_alone(
 def test_a_model_that_drafts_for_itself_is_always_accepted(
     pico: Model, prompts: list[list[int]]
 ) -> None:
-    """Batches, preemptions and shared pages are included: a wrong key shows at once."""
+    """A wrong key, in a batch, a shared page or after a preemption, would reject a draft token."""
     page = PagePool(pico[0], EngineSettings(4, memory_bytes=1 << 24), pico[0]).page_bytes
     longest = -(-(max(map(len, prompts)) + 30) // 4)
     settings = EngineSettings(4, memory_bytes=page * 2 * longest, speculation=4)
@@ -196,11 +196,11 @@ def test_draft_progress_ends_at_the_first_gap() -> None:
 
 @pytest.mark.parametrize("length", [24, 40])
 def test_requests_that_share_pages_catch_up_once(pico: Model, length: int) -> None:
-    """Tokens that the draft model has not computed are in pages of two requests."""
+    """Two requests share pages with tokens that the draft model has not computed."""
     model, tokenizer = pico
     settings = EngineSettings(page_size=8, memory_bytes=1 << 22, speculation=3)
     engine = Engine(model, tokenizer, settings, draft=noise(pico))
-    sampling = SamplingParams(temperature=8.0, seed=0)  # drafts are rejected, and then paused
+    sampling = SamplingParams(temperature=8.0, seed=0)  # drafts are rejected, then paused
     prompt = tokenizer.encode("what does rmsnorm do?")
     first = engine.add(Request(prompt, length, sampling, ignore_end=True))
     finish(engine)

@@ -35,7 +35,7 @@ def answer(handle: RequestState) -> list[int]:
 
 @pytest.fixture(scope="module")
 def tally_of(pico: Model, prompts: list[list[int]], generated: Oracle) -> Callable[[int], Tally]:
-    """The events of the random schedule of a seed, which runs once."""
+    """Return a function that runs the random schedule of a seed once and counts its events."""
     return cache(lambda seed: run_schedule(*pico, prompts, generated, seed))
 
 
@@ -85,7 +85,7 @@ def test_prompt_lookup_saves_steps_and_changes_no_token(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     prompt = prompts[0] * 6
-    sampling = SamplingParams(repetition_penalty=0.6)  # likes what it has said
+    sampling = SamplingParams(repetition_penalty=0.6)  # favors tokens of the text
     alone = [piece.token for piece in generate(*pico, prompt, max_tokens=60, sampling=sampling)]
     engine = Engine(*pico, EngineSettings(speculation=4))
     handles = [engine.add(Request(prompt, 60, sampling)) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_quantized_pages_equal_a_quantized_cache(
 ) -> None:
     model, tokenizer = pico
     engine = Engine(model, tokenizer, EngineSettings(kv_bits=bits))
-    # A short one, two long ones that begin alike, one of whole pages, one of a single token.
+    # A short prompt, two long prompts with a common prefix, one of whole pages, one of one token.
     handles = [engine.add(Request(prompts[place], 16)) for place in (0, 6, 7, 9, 10)]
     finish(engine)
     for handle in handles:
@@ -252,7 +252,7 @@ def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
 
 
 class Shared(Qwen):
-    """A model as one of two ranks sees it; all of it is here. It notes the scores asked for."""
+    """A whole model that claims to be one of two ranks. `noted` has the k of calls, or None."""
 
     num_ranks = 2
 

@@ -185,7 +185,7 @@ def test_streams_raise_the_error_of_their_request_and_the_engine_goes_on(
     async def main() -> None:
         engine = AsyncEngine(make)
         await engine.start()
-        models[0].fails = lambda number: number in (2, 4)  # each time the first decode pass
+        models[0].fails = lambda number: number in (2, 4)  # first decode pass of each
         for prompt in prompts[:2]:
             tokens = asyncio.create_task(collect(engine, Request(prompt, 5)))
             if prompt is prompts[0]:

@@ -1,4 +1,4 @@
-"""Requests with a grammar are answered in its language, for any weights and seed."""
+"""Answers conform to the grammar of their request, for any weights and seed."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SCHEMA = {
     },
     "required": ["name", "kind", "sizes"],
     "additionalProperties": False,
-    "x-guidance": {"whitespace_flexible": False},  # or random weights go on with blanks
+    "x-guidance": {"whitespace_flexible": False},  # or random weights give endless blanks
 }
 SCHEMA["properties"]["sizes"]["items"]["minimum"] = 0
 DATE = "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]( é+x{1,3})?"
@@ -39,7 +39,7 @@ GRAMMARS = [Grammar.json_schema(SCHEMA), Grammar.regex(DATE), Grammar.lark(SUMS)
 
 @pytest.fixture(scope="module")
 def noise(pico: Model) -> Model:
-    """A model of one layer of random weights: all tokens are about equally likely."""
+    """A model of one layer with random weights: all tokens are about equally likely."""
     config = replace(pico[0].config, num_hidden_layers=1)
     mx.random.seed(1)
     shapes = expected_shapes(config).items()
@@ -87,7 +87,7 @@ def test_constrained_requests_conform_and_leave_other_requests_alone(
     finish(engine)
     assert [answer(handle) for handle in others] == [answer(handle) for handle in wanted]
     for handle in constrained:
-        if handle.finish_reason == "length":  # greedy noise repeats itself for ever
+        if handle.finish_reason == "length":  # greedy decoding of noise repeats itself
             assert handle.request.sampling.is_greedy
             continue
         assert handle.finish_reason == "stop"
@@ -124,7 +124,7 @@ def test_a_grammar_after_a_mark_leaves_the_text_before_it_alone(
     noise: Model, prompts: list[list[int]], mark: str, seed: int
 ) -> None:
     engine = Engine(*noise, EngineSettings(speculation=3))
-    # Without a ban on end tokens the text may end before the mark, as it may.
+    # End tokens are banned, because the text may otherwise end before the mark.
     bans = dict.fromkeys(engine.tokenizer.eos_token_ids, -100.0)
     sampling = SamplingParams(temperature=1.0, seed=seed, logit_bias=bans)
     requests = [

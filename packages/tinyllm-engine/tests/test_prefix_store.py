@@ -75,7 +75,7 @@ def test_pages_and_their_order_of_eviction_are_restored_exactly(
     before = before[-len(after) :]
     assert len(after) == (cap or saved)
     assert [key for key, _ in before] == [key for key, _ in after]
-    assert before[-1][1] == running.pages[0]  # held, and the first of its text
+    assert before[-1][1] == running.pages[0]  # held, and first of its request
     pages = [mx.array([page for _, page in named]) for named in (before, after)]
     for old, new in zip(first._runner._caches, second._runner._caches, strict=True):
         for kept, restored in zip(old.arrays, new.arrays, strict=True):

@@ -1,4 +1,4 @@
-"""Policy alone: requests whose tokens are numbers, without a model."""
+"""The scheduler's policy, tested without a model: random numbers stand for tokens."""
 
 import random
 
@@ -16,7 +16,7 @@ PAGE = 4
 
 
 class World:
-    """A scheduler, and memory in which each slot holds the text up to the token written last."""
+    """A scheduler, and a memory in which a slot holds all tokens up to the one written there."""
 
     def __init__(self, pages: int, max_running: int = 4) -> None:
         self.pages = BlockManager(pages, PAGE)
@@ -73,7 +73,7 @@ class World:
 
 
 class Schedules(RuleBasedStateMachine):
-    """Arrivals, cancels and steps in any order."""
+    """Arrivals, cancellations, failures and steps in any order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small random checkpoints, written with MLX's own writer in the manner of Hugging Face and MLX."""
+"""Small random checkpoints, written by MLX in the layouts of Hugging Face and mlx-lm."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -86,7 +86,7 @@ class RandomCheckpoint:
         return self
 
     def save(self, *, prefix: str = "model.", shards: int = 1) -> "RandomCheckpoint":
-        """Write the tensors, lm_head always without a prefix, to one file or to several."""
+        """Write the tensors to `shards` files, with `prefix` before every name except lm_head."""
         names = {
             name: name if name.startswith("lm_head") else prefix + name for name in self.tensors
         }
@@ -107,7 +107,7 @@ class RandomCheckpoint:
 
 @pytest.fixture(scope="session")
 def checkpoint_in() -> Callable[..., RandomCheckpoint]:
-    """Make a checkpoint of a family in FAMILIES in a folder, with fields of its config replaced."""
+    """Return a function that makes a checkpoint of a family; `fields` replace config fields."""
 
     def make(folder: Path, family: str, **fields: object) -> RandomCheckpoint:
         return RandomCheckpoint(folder, FAMILIES[family] | fields)
@@ -119,7 +119,7 @@ def checkpoint_in() -> Callable[..., RandomCheckpoint]:
 def random_checkpoint(
     tmp_path: Path, checkpoint_in: Callable[..., RandomCheckpoint]
 ) -> Callable[..., RandomCheckpoint]:
-    """The same in a folder of its own."""
+    """Return a function that makes a checkpoint in the temporary folder of the test."""
 
     def make(family: str = "qwen3", **fields: object) -> RandomCheckpoint:
         return checkpoint_in(tmp_path / "checkpoint", family, **fields)

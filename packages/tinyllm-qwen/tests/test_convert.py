@@ -1,6 +1,6 @@
 """A conversion writes the results of `mx.quantize`, in little memory, or names the error.
 
-Beside mlx-lm it stands in tests/test_convert_parity.py.
+tests/test_convert_parity.py compares conversions with those of mlx-lm.
 """
 
 import itertools
@@ -129,7 +129,7 @@ def test_the_tokenizer_comes_along_and_no_code_does(
     wanted = ["LICENSE", "chat_template.jinja", "generation_config.json", "tokenizer.json"]
     for name in [*wanted, "modeling.py", "training_args.bin", "extra.safetensors", "notes.txt"]:
         (made.folder / name).write_text(name)
-    (made.folder / "vocab.json").mkdir()  # no file
+    (made.folder / "vocab.json").mkdir()  # a folder is not copied
     done = convert(made.folder, tmp_path / "out")
     assert sorted(done.copied) == wanted
     own = ["config.json", "model.safetensors", "model.safetensors.index.json"]
@@ -192,7 +192,7 @@ print(mx.get_peak_memory(), resident() - before)
     command = [sys.executable, "-c", script, str(made.folder), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     peak, resident = map(int, done.stdout.split())
-    # The pieces of a stack and the stack, a batch of small tensors, a slice of rows under way.
+    # The experts of a stack and the stack itself, a batch of small tensors, one slice of rows.
     bound = 3 * largest + (8 << 20) + (16 << 20)
     assert largest < peak < bound < total
     assert resident < bound + (16 << 20)

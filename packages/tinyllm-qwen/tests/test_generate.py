@@ -1,4 +1,4 @@
-"""generate() streams the tokens of the model without a cache, and leaves its caches usable."""
+"""generate() streams the tokens that the model gives without a cache. Caches stay usable."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def model() -> Qwen:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """One token a byte, of the first 160 that there are, and no end token."""
+    """A tokenizer with one token for each of 160 bytes, and no end token."""
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())[:160]
     made = tokenizers.Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

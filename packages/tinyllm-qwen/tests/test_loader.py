@@ -16,7 +16,7 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def add_tokenizer(checkpoint: Any) -> Any:
-    """Put a tokenizer of one token a byte beside the weights."""
+    """Write a tokenizer with one token per byte into the folder of the checkpoint."""
     model = models.BPE(vocab={symbol: i for i, symbol in enumerate(ALPHABET)}, merges=[])
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -16,7 +16,7 @@ from tinyllm_qwen.model import Qwen
 
 GOLDENS = Path(__file__).parent / "goldens" / "models"
 FAMILIES = sorted(folder.name for folder in GOLDENS.iterdir())
-LOGITS = 1e-4  # relative to the largest logit: the bar of issue 2
+LOGITS = 1e-4  # largest allowed error, relative to the largest logit
 OPSETS = pytest.mark.parametrize("ops", [REFERENCE, MLX], ids=lambda ops: ops.name)
 
 
@@ -132,7 +132,7 @@ def test_a_replaced_op_runs_in_the_model() -> None:
 def test_a_quantized_model_equals_the_dequantized_model(family: str, bits: int, ops: OpSet) -> None:
     config = QwenConfig.from_folder(GOLDENS / family)
     dense = load_weights(GOLDENS / family, config)
-    # Width 48 is no multiple of a group: MLPs of width 64 are what can be packed along I.
+    # Only matrices with 64 columns can be packed: 48 is no multiple of the group size.
     packed = {
         name: quantize(w, 64, bits) if isinstance(w, mx.array) and w.shape[-1] == 64 else w
         for name, w in dense.items()
@@ -178,7 +178,7 @@ def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
         full, sliding = model.make_cache(max_size=max_size)
         model(expected["tokens"], [full, sliding])
         assert sliding.arrays[0].shape[2] == min(7, max_size or 7)
-        # A dense cache grows by steps, a rotating one holds `max_size` tokens from the start.
+        # A dense cache grows in steps. A rotating cache has room for `max_size` tokens at once.
         assert full.arrays[0].shape[2] == (max_size or STEP)
 
 

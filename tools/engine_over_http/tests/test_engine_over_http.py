@@ -1,4 +1,4 @@
-"""An engine and a server of the same model, in turns."""
+"""The tool times an engine and a server of the same model in turns."""
 
 import json
 

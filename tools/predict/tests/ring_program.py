@@ -1,7 +1,8 @@
-"""One rank of a ring: it prints the bytes that it has sent, as the kernel counts them.
+"""Program of one rank of a ring: it prints the bytes that it sent, as the kernel counts them.
 
-Its arguments are a checkpoint, a number of tokens, and lengths of arrays. The first line that it
-prints has for each array the bytes of its sum and of its gather, the second those of each token.
+The arguments are a checkpoint, a number of tokens, and lengths of arrays. The first printed line
+has the bytes of the all-reduce and of the all-gather of each array. The second line has the bytes
+of each decoded token.
 """
 
 import json
@@ -23,7 +24,7 @@ _SENT, _AGAIN = ("Q", 200), ("Q", 208)  # bytes sent again are counted in both
 
 
 def bytes_sent() -> int:
-    """Bytes sent by all TCP connections of this process, which MLX has made."""
+    """Return the bytes sent by the TCP connections of this process. MLX opened all of them."""
     total = 0
     for path in Path("/proc/self/fd").iterdir():
         if not (path.is_symlink() and str(path.readlink()).startswith("socket:")):
@@ -40,14 +41,14 @@ def bytes_sent() -> int:
 
 
 def counted(array: mx.array) -> int:
-    """Bytes sent to compute an array that all ranks compute."""
+    """Return the bytes sent while all ranks compute an array."""
     before = bytes_sent()
     mx.eval(array)
     return bytes_sent() - before
 
 
 def main() -> None:
-    """Sum, gather, decode."""
+    """Count the bytes of all-reduces, all-gathers and decoded tokens."""
     mx.set_default_device(mx.cpu)
     group = mx.distributed.init(strict=True, backend="ring")
     ranks = RankCommunicator(group)

@@ -1,4 +1,4 @@
-"""Predictions: counted bytes against the bytes of real processes, and the command."""
+"""Predictions: counted bytes compared with those of real processes, and the command."""
 
 import io
 import json
@@ -100,7 +100,7 @@ def test_the_ring_sends_what_was_predicted(size: int, tmp_path: Path, pico: Mode
             for numbers in LENGTHS
         ]
         messages = ring_messages(pico.config, 4, size, rank, 0)
-        commands = size - 1 if rank == 0 else 0  # over connections of their own
+        commands = size - 1 if rank == 0 else 0  # which use other connections
         assert tokens == [sum(messages.messages[commands:])] * TOKENS
 
 
@@ -128,13 +128,13 @@ def test_a_shape_reads_as_much_as_its_checkpoint(pico: ModelSpec) -> None:
 def test_a_sum_by_hand() -> None:
     assert all_reduce_sizes(10, 2, 3, 0) == [8, 8, 4, 8]  # segments of 4, 4 and 2 numbers
     assert all_reduce_sizes(10, 2, 3, 2) == [4, 8, 8, 4]
-    assert all_reduce_sizes(4, 4, 3, 0) == [8, 8, 0, 8]  # the last one has nothing left
+    assert all_reduce_sizes(4, 4, 3, 0) == [8, 8, 0, 8]  # the last segment is empty
     assert all_reduce_sizes(1, 4, 2, 1) == [4, 4]
     assert all_reduce_sizes(7, 4, 1, 0) == all_gather_sizes(12, 1) == []
 
 
 def test_a_token_by_hand(pico: ModelSpec) -> None:
-    # 13 sums of 256 float32 in two halves, twelve bytes of the best token; a command.
+    # 13 all-reduces of 256 float32 in two halves, twelve bytes for the best token, and a command.
     messages = ring_messages(pico.config, 4, 2, 0, 17)
     command = (
         b'{"cache":0,"length":17,"tokens":[[2047]],"output":"best","phase":"decode","offset":17}\n'

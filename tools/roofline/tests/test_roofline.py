@@ -42,9 +42,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_the_limit_is_reading_and_then_the_highest_peak() -> None:
     limits = Limits.of(Ceilings(40.0, 0.2, "", "float32"), {"bfloat16": 0.4})
     assert limits.peaks == {"float32": 0.2, "bfloat16": 0.4}
-    assert limits.at(5.0) == pytest.approx(0.2)  # 40 GB/s of five operations each
+    assert limits.at(5.0) == pytest.approx(0.2)  # 40 GB/s, five operations per byte
     assert limits.at(10.0) == limits.at(1000.0) == pytest.approx(0.4)
-    few = Cost(bytes=40_000_000, flops=40_000_000)  # at best in a millisecond
+    few = Cost(bytes=40_000_000, flops=40_000_000)  # takes at least 1 ms
     assert limits.share(few, 2e-3) == pytest.approx(0.5)
     many = Cost(bytes=1000, flops=400_000_000)
     assert limits.share(many, 4e-3) == pytest.approx(0.25)

@@ -16,7 +16,7 @@ STACKS = [f"layers.{n}.mlp.switch_mlp.{p}_proj" for n in range(2) for p in ("gat
 
 
 def apart(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """One tensor an expert, as Qwen publishes them."""
+    """Split each stack into one tensor per expert, the layout that Qwen publishes."""
     result: dict[str, mx.array] = {}
     for name, tensor in tensors.items():
         if ".switch_mlp." not in name:
@@ -28,7 +28,7 @@ def apart(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
 
 
 def fused(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Gate and up of all experts in one, as transformers 5 holds them."""
+    """Concatenate the gate and up projections of all experts, as transformers 5 stores them."""
     result = {name: t for name, t in tensors.items() if ".switch_mlp." not in name}
     for layer in range(2):
         stacks, target = (f"layers.{layer}.mlp.{name}" for name in ("switch_mlp", "experts"))

@@ -1,4 +1,4 @@
-"""Any bytes of a file give its contents or a CheckpointError."""
+"""Readers of checkpoint files return a value or raise a CheckpointError, for arbitrary bytes."""
 
 import json
 import struct
@@ -45,7 +45,7 @@ TOKENIZER_CONFIG = json.dumps(
     }
 ).encode()
 
-# The same few hundred examples on every run and every machine.
+# Derandomized: every run on every machine draws the same examples, at most 300 per test.
 fuzz = settings(
     max_examples=300,
     derandomize=True,
@@ -53,7 +53,7 @@ fuzz = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
-# Replacements of a value in a file.
+# JSON values and fragments that replace a part of a file.
 tokens = st.sampled_from(
     [
         *(b"null", b"true", b"-1", b"0", b"1e400", b"-1e400", b"NaN", b"Infinity", b"1000000000"),
@@ -65,7 +65,7 @@ tokens = st.sampled_from(
 
 @st.composite
 def mutations(draw: st.DrawFn, good: bytes, start: int = 0) -> bytes:
-    """A file with a few stretches replaced by other bytes, doubled, or cut out."""
+    """Replace, double or remove one to four byte ranges of `good`, and halve one file in five."""
     data = good
     for _ in range(draw(st.integers(1, 4))):
         first = draw(st.integers(min(start, len(data)), len(data)))
@@ -76,7 +76,7 @@ def mutations(draw: st.DrawFn, good: bytes, start: int = 0) -> bytes:
 
 
 def swapped(good: bytes) -> st.SearchStrategy[bytes]:
-    """A file with one value of its JSON replaced: still JSON as a rule, and so read to the end."""
+    """Replace one top-level value of a JSON object. The result usually is valid JSON."""
     document = json.loads(good)
     return st.builds(
         lambda name, token: json.dumps(document | {name: "@"}).encode().replace(b'"@"', token),
@@ -86,7 +86,7 @@ def swapped(good: bytes) -> st.SearchStrategy[bytes]:
 
 
 def check(error: CheckpointError, *, printable: bool = False) -> None:
-    """An error is for people: a few lines, and nothing that a terminal would obey."""
+    """Check that the message is short and, if `printable`, has no control characters."""
     assert len(str(error)) < 2000
     assert not printable or str(error).isprintable()
 
@@ -105,7 +105,7 @@ def test_any_config_is_a_config_or_refused(tmp_path: Path, data: bytes) -> None:
 
 
 def header_only(good: bytes) -> bytes:
-    """A file's header with its length in front, to be mutated and given the right length again."""
+    """Return the JSON header of a safetensors file, without the 8-byte length before it."""
     (size,) = struct.unpack("<Q", good[:8])
     return good[8 : 8 + size]
 

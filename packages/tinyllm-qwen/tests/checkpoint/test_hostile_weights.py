@@ -65,7 +65,7 @@ def test_a_hostile_header_is_refused(
 
 def test_a_header_of_absurd_size_is_refused_without_reading_it(tmp_path: Path) -> None:
     path = tmp_path / SINGLE
-    with path.open("wb") as file:  # sparse: it says that it has 2 GB, of which the disk has none
+    with path.open("wb") as file:  # a sparse file: 2.1 GB that occupy no disk
         file.write(struct.pack("<Q", 2_000_000_000))
         file.truncate(2_100_000_000)
     tracemalloc.start()

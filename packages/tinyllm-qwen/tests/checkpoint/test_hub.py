@@ -1,4 +1,4 @@
-"""The Hub: a name gives a folder, or an error with a remedy. No test here uses the network."""
+"""`resolve` turns a model name into a folder, or its error has a remedy. No test downloads."""
 
 import errno
 import subprocess

@@ -1,4 +1,4 @@
-"""A folder is there whole, or not at all, whatever ends the writing."""
+"""The target folder appears complete or not at all, even if the writer fails or is killed."""
 
 import signal
 import subprocess
@@ -57,7 +57,7 @@ def test_a_target_that_came_into_being_meanwhile_is_kept(tmp_path: Path) -> None
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
-    # A limit on the size of files is what a full disk is to a program, without a disk to fill.
+    # A limit on the file size makes `write` fail as a full disk does, without filling a disk.
     script = f"""
 import resource
 from pathlib import Path

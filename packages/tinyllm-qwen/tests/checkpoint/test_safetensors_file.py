@@ -1,4 +1,4 @@
-"""A safetensors header is read whole and right, or refused with a reason."""
+"""`read_header` returns every entry correctly, or raises a CheckpointError with the reason."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""The format's own library and MLX read files that were written tensor by tensor."""
+"""MLX and the safetensors library can read the files that SafetensorsWriter writes."""
 
 import json
 from pathlib import Path

@@ -302,7 +302,7 @@ print(peak() - before)
 """
 
 
-# The peak is read from /proc, which other systems lack; what loading keeps is the same there.
+# Only Linux reports the peak memory in /proc. Loading needs the same memory on other systems.
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM of /proc is Linux's")
 @pytest.mark.parametrize(("dtype", "growth"), [("bfloat16", 1), ("float32", 2)])
 def test_loading_takes_the_memory_of_the_result_and_one_batch(
@@ -316,6 +316,6 @@ def test_loading_takes_the_memory_of_the_result_and_one_batch(
     assert size > 50e6
     command = [sys.executable, "-c", MEASURE, str(made.folder), dtype]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    # A batch is 8 MiB and the tensor that crosses the line, here the embedding of 17 MB. Originals
-    # that were kept to the end would cost another `size`.
+    # A batch ends with the tensor that takes it past 8 MiB, here the embedding of 17 MB. Keeping
+    # the originals until the end would cost another `size`.
     assert 0.9 * growth * size < int(result.stdout) < growth * size + 40e6

@@ -1,4 +1,4 @@
-"""GenerationConfig: read with types and ranges, and defaults that filter nothing."""
+"""GenerationConfig checks types and ranges, and its defaults filter no token."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""One rank of several that joins as an app does: loads its checkpoint, then drives or works.
+"""Program of one rank: join the group as the apps do, load a checkpoint, then drive or work.
 
-The arguments are the checkpoints of the ranks, one each. Rank 0 prints the next token as JSON.
+Argument i is the checkpoint of rank i. Rank 0 prints the next token of a prompt as JSON.
 """
 
 import json

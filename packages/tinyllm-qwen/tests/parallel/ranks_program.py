@@ -1,9 +1,10 @@
-"""One rank of several: continues a prompt with each checkpoint that is named, greedily.
+"""Program of one rank: continue a fixed prompt greedily with each checkpoint of the arguments.
 
-MLX_RANK is its number, MLX_HOSTFILE has the addresses of all; the first argument is the split, the
-others are checkpoints. For each checkpoint it prints a line of JSON: the tokens, the bytes that the
-system read for it while it loaded, and the total that the loader announced. First all ranks run the
-same program. Then rank 0 drives the others, and prints the tokens of that too.
+MLX_RANK is the rank, and MLX_HOSTFILE names the file with the addresses of all ranks. The first
+argument is the split, the others are checkpoints. For each checkpoint the rank prints a line of
+JSON: the tokens, the bytes that the process read during loading, and the total that the loader
+announced. First every rank calls the model itself. Then rank 0 drives the other ranks, and its line
+also has the tokens of the driven passes.
 """
 
 import json
@@ -34,7 +35,7 @@ NEXT = b"next\n"
 
 
 def continued(model: LanguageModel) -> list[int]:
-    """Tokens after the prompt: chosen from all scores first, then from the best of each rank."""
+    """Generate STEPS tokens: the first from all logits, the others from the best of each rank."""
     cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
     for step in range(STEPS):
         batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
@@ -48,9 +49,9 @@ def continued(model: LanguageModel) -> list[int]:
 
 
 def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
-    """The first of these tokens, of a prompt in chunks, the last two of one token each.
+    """Generate DRIVEN tokens after a prefill in three chunks, of which the last two have one token.
 
-    The second list is the same, but the last token is computed twice: the cache is trimmed.
+    In the second list, the last token is computed again after the cache was trimmed by one token.
     """
     cache, found, last = model.make_cache(), [], len(PROMPT) - 1
     for start, stop in ((0, last - 2), (last - 2, last - 1), (last - 1, last)):
@@ -61,7 +62,7 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
         token = int(mx.argmax(model(mx.array([[token]]), cache, Batch.at(at, 1, 1), last=1)))
         found.append(token)
     kept = last + DRIVEN - 1
-    if not all(layer.can_trim(kept) for layer in cache):  # a ring has turned
+    if not all(layer.can_trim(kept) for layer in cache):  # a wrapped ring has lost tokens
         return found, found
     for layer in cache:
         layer.trim(kept)
@@ -70,7 +71,7 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
 
 
 def paged(model: LanguageModel) -> list[int]:
-    """These tokens from pages, beside a second sequence that copies the pages of the first."""
+    """Generate DRIVEN tokens from copied pages, in a batch with the sequence that filled them."""
     pages, found = model.make_pages(9, PAGE), []
 
     def table(*chunks: tuple[list[int], int, int]) -> PageTable:
@@ -101,7 +102,7 @@ def first_of(best: BestTokens) -> mx.array:
 def bytes_read() -> int:
     """Bytes that the system has read for this process so far, from files and caches alike."""
     counters = Path("/proc/self/io")
-    if not counters.exists():  # only Linux has it
+    if not counters.exists():  # only Linux has this file
         return 0
     return int(dict(line.split(": ") for line in counters.read_text().splitlines())["rchar"])
 
@@ -109,7 +110,7 @@ def bytes_read() -> int:
 def continued_after(
     folder: Path, ranks: RankCommunicator, channels: list[ControlChannel], split: Split
 ) -> dict[str, object]:
-    """The tokens of this rank, and the bytes that it read."""
+    """Load one checkpoint and continue the prompt; return the values of the JSON line."""
     config = QwenConfig.from_folder(folder)
     totals: list[int] = []
     before = bytes_read()
@@ -142,7 +143,7 @@ def lost(rank: int, why: str) -> None:
 
 
 def main() -> None:
-    """Continue after every checkpoint."""
+    """Continue the prompt with every checkpoint."""
     mx.set_default_device(mx.cpu)
     ranks = RankCommunicator(mx.distributed.init(strict=True, backend="ring"))
     split = Split.parse(sys.argv[1])
@@ -151,7 +152,7 @@ def main() -> None:
         results = continued_after(Path(folder), ranks, channels, split)
         sys.stdout.write(json.dumps(results) + "\n")
     if ranks.rank:
-        list(channels[0].received())  # rank 0 ends first
+        list(channels[0].received())  # wait until rank 0 has ended
     mx.synchronize()
     for channel in channels:
         channel.close()

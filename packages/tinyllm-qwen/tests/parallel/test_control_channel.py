@@ -19,7 +19,7 @@ Ends = tuple[ControlChannel, socket.socket, Reports]
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
-    """A channel from rank 1 to rank 0, rank 0's end of it, and the reports of a loss."""
+    """Rank 1's channel to rank 0, the socket at rank 0's end, and the queue of reported losses."""
     monkeypatch.setattr(channel_module, "HEARTBEAT_TIMEOUT", 0.4)
     monkeypatch.setattr(channel_module, "HEARTBEAT_INTERVAL", 0.05)
     reports: Reports = queue.SimpleQueue()

@@ -37,13 +37,13 @@ GOLDEN = Path(__file__).parents[1] / "goldens" / "models" / "qwen3"
 
 @pytest.fixture
 def model() -> Qwen:
-    """A whole model: with one rank, a driver and a worker compute the same."""
+    """An unpartitioned model: the driver and a worker have equal results without communication."""
     config = QwenConfig.from_folder(GOLDEN)
     return Qwen(config, load_weights(GOLDEN, config), ops=MLX)
 
 
 class Recorder(ControlChannel):
-    """A channel that keeps the lines to send."""
+    """A channel that records the lines instead of sending them."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -57,7 +57,7 @@ class Recorder(ControlChannel):
 
 
 class Worked:
-    """Every result and all caches of a worker."""
+    """Record of the results, cache offsets and caches of a worker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.results: list[Result] = []
@@ -118,7 +118,7 @@ def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked)
         cache.trim(1)
     results.append(driver.best(mx.array([[4]]), Batch.at(1, 1, 1, "decode"), first, 2))
     results.append(driver(mx.array([[5, 6], [7, 8]]), second))
-    # A chunk of one token of a prompt is no decode step.
+    # A prompt chunk of one token is a prefill, not a decode step.
     results.append(driver.hidden(mx.array([[9]]), Batch.at(2, 1, 1, "prefill"), first))
     results.append(driver(mx.array([[1], [2]]), second, rows=[1]))
     assert [len(record.sent), [command.batch.phase for command in record.commands]] == [
@@ -138,14 +138,14 @@ def test_a_worker_keeps_the_pages_that_the_driver_keeps(
 ) -> None:
     record = Recorder()
     driver = Driver(model, [record])
-    driver.make_pages(1, 4)  # and drops them
+    driver.make_pages(1, 4)  # without a reference, these pages are freed at once
     pages = driver.make_pages(6, 4, kv_bits=kv_bits)
     size = {"num_pages": 6, "page_size": 4}
     # Two prompts side by side, of five tokens in two pages and of two in one.
     table = PageTable.of([([4, 1], 0, 5), ([2], 0, 2)], **size)
     driver.hidden(mx.array([[1, 2, 3, 4, 5, 6, 7]]), Batch.paged(table, "prefill"), pages)
     driver.copy_pages(pages, [(1, 3), (2, 5)])
-    # The first goes on in its copy; of the three rows the head sees two.
+    # The first sequence continues in its copied page. The head scores two of the three rows.
     table = PageTable.of([([4, 3], 5, 6), ([5], 2, 3), ([5], 3, 4)], **size)
     tokens, batch = mx.array([[8], [9], [10]]), Batch.paged(table, "decode")
     scores = driver(tokens, pages, batch, last=1, rows=[0, 2])
@@ -160,7 +160,7 @@ def test_a_worker_keeps_the_pages_that_the_driver_keeps(
 
 
 class Silent(Communicator):
-    """One of several ranks, which cannot communicate."""
+    """Communicator of one rank, which fails the test if the rank communicates."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -194,7 +194,7 @@ def test_rank_0_goes_back_no_further_than_the_windows_of_other_ranks(kv_bits: in
     full = [cache for cache in whole if not isinstance(cache, RotatingCache)]
     assert len(full) == 1
     kinds = list(map(type, bounded(whole, config, kv_bits=kv_bits)))
-    assert kinds == list(map(type, whole))  # this rank has the window itself
+    assert kinds == list(map(type, whole))  # this rank holds the sliding layer itself
     (cache,) = bounded(full, config, kv_bits=kv_bits)
     assert isinstance(cache, BoundedCache)
     for _ in range(size):
@@ -226,7 +226,7 @@ def test_pages_are_made_in_memory_on_all_ranks(model: Qwen, worked: Worked) -> N
 def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> None:
     record = Recorder()
     driver = Driver(model, [record])
-    driver.make_cache()  # never used: the workers do not know it
+    driver.make_cache()  # never used: the workers do not know this cache
     for _ in range(2):
         cache = driver.make_cache()
         driver(mx.array([[1]]), cache)

@@ -1,4 +1,4 @@
-"""The parts cover every number of a model, and no group of a packed matrix is cut."""
+"""The partitions cover every weight of a model, and no quantization group is cut."""
 
 import pytest
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -66,7 +66,7 @@ def test_groups_stay_whole(size: int, group: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 12])
 def test_query_heads_stay_with_their_keys(size: int) -> None:
     config, parts = parts_of(size, num_experts=64, vocab_size=999)
-    together = 3  # query heads of a key/value head
+    together = 3  # query heads per key/value head
     for part in parts:
         assert len(part.heads) % len(part.kv_heads) == 0
         for at, head in enumerate(part.heads):
@@ -138,7 +138,7 @@ def test_each_layer_is_whole_and_in_one_stage(
             assert int(name.split(".")[1]) in (parts[layer].layers or ())
         elif name == "norm.weight":
             assert held == [whole] * size
-        else:  # the vocabulary is shared as it always is
+        else:  # stages too divide the vocabulary by tokens
             assert [(part or whole)[0] for part in held] == [each.vocabulary for each in parts]
 
 

@@ -1,4 +1,4 @@
-"""Several processes that share a model give the tokens of one: real processes, on loopback."""
+"""Real processes on loopback that share a model give the tokens of one process."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def hostfile(folder: Path, size: int) -> Path:
 def launched(
     folder: Path, size: int, checkpoints: Sequence[Path], split: str = "heads"
 ) -> list[list[dict[str, Any]]]:
-    """Run the program on all ranks; return the printed results of each, one a checkpoint."""
+    """Run ranks_program.py on all ranks; return the printed results, by rank and checkpoint."""
     ends = ended(folder, size, PROGRAM, split, *map(str, checkpoints))
     for code, _, errors in ends:
         assert code == 0, errors
@@ -92,7 +92,7 @@ def ended(folder: Path, size: int, program: Path, *arguments: str) -> list[tuple
 
 
 def alone(folder: Path) -> list[int]:
-    """The tokens of one process."""
+    """Return the tokens of a single process with the whole model."""
     config = QwenConfig.from_folder(folder)
     model = Qwen(config, load_weights(folder, config, dtype=mx.float32), ops=MLX)
     cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
@@ -105,7 +105,7 @@ def alone(folder: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: MakeCheckpoint) -> list[Path]:
-    """A checkpoint of each format, of matrices that four ranks can share."""
+    """Paths of checkpoints, one per format, whose matrices can be divided among four ranks."""
     mx.random.seed(3)
     folders = []
     for family, mode, bits, group in FORMATS:
@@ -130,12 +130,12 @@ def packed(tmp_path_factory: pytest.TempPathFactory, checkpoint_in: MakeCheckpoi
 
 @pytest.fixture(scope="module")
 def expected(packed: list[Path]) -> dict[Path, list[int]]:
-    """Every checkpoint with the tokens of one process."""
+    """The tokens of a single process for each checkpoint path."""
     return {folder: alone(folder) for folder in [*FAMILIES, *packed]}
 
 
 def check_tokens(ranks: list[list[dict[str, Any]]], expected: list[list[int]]) -> None:
-    """Compare the tokens of all ranks, and the first ones of the driver."""
+    """Check the tokens of all ranks, and the first three of rank 0's driven passes."""
     for printed in ranks:
         assert [line["tokens"] for line in printed] == expected
     for name in ("in chunks", "trimmed", "paged"):
@@ -147,8 +147,8 @@ def check_tokens(ranks: list[list[dict[str, Any]]], expected: list[list[int]]) -
 def test_ranks_give_the_tokens_of_one_process(
     size: int, tmp_path: Path, expected: dict[Path, list[int]]
 ) -> None:
-    # Processes that share two cores take a third of the time of this package's tests. Two ranks run
-    # all checkpoints; three and four ranks run every second one, so that together they run all.
+    # On two cores this test takes a third of the time of the package's tests. So only two ranks run
+    # all checkpoints. Three and four ranks run every second one, and together run all.
     checkpoints = list(expected)
     if size > 2:
         checkpoints = checkpoints[size % 2 :: 2]
@@ -163,7 +163,7 @@ def test_ranks_give_the_tokens_of_one_process(
         assert whole <= sum(total) < 1.6 * whole
         assert max(total) < 0.7 * whole
         if Path("/proc/self/io").exists():  # only Linux counts the bytes that a process has read
-            for printed in ranks:  # the header too, twice, through a buffer of 8 KiB
+            for printed in ranks:  # the header is read too, twice, through a buffer of 8 KiB
                 more = printed[at]["read"] - printed[at]["total"]
                 assert 0 <= more < 2 * (header + 8192) + 1024
 
@@ -172,7 +172,7 @@ def test_ranks_give_the_tokens_of_one_process(
 def deep(
     tmp_path_factory: pytest.TempPathFactory, checkpoint_in: MakeCheckpoint
 ) -> dict[Path, list[int]]:
-    """Checkpoints of four layers with the tokens of one process: each family, one in 4 bits."""
+    """Tokens of a single process for checkpoints of four layers: each family, and one in 4 bits."""
     mx.random.seed(5)
     found = {}
     for name, family, fields in DEEP:

@@ -16,11 +16,11 @@ from tinyllm_qwen.parallel import weight_files
 from tinyllm_qwen.parallel.rendezvous import agree, connect
 from tinyllm_qwen.parallel.weight_files import WeightComparison, comparison
 
-ELSEWHERE = "192.0.2.7"  # an address for documents, which no machine has
+ELSEWHERE = "192.0.2.7"  # reserved for documentation (RFC 5737): no machine has it
 
 
 class Speakers:
-    """Ranks in threads of one process, which exchange lists."""
+    """Exchange of lists between ranks that are threads of one process."""
 
     def __init__(self, size: int) -> None:
         self.said: list[list[int]] = [[]] * size
@@ -49,7 +49,7 @@ class Speaker(Communicator):
 
 
 class Told(Speaker):
-    """Rank 1 of two, which has received the address of rank 0."""
+    """Rank 1 of two. Its all_reduce returns rank 0's address, as if rank 0 had sent it."""
 
     def __init__(self, port: int) -> None:
         super().__init__(Speakers(2), 1)
@@ -60,7 +60,7 @@ class Told(Speaker):
 
 
 def together(size: int, program: Callable[[Communicator], None]) -> list[str]:
-    """Run a program on all ranks; return their errors, by rank."""
+    """Run a program on all ranks; return the error messages in the order of the ranks."""
     speakers = Speakers(size)
     errors: dict[int, str] = {}
 
@@ -80,7 +80,7 @@ def together(size: int, program: Callable[[Communicator], None]) -> list[str]:
 
 
 def alone(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Speaker:
-    """Rank 0 of two, in an environment."""
+    """Set the environment variables, and return rank 0 of two."""
     for name in ("TINYLLM_DRIVER_ADDRESS", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -154,7 +154,7 @@ def test_ranks_that_disagree_stop() -> None:
 
 
 def copies(folder: Path, count: int, shards: int = 1) -> list[Path]:
-    """Folders with the same weights, 100,000 random bytes a file."""
+    """Create `count` folders with identical weight files of 100,000 random bytes."""
     rng = random.Random(3)
     names = ["model.safetensors"]
     if shards > 1:
@@ -185,7 +185,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(folders: Sequence[Path]) -> tuple[list[str], list[int]]:
-    """The errors of ranks that have loaded these folders, and the bytes that each has read."""
+    """Compare folders, one per rank; return the errors, and the bytes that each rank read."""
     read = [0] * len(folders)
 
     def load(ranks: Communicator) -> None:

@@ -17,7 +17,7 @@ PROMPT = mx.array([1, 2, 3], dtype=mx.int32)
 
 
 def random_params(draw: random.Random) -> SamplingParams:
-    """Settings of any kind, often the same ones in several rows."""
+    """Draw settings from few values, so that several rows often share them."""
     params = {"seed": draw.randrange(1000), "temperature": draw.choice([0.0, 0.0, 0.7, 1.3])}
     params["top_k"] = draw.choice([0, 0, 5, 5, 12, V, V + 1])
     params["top_p"] = draw.choice([1.0, 1.0, 0.9, 0.5])
@@ -48,7 +48,7 @@ def test_random_mixtures_get_the_tokens_of_single_samplers(seed: int, dtype: mx.
         masks = [
             mx.array(numbers.random(V) < 0.3) if draw.random() < 0.2 else None for _ in settings
         ]
-        # A mask without any token is not a grammar's.
+        # A grammar never forbids every token.
         masks = [None if mask is None or not mask.any().item() else mask for mask in masks]
         tokens = choose(together, Candidates(None, logits), masks)
         expected = [
@@ -78,7 +78,7 @@ def test_rows_of_best_tokens_get_the_tokens_of_all_scores(seed: int) -> None:
 
 
 def counted(calls: list[str]) -> OpSet:
-    """Operations that note their name and the number of rows."""
+    """MLX's operations, three of which append their name and number of rows to `calls`."""
 
     def noted(name: str) -> object:
         function = getattr(MLX, name)
@@ -140,7 +140,7 @@ def test_samplers_ahead_of_a_draft_choose_as_if_it_had_been_chosen(
     while len(given) < len(wanted):
         draft = wanted[len(given) : len(given) + int(draw.integers(0, 4))]
         if draft and draw.random() < 0.4:
-            draft[-1] = (draft[-1] + 1) % V  # a wrong one: the token after it is dropped
+            draft[-1] = (draft[-1] + 1) % V  # a wrong draft: the token sampled after it is dropped
         rows = logits[len(given) : len(given) + 1 + len(draft)]
         states = sampler.ahead(draft)[: len(rows)]
         chosen = choose(states, Candidates(None, rows)).tolist()

@@ -1,4 +1,4 @@
-"""The best tokens of several parts of the vocabulary give the same choice as all scores."""
+"""Sampling from the best tokens of each part of the vocabulary equals sampling from all scores."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ class ThreeRanks(Communicator):
 
 
 def found(scores: mx.array, k: int) -> BestTokens:
-    """Find them as three ranks do."""
+    """Return the best k tokens of each part of the vocabulary, gathered as three ranks do."""
     parts = [BestTokens.of(scores[part.start : part.stop], k, part.start, MLX) for part in PARTS]
     return parts[0].gathered(ThreeRanks([part.packed() for part in parts]))
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tinyllm_qwen.sampling.candidates import Candidates
 
-# The oracles, in float64, each as its paper puts it: sets of token ids.
+# The oracles: each filter as its paper defines it, in float64. A filter returns a set of token ids.
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
@@ -147,7 +147,7 @@ def test_when_one_token_is_left_it_is_drawn_every_time(size: int) -> None:
 
 
 def chi_square_excess(counts: np.ndarray, probability: np.ndarray) -> float:
-    """Chi-square over its 99.9 percent point (Wilson and Hilferty): above 1 is a misfit."""
+    """Chi-square divided by its 99.9 percent point (Wilson and Hilferty). Above 1 is a misfit."""
     possible = probability > 0
     expected = counts.sum() * probability[possible]
     chi_square = ((counts[possible] - expected) ** 2 / expected).sum()

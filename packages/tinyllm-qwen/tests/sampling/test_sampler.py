@@ -40,8 +40,8 @@ def log_softmax(values: np.ndarray) -> np.ndarray:
     return below - np.log(np.exp(below).sum())
 
 
-# At temperature 2 the probabilities are those below; at 1 they would be 0.54, 0.30, 0.14, 0.02, 0.
-# Each case leaves another set of tokens if the two steps that it names trade places.
+# At temperature 2 the probabilities are the numbers in the test; at 1 they would be 0.54, 0.30,
+# 0.14, 0.02, 0. With the two steps of its id swapped, each case would leave another set of tokens.
 @pytest.mark.parametrize(
     ("settings", "left"),
     [
@@ -166,7 +166,7 @@ def test_a_step_evaluates_nothing(temperature: float) -> None:
         sampler.start(NO_PROMPT)
         return sampler(logits + sampler(logits).logprob).token
 
-    # Under a trace, MLX raises where anything asks for a value.
+    # While MLX traces a function, it raises if the function asks for a value.
     assert 0 <= mx.compile(two_steps)(logits_of(LOGITS)).item() < V
     with pytest.raises(ValueError, match="eval"):
         mx.compile(lambda logits: mx.array(logits.max().item()))(logits_of(LOGITS))
@@ -238,7 +238,7 @@ def test_equal_logits_are_all_drawn() -> None:
     assert set(sequence(sampler, 400, np.zeros(V))) == set(range(V))
 
 
-# jaxtyping, which checks signatures under pytest alone, would answer first: unwrap goes round it.
+# Under pytest, jaxtyping checks signatures and would raise first: `unwrap` bypasses the check.
 
 
 @pytest.mark.parametrize("shape", [(V + 1,), (1, V), ()])

@@ -1,4 +1,4 @@
-"""ChatTemplate: the environment of Hugging Face, through golden files, and its bounds."""
+"""ChatTemplate renders as transformers does (golden files), and stops hostile templates."""
 
 import enum
 import json
@@ -100,7 +100,7 @@ GROWING = (
     ],
 )
 def test_a_template_without_end_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The checks of types under test make a step ten times as long.
+    # Under pytest, run-time type checks make each step ten times slower.
     monkeypatch.setattr(meter, "STEPS", meter.STEPS // 10)
     start = time.process_time()  # not wall time, which depends on the load of the machine
     with pytest.raises(CheckpointError, match="was stopped"):

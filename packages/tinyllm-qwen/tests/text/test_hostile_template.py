@@ -1,6 +1,6 @@
 """Hostile chat templates: stopped or refused, each in bounded time and memory.
 
-They are rendered in a process of their own, which may take 256 MB and is ended if it hangs.
+A separate process renders them. It may allocate 256 MB, and is killed after 300 s.
 """
 
 import functools
@@ -183,7 +183,7 @@ def test_a_hostile_template_is_one_error_in_bounded_time_and_memory(
     assert outcome.startswith("CheckpointError: ")
     assert any(words in outcome for words in expected.split("|"))
     assert seconds < 10
-    # A MemoryError of the process has no text: it is not one of our limits.
+    # A MemoryError has no text. It would mean that no limit of ours stopped the template.
     assert "stopped ()" not in outcome
 
 

@@ -1,4 +1,4 @@
-"""Hostile tokenizer files: refused before the library, which some of them would bring down."""
+"""Hostile tokenizer files are refused before the tokenizers library, which some would crash."""
 
 import copy
 import json
@@ -161,7 +161,7 @@ def test_added_tokens_that_make_no_sense_are_refused(
 
 
 def test_the_library_still_needs_the_rules() -> None:
-    """Without them the process ends: this is what they are for."""
+    """The tokenizers library still panics on a file that our own checks refuse."""
     document = GOOD | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "////f///"}}
     program = "import sys, tokenizers; tokenizers.Tokenizer.from_str(sys.stdin.read())"
     result = subprocess.run(

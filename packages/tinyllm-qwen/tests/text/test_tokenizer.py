@@ -1,4 +1,4 @@
-"""Tokenizer: against transformers, through golden files (tools/goldens/chat_templates.py)."""
+"""Tokenizer compared with transformers: golden files of tools/goldens/chat_templates.py."""
 
 import json
 import shutil

@@ -49,7 +49,7 @@ class Buffer:
         """Return the record that the program reads. The bytes of the buffer are at `offset`."""
         initialised = _INITIALISED if self.is_output and self.data is not None else 0
         flags = (_OUTPUT if self.is_output else 0) | initialised
-        name = self.name.encode()[:63]
+        name = self.name.encode()[:63]  # BufferRecord.name has 64 bytes and ends with a null byte
         return _RECORD.pack(offset, self.size, flags, self.misalignment, name)
 
 

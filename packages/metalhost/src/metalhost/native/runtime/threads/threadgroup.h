@@ -19,8 +19,8 @@ void run_group(uint32_t group, Schedule& schedule);
 const Coordinates* running_thread();
 uint32_t running_group();
 
-// The running thread with its epochs for threadgroup memory or for device memory. Barriers count
-// the two separately, by their flags.
+// Return the running thread with its epochs for threadgroup memory or for device memory. A barrier
+// advances the epochs of the kinds of memory in its flags.
 Accessor threadgroup_memory_accessor(uint32_t pc);
 Accessor device_memory_accessor(uint32_t pc);
 
