@@ -36,9 +36,9 @@ TIERS = importlib.import_module("tinyllm_kernels._cpu").tiers() if PRESENT else 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sample the middle instruction sets, and mark what stays of them as exhaustive.
+    """Sample the cases of the middle instruction sets, and mark the sample as exhaustive.
 
-    All ways but the first in which metalhost runs a Metal kernel are marked as exhaustive too.
+    Cases with metalhost settings other than the first of the sweep are marked as exhaustive too.
     """
     cases: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
@@ -61,8 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
     """Return the cases of a test that add no pair of parameter values to the cases before them.
 
-    The order is a hash of the name, which begins with the instruction set. So two instruction sets
-    run different cases, and each of them runs every pair, such as a dtype with a format.
+    Cases are ordered by a hash of the name, which contains the instruction set. Two instruction
+    sets therefore run different cases. Each instruction set runs every pair of parameter values,
+    such as a dtype and a format.
     """
     seen: set[tuple[object, ...]] = set()
     left = []
@@ -80,7 +81,7 @@ def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """The native backend, with the kernels of one instruction set.
 
     The run-time check of signatures is on for the fastest instruction set alone. The check costs a
-    third of the time of a small test, and finds the same with every instruction set.
+    third of the time of a small test, and finds the same errors with every instruction set.
     """
     if not PRESENT:  # an install without a compiler is supported
         pytest.skip(available()[0].detail)
@@ -99,7 +100,7 @@ def native(ops: Backend) -> ModuleType:
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
 def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Run a test with each dtype of the contract."""
+    """Run a test with each dtype that ops accept."""
     chosen: mx.Dtype = request.param
     return chosen
 

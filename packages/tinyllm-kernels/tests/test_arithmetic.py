@@ -17,7 +17,7 @@ def absent(name: str) -> OpSet:
 
 @pytest.fixture
 def on_cpu() -> None:
-    """Skip where a GPU computes: the CPU's kernels are not the first choice there."""
+    """Skip a test if MLX computes on a GPU, because the CPU kernels are then not chosen."""
     if mx.default_device().type == mx.gpu:
         pytest.skip("a GPU computes without the CPU's kernels")
 

@@ -15,7 +15,7 @@ SHAPES = [
     (1, 14, 2, 33, 33, 64),
     (3, 40, 8, 2, 130, 16),
     (1, 2, 1, 4, 7, 5),
-    (1, 3, 3, 3, 257, 80),  # few queries, a key more than a part has
+    (1, 3, 3, 3, 257, 80),  # few queries, and one key more than a part has
     (2, 7, 1, 1, 513, 64),
     (1, 4, 2, 127, 127, 96),  # blocks of queries, and of keys
     (1, 2, 2, 129, 513, 48),
@@ -136,7 +136,7 @@ def test_nan_and_inf_reach_only_the_queries_that_see_them(
     ops: OpSet, dtype: mx.Dtype, length: int, bad: float, which: str
 ) -> None:
     q, k, v = qkv((1, 2, 1, length, length, 16), dtype)
-    q = mx.abs(q)  # so that an infinite key gets an infinite score of its own sign
+    q = mx.abs(q)  # so that an infinite key gets an infinite score of the same sign
     at = length // 2
     if which == "k":
         k[0, 0, at, 5] = bad
@@ -148,7 +148,7 @@ def test_nan_and_inf_reach_only_the_queries_that_see_them(
     if which == "v":
         assert (np.isnan(y[:, :, at:, 5]) if np.isnan(bad) else y[:, :, at:, 5] == bad).all()
         assert np.isfinite(y[:, :, at:, :5]).all()
-    elif bad == -mx.inf:  # a score that nothing comes of
+    elif bad == -mx.inf:  # a score of -inf gives the key a weight of 0
         assert np.isfinite(y).all()
     else:
         assert np.isnan(y[:, :, at:]).all()

@@ -96,7 +96,7 @@ def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_native
-# Every instruction set is compiled; only those that the machine can run may be chosen.
+# Every instruction set is compiled. Only the sets that the machine supports may be chosen.
 @pytest.mark.parametrize("name", ["amx", "avx512bf16", "avx512vnni", "avx512", "avx2"])
 def test_an_instruction_set_that_the_machine_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -119,7 +119,7 @@ def test_an_invalid_number_of_threads_is_refused(
 
 
 def python(code: str, **environ: str) -> str:
-    """Return the output of a fresh process, which has a pool of threads of its own."""
+    """Run `code` in a new process, which has its own thread pool, and return the output."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         env=os.environ | environ,

@@ -1,7 +1,7 @@
 """A row has the same bits for any batch composition, in each of the two phases.
 
-Requests are computed together, and each one gets what it would get alone. Decode steps are rows
-`R 1 E`, the tokens of a prompt `1 T E`.
+Each request of a batch gets the bits that it gets alone. R decode steps have the shape `R 1 E`. The
+tokens of a prompt have the shape `1 T E`.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ Op = Callable[[mx.array], mx.array]
 
 
 def neighborhoods(rows: mx.array) -> Iterator[tuple[int, int]]:
-    """Return first and last of rows that are computed together, at varying places."""
+    """Yield the start and the end of rows that are computed together, at varying offsets."""
     for count in COUNTS:
         first = min(count % 7, len(rows) - count)
         yield first, first + count
 
 
 def check_decoded(op: Op, rows: mx.array) -> None:
-    """Compare rows `N E` in batches `R 1 E`, from which op makes `R ...`, with each row alone."""
+    """Compare batches `R 1 E` of the rows `N E` with each row alone. `op` returns `R ...`."""
     alone = mx.concatenate([op(rows[i : i + 1, None]) for i in range(len(rows))])
     for first, last in neighborhoods(rows):
         together = op(rows[first:last, None])
@@ -35,10 +35,10 @@ def check_decoded(op: Op, rows: mx.array) -> None:
 
 
 def check_prompt(op: Op, rows: mx.array) -> None:
-    """Compare shorter texts `1 T E` with the longest one; op leaves tokens on axis 1."""
+    """Compare parts `1 T E` of a prompt with the whole prompt. `op` keeps tokens on axis 1."""
     text = op(rows[None])
     for first, last in neighborhoods(rows):
-        if last - first > 1:  # a single token counts as decoded
+        if last - first > 1:  # without a phase, a single token is a decode step
             part = op(rows[None, first:last])
             assert same_bits(part, text[:, first:last]), (first, last)
 
@@ -96,7 +96,7 @@ PAGE, LENGTHS = 16, [1, 2, 5, 17, 33, 1, 40]
 
 
 def pass_of(chosen: list[int], start: dict[int, int], stop: dict[int, int]) -> PageTable:
-    """A pass over some of the sequences, whose pages are always the same."""
+    """Return the page table of a pass. Sequence i has pages 3 i to 3 i + 2 in every pass."""
     chunks = [(range(3 * i, 3 * i + 3), start[i], stop[i]) for i in chosen]
     return PageTable.of(chunks, num_pages=3 * len(LENGTHS), page_size=PAGE)
 
@@ -107,7 +107,7 @@ def pass_of(chosen: list[int], start: dict[int, int], stop: dict[int, int]) -> P
 def test_sequences_in_pages(
     ops: OpSet, dtype: mx.Dtype, family: Family, form: tuple[str, int, int] | None, bits: int | None
 ) -> None:
-    """A prompt, and a token after it, of each of many sequences."""
+    """Each sequence has two passes: its prompt, and one decode step."""
     shape = LayerShape(family, form)
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
     sizes = (3 * len(LENGTHS), shape.kv_heads, PAGE, shape.head_dim)
@@ -117,7 +117,7 @@ def test_sequences_in_pages(
     texts = [normal((length + 1, 64), dtype, seed=i) for i, length in middle.items()]
 
     def outputs(chosen: list[int]) -> dict[int, tuple[mx.array, mx.array]]:
-        """The outputs of both passes for each sequence."""
+        """Return the outputs of both passes for each sequence, by the index of the sequence."""
         caches: list[LayerCache] = [
             PagedCache.empty(sizes, dtype, bits=bits, group_size=32) for _ in range(2)
         ]

@@ -1,6 +1,6 @@
-"""Indices that point outside of an array are clamped, ignored or refused; none is followed.
+"""Indices outside of an array are clamped, ignored or refused. No kernel reads or writes there.
 
-The tests call the extension, since the checks of the OpSet come first.
+The tests call the extension directly, because the checks of the OpSet refuse such indices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH, HEADS, DIM, PAGE = 64, 2, 32, 4
 
 
 def integers(*values: int) -> mx.array:
-    """Numbers as int32."""
+    """Return the numbers as an int32 array."""
     return mx.array(values, mx.int32)
 
 
@@ -135,7 +135,7 @@ def slow_weight() -> mx.array:
 
 
 def progress_during(call: Callable[[], object]) -> int:
-    """The number of steps that another Python thread makes during a call."""
+    """Return the number of steps of 1 ms that another Python thread makes during a call."""
     steps, stop = [0], threading.Event()
 
     def count() -> None:

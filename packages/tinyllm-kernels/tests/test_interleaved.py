@@ -1,4 +1,4 @@
-"""Weights with interleaved rows compute and read like the weights that they were made of."""
+"""Weights with interleaved rows give the same results as the weights in MLX's layout."""
 
 from types import ModuleType
 

@@ -10,7 +10,7 @@ from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
 FLOATS = [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
 ROWS = [1, 2, 3, 4, 5, 7, 33]  # a few, a tile, tiles and a rest
-EXACT = {mx.float32: 2e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}  # the bar of issue 4
+EXACT = {mx.float32: 2e-6, mx.float16: 1e-3, mx.bfloat16: 5e-3}  # limits of `error` (issue 4)
 
 
 def error(y: mx.array, expected: np.ndarray) -> float:
@@ -34,11 +34,11 @@ def test_multiplies_dense_weights(
 def test_multiplies_packed_weights_and_reads_their_rows(
     ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int
 ) -> None:
-    for inputs in (384, 5 * group):  # whole vectors of every instruction set, and a rest
+    for inputs in (384, 5 * group):  # whole vectors of every instruction set, and a remainder
         w = quantize(normal((45, inputs), dtype, seed=2), group, bits, mode)
         x = normal((34, inputs), dtype, seed=1)
         expected = oracle.linear(exact(x), exact(w))
-        for rows in (1, 3, 4, 9, 34):  # up to 16 rows of a matrix count as decoded
+        for rows in (1, 3, 4, 9, 34):  # up to 16 rows of a matrix are decode steps
             y = ops.linear(x[:rows], w)
             assert y.dtype == dtype
             assert_close(y, expected[:rows])
@@ -107,7 +107,7 @@ def test_takes_packed_weights_out_of_a_larger_array(ops: OpSet, dtype: mx.Dtype)
     whole = quantize(normal((64, 128), dtype, seed=1), 32, 4)
     w = whole[8:40:3]
     wide = normal((40, 300), dtype, seed=2)
-    for x in (wide[3:5, 7:135], wide[1::2, 299:43:-2]):  # decoded tokens, a prompt
+    for x in (wide[3:5, 7:135], wide[1::2, 299:43:-2]):  # 2 decode steps, a prompt of 20 tokens
         assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 

@@ -21,7 +21,7 @@ FOLDERS = (
     "check",
     "bench",
 )
-"""The folders, and types.h. Each may include itself and the ones before it."""
+"""The file types.h and the folders. Each may include itself and the entries before it."""
 
 SOURCES = sorted(path for path in NATIVE.rglob("*") if path.suffix in {".h", ".cpp"})
 

@@ -1,4 +1,4 @@
-"""Keys and values in a few bits, unpacked on the way."""
+"""Attention over quantized keys and values, which the kernels dequantize as they read."""
 
 import mlx.core as mx
 import pytest

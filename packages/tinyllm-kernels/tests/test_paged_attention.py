@@ -16,8 +16,8 @@ from tinyllm_ops.testing import (
     page_table,
 )
 
-# Queries and keys: decoding far into a text, several tokens at once, prompts, chunks of them,
-# nothing to do.
+# (queries, keys) of each request: decode steps, several tokens at once, a prompt, a chunk of a
+# prompt, and no query.
 REQUESTS = [(1, 700), (1, 1), (4, 130), (70, 70), (33, 290), (0, 9), (1, 256), (1, 257)]
 
 
@@ -107,7 +107,7 @@ def test_pages_equal_a_dense_cache(ops: OpSet, dtype: mx.Dtype) -> None:
 def test_requests_may_share_pages_and_tokens_may_belong_to_none(ops: OpSet) -> None:
     table = PageTable(
         block_tables=[[2, 0], [2, 1]],
-        cu_seqlens_q=[1, 3, 4],  # token 0 and those from 4 on belong to no sequence
+        cu_seqlens_q=[1, 3, 4],  # token 0 and the tokens from 4 on belong to no sequence
         seq_lens=[7, 8],
         slot_mapping=[NO_SLOT] * 6,
         num_pages=3,

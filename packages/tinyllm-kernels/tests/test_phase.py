@@ -1,4 +1,4 @@
-"""The phase of a pass decides the rounding of rows, and the number of rows does not.
+"""The phase of a pass decides how rows are rounded. The number of rows has no effect.
 
 In the phase "prefill" a chunk of one token has the bits that the token has inside a longer chunk.
 In the phase "decode" a row `1 T E` has the bits of a decode step `1 1 E`. The tests call the
@@ -22,7 +22,7 @@ from tinyllm_ops.testing import normal
 ROWS = 37
 FORMATS = [None, ("affine", 4, 64), ("affine", 8, 32), ("affine", 3, 32), ("mxfp4", 4, 32)]
 PHASES = ["prefill", "decode"]
-# Chunks of one token at the beginning, in a row, in the middle and at the end; edges of tiles.
+# Chunks of one token: three at the beginning, others in the middle and at the end; edges of tiles.
 CUTS = [0, 1, 2, 3, 6, 7, 24, 25, 36, ROWS]
 WIDTH, HIDDEN, HEADS, KV_HEADS, DIM = 128, 96, 6, 2, 32
 
@@ -30,12 +30,12 @@ Op = Callable[[mx.array, str], mx.array]
 
 
 def bits(y: mx.array) -> mx.array:
-    """The bits of numbers, so that zero differs from minus zero."""
+    """Return the bits of numbers as integers, so that zero differs from minus zero."""
     return y.view(mx.uint32 if y.dtype == mx.float32 else mx.uint16)
 
 
 def equal(a: mx.array, b: mx.array) -> bool:
-    """True if all bits agree."""
+    """Return True if all bits agree."""
     return a.shape == b.shape and bool(mx.array_equal(bits(a), bits(b)).item())
 
 
@@ -51,7 +51,7 @@ def check(op: Op, rows: mx.array, phase: str) -> None:
 def packed(
     shape: tuple[int, ...], dtype: mx.Dtype, form: tuple[str, int, int] | None, seed: int
 ) -> Weight:
-    """A random weight, small enough to keep the size of its input."""
+    """Return a random weight under which activations keep their size."""
     w = normal(shape, dtype, seed=seed) / shape[-1] ** 0.5
     return w if form is None else quantize(w, form[2], form[1], form[0])
 
@@ -126,7 +126,7 @@ def mlp(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) 
 
 
 def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
-    """A native handle of 8 experts, of which each token goes to 3."""
+    """A native handle of a MoE with 8 experts, 3 for each token."""
     shapes = ((8, HIDDEN, WIDTH), (8, HIDDEN, WIDTH), (8, WIDTH, HIDDEN))
     router = weight(packed((8, WIDTH), dtype, None, 20))
     weights = [weight(packed(shape, dtype, form, 21 + i)) for i, shape in enumerate(shapes)]
@@ -164,7 +164,7 @@ def attention_weights(
     )
 
 
-# No group of 64: HIDDEN has 96 features.
+# Groups of 32, because 64 does not divide HIDDEN.
 BLOCK_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
 
 
@@ -191,7 +191,7 @@ def test_project_qkv(
     handle = attention_weights(native, dtype, form)
 
     def inputs(x: mx.array, phase: str) -> mx.array:
-        # The same position for all tokens, since a token is not always at the same place of x.
+        # All tokens have one position, since the index of a token in x differs between calls.
         where = mx.full(x.shape[:2], 7, mx.int32)
         parts = native.project_qkv(x, handle, where, phase)
         return mx.concatenate([part.swapaxes(1, 2).flatten(2) for part in parts], axis=-1)
@@ -199,8 +199,9 @@ def test_project_qkv(
     check(inputs, normal((ROWS, WIDTH), dtype, seed=1), phase)
 
 
-# Keys for two spans of prefill attention. H, Hkv, D
+# With OFFSET earlier keys, prefill attention has two spans of keys.
 OFFSET, PAGE = 2100, 16
+# H, Hkv, D
 SHAPES = [(6, 2, 64), (1, 1, 96), (9, 1, 32)]
 
 
@@ -211,7 +212,7 @@ def cache(shape: tuple[int, ...], dtype: mx.Dtype, width: int | None, seed: int)
 
 
 def first_tokens(stored: Weight, count: int) -> tuple[object, ...]:
-    """Keys or values `B Hkv S D` of the first tokens, as the extension takes them."""
+    """Return keys or values `B Hkv S D` of the first tokens, as a tuple of the extension."""
     if isinstance(stored, QuantizedTensor):
         return weight(stored.map(lambda part: part[:, :, :count]))
     return weight(stored[:, :, :count])
@@ -265,7 +266,7 @@ def test_paged_attention(
     table = mx.random.permutation(pages, key=mx.random.key(4))[None].astype(mx.int32)
 
     def attend(edges: list[int]) -> mx.array:
-        """All chunks in one call, as requests with the same pages."""
+        """Compute all chunks in one call, as requests with the same pages."""
         where = (
             mx.repeat(table, len(edges) - 1, axis=0),
             mx.array(edges, mx.int32),
@@ -322,7 +323,7 @@ def test_paged_layers(
     table = mx.arange(pages, dtype=mx.int32)[::-1][None]
 
     def outputs(edges: list[int]) -> list[mx.array]:
-        """The chunks, one pass each, beside a request of one token that has pages of its own."""
+        """Run one pass for each chunk, together with a request of one token in its own page."""
         shape = (pages + 1, KV_HEADS, PAGE, DIM)
         stores = [weight(cache(shape, dtype, width, seed)) for seed in (2, 3, 4, 5)]
         chunks = []

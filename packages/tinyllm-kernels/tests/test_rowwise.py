@@ -1,4 +1,4 @@
-"""Norms, gates and rotary positions: one pass over the numbers each."""
+"""Ops that compute each row on its own: RMSNorm, SwiGLU, RoPE and embedding."""
 
 import mlx.core as mx
 import numpy as np

@@ -4,12 +4,13 @@ import pytest
 from tinyllm_ops import OpSet
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
-SIZES = [1, 7, 128, 129, 16_384, 16_385, 40_000]  # around a block, and a thread's stretch
+# Around the size of a block (128) and the size of a part of a row that one thread reads (16,384).
+SIZES = [1, 7, 128, 129, 16_384, 16_385, 40_000]
 K = [1, 2, 20, 300, 20_000]
 
 
 def ranking(x: np.ndarray) -> np.ndarray:
-    """All indices, the largest number first, of equal ones the first."""
+    """Return all indices, the largest number first. Equal numbers keep their order."""
     return np.argsort(-x, axis=-1, kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: every OpSet, on every device, in every dtype; random texts and passes over caches."""
+"""Fixtures: every OpSet, device and dtype, random weights and texts, and passes over caches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinyllm_layers.testing import packed
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
 from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE, normal
 
-# The same few examples on every run and every machine: a failure here is one that repeats.
+# Draw the same few examples in every run and on every machine, so that a failure can be repeated.
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
 @pytest.fixture(params=DEVICES, ids=lambda device: str(device.type).removeprefix("DeviceType."))
 def device(request: pytest.FixtureRequest) -> Iterator[mx.Device]:
-    """Compute on this device for the length of a test."""
+    """Set MLX's default device for one test, which runs once on each device."""
     before = mx.default_device()
     mx.set_default_device(request.param)
     yield request.param
@@ -37,7 +37,7 @@ def ops(request: pytest.FixtureRequest, device: mx.Device) -> OpSet:
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
 def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Run a test with each dtype of the contract."""
+    """Run a test with each dtype that ops accept."""
     chosen: mx.Dtype = request.param
     return chosen
 
@@ -52,7 +52,7 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def projection() -> Callable[..., Weight]:
-    """Make random weights `O I` under which activations keep their magnitude."""
+    """Return a function that makes random weights `O I` under which activations keep their size."""
 
     def make(
         rows: int, columns: int, dtype: mx.Dtype = mx.float32, *, seed: int, bits: int | None = None
@@ -64,7 +64,7 @@ def projection() -> Callable[..., Weight]:
 
 @pytest.fixture(scope="session")
 def attend() -> Callable[..., mx.array]:
-    """Let a cache attend to a text, cut before each of the given tokens."""
+    """Return a function that passes a text to a cache in chunks, cut before the tokens `cuts`."""
 
     def run(
         cache: KVCache,
@@ -87,7 +87,7 @@ def attend() -> Callable[..., mx.array]:
 
 @pytest.fixture(scope="session")
 def random_qkv() -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
-    """Queries of H heads, keys and values of Hkv, for B rows of L tokens."""
+    """Return a function that draws queries, keys and values for a shape (B, H, Hkv, L, D)."""
 
     def make(
         shape: tuple[int, int, int, int, int], dtype: mx.Dtype = mx.float32, *, seed: int = 0

@@ -67,7 +67,7 @@ def test_layers_are_frozen(kind: str) -> None:
         before = getattr(layer, field.name)
         with pytest.raises(FrozenInstanceError):
             setattr(layer, field.name, before)
-    # Of two layers with the same weights each is itself: nothing compares arrays.
+    # Layers are compared and hashed by identity, so that arrays are never compared.
     assert replace(layer) != layer  # type: ignore[type-var]
     assert {layer: 1}[layer] == 1
 

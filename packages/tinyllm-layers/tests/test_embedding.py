@@ -56,7 +56,7 @@ def test_refuses_a_table_of_another_shape(shape: tuple[int, ...]) -> None:
 
 
 class Recorder(Communicator):
-    """The identity, which keeps what it was asked to sum."""
+    """A communicator that records the inputs of `all_reduce` and returns them unchanged."""
 
     def __init__(self) -> None:
         self.parts: list[mx.array] = []

@@ -1,4 +1,4 @@
-"""Layers against transformers' own, through the file that tools/goldens/layers.py writes."""
+"""Compare with the layers of transformers, through the file made by tools/goldens/layers.py."""
 
 from pathlib import Path
 

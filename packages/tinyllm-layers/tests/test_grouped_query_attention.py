@@ -94,7 +94,7 @@ def test_rows_at_offsets_of_their_own_are_the_rows_alone(ops: OpSet, dtype: mx.D
     for row, offset in enumerate(offsets):
         alone = DenseCache()
         own = layer(x[row : row + 1], Batch.at(offset, 1, 5), alone)
-        # The products of other shapes may round otherwise, so rows are compared by tolerance.
+        # A product of another shape may round differently, so rows are compared with a tolerance.
         assert_close(y[row : row + 1], exact(own))
         for both, single in zip(together.arrays, alone.arrays, strict=True):
             assert_close(both[row : row + 1], exact(single), position=offset)
@@ -144,7 +144,7 @@ def test_no_tokens_give_an_empty_result(ops: OpSet, dtype: mx.Dtype) -> None:
 
 
 class Rank(Communicator):
-    """A communicator for one of two ranks. Its sum differs from its input."""
+    """A communicator for one of two ranks. `all_reduce` adds 100, so that tests see each call."""
 
     size = 2
 
@@ -170,7 +170,8 @@ def test_the_first_process_adds_residual_and_bias_before_the_sum(ops: OpSet) -> 
             24, 2, 1, 10, *weights, rope=whole.rope, biases=biases, communicator=Rank(rank), ops=ops
         )
         parts.append(exact(part(x, residual=residual)) - 100)
-    # Float32 keeps seven digits of numbers around 100.
+    # `Rank.all_reduce` adds 100, so the parts are rounded to the float32 steps of numbers around
+    # 100. With 100 on both sides, the tolerance is relative to such numbers.
     expected = oracle.attention(exact(x), whole) + exact(residual) + 100
     assert_close(mx.array(parts[0] + parts[1] + 100).astype(mx.float32), expected)
 

@@ -1,4 +1,4 @@
-"""The loop over decoder layers, and stacks that take its place."""
+"""The loop over decoder layers, and stacks of backends that replace the loop."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -109,7 +109,7 @@ def addresses(arrays: list[mx.array]) -> list[int]:
 
 @pytest.fixture
 def on_cpu() -> object:
-    """Compute where MLX frees the inputs of a computation before `mx.eval` returns."""
+    """Compute on the CPU, where MLX frees inputs of a computation before `mx.eval` returns."""
     before = mx.default_device()
     mx.set_default_device(mx.Device(mx.cpu))
     yield
@@ -132,7 +132,8 @@ def test_decode_steps_write_caches_in_place(on_cpu: None, opset: OpSet, kind: st
     for step in range(9, 15):
         mx.eval(stack(x, Batch.at(step, 1, 1), caches))
         assert addresses(arrays()) == before
-    # A second owner of the arrays: the next step copies all of them once, and then no more.
+    # A fork is a second owner of the arrays. The next step copies all arrays. Later steps write to
+    # the copies in place.
     twins = [cache.fork() for cache in caches]
     mx.eval(stack(x, Batch.at(15, 1, 1), caches))
     copied = addresses(arrays())
@@ -169,7 +170,7 @@ def test_passes_over_pages_write_them_in_place(
 
 
 class Counted:
-    """A stack that counts its calls, over a `LayerStack`."""
+    """A stack that computes with a `LayerStack`, and counts its instances and calls."""
 
     made = 0
     calls = 0
@@ -223,7 +224,7 @@ def test_a_stack_is_dropped_where_one_of_its_ops_is_replaced(name: str) -> None:
     def mine(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
-    if name not in STOOD_FOR:  # no warning: pytest would make it an error
+    if name not in STOOD_FOR:  # there is no warning, which pytest would turn into an error
         assert replace(backend, **{name: mine}).stack.function is backend.stack.function  # type: ignore[arg-type]
         return
     words = re.escape(f"counted: {name} replaced, so stack of this OpSet is not used")

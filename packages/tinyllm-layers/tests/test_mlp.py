@@ -38,7 +38,7 @@ def test_equals_three_linear_modules_of_mlx_nn(ops: OpSet) -> None:
 
 
 class Rank(Communicator):
-    """A communicator for one of two ranks. Its sum differs from its input."""
+    """A communicator for one of two ranks. `all_reduce` adds 100, so that tests see each call."""
 
     size = 2
 

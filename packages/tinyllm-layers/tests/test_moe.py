@@ -34,7 +34,7 @@ def make(
 
 
 def share_of(layer: MoE, held: range, communicator: Communicator = SINGLE) -> MoE:
-    """The part of a layer in a process that holds some of its experts."""
+    """Return the part of `layer` in a process that holds the experts `held`."""
     w_gate, w_up, w_down = (
         w[held.start : held.stop] for w in (layer.w_gate, layer.w_up, layer.w_down)
     )
@@ -78,7 +78,7 @@ def test_experts_of_several_processes_sum_up(
 
 
 class Rank(Communicator):
-    """A communicator for one of several ranks. Its sum differs from its input."""
+    """A communicator for one of two ranks. `all_reduce` adds 100, so that tests see each call."""
 
     size = 2
 
@@ -109,7 +109,7 @@ def test_one_expert_of_one_is_an_mlp(ops: OpSet, projection: Callable[..., Weigh
 
 
 def test_scores_are_float32_whatever_the_dtype(ops: OpSet) -> None:
-    # Two experts whose scores are one in bfloat16, and apart in float32.
+    # The scores of the two experts are equal in bfloat16 and differ in float32.
     router = mx.array([[1.0, 1.0], [1.0, 1.0078125]]).astype(mx.bfloat16)
     x = mx.array([[256.0, 1.0]]).astype(mx.bfloat16)
     w = mx.zeros((2, 2, 2), mx.bfloat16)

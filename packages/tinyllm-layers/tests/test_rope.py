@@ -33,7 +33,7 @@ def test_turns_each_token_to_its_position(
 
 
 @pytest.mark.parametrize("make", [list, tuple, mx.array], ids=["list", "tuple", "array"])
-@pytest.mark.parametrize("rows", [3, 5])  # 5 rows of 5 tokens: one offset a row, not one a token
+@pytest.mark.parametrize("rows", [3, 5])  # with 5 rows of 5 tokens, an offset is still for a row
 def test_offsets_are_the_positions_of_the_first_tokens(
     ops: OpSet, dtype: mx.Dtype, make: Callable[[list[int]], object], rows: int
 ) -> None:

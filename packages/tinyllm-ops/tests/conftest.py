@@ -1,4 +1,4 @@
-"""Every op, over every OpSet, on every device, in every dtype."""
+"""Fixtures that run a test with every OpSet, on every device, in every dtype."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import settings
 from tinyllm_ops import OpSet
 from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE
 
-# The same few examples on every run and every machine: a failure here is one that repeats.
+# Draw the same few examples in every run and on every machine, so that a failure can be repeated.
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
 @pytest.fixture(params=DEVICES, ids=lambda device: str(device.type).removeprefix("DeviceType."))
 def device(request: pytest.FixtureRequest) -> Iterator[mx.Device]:
-    """Compute on this device for the length of a test."""
+    """Set MLX's default device for one test, which runs once on each device."""
     before = mx.default_device()
     mx.set_default_device(request.param)
     yield request.param
@@ -34,7 +34,7 @@ def ops(request: pytest.FixtureRequest, device: mx.Device) -> OpSet:
 
 @pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
 def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Run a test with each dtype of the contract."""
+    """Run a test with each dtype that ops accept."""
     chosen: mx.Dtype = request.param
     return chosen
 

@@ -1,4 +1,4 @@
-"""Fusions of an OpSet: in use as long as the ops that they stand for are the original ones."""
+"""Fusions of an OpSet. A fusion is dropped if an op that the fusion stands for is replaced."""
 
 import subprocess
 import sys
@@ -112,7 +112,7 @@ def test_one_fusion_may_be_used_by_two_opsets() -> None:
 
 @dataclass(frozen=True)
 class Wider(OpSet):
-    """An OpSet with more fusions, of which some stand for a fusion before or after them."""
+    """An OpSet with more fusions. Some stand for a fusion in an earlier or later field."""
 
     ahead: Fusion[Any] | None = None
     first: Fusion[Any] | None = None

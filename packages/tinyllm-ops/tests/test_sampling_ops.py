@@ -13,7 +13,7 @@ SHAPES = [(1,), (7,), (3, 9), (2, 3, 600), (1, 151_936)]
 def test_argmax_is_the_first_of_the_largest(
     ops: OpSet, dtype: mx.Dtype, shape: tuple[int, ...]
 ) -> None:
-    x = normal(shape, dtype, seed=1)  # in the half formats many are equal
+    x = normal(shape, dtype, seed=1)  # many numbers of 16 bits are equal
     y = ops.argmax(x)
     assert y.dtype == mx.int32
     assert np.array_equal(np.array(y), exact(x).argmax(axis=-1))

@@ -27,7 +27,7 @@ class Arithmetic:
         ops: the OpSet of the backend.
         dtype: the dtype of weights that are not quantized; None keeps the dtype of the checkpoint.
         device: the device on which MLX computes, "cpu" or "gpu".
-        note: the reason why an automatic choice is not the fastest backend; empty if it is.
+        note: the reason why an automatic choice is not the fastest backend; otherwise empty.
     """
 
     ops: OpSet
@@ -39,8 +39,8 @@ class Arithmetic:
     def choose(cls, ops: str = "auto", dtype: str = "auto") -> Arithmetic:
         """Choose a backend for the device, and a dtype for the backend.
 
-        On the GPU of a Mac, "auto" chooses the Metal kernels, on any other GPU MLX's operations. On
-        a CPU it chooses the native kernels, or MLX's operations if there are no native kernels.
+        On the GPU of a Mac, "auto" chooses the Metal kernels. On any other GPU it chooses MLX's
+        operations. On a CPU it chooses the native kernels, or MLX's operations if there are none.
         MLX's operations on a CPU compute in float32, because 16-bit arithmetic is slower and less
         exact there. In all other cases, "auto" keeps the dtype of the checkpoint.
 

@@ -17,8 +17,8 @@ class BackendStatus:
     """The availability of one backend.
 
     Attributes:
-        name: the name that `opset` takes.
-        present: True if the backend can be used here.
+        name: the name that `opset` accepts.
+        present: True if the backend can be used on this machine.
         detail: the device that the backend runs on, or the reason for its absence.
     """
 
@@ -36,7 +36,7 @@ class BackendEntry:
     """One row of the table of backends.
 
     Attributes:
-        name: the name that `opset` takes.
+        name: the name that `opset` accepts.
         suits: returns True if the backend is made for the device on which MLX computes.
         describe: returns the device in words. Raises BackendError with the reason if the backend
             cannot be used.
@@ -118,4 +118,4 @@ BACKENDS: tuple[BackendEntry, ...] = (
     ),
     BackendEntry("reference", lambda: False, lambda: "MLX arrays", lambda: REFERENCE),
 )
-"""All backends. An automatic choice takes the first usable backend that suits the device."""
+"""All backends. An automatic choice is the first usable backend that suits the device."""

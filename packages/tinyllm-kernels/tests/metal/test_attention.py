@@ -8,8 +8,9 @@ from tinyllm_kernels.metal.attention.decode import MAX_PARTS, MIN_PART
 from tinyllm_ops import MLX, OpSet, Phase, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
-FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # (64, float32) elsewhere
-# Head dim, dtype, and the group and width of the codes of keys and of values.
+# Head dim and dtype. Other tests cover (64, float32).
+FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]
+# Head dim, dtype, (group size, bits) of the keys and (group size, bits) of the values.
 PACKED = [
     (64, mx.float32, (64, 8), (64, 8)),
     (64, mx.bfloat16, (32, 2), (32, 5)),
@@ -44,7 +45,7 @@ def check(metal: OpSet, q: mx.array, k: Weight, v: Weight, mask: str | None = "c
     return y
 
 
-# All edges, and those of the parts of the keys.
+# EDGES, and the numbers of keys at which the number of parts changes.
 @pytest.mark.parametrize(
     "keys", [*EDGES, MIN_PART - 1, MIN_PART, MIN_PART + 1, MIN_PART * MAX_PARTS + 1]
 )

@@ -1,4 +1,4 @@
-"""Products with quantized matrices: decode steps, prompts, and experts of both."""
+"""Products with quantized matrices, in decode steps and prompts, with and without experts."""
 
 from itertools import cycle
 
@@ -17,7 +17,7 @@ EXACT = {
     mx.float32: 2e-6,
     mx.float16: 1e-3,
     mx.bfloat16: 5e-3,
-}  # limits of the CPU kernels, issue 4
+}  # largest norm of the error / norm of the result, as for the CPU kernels (issue 4)
 
 
 def check(
@@ -29,7 +29,7 @@ def check(
     group_size: int = 64,
     bits: int = 4,
 ) -> None:
-    """A product of random numbers, by the table of tolerances and by the norm of its error."""
+    """Compare a random product with the oracle, by `TOLERANCE` and by the norm of the error."""
     x = normal((tokens, inputs), dtype, seed=1)
     w = quantize(normal((outputs, inputs), dtype, seed=2), group_size, bits)
     y, expected = metal.linear(x, w), oracle.linear(exact(x), exact(w))
@@ -84,7 +84,7 @@ def test_columns_in_as_many_parts_as_simdgroups_and_more(metal: OpSet) -> None:
 
 def test_a_short_prompt_has_a_threadgroup_for_each_part_of_its_columns() -> None:
     assert group_units(tokens=9, outputs=1024, inputs=1024) == 8  # four parts of 256 columns
-    assert group_units(tokens=9, outputs=1024, inputs=320) == 10  # too few for two
+    assert group_units(tokens=9, outputs=1024, inputs=320) == 10  # too few columns for two parts
     assert group_units(tokens=9, outputs=1024, inputs=4096) == 32  # four parts, not sixteen
     assert group_units(tokens=512, outputs=1024, inputs=1024) == 32  # 512 tiles are enough
 

@@ -1,4 +1,4 @@
-"""Planted faults in the kernels are found. `metal_kernels mutations` plants all of them."""
+"""The tests of the kernels find planted faults. `metal_kernels mutations` plants all faults."""
 
 import subprocess
 import sys

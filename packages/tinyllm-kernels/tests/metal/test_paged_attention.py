@@ -6,7 +6,8 @@ import pytest
 from tinyllm_ops import MLX, OpSet, PageTable, Phase, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
 
-FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]  # (64, float32) elsewhere
+# Head dim and dtype. Other tests cover (64, float32).
+FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]
 EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 # Queries and keys: decode steps, verified draft tokens, prompts, chunks, and no query.
 SEQUENCES = [(1, 1025), (1, 1), (2, 129), (33, 33), (23, 77), (0, 9), (1, 256), (31, 32), (1, 257)]
@@ -95,7 +96,7 @@ def test_heads_of_a_group_share_a_page(metal: OpSet) -> None:
 
 
 def alone(table: PageTable, row: int) -> tuple[slice, PageTable]:
-    """The tokens of one sequence, and a table of this sequence alone."""
+    """Return the tokens of sequence `row` as a slice, and a page table of this sequence alone."""
     start, end = table.cu_seqlens_q[row : row + 2]
     length = table.seq_lens[row]
     chunk = (table.block_tables[row], length - (end - start), length)

@@ -1,4 +1,4 @@
-"""Stacks write keys and values where they lie, unless something else holds the arrays."""
+"""Stacks write keys and values in place, unless another object refers to the arrays."""
 
 from collections.abc import Sequence
 
@@ -17,18 +17,18 @@ from tinyllm_kernels.testing import (
 )
 from tinyllm_layers import Backend, Batch, LayerCache, make_stack
 
-LAYERS = 15  # one more than a primitive has
+LAYERS = 15  # one more than `LAYERS_PER_PRIMITIVE`, so that a pass has two primitives
 
 
 def addresses(caches: Sequence[LayerCache]) -> list[int]:
-    """The places of all arrays of keys and values in memory."""
+    """Return the memory address of each array of keys and values."""
     arrays = [array for cache in caches for array in cache.arrays]
     mx.eval(arrays)
     return [np.array(array.view(mx.uint8), copy=False).ctypes.data for array in arrays]
 
 
 def decode_steps(kind: str) -> list[Batch]:
-    """One token of each of two sequences a step."""
+    """Return the batches of six decode steps, each with one token of two sequences."""
     if kind == "dense":
         return [Batch.at(offset, 2, 1) for offset in range(6)]
     return [
@@ -95,7 +95,7 @@ def test_only_the_slots_of_the_pages_are_written(ops: Backend, dtype: mx.Dtype) 
 
 
 def test_preparing_weights_changes_no_bit(ops: Backend) -> None:
-    """Rows are interleaved and moved to huge pages; some parts have several megabytes."""
+    """Rows are interleaved and moved to huge pages. Codes are larger than a huge page of 2 MB."""
     shape = LayerShape(form=("affine", 8, 64), width=1024, hidden=3072, heads=8, head_dim=64)
     (layer,) = make_layers(shape, 1, mx.bfloat16, ops)
     batch = Batch.at(0, 2, 3)

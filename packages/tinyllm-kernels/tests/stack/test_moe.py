@@ -1,4 +1,4 @@
-"""A mixture of experts as one native half: routed, computed and summed."""
+"""The native half of a layer that routes tokens, computes experts and sums their outputs."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SHAPES = [
 
 
 def output(layers: list[DecoderLayer], x: mx.array, ops: Backend, *, native: bool) -> mx.array:
-    """One pass through empty dense caches."""
+    """Return the output of one pass with empty dense caches."""
     stack = make_stack(layers, ops) if native else LayerStack(layers)
     batch = Batch.at(0, x.shape[0], x.shape[1])
     return stack(x, batch, make_caches("dense", len(layers), LayerShape("qwen3_moe"), x.dtype))

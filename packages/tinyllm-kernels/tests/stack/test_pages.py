@@ -21,7 +21,7 @@ from tinyllm_ops.testing import exact, normal
 
 
 def without_slots(table: PageTable, tokens: list[int]) -> PageTable:
-    """The same pass, in which some tokens leave no key and value."""
+    """Return the table with `NO_SLOT` for some tokens, whose keys and values are not stored."""
     slots = [NO_SLOT if at in tokens else slot for at, slot in enumerate(table.slot_mapping)]
     return PageTable(
         table.block_tables, table.cu_seqlens_q, table.seq_lens, slots, NUM_PAGES, PAGE_SIZE
@@ -69,11 +69,12 @@ def test_keys_and_values_may_differ_in_format(
 def test_new_rows_get_the_codes_of_mlx(
     ops: Backend, dtype: mx.Dtype, bits: int, group: int
 ) -> None:
-    """The same bits for groups on one side of zero, constant, zero, huge and tiny ones."""
+    """Codes equal those of MLX for groups of both signs, of one sign and of zeros."""
     width, tokens = 128, 36
     shape = LayerShape("qwen2", width=width, heads=2, head_dim=128, seq_len=64)
     (layer,) = make_layers(shape, 1, dtype, ops)
-    # Rows of the norm have one size, so the numbers come from the bias of the values.
+    # With this projection the values are the normalized row (head 0) and its negative (head 1),
+    # plus the bias of the values.
     values = mx.concatenate([mx.eye(128), -mx.eye(128)]).astype(dtype)
     attention: GroupedQueryAttention = replace(layer.attention, wv=values)
     stack = make_stack([replace(layer, attention=attention)], ops)

@@ -1,4 +1,4 @@
-"""The choice between whole layers, halves and the layer itself, and several ranks."""
+"""The choice of a path (whole layers, halves or the layer itself), and layers on several ranks."""
 
 from dataclasses import replace
 from typing import cast
@@ -32,7 +32,7 @@ from tinyllm_ops.testing import assert_close, exact
 
 
 class Rank(Communicator):
-    """One of two processes, which keeps its terms and leaves the sum to the test."""
+    """A communicator of one of two processes. It records its terms, and does not add them."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.size = rank, 2
@@ -44,7 +44,7 @@ class Rank(Communicator):
 
 
 def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
-    """The heads, and the columns or experts, of one of two processes."""
+    """Return the part of a layer in one of two processes: heads, and columns or experts."""
     a, mlp, rank = layer.attention, layer.mlp, communicator.rank
 
     def rows(w: Weight, count: int) -> Weight:
@@ -95,7 +95,7 @@ def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
 def test_a_rank_gives_the_terms_of_its_layers(
     ops: Backend, dtype: mx.Dtype, rank: int, family: Family, kind: str
 ) -> None:
-    """The same bits from the stack and the layer, the residual from rank 0 alone."""
+    """The stack and the layer give the same bits. Rank 0 alone adds the residual."""
     shape = LayerShape(family)
     whole = make_layers(shape, 1, dtype, ops)[0]
     biases = Biases(o=make_input(Batch.at(0, 1, 1), shape.width, dtype, seed=2)[0, 0])
@@ -133,7 +133,7 @@ class OtherMLP(MLP):
     """An MLP whose result is twice as large."""
 
     def __call__(self, x: mx.array, **arguments: object) -> mx.array:
-        # Arguments are passed on as they come, so that their types are not repeated here.
+        # All keyword arguments are passed on, so that their types are not repeated here.
         return 2 * super().__call__(x, **arguments)  # type: ignore[arg-type]
 
 

@@ -36,17 +36,17 @@ CACHES = ["dense", "rotating", "quantized-8", "paged", "paged-8", "paged-4", "wi
 
 
 class OtherDenseCache(DenseCache):
-    """A cache that no stack knows: its layers are computed in halves."""
+    """A subclass of a cache, for which the native stack computes layers in halves."""
 
 
 class OtherPagedCache(PagedCache):
-    """A paged cache that no stack knows, like `OtherDenseCache`."""
+    """A subclass of a paged cache, for the same purpose as `OtherDenseCache`."""
 
 
 def run(
     stack: Stack, kind: str, caches: Sequence[LayerCache], shape: LayerShape, dtype: mx.Dtype
 ) -> list[mx.array]:
-    """The outputs of all passes for caches of a kind, in float32 for a reference."""
+    """Return the outputs of all passes over `caches`. A stack of REFERENCE gets float32 inputs."""
     found = []
     for seed, batch in enumerate(make_batches(kind), 50):
         x = make_input(batch, shape.width, dtype, seed=seed)
@@ -59,7 +59,7 @@ def run(
 def reference_outputs(
     shape: LayerShape, count: int, kind: str, dtype: mx.Dtype
 ) -> list[NDArray[np.float64]]:
-    """The outputs of `REFERENCE` in float32, which all instruction sets share."""
+    """Return the outputs of `REFERENCE` in float32, cached for tests of all instruction sets."""
     layers = make_layers(shape, count, dtype, REFERENCE)
     reference = LayerStack([as_reference(layer) for layer in layers])
     outputs = run(reference, kind, make_caches(kind, count, shape, mx.float32), shape, dtype)
@@ -73,7 +73,7 @@ def check_same(
     shape: LayerShape,
     dtype: mx.Dtype,
 ) -> None:
-    """Two stacks give the same bits, and leave them in their caches."""
+    """Check that two stacks give the same bits, and store equal numbers in their caches."""
     made = [run(stack, kind, own, shape, dtype) for stack, own in zip(stacks, caches, strict=True)]
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
     for cache, other in zip(*caches, strict=True):
@@ -150,7 +150,7 @@ def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
 def test_whole_layers_give_the_bits_of_their_halves(
     ops: OpSet, dtype: mx.Dtype, family: Family, count: int, kind: str
 ) -> None:
-    """Also where a run is longer than a primitive, and where it is cut by another cache."""
+    """A run of 17 layers needs two primitives. In `mixed`, another class of cache cuts the run."""
     shape = LayerShape(family, ("affine", 8, 32))
     stack = make_stack(make_layers(shape, count, dtype, ops), ops)
     whole, halves, mixed = (make_caches(kind, count, shape, dtype) for _ in range(3))
@@ -161,7 +161,7 @@ def test_whole_layers_give_the_bits_of_their_halves(
 
 
 def other(cache: LayerCache) -> LayerCache:
-    """The same empty cache as an object of a class that no stack knows."""
+    """Return an empty cache like `cache`, of `OtherPagedCache` or `OtherDenseCache`."""
     if isinstance(cache, PagedCache):
         return OtherPagedCache(cache.keys, cache.values, cache.window)
     return OtherDenseCache()

@@ -92,8 +92,8 @@ class RankCommunicator(Communicator):
         """Receive the input of the first layer of this process from the previous process."""
         if self.rank == 0:
             return h
-        # On this rank no later operation reads h. The all-reduce of the embedding in h must still
-        # run, and before the receive, as on rank 0.
+        # On this rank no later operation reads h, but the graph of h contains the all-reduce of the
+        # embedding. That all-reduce must run here too, and before the receive, as on rank 0.
         mx.async_eval(h)
         return mx.distributed.recv_like(h, self.rank - 1, group=self._group)
 
@@ -105,6 +105,7 @@ class RankCommunicator(Communicator):
         """
         if self.rank < self.size - 1:
             sent = mx.distributed.send(h, self.rank + 1, group=self._group)
+            # Only the last process adds its output to the sum below; the others add zeros.
             (h,) = mx.depends([mx.zeros_like(h)], [sent])
         last = self.all_reduce(h)
         mx.async_eval(last)

@@ -1,4 +1,4 @@
-"""Decoder layers, stacks of layers, and backends, which bring a stack of their own."""
+"""Decoder layers, stacks of layers, and backends, which may have their own kind of stack."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def check_caches(layers: Sequence[DecoderLayer], caches: Sequence[LayerCache]) -
 
 
 def keep_as_loaded(weights: MutableMapping[str, Weight]) -> None:
-    """Leave weights unchanged: the default of `Backend.prepare`."""
+    """Leave the weights unchanged. This function is the default of `Backend.prepare`."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,9 @@ class Backend(OpSet):
     Attributes:
         stack: makes a faster stack of given layers; None for `LayerStack`. The fusion names all ops
             that the stack computes. If one of these ops is replaced, `LayerStack` runs.
-        prepare: changes the layout of weights in a dict, before layers are made of them. The
-            function replaces one weight before it reads the next, so that loading needs no second
-            copy of the checkpoint. Every OpSet can read prepared weights, and finds the same
-            numbers.
+        prepare: changes the layout of the weights in a dict, before layers are made of the weights.
+            The function replaces one weight before it reads the next, so that loading needs no
+            second copy of the checkpoint. Every OpSet reads the same numbers from prepared weights.
     """
 
     stack: Fusion[Callable[[Sequence[DecoderLayer]], Stack]] | None = None

@@ -14,10 +14,11 @@ from tinyllm_layers.communicator import SINGLE, Communicator
 
 @dataclass(frozen=True, eq=False)
 class MoE:
-    """Mixture of experts (Shazeer et al. 2017): the sum of p_k mlp_k(x) over the best K of X.
+    """Mixture of experts: the sum of p_k mlp_k(x) over the best K of X experts (Shazeer 2017).
 
-    Each expert is a SwiGLU MLP. Several processes may share the layer. Each then holds some of the
-    experts and computes the terms of these experts (Lepikhin et al. 2020, expert parallelism).
+    Each expert is a SwiGLU MLP. p_k is the routing weight of expert k. Several processes may share
+    the layer. Each process then holds some of the experts and computes their terms of the sum
+    (Lepikhin et al. 2020, expert parallelism).
 
     Attributes:
         dim: E.
@@ -71,7 +72,7 @@ class MoE:
         residual: Float[mx.array, "*batch E"] | None = None,
         phase: Phase | None = None,
     ) -> Float[mx.array, "*batch E"]:
-        """Route each token, compute its experts, and sum their outputs by the routing weights.
+        """Route each token, compute its experts, and sum their weighted outputs.
 
         Args:
             x: the input, normalized.
@@ -83,6 +84,7 @@ class MoE:
         expert_out = self._experts(rows, experts.flatten(), phase or phase_of(x, few=1))
         expert_out = expert_out.reshape(*experts.shape, x.shape[-1]).astype(mx.float32)
         y = (expert_out * routing_weights[..., None]).sum(-2).astype(x.dtype)
+        # Rank 0 alone adds the residual: the all-reduce would add it once for each rank.
         own = residual if self.communicator.rank == 0 else None
         return self.communicator.all_reduce(y if own is None else own + y)
 
@@ -117,7 +119,7 @@ class MoE:
 
         Args:
             rows: the tokens.
-            chosen: the expert of each pair, token by token.
+            chosen: the expert of each pair. The K pairs of a token are consecutive.
             phase: as in `tinyllm_ops.linear`.
 
         Returns:
@@ -131,7 +133,8 @@ class MoE:
         own = (number >= 0) & (number < len(self.held))
         if phase == "decode" and chosen.size:
             # Do not wait for the values of the router. Pairs of other processes become rows of
-            # zeros, multiplied by the matrices of an expert that is read anyway.
+            # zeros. These rows use an expert of this process that another pair needs anyway, so
+            # that no additional matrices are read.
             number = mx.where(own, number, mx.where(own, number, 0).max())
             order = mx.argsort(number)
             inputs = mx.where(own[order, None], rows[order // k], 0)

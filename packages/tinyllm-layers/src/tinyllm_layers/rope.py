@@ -18,7 +18,8 @@ class RoPE:
     Attributes:
         dims: D, an even number.
         seq_len: the number of tokens of the longest text.
-        base: the base of the frequencies. Wavelengths go from 2 pi to 2 pi base tokens.
+        base: the base of the frequencies. The wavelengths of the pairs, in tokens, range from 2 pi
+            to almost 2 pi * base.
         traditional: True to pair features (0, 1), (2, 3), ... instead of i with i + D/2.
         scaling: the settings of YaRN, for texts longer than in training; None for no scaling.
         ops: the implementation of the maths.

@@ -1,4 +1,4 @@
-"""Multi-head attention as in the paper: one key head per query head, no cache, no positions."""
+"""Multi-head attention as in Vaswani et al.: a key head per query head, no cache, no positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of all caches: all or nothing, forks that are independent, writes in place."""
+"""The contract of all caches: a failed call changes nothing, and forks are independent."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,7 +47,7 @@ KV: dict[str, Callable[[], KVCache]] = {
 
 
 def batch_of(cache: LayerCache, start: int, length: int, rows: int = 1) -> Batch:
-    """The batch of a chunk of one text, in the pages 2, 7, 1, ... if the cache has pages."""
+    """Return the batch of a chunk of one text, which has pages 2, 7, 1, ... in a paged cache."""
     if not isinstance(cache, PagedCache):
         return Batch.at(start, rows, length)
     pages = [2, 7, 1, 0, 9]
@@ -58,7 +58,7 @@ def batch_of(cache: LayerCache, start: int, length: int, rows: int = 1) -> Batch
 def run(
     cache: LayerCache, qkv: QKV, edges: Sequence[int], ops: OpSet = REFERENCE
 ) -> list[mx.array]:
-    """The outputs of a text, cut at `edges`."""
+    """Pass a text to the cache in chunks, cut at `edges`, and return the output of each chunk."""
     return [
         cache.attend(  # type: ignore[call-arg]
             *(part[:, :, first:stop] for part in qkv),  # type: ignore[arg-type]
@@ -77,9 +77,9 @@ def state(cache: LayerCache) -> list[object]:
 
 
 def bad_arguments(length: int) -> dict[str, tuple[dict[str, mx.array], str]]:
-    """Queries, keys or values of `length` tokens that do not fit, and the words that refuse them.
+    """Return queries, keys or values of `length` tokens that do not fit, and the error messages.
 
-    Good ones have 4 and 2 heads of D features in float32.
+    Arguments that fit have 4 query heads and 2 key/value heads of D features in float32.
     """
 
     def x(heads: int, tokens: int = length, dim: int = D, dtype: mx.Dtype = mx.float32) -> mx.array:

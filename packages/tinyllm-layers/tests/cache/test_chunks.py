@@ -1,4 +1,4 @@
-"""The division of a text into chunks changes nothing: one oracle for all chunkings."""
+"""Attention of a text in chunks equals attention of the whole text, for any division."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ HEADS = st.sampled_from([(1, 1), (2, 1), (6, 2), (3, 3)])
 
 
 def through_codes(x: mx.array, cache: QuantizedCache) -> NDArray[np.float64]:
-    """The numbers that MLX's own quantization makes of x."""
+    """Quantize x with MLX, and return the dequantized numbers in float64."""
     parts = mx.quantize(x, group_size=cache.group_size, bits=cache.bits)
     return exact(QuantizedTensor(*parts, cache.group_size, cache.bits))
 
@@ -44,7 +44,7 @@ def remembered(max_size: int, keep: int, length: int) -> NDArray[np.float64]:
 
 
 def expected(cache: KVCache, qkv: QKV) -> NDArray[np.float64]:
-    """The attention of a whole text, under the definition of the cache."""
+    """Return the attention of a whole text, with the mask and the quantization of the cache."""
     q, k, v = qkv
     if isinstance(cache, QuantizedCache):
         keys, values = through_codes(k, cache), through_codes(v, cache)

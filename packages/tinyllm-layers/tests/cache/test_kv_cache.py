@@ -1,4 +1,4 @@
-"""Memory, trimming and refusals of the caches of one sequence."""
+"""Memory, trimming and error messages of the caches that are not paged."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,7 +59,7 @@ def peek(
     *,
     phase: Phase | None = None,
 ) -> mx.array:
-    """Replace attention by a read of the last token, which costs little."""
+    """Read only the last token: a cheap replacement of attention."""
     parts = [part for w in (k, v) for part in ([w] if isinstance(w, mx.array) else w.arrays)]
     return sum((part[..., -1:, :1].astype(q.dtype) for part in parts), q)
 
@@ -73,8 +73,9 @@ def peek(
 def test_a_token_is_written_without_a_copy_of_those_before(
     make: Callable[[], KVCache], ahead: bool
 ) -> None:
-    # On the CPU, where MLX frees what a computation held before `mx.eval` returns. `ahead` builds
-    # the graph of a token before the last one is computed, and schedules it after.
+    # Compute on the CPU, where MLX frees the inputs of a computation before `mx.eval` returns. With
+    # `ahead`, the graph of a token is built before the previous token is computed, and scheduled
+    # after it.
     before = mx.default_device()
     mx.set_default_device(mx.Device(mx.cpu))
     try:

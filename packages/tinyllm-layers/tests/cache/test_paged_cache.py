@@ -1,4 +1,4 @@
-"""Pages that many sequences share."""
+"""The paged cache: attention over many sequences, writes, copies of pages, and error messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from tinyllm_layers.testing import oracle, packed, random_attention, random_page
 from tinyllm_ops import NO_SLOT, OpSet, PageTable, Phase, QuantizedTensor
 from tinyllm_ops.testing import assert_close, exact, normal, page_table
 
-# Queries and keys of each request: a first chunk, a later one, one token, nothing to do.
+# (queries, keys) of each request: a first chunk, a later chunk, one token, no query.
 CHUNKS = [(5, 5), (3, 20), (1, 9), (0, 7)]
 DECODED = [(1, 1), (1, 20), (1, 33)]
 PAGE = 8
@@ -87,7 +87,7 @@ def test_a_token_without_a_slot_is_not_stored(ops: OpSet, skipped: slice) -> Non
 
 
 def test_tokens_of_one_text_see_each_other(ops: OpSet, dtype: mx.Dtype) -> None:
-    """Three tokens of one text, each a sequence of its own, equal one chunk of three."""
+    """Three tokens of one text, passed as three sequences, equal one chunk of three tokens."""
     layer = random_attention(48, 4, 2, 16, dtype=dtype, ops=ops)
     chunk = page_table([(3, 20)], PAGE, seed=11)
     ((pages,), size) = chunk.block_tables, chunk.num_pages

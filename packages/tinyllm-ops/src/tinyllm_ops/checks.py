@@ -43,7 +43,7 @@ def require_rank(name: str, x: Weight, axes: str) -> None:
 
 
 def check_quantize(w: mx.array, group_size: int, bits: int, mode: str) -> None:
-    """Require a floating w `*lead I`, I a multiple of group_size, and a format of MLX."""
+    """Require a floating w `*lead I`, I a multiple of group_size, and a format that MLX defines."""
     require_floating("w", w)
     check_format(group_size, bits, mode)
     if w.ndim == 0 or w.shape[-1] % group_size:
@@ -193,7 +193,8 @@ def check_paged_attention(
 ) -> None:
     """Require q `T H D`, k and v `P Hkv page D`, and a window of at least one key or None.
 
-    T, P and `page` must be the numbers of the page table. H must be a multiple of Hkv.
+    T, P and `page` must equal the number of tokens, the number of pages and the page size of the
+    page table. H must be a multiple of Hkv.
     """
     require_floating("q", q)
     require_rank("q", q, "T H D")
@@ -216,7 +217,8 @@ def check_paged_attention(
 def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
     """Require stored pages `P Hkv page D`, and rows `T Hkv D` in the format of the pages.
 
-    P, `page` and T must be the numbers of the page table.
+    P, `page` and T must equal the number of pages, the page size and the number of tokens of the
+    page table.
     """
     _require_pages("stored", stored, pages)
     require_shape("rows", rows, (pages.count, stored.shape[1], stored.shape[3]))

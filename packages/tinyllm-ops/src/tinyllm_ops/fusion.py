@@ -1,4 +1,4 @@
-"""Fusions: one function that computes several ops, dropped once one of the ops is replaced."""
+"""Fusions: functions that compute several ops, and are dropped if one of the ops is replaced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bind_fusions(opset: object, name: str) -> None:
         ValueError: if a fusion stands for an op that the opset does not have.
     """
     ops = {field.name: getattr(opset, field.name) for field in fields(opset)}  # type: ignore[arg-type] # every caller is a dataclass
-    # A fusion counts as its function: binding makes a new Fusion object.
+    # Fusions are compared by their functions, because binding makes a new Fusion object.
     functions = {field: op.function if isinstance(op, Fusion) else op for field, op in ops.items()}
     fusions = {field: op for field, op in ops.items() if isinstance(op, Fusion)}
     for field, fusion in fusions.items():

@@ -1,6 +1,6 @@
 """The OpSet of MLX's own fast operations: the baseline, and the implementation for CUDA.
 
-The functions correct MLX's operations where they break the contract of `OpSet`. A fully masked row
+The functions correct MLX's operations where MLX breaks the contract of `OpSet`. A fully masked row
 gives zeros, an empty input gives an empty output, and quantized products accumulate in float32 on
 the CPU.
 """
@@ -120,7 +120,7 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
 
 
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
-    """`mx.softmax`, but a row of -inf alone gives zeros."""
+    """Call `mx.softmax`, and return zeros for a row that contains only -inf."""
     check_softmax(x, axis)
     if x.size == 0:
         return x
@@ -139,7 +139,7 @@ def swiglu(
 def rms_norm(
     x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
 ) -> Float[mx.array, "*batch D"]:
-    """`mx.fast.rms_norm`."""
+    """Call `mx.fast.rms_norm`."""
     check_rms_norm(x, weight, eps)
     return mx.fast.rms_norm(x, weight, eps)
 
@@ -151,7 +151,7 @@ def rope(
     traditional: bool = False,
     scaling: Yarn | None = None,
 ) -> Float[mx.array, "B L H D"]:
-    """`mx.fast.rope`, which takes the heads before the tokens and one offset per row."""
+    """Call `mx.fast.rope`, which expects heads before tokens, and one offset for each row."""
     check_rope(x, base)
     batch, length, heads, dim = x.shape
     periods = None
@@ -191,7 +191,7 @@ def attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """`mx.fast.scaled_dot_product_attention`, or two quantized products if k or v is packed."""
+    """Call `mx.fast.scaled_dot_product_attention`, or two quantized products for packed k or v."""
     check_attention(q, k, v, mask)
     *batch, heads, length, dim = q.shape
     keys = k.shape[-2]
@@ -232,7 +232,10 @@ def paged_attention(
 def quantize(
     w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
 ) -> QuantizedTensor:
-    """`mx.quantize` of w; in the float modes, whose scales are bytes, of a float32 copy."""
+    """Call `mx.quantize` on w, or in the float modes on a float32 copy of w.
+
+    In float16, MLX's scale of a group of tiny numbers underflows in the float modes.
+    """
     check_quantize(w, group_size, bits, mode)
     if w.size == 0:
         return reference_quantize(w, group_size, bits, mode)
@@ -246,7 +249,7 @@ def quantize(
 def _fast_attention(
     q: mx.array, k: mx.array, v: mx.array, scale: float, mask: mx.array | str | None
 ) -> mx.array:
-    """`mx.fast.scaled_dot_product_attention`, with zeros for queries that see no key.
+    """Call `mx.fast.scaled_dot_product_attention`, and return zeros for queries that see no key.
 
     On the CPU the inputs are cast to float32, because MLX's CPU code rounds the scores to the dtype
     of q, and the largest float16 is 65,504. MLX's Metal and CUDA kernels keep float32 scores.
@@ -284,10 +287,10 @@ def _grouped_matmul(x: mx.array, w: Weight, *, transpose: bool) -> mx.array:
 
 
 def _quantized_matmul(x: mx.array, w: QuantizedTensor, *, transpose: bool) -> mx.array:
-    """`mx.quantized_matmul`, in float32 on the CPU.
+    """Call `mx.quantized_matmul`, on the CPU with x in float32.
 
     On the CPU, MLX 0.32 sums in the dtype of x. A sum in bfloat16 has an error of 4 to 6 percent,
-    and takes seven times as long.
+    and takes seven times as long as a sum in float32.
     """
     wide = x.astype(mx.float32) if _on_cpu() else x
     y = mx.quantized_matmul(

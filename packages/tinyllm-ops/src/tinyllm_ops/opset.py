@@ -1,4 +1,4 @@
-"""The contract: the signature of every op, and one implementation of all of them as a value."""
+"""The contract of all ops: the signature of each op, and `OpSet`, one implementation of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Positions = slice | Sequence[slice] | mx.array
 `slice(5, 10)` puts 5 tokens at positions 5 to 9."""
 
 Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None
-"""Mask of attention: added to the scores, True where a key is visible, "causal", or None."""
+"""An attention mask: a floating array is added to the scores, and a boolean array is True where a
+key is visible. "causal" hides later tokens, and None hides nothing."""
 
 
 @runtime_checkable
@@ -213,9 +214,9 @@ class LogProbability(Protocol):
 
 @dataclass(frozen=True)
 class OpSet:
-    """One implementation of each op. Layers take an OpSet and know no backend.
+    """One implementation of each op. Layers call ops through an OpSet, never a backend directly.
 
-    Two OpSets give the same numbers up to the rounding of the dtype. They refuse the same arguments
+    Two OpSets give the same numbers up to the rounding of the dtype. Both refuse the same arguments
     with the same messages (`tinyllm_ops.checks`). To try an op of your own, replace the field:
 
         ops = dataclasses.replace(REFERENCE, rope=my_rope)

@@ -1,4 +1,4 @@
-"""The pages that hold the keys and values of a forward pass."""
+"""Page tables, which assign pages of keys and values to the sequences of a forward pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PageTable:
     check and do not repeat it: a valid table cannot make an op read or write outside of the pages.
 
     Attributes:
-        block_tables: pages of each sequence, in the order of its tokens. Pages beyond `seq_lens`
+        block_tables: pages of each sequence, in the order of the tokens. Pages beyond `seq_lens`
             are allocated but not read.
         cu_seqlens_q: index of the first query of each sequence, and then the end of the last
             sequence: R + 1 ascending numbers. Tokens outside of this range belong to no sequence.
@@ -198,7 +198,7 @@ class PageTable:
 class PageArrays:
     """The numbers of a `PageTable` as arrays.
 
-    A row of `block_tables` lists the pages that hold keys of its sequence, padded with page 0.
+    Row r of `block_tables` lists the pages that hold keys of sequence r, padded with page 0.
     """
 
     block_tables: Int32[mx.array, "R blocks"]

@@ -1,4 +1,4 @@
-"""The two phases of generation, for which kernels may sum in a different order."""
+"""The two phases of generation. Kernels may sum in a different order in each phase."""
 
 from __future__ import annotations
 

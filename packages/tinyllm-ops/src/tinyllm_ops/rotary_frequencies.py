@@ -13,15 +13,16 @@ class Yarn:
 
     Pairs that turn more than `beta_fast` times in the original context keep their frequency,
     because they distinguish adjacent tokens. The frequency of pairs that turn less than `beta_slow`
-    times is divided by `factor`, because they encode the position in the whole text. Between the
-    two, the change rises linearly with the number of the pair: the ramp. Rotated vectors are
-    multiplied by `magnitude`, since attention over more keys needs sharper scores.
+    times is divided by `factor`, because they encode the position in the whole text. For the pairs
+    in between, the change rises linearly with the index of the pair. This rise is the ramp. Rotated
+    vectors are multiplied by `magnitude`, since attention over more keys needs sharper scores.
 
     Attributes:
         factor: new context length / original context length.
         original_max_position_embeddings: context length of the training, in tokens.
-        beta_fast: turns above which a pair keeps its frequency.
-        beta_slow: turns below which the frequency of a pair is divided by `factor`.
+        beta_fast: number of turns in the original context above which a pair keeps its frequency.
+        beta_slow: number of turns in the original context below which the frequency of a pair is
+            divided by `factor`.
         attention_factor: the magnitude; None for 0.1 ln(factor) + 1, as in the paper.
         truncate: True to round the ends of the ramp outwards to whole pairs, as in the code of the
             paper.
@@ -64,7 +65,7 @@ class Yarn:
         return 0.1 * math.log(self.factor) + 1.0
 
     def slowed(self, dim: int, base: float) -> list[float]:
-        """Return the ramp: for each of the D/2 pairs 0 (frequency kept) to 1 (divided by factor).
+        """Return the ramp: a number from 0 (frequency kept) to 1 (divided by factor) for each pair.
 
         Args:
             dim: D, the number of features of a head.
@@ -80,7 +81,7 @@ class Yarn:
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, dim - 1)
-        width = last - first if last != first else 0.001  # do not divide by an empty ramp
+        width = last - first if last != first else 0.001  # avoid a division by 0 below
         return [min(max((i - first) / width, 0.0), 1.0) for i in range(dim // 2)]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tinyllm_ops import NO_SLOT, PageTable
 
-# Two sequences: tokens 5 and 6 of one with pages 3 and 1, token 0 of one with page 2.
+# Tokens 5 and 6 of a sequence with pages 3 and 1, and token 0 of a sequence with page 2.
 CHUNKS = [([3, 1], 5, 7), ([2], 0, 1)]
 
 

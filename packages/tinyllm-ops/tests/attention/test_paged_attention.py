@@ -6,7 +6,8 @@ import pytest
 from tinyllm_ops import NO_SLOT, OpSet, PageTable, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
 
-# Queries and keys of each sequence: a decode step, a first chunk, a later one, no queries, none.
+# (queries, keys) of each sequence: a decode step, a first chunk, a later chunk, no queries, a
+# decode step, and an empty sequence.
 SEQUENCES = [(1, 1), (5, 5), (3, 20), (0, 7), (1, 33), (0, 0)]
 
 

@@ -18,7 +18,7 @@ FORMATS: list[tuple[str, int, int] | None] = [
 def inputs(
     pages: PageTable, dtype: mx.Dtype, form: tuple[str, int, int] | None
 ) -> tuple[Weight, Weight]:
-    """Pages full of numbers, and the keys `T 2 64` of a pass."""
+    """Return pages full of random numbers, and the keys `T 2 64` of a pass."""
     stored = normal((pages.num_pages, 2, pages.page_size, 64), dtype, seed=1)
     rows = normal((pages.count, 2, 64), dtype, seed=2)
     if form is None:
@@ -81,7 +81,7 @@ def test_the_callers_arrays_stay_as_they_are(
 
 
 def test_pages_without_another_holder_are_written_in_place() -> None:
-    """A copy would need the memory of all pages a second time."""
+    """The peak of memory shows a copy, which needs the memory of all pages a second time."""
     with mx.stream(mx.cpu):
         pages = page_table([(1, 3)], 16, seed=6)
         stored = mx.zeros((pages.num_pages, 8, 16, 1024))
@@ -93,7 +93,8 @@ def test_pages_without_another_holder_are_written_in_place() -> None:
         held = stored
         stored = write_pages(stored, rows, pages)  # type: ignore[assignment]
         mx.eval(stored)
-        assert mx.get_peak_memory() - before >= size  # `held` still has the old numbers
+        # MLX copied all pages, because `held` refers to the old array.
+        assert mx.get_peak_memory() - before >= size
         del held
         mx.reset_peak_memory()
         before = mx.get_active_memory()

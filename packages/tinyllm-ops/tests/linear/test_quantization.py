@@ -15,7 +15,7 @@ FORMATS = pytest.mark.parametrize(("mode", "bits", "group"), AFFINE + FLOAT)
 
 
 def awkward_weights(dtype: mx.Dtype) -> mx.array:
-    """Rows that a quantizer may stumble over: constant, one-sided, integer, tiny, huge, ties."""
+    """Return rows that are hard to quantize: constant, one-sided, integer, tiny, huge, ties."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(16, 384)) * np.logspace(-4, 4, 16)[:, None]
     integers = rng.integers(-7, 8, (2, 384)) / np.array([[1.0], [4.0]])
@@ -28,7 +28,8 @@ def awkward_weights(dtype: mx.Dtype) -> mx.array:
 def test_quantize_computes_the_codes_of_mx_quantize(
     ops: OpSet, device: mx.Device, dtype: mx.Dtype, mode: str, bits: int, group: int
 ) -> None:
-    # A code one off is no error: every device must keep to half a step, in a test below.
+    # On a GPU a code may differ by one. The limit for every device is in
+    # `test_quantized_weights_lie_within_half_a_step_of_the_dense`.
     if device.type == mx.gpu:
         pytest.skip("code for code on the CPU alone: a GPU may round a quotient the other way")
     w = awkward_weights(dtype)
@@ -50,7 +51,7 @@ def test_dequantize_gives_the_numbers_of_mx_dequantize(
     biases = theirs[2] if mode == "affine" else None
     ours = dequantize(QuantizedTensor(theirs[0], theirs[1], biases, group, bits, mode))
     wanted = mx.dequantize(*theirs, group_size=group, bits=bits, mode=mode, dtype=mx.float32)
-    for row, other in zip(ours, wanted, strict=True):  # each row in its own magnitude
+    for row, other in zip(ours, wanted, strict=True):  # tolerances are relative to each row
         assert_close(row, exact(other))
 
 
@@ -71,9 +72,11 @@ def test_quantized_weights_lie_within_half_a_step_of_the_dense(
 ) -> None:
     w = normal((8, 384), seed=1)
     groups = exact(w).reshape(8, -1, group)
-    if mode == "affine":  # the grid is moved so that zero is on it: up to another half step
+    # Half a step is the rounding of a code. The limit is a whole step: the affine grid is shifted
+    # by up to half a step so that it contains zero, and the rounded scale of a float mode may clip.
+    if mode == "affine":
         step = (groups.max(-1) - groups.min(-1)) / (2**bits - 1)
-    else:  # of 3 mantissa bits, or one; the top code may be reached by the rounded scale alone
+    else:  # the spacing of codes near the largest number, for 3 mantissa bits or 1
         step = abs(groups).max(-1) * (2 / 16 if bits == 8 else 2 / 6)
     error = abs(exact(ops.quantize(w, group, bits, mode)).reshape(groups.shape) - groups)
     assert (error <= step[..., None] * 1.0001).all()

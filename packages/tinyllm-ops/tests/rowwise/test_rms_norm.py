@@ -48,7 +48,8 @@ def test_squares_do_not_overflow_or_vanish_in_float16(
 
 
 def test_eps_is_inside_the_root(ops: OpSet) -> None:
-    # sqrt(0 + 1e-4) = 1e-2, while 0 + 1e-4 outside of it would give a hundred times as much.
+    # The root is sqrt(0 + 1e-4) = 1e-2. With eps outside of the root the divisor would be 1e-4, and
+    # the result a hundred times as large.
     y = ops.rms_norm(mx.full((1, 4), 1e-6), mx.ones(4), 1e-4)
     assert_close(y, np.full((1, 4), 1e-4))
 
@@ -59,7 +60,8 @@ def test_zeros_give_zeros(ops: OpSet, dtype: mx.Dtype) -> None:
 
 
 def test_rounds_the_normalized_value_before_the_weight(ops: OpSet) -> None:
-    # With weights of one the op shows the rounded value; each other weight must start from it.
+    # With a weight of ones, the result is the rounded normalized value. Any other weight must
+    # multiply that rounded value.
     x = rounded(np.array([[1.0, 2**0.5]]), mx.bfloat16)
     normalized = exact(ops.rms_norm(x, mx.ones(2, mx.bfloat16), 0.0))
     weight = normal((64, 2), mx.bfloat16, seed=1)

@@ -26,7 +26,7 @@ def test_turns_each_pair_by_position_times_frequency(
     assert_close(y, oracle.rope(exact(x), np.arange(shape[1]), base, traditional))
 
 
-# Each way to say where the tokens of two rows of three stand, and the same written out.
+# Each form of `positions` for two rows of three tokens, and the same positions as integers.
 PLACES: list[tuple[Positions, list[list[int]]]] = [
     (slice(None), [[0, 1, 2]] * 2),
     (slice(3), [[0, 1, 2]] * 2),
@@ -113,14 +113,15 @@ def test_takes_any_shape(
 def test_errs_at_large_positions_by_no_more_than_float32_angles_do(
     ops: OpSet, device: mx.Device, last: int, base: float, traditional: bool
 ) -> None:
-    """The bound: an angle p f is off by at most p f (3 |ln f| + 4) u, u = 2^-24.
+    """The error of the angle p f is at most p f (3 |ln f| + 4) u, with u = 2^-24.
 
-    f = exp(y), y = ln f: log(base), its division by D/2 and the product with i are rounded, which
-    moves y by 3 |y| u and so f by as much relatively; exp itself errs by 3 u, the product p f by
-    u. A position below 2^24 is exact. The pair (a, b) moves by its length times that.
+    f is computed as exp(y) with y = ln f. Three roundings, of log(base), of its division by D/2 and
+    of the product with i, change y by up to 3 |y| u, and f by the same relative amount. exp has an
+    error of 3 u, and the product p f of u. A position below 2^24 is exact. The pair (a, b) moves by
+    its length times the error of the angle.
     Measured on a CPU: up to 1.7e-3 radians at 32,767 and 5.5e-3 at 131,071, under half the bound.
     """
-    # MLX documents no bound for it; the reference on the same GPU must keep this one.
+    # MLX documents no bound for its Metal kernel. The reference must keep the bound on any GPU.
     if ops is MLX and device.type == mx.gpu:
         pytest.skip("MLX's Metal kernel takes fast sine and cosine, with no word on large angles")
     x = normal((1, 2, 2, 128), seed=1)
@@ -143,7 +144,7 @@ def pairs(x: np.ndarray, traditional: bool) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 def test_angles_are_float32_whatever_the_dtype(ops: OpSet, dtype: mx.Dtype) -> None:
-    # In bfloat16 the position 1,001 would be 1,000, in float16 4,097 would be 4,096.
+    # Position 1,001 would be rounded to 1,000 in bfloat16, and 4,097 to 4,096 in float16.
     x = normal((1, 1, 2, 16), dtype, seed=1)
     for position in (1_001, 4_097):
         y = ops.rope(x, slice(position, position + 1))

@@ -26,7 +26,7 @@ def attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """softmax(q k^T * scale + mask) v. Keys are read in place, once for the heads of a group."""
+    """softmax(q k^T * scale + mask) v. Keys are read in place, once for all heads of a group."""
     check_attention(q, k, v, mask)
     *batch, heads, length, dim = q.shape
     keys = k.shape[-2]

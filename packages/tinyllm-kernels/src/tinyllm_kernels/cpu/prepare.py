@@ -13,11 +13,13 @@ from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 
 
 def prepare(weights: MutableMapping[str, Weight]) -> None:
-    """Interleave the rows of weights if this machine's kernels need it, and use huge pages.
+    """Interleave the rows of weights if the kernels of this machine expect that layout.
+
+    All weights are then moved to huge pages.
 
     Rows are interleaved in place if nothing but `weights` refers to the arrays, so that loading
-    needs no more memory than the checkpoint. All weights are interleaved before any is moved to
-    huge pages, because a huge page of 2 MB often holds bytes of two weights.
+    needs no more memory than the checkpoint. The interleaving of all weights ends before the first
+    weight is moved to huge pages, because a huge page of 2 MB often holds bytes of two weights.
 
     Args:
         weights: weights by name, changed in place.

@@ -124,8 +124,9 @@ def choose_path(
 ) -> Path:
     """Choose the fastest path that gives the result of the layer itself.
 
-    If x, batch and cache do not fit together, the ops of the chosen path raise the error. A
-    subclass of a cache may override `attend`, so the path is then never "dense" or "paged".
+    If x, batch and cache do not fit together, the ops of the chosen path raise the error. The paths
+    "dense" and "paged" need exactly `DenseCache` and `PagedCache`, because a subclass may override
+    `attend`.
     """
     if handle is None or x.size == 0 or x.dtype != handle.dtype:
         return LAYER

@@ -1,4 +1,4 @@
-"""Metal kernels, whose text is passed to MLX at the first call."""
+"""Metal kernels, whose source text is passed to MLX at the first call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Kernel:
         """Add the kernel to MLX's graph.
 
         Args:
-            inputs: arrays and numbers in the order of their names. A number becomes a `constant`.
+            inputs: arrays and numbers in the order of their names. A number is in the address space
+                `constant`.
             outputs: shape and dtype of each output. No output may be empty.
             groups: threadgroups along each axis, at least one.
             group: threads of a threadgroup along each axis.

@@ -22,7 +22,7 @@ class RotatingCache(KVCache):
     keep their positions. The set of visible tokens does not depend on the size of the chunks.
 
     Attributes:
-        max_size: the number of stored tokens.
+        max_size: the largest number of stored tokens.
         keep: the number of first tokens that are never overwritten.
 
     Raises:
@@ -74,9 +74,9 @@ class RotatingCache(KVCache):
     ) -> Float[mx.array, "B H L D"]:
         """Attend to the stored and the new tokens, and store the new tokens.
 
-        In a decode step the token is stored before attention, because it overwrites a token that it
-        no longer sees. A prompt chunk is stored after attention, because its first tokens still see
-        tokens that its last tokens overwrite.
+        In a decode step the new token is stored before attention, because it overwrites only a
+        token that it no longer sees. A prompt chunk is stored after attention, because the first
+        tokens of the chunk still see tokens that its last tokens overwrite.
         """
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         if batch.phase == "decode" and q.shape[2] == 1:
@@ -113,7 +113,7 @@ class RotatingCache(KVCache):
         return mx.where(slot < self.keep, slot, last - (last - slot) % self._ring)
 
     def can_trim(self, length: int) -> bool:
-        """Return True for the whole text, and for any prefix until a token is overwritten."""
+        """Return True if `length` is `offset`, or is less and no token has been overwritten."""
         return 0 <= length <= self._offset and self._offset <= max(self.max_size, length)
 
     def trim(self, length: int) -> None:

@@ -188,8 +188,8 @@ def random_decoder_layer(
 ) -> DecoderLayer:
     """Make a decoder layer of one family.
 
-    Compare a MoE layer with an oracle in float32. In float16 and bfloat16 the router may choose
-    other experts because of rounding, and no tolerance covers that difference.
+    To compare a MoE layer with an oracle, use float32. In float16 and bfloat16 the router may
+    choose other experts because of rounding, and no tolerance covers that difference.
 
     Args:
         family: see `Family`.
@@ -202,7 +202,7 @@ def random_decoder_layer(
         num_experts_per_tok: K of a MoE.
         dtype: the dtype of all numbers.
         pack: the function applied to the weights of projections; see `packed`.
-        seed: the seed of all numbers. Give each layer of a stack another seed.
+        seed: the seed of all numbers. Use a different seed for each layer of a stack.
         rope: the rotation. Unless given, it has base 1e6 and 1,000 positions.
         ops: the implementation of the maths.
     """
@@ -247,7 +247,7 @@ def random_pages(
     seed: int = 0,
     window: int | None = None,
 ) -> PagedCache:
-    """Make a paged cache full of random keys and values, so that a read of a wrong page shows.
+    """Make a paged cache full of random numbers, so that a test notices a read of a wrong page.
 
     Args:
         layer: a layer with the Hkv and D of the pages.

@@ -1,7 +1,7 @@
 """Floating-point codes that share a scale: mxfp4, mxfp8 and nvfp4.
 
 mxfp4 and mxfp8 are formats of the Open Compute Project's microscaling specification. nvfp4 is a
-format of NVIDIA. A code is a floating-point number of 4 or 8 bits, a scale of 8 bits.
+format of NVIDIA. A code is a floating-point number of 4 or 8 bits. A scale has 8 bits.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from tinyllm_ops.checks import check_quantize
 from tinyllm_ops.quantization.microscaling import microscaled_codes
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, pack
 
+# A group of equal numbers has a range of 0. This scale avoids a division by 0.
 _SMALLEST_SCALE = 1e-7
 
 

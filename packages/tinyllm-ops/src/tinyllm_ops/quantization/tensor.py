@@ -27,7 +27,7 @@ _FIELD_TYPES = (
 
 @dataclass(frozen=True)
 class QuantizedTensor:
-    """Codes of `bits` bits in groups that share a scale, and in affine mode a bias.
+    """Codes of `bits` bits in groups. A group shares a scale, and in affine mode also a bias.
 
     Along the last axis I, `group_size` consecutive numbers form a group. `packed` holds the codes
     of a row as one little-endian bit stream, cut into words of 32 bits. The first code is in the

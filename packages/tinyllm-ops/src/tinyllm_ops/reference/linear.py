@@ -18,7 +18,7 @@ def linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """x w^T + bias + residual, with w of shape `O I` dense or quantized.
+    """x w^T + bias + residual, with a dense or quantized w of shape `O I`.
 
     A quantized w is dequantized to the dtype of x first. A fast implementation does not need the
     memory of a dequantized copy.

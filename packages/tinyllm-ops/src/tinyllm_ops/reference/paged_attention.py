@@ -31,7 +31,7 @@ def paged_attention(
     If sequence r has n queries and `length` keys, query i sees keys 0 to length - n + i. Key j is
     at offset `j % page_size` of page `block_tables[r][j // page_size]` (Kwon et al. 2023).
 
-    The reference computes one sequence after the other. It copies the keys and values of each.
+    The reference computes one sequence after the other, from a copy of its keys and values.
 
     Args:
         q: queries of all sequences.
@@ -74,7 +74,7 @@ def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
         rows, slots = rows[chosen], slots[chosen]
 
     def write(part: mx.array, new: mx.array) -> mx.array:
-        part = part[...]  # a second array object, so that the update leaves the caller's unchanged
+        part = part[...]  # a second array object: the update must not change the caller's array
         part[slots // pages.page_size, :, slots % pages.page_size] = new
         return part
 
@@ -98,7 +98,7 @@ def attend_by_sequence(
 ) -> mx.array:
     """Call `attend` for each sequence, with a contiguous copy of its keys and values.
 
-    The arguments are as in `paged_attention`. `attend` is any op `attention`.
+    The arguments are as in `paged_attention`. `attend` is the op `attention` of any OpSet.
     """
     starts = pages.cu_seqlens_q
     rows = [mx.zeros_like(q[: starts[0]])]

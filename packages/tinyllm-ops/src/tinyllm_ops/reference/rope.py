@@ -30,7 +30,8 @@ def rope(
         x: queries or keys, tokens before heads.
         positions: a slice for all rows, one slice for each row, or an integer array of shape `L` or
             `B L`. `slice(5, 10)` puts token 0 at position 5.
-        base: base of the frequencies. Wavelengths go from 2 pi to 2 pi base tokens.
+        base: base of the frequencies. The wavelengths of the pairs, in tokens, range from 2 pi to
+            almost 2 pi * base.
         traditional: True to pair features (0, 1), (2, 3), ...; False, as in Qwen, to pair feature i
             with i + D/2.
         scaling: settings of YaRN, which lowers the low frequencies for texts longer than in
@@ -71,8 +72,9 @@ def norm_rope(
 ) -> Float[mx.array, "B H L D"]:
     """Normalize each head, rotate it to its position, and move the heads before the tokens.
 
-    This is the path of queries and keys between their projections and attention. The result is
-    rope(rms_norm(x)) with axes 1 and 2 swapped. If `ops` has a fusion `norm_rope`, it is called.
+    Queries and keys need these steps between projection and attention. The result is
+    rope(rms_norm(x)) with axes 1 and 2 swapped. If `ops` has a fusion `norm_rope`, the fusion
+    computes all steps.
 
     Args:
         ops: the implementation of the maths.
@@ -101,7 +103,7 @@ def position_array(
 
     Args:
         positions: `slice(5, 10)` puts token 0 of every row at position 5. A list holds one slice
-            for each row. An integer array of shape `L`, `1 L` or `B L` is taken as it is.
+            for each row. An integer array has shape `L`, `1 L` or `B L`.
         batch: number of rows, B.
         length: tokens per row, L.
 

@@ -63,8 +63,8 @@ def rms_norm(
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
     """exp(x - max x) / sum exp(x - max x) along `axis`, computed in float32.
 
-    The maximum is subtracted so that exp cannot overflow. A row of -inf alone gives zeros instead
-    of NaN: these are the scores of a query that sees no key.
+    The maximum is subtracted so that exp cannot overflow. A row that contains only -inf holds the
+    scores of a query that sees no key, and gives zeros instead of NaN.
 
     Raises:
         ValueError: if x is not floating or does not have the axis.
@@ -124,7 +124,8 @@ def top_k(
 ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
     """Return the k largest numbers of each row, the largest first, and their indices.
 
-    If several numbers are equal to the k-th largest, any of them may be returned. NaN come last.
+    If several numbers are equal to the k-th largest, any of them may be returned. NaN ranks below
+    all other numbers.
 
     Raises:
         ValueError: if x is not floating, or k is not in 1..V.
@@ -158,8 +159,8 @@ def log_probability(
 
 
 def _sum(x: Float[mx.array, "*batch V"]) -> Float[mx.array, "*batch"]:
-    # Sum in two levels, because MLX's CPU sum adds up a row in one accumulator. Over 151,936
-    # probabilities the error of that sum (and of mx.logsumexp) is 2e-4, with blocks of 512 it is
-    # 5e-7.
+    # Sum blocks of 512 numbers first, because MLX's CPU sum adds up a row in one accumulator. Over
+    # 151,936 probabilities the error of that sum (and of mx.logsumexp) is 2e-4. With blocks the
+    # error is 5e-7.
     whole = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _SUM_BLOCK)])
     return mx.unflatten(whole, -1, (-1, _SUM_BLOCK)).sum(axis=-1).sum(axis=-1)

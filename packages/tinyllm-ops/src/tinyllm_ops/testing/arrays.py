@@ -1,4 +1,4 @@
-"""Inputs for an op and for the oracle, which reads the rounded numbers of the op exactly."""
+"""Test inputs of an op in its dtype, and the same rounded numbers in float64 for the oracle."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every op in float64 NumPy, written from its formula: slow, simple, and without code of the ops.
 
 The oracle computes in another way than the ops, so that both do not share a mistake. The oracle
-repeats keys where an op broadcasts them. It rotates complex numbers instead of pairs of features,
-and packs codes into one long integer instead of shifting bits in parallel. Functions take and
+repeats keys where an op broadcasts keys. It rotates complex numbers instead of pairs of features,
+and packs codes into one long integer instead of shifting bits in parallel. Functions accept and
 return NumPy arrays, and do not use MLX.
 """
 
@@ -42,7 +42,7 @@ def embedding(ids: Ids, w: Array) -> Array:
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
-    """exp(x) / sum exp(x) after subtracting the maximum; zeros for a row of -inf alone."""
+    """exp(x) / sum exp(x) after subtracting the maximum; zeros for a row of only -inf."""
     top = x.max(axis=axis, keepdims=True, initial=-np.inf)
     unseen = np.isneginf(top)
     weights = np.exp(x - np.where(unseen, 0.0, top))

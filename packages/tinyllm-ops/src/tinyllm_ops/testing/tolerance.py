@@ -21,8 +21,9 @@ TOLERANCE = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}
 UNDERFLOW = {mx.float32: 2.0**-126, mx.float16: 2.0**-24, mx.bfloat16: 2.0**-126}
 
 # Error of a rotary angle, in radians per token of position. An angle is float32, with 24 bits, for
-# every dtype of x. The result of `rope` is off by the same fraction of its size. From position 100
-# on this error exceeds a few roundings, also in the implementations that trained the models.
+# every dtype of x. An error of `ANGLE` radians changes the result of `rope` by the same fraction of
+# its size. From position 100 on this error exceeds the tolerance of float32, also in the
+# implementations that trained the models.
 ANGLE = 2.0**-23
 
 
@@ -35,8 +36,8 @@ def assert_close(
 ) -> None:
     """Check max |actual - expected| <= tolerance * max |expected|, over the whole array.
 
-    Infinities and NaN must have the same indices and signs in both arrays. The maxima leave them
-    out.
+    Infinities and NaN must have the same indices and signs in both arrays. The two maxima are taken
+    over the finite numbers.
 
     Args:
         actual: the result of an implementation.

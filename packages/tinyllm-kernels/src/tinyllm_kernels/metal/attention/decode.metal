@@ -3,8 +3,9 @@
 
 // Computes query rows [row0, rows), at most ROWS, against the keys of one part, and passes the
 // results to `output.put`. A row keeps its highest score so far (`top`), its sum of weights
-// (`total`) and its weighted sum of values (`sum`). Scores are exponents of 2. Threadgroup memory:
-// `sums` has SIMDGROUPS * D numbers, `tops` and `totals` have SIMDGROUPS * ROWS.
+// (`total`) and its weighted sum of values (`sum`). Scores are multiplied by log2(e), so that exp2
+// gives the weights. Threadgroup memory: `sums` has SIMDGROUPS * D numbers, `tops` and `totals`
+// have SIMDGROUPS * ROWS numbers.
 template <int D, int ROWS, int SIMDGROUPS, typename Q, typename Keys, typename Values,
           typename Output>
 void attend_part(Q q, Keys k, Values v, float scale, int row0, int rows, Range keys, Output output,

@@ -36,7 +36,7 @@ from tinyllm_kernels.metal.kernel import SIMD, Kernel
 SIMDGROUPS = 4
 GROUP = (SIMD * SIMDGROUPS, 1, 1)
 MAX_ROWS = 8  # query heads of a threadgroup
-MIN_PART = 256  # keys of a part, at least
+MIN_PART = 256  # smallest number of keys in a part
 MAX_PARTS = 16
 
 READ = (
@@ -132,7 +132,7 @@ def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float
 
 
 def parts_at_most(keys: int) -> int:
-    """Return the number of parts of up to `keys` visible keys."""
+    """Return the largest number of parts for up to `keys` visible keys."""
     return min(MAX_PARTS, math.ceil(keys / MIN_PART))
 
 

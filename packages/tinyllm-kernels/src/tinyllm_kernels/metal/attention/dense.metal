@@ -6,7 +6,7 @@ Queries<T> queries_of(const device T* q, Strides strides, HeadGroup heads) {
           strides[1], strides[3], heads.group};
 }
 
-// Key/value head of a sequence. `rows` selects its keys or values in an array.
+// Key/value head of a sequence. `rows` returns the keys or values of the head in an array.
 struct HeadInBatch {
   int batch, kv_head;
 

@@ -1,5 +1,5 @@
 // Affine keys and values, with separate rows of codes, scales and biases. A number is dequantized
-// each time it is read, because storing it would cost more.
+// each time it is read, because storing the dequantized numbers would cost more.
 
 template <int BITS, int GROUP_SIZE, typename Words, typename Scales, typename Biases>
 struct PackedRow {

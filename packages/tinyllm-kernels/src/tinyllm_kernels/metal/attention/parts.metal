@@ -26,8 +26,8 @@ int part_count(Range keys) {
 }
 
 // Results of one part of the keys. A row has D sums of weighted values, the highest score, and the
-// sum of weights. Scores are exponents of 2, and weights are relative to the highest score. If
-// WHOLE, the part has all keys, and the row is the result of attention.
+// sum of weights. Scores are multiplied by log2(e), and weights are relative to the highest score.
+// If WHOLE, the part has all keys, and the row is the result of attention.
 template <typename O, int D, bool WHOLE>
 struct PartResults {
   device O* x;

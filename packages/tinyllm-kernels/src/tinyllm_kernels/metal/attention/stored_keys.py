@@ -81,7 +81,7 @@ class StoredKeys:
         return cls(PACKED, (*k.arrays, *v.arrays), template)
 
     def map(self, transform: Callable[[mx.array], mx.array]) -> StoredKeys:
-        """Apply `transform` to each array. It must keep the last axis."""
+        """Apply `transform`, which must keep the last axis, to each array."""
         return StoredKeys(self.format, tuple(map(transform, self.arrays)), self.template)
 
     def first(self, count: int) -> StoredKeys:

@@ -89,7 +89,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     }
     top = new_top;
 
-    // 5. Add the weighted values. They use the threadgroup memory of the keys.
+    // 5. Add the weighted values. The values overwrite the keys in threadgroup memory.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     stage<T, D, STRIDE, SIMDGROUPS>(v, block, first, end, tile, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);

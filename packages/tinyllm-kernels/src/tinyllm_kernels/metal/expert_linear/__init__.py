@@ -5,13 +5,13 @@ are the two kernels of `linear`, and the phase chooses one of them:
 
 - Decode: `matrix_vector` for one token, with the rows as a second axis of the grid. The experts of
   a token differ, so its rows never share weights.
-- Prefill: `matrix_product`. A threadgroup takes 32 rows, and computes a product for each run of
+- Prefill: `matrix_product`. A threadgroup has 32 rows, and computes a product for each run of
   rows with the same expert. Sorted rows have few runs. A row has the same bits in any run, and
   therefore in any chunk of its prompt. A short chunk has a run for each row, which wastes most of
   the tile's arithmetic.
 
-A call without a phase treats a matrix `N I` of up to 64 rows as decode steps. Dense weights and
-weights in floating-point formats go to MLX.
+A call without a phase treats a matrix `N I` of up to 64 rows as decode steps. MLX computes dense
+weights and weights in floating-point formats.
 """
 
 from __future__ import annotations

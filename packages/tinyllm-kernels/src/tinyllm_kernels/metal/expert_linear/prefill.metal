@@ -1,6 +1,6 @@
 // Computes a tile of y: 32 rows from `first_row` on by 32 outputs from `first_output` on. Each row
 // of x has the weights of its expert. Consecutive rows with the same expert are a run. Each run
-// takes one matrix product, in which the other rows of the tile are empty.
+// needs one matrix product, in which the other rows of the tile are empty.
 template <typename T, int BITS, typename X, typename W, typename S, typename B, typename E>
 void expert_linear_prefill(X x, W packed, S scales, B biases, E experts, device T* y, uint rows,
                            uint outputs, uint inputs, uint group_size, uint first_row,

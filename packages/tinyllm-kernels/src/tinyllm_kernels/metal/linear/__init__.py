@@ -5,9 +5,9 @@ round differently. The phase alone chooses the kernel, so that a token has the s
 any batch, and in chunks of any length. A call without a phase treats a matrix `N I` of up to eight
 rows as decode steps. This limit has not been measured on a GPU.
 
-Both kernels read affine weights of 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128. Dense
-weights and weights in floating-point formats (mxfp4, mxfp8, nvfp4) go to MLX, which has kernels
-for them. MLX chooses its kernels by the number of rows.
+Both kernels read affine weights of 2, 3, 4, 5, 6 and 8 bits in groups of 32, 64 and 128. MLX
+computes dense weights and weights in floating-point formats (mxfp4, mxfp8, nvfp4), and chooses its
+kernels by the number of rows.
 """
 
 from __future__ import annotations

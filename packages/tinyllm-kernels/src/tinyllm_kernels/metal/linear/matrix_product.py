@@ -1,6 +1,6 @@
 """Matrix product of many tokens with a quantized matrix, for prompts.
 
-With 32 tokens each unpacked weight is used 32 times, so arithmetic takes the time. The kernel
+With 32 tokens each unpacked weight is used 32 times, so arithmetic limits the speed. The kernel
 multiplies simdgroup matrices. A threadgroup computes a tile of y, 32 tokens by 32 outputs. Each of
 its four simdgroups has four 8x8 sums. A step of 32 columns reads 1,024 numbers of x, unpacks 1,024
 weights (eight for each of the 128 threads) and multiplies 64 pairs of matrices.
@@ -14,8 +14,9 @@ A prompt of 32 tokens and a matrix of 1,024 rows are 32 tiles: too few for a GPU
 more, which runs several threadgroups a core. The columns are therefore summed in up to four parts
 of 256 or more (split K). Below 128 tiles each part has a threadgroup, and a second kernel adds the
 parts, which are stored in float32. A part of a sum costs 4 bytes written and 4 read, which is
-little beside the weights of 256 columns. From 128 tiles on, one threadgroup adds the parts of a
-tile itself in the same order: the number of tokens changes no bit.
+little compared with the weights of 256 columns. From 128 tiles on, one threadgroup adds the parts
+of a tile itself, in the same order. The bits of a token therefore do not depend on the number of
+tokens.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from tinyllm_kernels.metal.linear.addend import Addend, AddendFormat
 SIDE = 32  # tokens of a tile, outputs of a tile, and columns of a unit
 SIMDGROUPS = 4
 ENOUGH_GROUPS = 128  # threadgroups that fill a GPU
-MIN_PART_UNITS = 8  # units of a part of a sum, at least
-MAX_PARTS = 4  # parts of a sum
+MIN_PART_UNITS = 8  # smallest number of units in a part of a sum
+MAX_PARTS = 4  # largest number of parts of a sum
 SUM_THREADS = 256
 
 FILES = ("codes.metal", "linear/addend.metal", "linear/matrix_product.metal")
@@ -87,13 +88,16 @@ def _sum_of_parts(addend: AddendFormat) -> Kernel:
 
 
 def part_units(inputs: int) -> int:
-    """Return the units of 32 columns in a part of a sum. It does not depend on the tokens."""
+    """Return the number of units of 32 columns in a part of a sum, for any number of tokens."""
     units = inputs // SIDE
     return -(-units // max(1, min(MAX_PARTS, units // MIN_PART_UNITS)))
 
 
 def group_units(tokens: int, outputs: int, inputs: int) -> int:
-    """Return the units of a threadgroup: one part if the tiles do not fill a GPU, otherwise all."""
+    """Return the number of units that a threadgroup sums.
+
+    These are the units of one part if the tiles do not fill a GPU, and otherwise all units.
+    """
     tiles = -(-tokens // SIDE) * -(-outputs // SIDE)
     return part_units(inputs) if tiles < ENOUGH_GROUPS else inputs // SIDE
 

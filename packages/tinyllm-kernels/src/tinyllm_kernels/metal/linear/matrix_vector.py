@@ -1,7 +1,7 @@
 """Matrix-vector product of one or a few tokens with a quantized matrix, for decode steps.
 
-The kernel reads each weight once, and reading takes the time: a token of a 4 GB model reads 4 GB.
-The kernel is therefore built around its reads:
+The kernel reads each weight once, and reading limits the speed: a token of a 4 GB model reads 4 GB.
+The design therefore begins with the reads:
 
 - A lane reads a unit of 32 consecutive weights of a row, which is BITS whole words for any width
   from 2 to 8 bits. Neighboring lanes read neighboring units, so a simdgroup reads 128 BITS bytes in
@@ -63,7 +63,7 @@ def _matrix_vector(addend: AddendFormat) -> Kernel:
 
 
 def simdgroup_count(inputs: int) -> int:
-    """Return the simdgroups of a threadgroup: one for each 1,024 columns, at most eight."""
+    """Return the number of simdgroups in a threadgroup: one per 1,024 columns, at most eight."""
     return min(-(-inputs // COLUMNS), MAX_SIMDGROUPS)
 
 
@@ -72,7 +72,7 @@ def matrix_vector(
 ) -> Float[mx.array, "M O"]:
     """Return x w^T + addend, with an affine w of shape `O I`.
 
-    A threadgroup computes 1, 2, 4 or 8 tokens. More than eight tokens take several threadgroups.
+    A threadgroup computes 1, 2, 4 or 8 tokens. More than eight tokens need several threadgroups.
     """
     tokens, inputs = x.shape
     outputs = w.shape[0]

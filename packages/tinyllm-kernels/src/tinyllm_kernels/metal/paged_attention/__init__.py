@@ -6,9 +6,9 @@ computes other head dims and formats, one sequence after the other.
 The kernels are those of dense attention, with a block table that gives the address of each key. See
 `attention/decode.py` and `attention/tiles.py` for their sizes.
 
-- Prefill takes one launch, with a threadgroup for each tile of 32 query rows. Each threadgroup
-  finds the sequence of its tile by a prefix sum over the sequences.
-- Decode takes two launches: parts of the keys of each sequence, then the merge of the parts.
+- Prefill needs one launch, with a threadgroup for each tile of 32 query rows. Each threadgroup
+  finds the sequence of its tile with a prefix sum over the sequences.
+- Decode needs two launches: parts of the keys of each sequence, then the merge of the parts.
 
 The two kernels round differently, so the phase chooses the kernel. In the phase "prefill" a chunk
 of one token is a tile, as in a longer chunk. In the phase "decode" every token is a decode step.

@@ -13,7 +13,7 @@ struct RowsInPages {
   }
 };
 
-// Key/value head of a sequence. `rows` selects its keys or values in an array of pages.
+// Key/value head of a sequence. `rows` returns the keys or values of the head in an array of pages.
 template <typename Table>
 struct HeadInPages {
   Table block_table;

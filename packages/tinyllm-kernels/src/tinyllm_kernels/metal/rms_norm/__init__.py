@@ -1,9 +1,10 @@
 """RMSNorm, with one threadgroup for each row.
 
-A row is read twice, the second time from the cache, and written once. These 2 D numbers of memory
-traffic take the time. A thread computes four numbers, and neighboring threads access neighboring
-numbers. A threadgroup has all 1,024 threads at 4,096 numbers. In longer rows a thread computes more
-numbers. A head of 128 takes one simdgroup. Threadgroup memory has 128 bytes.
+A row is read twice, the second time from the cache, and written once. This memory traffic of 2 D
+numbers limits the speed. A thread computes four numbers, and neighboring threads access neighboring
+numbers. For a row of 4,096 numbers a threadgroup has 1,024 threads, the maximum. In longer rows a
+thread computes more numbers. A head of 128 numbers needs one simdgroup. Threadgroup memory has 128
+bytes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `rope` rotates queries or keys. `norm_rope` normalizes each head, rotates it and moves the heads
 before the tokens, in one kernel instead of three: Qwen3 needs all three steps.
 
-A simdgroup computes one head of one token. A head of 128 features is 64 pairs, two for each of the
-32 lanes. It is read once and written once. The norm adds one `simd_sum`.
+A simdgroup computes one head of one token. A head of 128 features has 64 pairs, two for each of the
+32 lanes. The head is read once and written once. The norm adds one `simd_sum`.
 
 Each head computes its sines and cosines itself, because that costs less than reading a table. A
 threadgroup has four heads, 128 threads, and no threadgroup memory.

@@ -2,9 +2,9 @@
 
 A row is read three times, twice from the cache. The exponentials are computed twice instead of
 being stored, so that a row of any length needs only 256 bytes of threadgroup memory for two
-reductions. A thread computes four numbers. A threadgroup has all 1,024 threads at 4,096 numbers. In
-longer rows a thread computes more numbers. An axis other than the last one is moved to the end,
-which copies x.
+reductions. A thread computes four numbers. For a row of 4,096 numbers a threadgroup has 1,024
+threads, the maximum. In longer rows a thread computes more numbers. An axis other than the last one
+is moved to the end, which copies x.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SwiGLU, with one thread for each number.
 
 A thread reads two numbers and writes one. Neighboring threads access neighboring numbers. Threads
-share nothing, so the size of a threadgroup does not matter. A number of any dtype takes one
+share nothing, so the size of a threadgroup does not matter. A number of any dtype needs one
 exponential in float32, and is rounded once. There is no threadgroup memory.
 """
 
