@@ -1,4 +1,4 @@
-"""Speeds in README and docs are those of the runs that they link to."""
+"""Speeds in README and docs equal the speeds in the linked runs."""
 
 import importlib.util
 import json

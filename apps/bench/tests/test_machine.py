@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_ceilings_are_bytes_and_operations_of_the_fastest_pass(
 ) -> None:
     # The clock is read at the start, at the start and end of each pass, and after a pass.
     times = iter([0.0, 0.0, 4.0, 4.0, 4.0, 6.0, 6.0, 6.0, 9.0, 10.0] * 2)
-    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     here = replace(Machine.here(), device="cpu", cores=2)
     measured = measure_ceilings(here, 10.0)
     assert measured.read_gbps == pytest.approx((1 << 16) / 2.0 / 1e9)

@@ -16,6 +16,7 @@ from tinyllm_bench.errors import BenchError, PeerError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.peers import registry
 from tinyllm_bench.peers.child import ChildRunner
+from tinyllm_bench.peers.gguf import gguf_type
 from tinyllm_bench.rounds import Budget, Contender, Rounds
 from tinyllm_bench.settings import Settings
 
@@ -171,4 +172,4 @@ def test_a_peer_that_is_not_installed_is_a_notice(
 
 def test_widths_without_a_type_in_llama_cpp_are_refused() -> None:
     with pytest.raises(BenchError, match="compared at 4, 8, 16 bits, not at 6"):
-        registry.gguf_type(6)
+        gguf_type(6)

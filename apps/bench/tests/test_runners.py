@@ -1,8 +1,10 @@
 """Runners of a whole model: all runners choose the same tokens from the same context."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 import gguf
 import mlx.core as mx
@@ -15,6 +17,7 @@ from tinyllm_bench.peers.gguf import TYPES, write_gguf
 from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
 from tinyllm_bench.peers.mlx_lm import MlxLmRunner
 from tinyllm_bench.settings import Settings
+from tinyllm_layers import KVCache
 from tinyllm_ops import MLX, REFERENCE
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
@@ -25,25 +28,29 @@ PROMPT = [5, 900, 31, 7]
 class Watched(QwenRunner):
     """Records the tokens that it chooses."""
 
-    def _next(self, tokens: mx.array, cache: list) -> mx.array:
+    chosen: tuple[int, ...] = ()
+
+    def _next(self, tokens: mx.array, cache: Sequence[KVCache]) -> mx.array:
         chosen = super()._next(tokens, cache)
-        self.chosen = [*getattr(self, "chosen", []), int(chosen)]
+        self.chosen = (*self.chosen, int(chosen))
         return chosen
 
 
 class WatchedMlxLm(MlxLmRunner):
     """Records the tokens that mlx-lm chooses."""
 
-    def _next(self, tokens: mx.array, cache: list) -> mx.array:
+    chosen: tuple[int, ...] = ()
+
+    def _next(self, tokens: mx.array, cache: list[object]) -> mx.array:
         chosen = super()._next(tokens, cache)
-        self.chosen = [*getattr(self, "chosen", []), int(chosen)]
+        self.chosen = (*self.chosen, int(chosen))
         return chosen
 
 
 @pytest.mark.parametrize(("bits", "shape"), [(4, "pico"), (32, "pico")])
 def test_ours_and_mlx_lms_choose_the_same_tokens(bits: int, shape: str) -> None:
     model = BenchModel.make(Settings(shape=shape, bits=bits, prompt_tokens=4, decode_tokens=4))
-    runners = [
+    runners: list[Watched | WatchedMlxLm] = [
         Watched(model, REFERENCE, PROMPT, 0),
         Watched(model, MLX, PROMPT, 0),
         WatchedMlxLm(model, PROMPT, 0),
@@ -61,7 +68,7 @@ def test_every_sample_decodes_from_the_same_context(pico: BenchModel) -> None:
     tokens = []
     for _ in range(3):
         runner.rewind()
-        runner.chosen = []
+        runner.chosen = ()
         runner.decode(3)
         tokens.append(runner.chosen)
         assert runner._cache is not None
@@ -167,10 +174,12 @@ class SimulatedLlama:
     """
 
     config: QwenConfig
+    latest: ClassVar["SimulatedLlama"]
 
     def __init__(self, model_path: str, n_ctx: int, **_: object) -> None:
         self.ctx = self._model = model_of_gguf(Path(model_path), self.config)
-        self._n_ctx, self.n_tokens, self._cached = n_ctx, 0, []
+        self._n_ctx, self.n_tokens = n_ctx, 0
+        self._cached: list[int] = []
         self.logits = np.zeros(0, np.float32)
 
     def reset(self) -> None:
@@ -203,13 +212,13 @@ def test_llama_cpp_decodes_greedily_from_the_same_context_each_time(
 ) -> None:
     library = ModuleType("llama_cpp")
     monkeypatch.setattr(SimulatedLlama, "config", pico.config, raising=False)
-    library.Llama = SimulatedLlama
+    monkeypatch.setattr(library, "Llama", SimulatedLlama, raising=False)
 
     def logits_of(ctx: object, row: int) -> object:
         assert (ctx, row) == (SimulatedLlama.latest.ctx, -1)
         return np.ctypeslib.as_ctypes(SimulatedLlama.latest.logits)
 
-    library.llama_get_logits_ith = logits_of
+    monkeypatch.setattr(library, "llama_get_logits_ith", logits_of, raising=False)
     monkeypatch.setitem(sys.modules, "llama_cpp", library)
     path = tmp_path / "model.gguf"
     write_gguf(path, pico.config, TYPES[bits])

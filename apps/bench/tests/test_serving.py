@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -43,7 +44,7 @@ def test_arrivals_are_random_and_the_same_again() -> None:
     ("option", "wrong"),
     [("requests", 0), ("concurrency", 0), ("rate", -1.0), ("shared", 1.5), ("answer_tokens", 0)],
 )
-def test_an_option_out_of_its_range_is_refused(option: str, wrong: float) -> None:
+def test_an_option_out_of_its_range_is_refused(option: str, wrong: Any) -> None:
     with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}: expected"):
         Load(**{option: wrong})
 
@@ -159,6 +160,7 @@ def test_a_shape_has_a_checkpoint_and_a_gguf_of_one_tokenizer(tmp_path: Path) ->
     files = ModelFiles.of_shape("pico", 4, tmp_path, gguf=True)
     model, tokenizer = load(files.folder)
     assert tokenizer.vocab_size == model.config.vocab_size
+    assert files.gguf is not None
     fields = gguf.GGUFReader(files.gguf).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
     (prompt,) = {arrival.prompt for arrival in Load(requests=1, prompt_words=30).arrivals()}

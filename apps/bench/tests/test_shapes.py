@@ -32,7 +32,7 @@ def test_parameters_are_those_that_the_model_pages_state(shape: str, parameters:
         ("pico", (6, 4, 2, 64, 2048)),
     ],
 )
-def test_layers_heads_and_context_are_those_published(shape: str, numbers: tuple) -> None:
+def test_layers_heads_and_context_are_those_published(shape: str, numbers: tuple[int, ...]) -> None:
     config = QwenConfig.from_hf(published_config(shape))
     heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     assert (config.num_hidden_layers, *heads, config.max_position_embeddings) == numbers

@@ -46,11 +46,15 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Screen(io.StringIO, TextIO):
-    """A stream in memory. Its `isatty` returns the argument `terminal`."""
+    """A stream in memory. `isatty` returns `terminal`, and `fileno` returns `descriptor`."""
 
-    def __init__(self, *, terminal: bool = False) -> None:
+    def __init__(self, *, terminal: bool = False, descriptor: int | None = None) -> None:
         super().__init__()
         self._terminal = terminal
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return super().fileno() if self._descriptor is None else self._descriptor
 
     def isatty(self) -> bool:
         return self._terminal
@@ -84,7 +88,9 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 def chat(tmp_path: Path) -> Run:
     """Run `chat` as a process, by default with an empty stdin."""
 
-    def run(*arguments: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess:
+    def run(
+        *arguments: str, stdin: bytes = b"", **environ: str
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())", *arguments],
             input=stdin,

@@ -58,8 +58,8 @@ def test_the_template_drops_thinking_of_earlier_turns(start: Start, scripted: st
     first = session.ask("one")
     assert (first.text, first.reasoning) == ("It is so.", "Hm.")
     second = session.ask("two")
-    start = len("user\none\nassistant\n") + 3
-    assert second.stats.cached_tokens == start  # the first answer continued with "<think>"
+    prefix = len("user\none\nassistant\n") + 3
+    assert second.stats.cached_tokens == prefix  # the first answer continued with "<think>"
     # "so." is one token, and there are seven control tokens.
     text_tokens = len("user\none\nassistant\nIt is \nuser\ntwo\nassistant\n") + 1
     assert second.stats.prompt_tokens == text_tokens + 7
@@ -72,7 +72,7 @@ def test_the_prefix_cache_finds_the_common_prefix() -> None:
     prefixes.store([cache], [1, 2, 3, 4, 5])
     assert prefixes.tokens == (1, 2, 3, 4)
     assert prefixes.acquire([1, 2, 3, 4])[0].offset == 3
-    assert prefixes.tokens == ()  # until `store`
+    assert list(prefixes.tokens) == []  # until `store`
     prefixes.store([cache], [1, 2, 3])
     assert prefixes.acquire([9, 2, 3])[0] is not cache
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ import pytest
 from tinyllm_chat.local import ranks as chat_ranks
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.output import Terminal
+from tinyllm_qwen.parallel.member import Member
 
 pytestmark = pytest.mark.exhaustive
 
@@ -168,11 +170,9 @@ def test_only_rank_0_restores_the_terminal(
 
     monkeypatch.setenv("MLX_RANK", str(1 - lost))
     monkeypatch.setattr(sys, "stdin", make_screen(terminal=True))
-    monkeypatch.setattr(chat_ranks.termios, "tcgetattr", lambda _file: [])
-    monkeypatch.setattr(
-        chat_ranks.termios, "tcsetattr", lambda *_: done.append("terminal restored")
-    )
-    monkeypatch.setattr(chat_ranks.os, "_exit", done.append)
-    monkeypatch.setattr(chat_ranks.Member, "join", join)
+    monkeypatch.setattr(termios, "tcgetattr", lambda _file: [])
+    monkeypatch.setattr(termios, "tcsetattr", lambda *_: done.append("terminal restored"))
+    monkeypatch.setattr(os, "_exit", done.append)
+    monkeypatch.setattr(Member, "join", join)
     with chat_ranks.join_ranks(Settings(), Terminal(make_screen(), make_screen(), {})):
         assert done == events

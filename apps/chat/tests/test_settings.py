@@ -1,6 +1,7 @@
 """Settings: ranges of options, sampling defaults, and errors on one line."""
 
 import math
+from typing import Any
 
 import pytest
 from tinyllm_chat.errors import UsageError, one_line
@@ -31,7 +32,7 @@ from tinyllm_qwen import GenerationConfig
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_option(
-    field: str, value: object, message: str
+    field: str, value: Any, message: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         Settings(**{field: value})
@@ -65,7 +66,8 @@ def test_a_checkpoint_without_do_sample_is_decoded_greedily() -> None:
     ],
 )
 def test_an_option_overrides_the_default_even_to_turn_it_off(field: str, value: float) -> None:
-    params = sampling_params(Settings(**{field: value}), DEFAULTS, 0)
+    options: dict[str, Any] = {field: value}
+    params = sampling_params(Settings(**options), DEFAULTS, 0)
     assert getattr(params, field) == value
 
 
@@ -85,6 +87,6 @@ def test_an_error_of_many_lines_becomes_one_line() -> None:
 @pytest.mark.parametrize(
     "options", [{"ops": "cpu"}, {"dtype": "float32"}, {"kv_bits": 4}, {"revision": "main"}]
 )
-def test_options_that_only_the_server_can_set_are_refused(options: dict[str, object]) -> None:
+def test_options_that_only_the_server_can_set_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not allowed with --server"):
         Settings(server="http://127.0.0.1:8000", **options)

@@ -1,5 +1,6 @@
 """Word wrap of streamed text on a terminal."""
 
+import io
 import os
 import textwrap
 from collections.abc import Callable
@@ -12,6 +13,9 @@ PROSE = (
     "RMSNorm divides a vector by its root mean square, and multiplies it by a weight: it subtracts "
     "no mean (LayerNorm does), has no bias and costs one pass over the vector's values."
 )
+
+NewScreen = Callable[..., io.StringIO]
+SetColumns = Callable[[int], None]
 
 
 def wrap(text: str, columns: int) -> str:
@@ -69,7 +73,7 @@ def test_only_the_current_word_is_held_back() -> None:
 
 
 @pytest.fixture
-def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def columns(monkeypatch: pytest.MonkeyPatch) -> SetColumns:
     """Set the width of every terminal."""
 
     def resize(count: int) -> None:
@@ -81,9 +85,10 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return resize
 
 
-def test_the_width_is_read_again_for_each_piece(make_screen: Callable, columns: Callable) -> None:
-    out = make_screen(terminal=True)
-    out.fileno = lambda: 1
+def test_the_width_is_read_again_for_each_piece(
+    make_screen: NewScreen, columns: SetColumns
+) -> None:
+    out = make_screen(terminal=True, descriptor=1)
     terminal = Terminal(out, make_screen(), {})
     for count in (8, 20):
         columns(count)
@@ -92,9 +97,10 @@ def test_the_width_is_read_again_for_each_piece(make_screen: Callable, columns: 
     assert out.getvalue() == "one two\nthree\none two three\n"
 
 
-def test_an_unfinished_line_is_shown_completely(make_screen: Callable, columns: Callable) -> None:
-    both = make_screen(terminal=True)
-    both.fileno = lambda: 1
+def test_an_unfinished_line_is_shown_completely(
+    make_screen: NewScreen, columns: SetColumns
+) -> None:
+    both = make_screen(terminal=True, descriptor=1)
     columns(80)
     terminal = Terminal(both, both, {"NO_COLOR": "1"})
     terminal.answer("half a wor")
@@ -102,9 +108,10 @@ def test_an_unfinished_line_is_shown_completely(make_screen: Callable, columns: 
     assert both.getvalue() == "half a wor\nchat: stopped\n"
 
 
-def test_reasoning_that_was_held_back_is_dim_too(make_screen: Callable, columns: Callable) -> None:
-    err = make_screen(terminal=True)
-    err.fileno = lambda: 2
+def test_reasoning_that_was_held_back_is_dim_too(
+    make_screen: NewScreen, columns: SetColumns
+) -> None:
+    err = make_screen(terminal=True, descriptor=2)
     columns(80)
     terminal = Terminal(make_screen(), err, {"TERM": "xterm"})
     terminal.reasoning("a wor")
@@ -112,7 +119,7 @@ def test_reasoning_that_was_held_back_is_dim_too(make_screen: Callable, columns:
     assert err.getvalue() == "\x1b[2ma\x1b[0m\x1b[2m wor\n\x1b[0m"
 
 
-def test_a_file_gets_the_text_unchanged(make_screen: Callable, columns: Callable) -> None:
+def test_a_file_gets_the_text_unchanged(make_screen: NewScreen, columns: SetColumns) -> None:
     out = make_screen()
     columns(8)
     terminal = Terminal(out, make_screen(terminal=True), {})

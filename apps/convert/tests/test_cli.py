@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -81,7 +82,9 @@ def test_the_report_names_format_size_and_next_command(
     summary, unquantized, chat = out.splitlines()
     config = json.loads((target / "config.json").read_text())
     assert config["quantization"] == {"group_size": 64, "bits": 4, "mode": "affine"}
-    size = sum(a.nbytes for a in mx.load(str(target / "model.safetensors")).values())
+    arrays = mx.load(str(target / "model.safetensors"))
+    assert isinstance(arrays, dict)
+    size = sum(array.nbytes for array in arrays.values())
     assert f"{size / 1e6:.1f} MB now" in summary
     assert "(affine, 4 bits, groups of 64)" in summary
     # 96 columns do not divide into groups of 64.
@@ -127,7 +130,7 @@ def test_every_option_has_its_effect(
     ],
 )
 def test_a_float_mode_fixes_bits_and_group_size(
-    options: dict[str, object], packed: PackedFormat | None
+    options: dict[str, Any], packed: PackedFormat | None
 ) -> None:
     assert Options(**options).conversion_config().packed == packed
 

@@ -36,11 +36,7 @@ Start = Callable[..., Server]
 def start() -> Iterator[Start]:
     """Start servers that end with the test."""
     with ExitStack() as stack:
-
-        def begin(*options: str, **settings: str) -> Server:
-            return stack.enter_context(Server(*options, **settings))
-
-        yield begin
+        yield lambda *options: stack.enter_context(Server(*options))
 
 
 @pytest.fixture(scope="session")

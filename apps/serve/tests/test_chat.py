@@ -1,14 +1,20 @@
 """Chat completions through the official client."""
 
 import json
+from typing import Any, cast
 
 import httpx
 import openai
 import pytest
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessageParam,
+)
 from tinyllm_serve.testing import Server
 
-TOOLS = [
+TOOLS: list[ChatCompletionFunctionToolParam] = [
     {
         "type": "function",
         "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
@@ -21,7 +27,12 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
-def ask(server: Server, text: str, **options: object) -> ChatCompletion:
+def dumped(message: dict[str, Any]) -> ChatCompletionMessageParam:
+    """Return a message of a response as a message to send, unchanged."""
+    return cast("ChatCompletionMessageParam", message)
+
+
+def ask(server: Server, text: str, **options: Any) -> ChatCompletion:
     with client(server) as connection:
         return connection.chat.completions.create(
             model=connection.models.list().data[0].id,
@@ -30,9 +41,9 @@ def ask(server: Server, text: str, **options: object) -> ChatCompletion:
         )
 
 
-def stream(server: Server, text: str, **options: object) -> list[ChatCompletionChunk]:
+def stream(server: Server, text: str, **options: Any) -> list[ChatCompletionChunk]:
     with client(server) as connection:
-        messages = [{"role": "user", "content": text}]
+        messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": text}]
         model = connection.models.list().data[0].id
         return list(
             connection.chat.completions.create(
@@ -58,17 +69,17 @@ def test_a_stream_equals_the_complete_response(pico: Server) -> None:
 def test_reasoning_has_its_own_field(scripted: Server) -> None:
     answer = ask(scripted, "#think")
     message = answer.choices[0].message
-    assert (message.reasoning_content, message.content) == ("Hm.", "It is so.")
+    assert (message.to_dict()["reasoning_content"], message.content) == ("Hm.", "It is so.")
     assert answer.usage.completion_tokens_details.reasoning_tokens == 2
     deltas = [chunk.choices[0].delta for chunk in stream(scripted, "#think")]
     assert "".join(delta.content or "" for delta in deltas) == "It is so."
-    thoughts = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
-    assert "".join(thoughts) == "Hm."
+    reasoning = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
+    assert "".join(reasoning) == "Hm."
 
 
 def test_function_calls_are_parsed(scripted: Server) -> None:
     answer = ask(scripted, "#call", tools=TOOLS, max_tokens=5)
-    (call,) = answer.choices[0].message.tool_calls
+    (call,) = answer.choices[0].message.tool_calls or []
     assert (call.function.name, json.loads(call.function.arguments)) == (
         "weather",
         {"city": "Oslo"},
@@ -91,10 +102,10 @@ def test_function_calls_are_parsed(scripted: Server) -> None:
 
 def test_the_result_of_a_call_is_accepted(scripted: Server) -> None:
     call = ask(scripted, "#call", tools=TOOLS, parallel_tool_calls=False).choices[0].message
-    messages = [
+    messages: list[ChatCompletionMessageParam] = [
         {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
         {"role": "user", "content": "#call"},
-        call.to_dict(),
+        dumped(call.to_dict()),
         {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "#think"},
     ]
     with client(scripted) as connection:
@@ -108,17 +119,21 @@ NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
 def test_a_dumped_message_is_accepted(scripted: Server) -> None:
-    """`model_dump` includes all of OpenAI's fields, also those that are null."""
-    question = {"role": "user", "content": "#call"}
-    options = {"tools": TOOLS, "parallel_tool_calls": False}
+    """`model_dump` includes all fields of OpenAI, also null fields."""
+    question: ChatCompletionMessageParam = {"role": "user", "content": "#call"}
+    options: dict[str, Any] = {"tools": TOOLS, "parallel_tool_calls": False}
     message = ask(scripted, "#call", **options).choices[0].message
-    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "#think"}
-    dumped = message.model_dump()
-    assert "refusal" in dumped
-    assert dumped["refusal"] is None
+    result: ChatCompletionMessageParam = {
+        "role": "tool",
+        "tool_call_id": message.tool_calls[0].id,
+        "content": "#think",
+    }
+    fields = message.model_dump()
+    assert "refusal" in fields
+    assert fields["refusal"] is None
     with client(scripted) as connection:
         answer = connection.chat.completions.create(
-            model="scripted", messages=[question, dumped, result], **options
+            model="scripted", messages=[question, dumped(fields), result], **options
         )
     assert answer.choices[0].message.content == "It is so."
 
@@ -166,10 +181,9 @@ def test_logprobs_belong_to_the_tokens(pico: Server) -> None:
     tokens = answer.choices[0].logprobs.content
     assert "".join(token.token for token in tokens) == answer.choices[0].message.content
     for token in tokens:
-        assert (
-            token.logprob == token.top_logprobs[0].logprob <= 0
-        )  # greedy sampling takes the likeliest token
-        assert bytes(token.bytes).decode() == token.token
+        # Greedy sampling takes the likeliest token.
+        assert token.logprob == token.top_logprobs[0].logprob <= 0
+        assert bytes(token.bytes or []).decode() == token.token
         assert len(token.top_logprobs) == 3
     chunks = stream(pico, QUESTION, logprobs=True, max_tokens=6)
     streamed = [chunk.choices[0].logprobs for chunk in chunks]
@@ -202,10 +216,8 @@ def test_a_repeated_prompt_is_cached(pico: Server) -> None:
     assert again.usage.prompt_tokens_details.cached_tokens >= 32
 
 
-def test_an_answer_conforms_to_the_schema(
-    pico: Server,
-) -> None:
-    schema = {
+def test_an_answer_conforms_to_the_schema(pico: Server) -> None:
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": {"fast": {"type": "boolean"}, "kind": {"enum": ["norm", "activation"]}},
         "required": ["fast", "kind"],
@@ -215,7 +227,7 @@ def test_an_answer_conforms_to_the_schema(
     answer = ask(
         pico, QUESTION, response_format=schema_format, max_tokens=200, temperature=1, seed=1
     )
-    found = json.loads(answer.choices[0].message.content)
+    found = json.loads(answer.choices[0].message.content or "")
     assert found.keys() == {"fast", "kind"}
     assert isinstance(found["fast"], bool)
     assert found["kind"] in schema["properties"]["kind"]["enum"]

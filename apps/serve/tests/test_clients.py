@@ -4,16 +4,19 @@ import json
 import re
 import subprocess
 from itertools import product
+from typing import Any
 
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import SecretStr
 from schemathesis import GenerationMode
+from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from tinyllm_serve.testing import Server
 
@@ -92,9 +95,14 @@ def test_metrics_have_vllm_names(pico: Server) -> None:
 
 
 def test_a_generation_is_counted(pico: Server) -> None:
-    names = ('request_success_total{finished_reason="length"}', "e2e_request_latency_seconds_count")
-    names += ("time_to_first_token_seconds_count", "generation_tokens_total")
-    names += ("inter_token_latency_seconds_count", "prefix_cache_queries_total")
+    names = (
+        'request_success_total{finished_reason="length"}',
+        "e2e_request_latency_seconds_count",
+        "time_to_first_token_seconds_count",
+        "generation_tokens_total",
+        "inter_token_latency_seconds_count",
+        "prefix_cache_queries_total",
+    )
     body = {"prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "n": 2}
     httpx.post(f"{pico.url}/v1/completions", json=body | {"n": 1})  # makes the labelled counter
     before = [pico.metric(name) for name in names]
@@ -119,17 +127,19 @@ def test_the_server_conforms_to_its_openapi_document(guarded: Server) -> None:
     document = schemathesis.openapi.from_url(f"{guarded.url}/openapi.json")
     key = {"Authorization": "Bearer first"}
 
-    def holds(case: schemathesis.Case) -> None:
+    def holds(case: schemathesis.Case[Any]) -> None:
         if isinstance(case.body, dict):
             for name in LENGTHS:
                 if isinstance(case.body.get(name), int) and case.body[name] > 8:
                     case.body[name] = 8
         # A schema cannot express the ids of a vocabulary, the longest prompt or the longest body.
         # A body that is too long is refused before its other errors are found.
-        excluded = [positive_data_acceptance]
+        excluded: list[CheckFunction] = [positive_data_acceptance]
         answer = case.call(headers=key)
         if answer.status_code == 413:
-            assert len(answer.request.body or b"") > BODY_LIMIT
+            sent = answer.request.body
+            assert isinstance(sent, bytes | str)
+            assert len(sent) > BODY_LIMIT
             excluded.append(negative_data_rejection)
         case.validate_response(answer, excluded_checks=excluded)
 
@@ -138,7 +148,9 @@ def test_the_server_conforms_to_its_openapi_document(guarded: Server) -> None:
     few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
     for operation, mode in product(operations, GenerationMode):
         if mode is GenerationMode.POSITIVE or operation.body:
-            few(given(operation.as_strategy(generation_mode=mode))(holds))()
+            cases: SearchStrategy[schemathesis.Case[Any]]
+            cases = operation.as_strategy(generation_mode=mode)
+            few(given(cases)(holds))()
 
 
 def test_the_api_page_can_authorize(pico: Server, guarded: Server) -> None:

@@ -4,8 +4,9 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,8 +22,9 @@ HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "f"}}
 NAMED = {"type": "function", "function": {"name": "g"}}
 JSON = {"type": "json_object"}
-NONSENSE = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
-FLAT_NONSENSE = {"type": "json_schema", **NONSENSE["json_schema"]}
+NONSENSE = {"name": "x", "schema": {"type": "nonsense"}}
+NONSENSE_FORMAT = {"type": "json_schema", "json_schema": NONSENSE}
+FLAT_NONSENSE = {"type": "json_schema", **NONSENSE}
 CALLED = {"type": "function_call_output", "call_id": "a", "output": "b"}
 YES = {"regex": "yes"}
 
@@ -67,7 +69,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"structured_outputs": {"grammar": "start: b"}}, "structured_outputs.grammar"),
         (CHAT, {"structured_outputs": YES, "response_format": JSON}, "structured_outputs"),
         (CHAT, {"structured_outputs": YES, "ignore_eos": True}, "ignore_eos"),
-        (CHAT, {"response_format": NONSENSE}, "response_format"),
+        (CHAT, {"response_format": NONSENSE_FORMAT}, "response_format"),
         (CHAT, {"guided_regex": "a"}, "guided_regex"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {"messages": [{"role": "judge", "content": ""}]}, "messages.0"),
@@ -140,7 +142,7 @@ def test_a_long_prompt_has_the_code_of_openai(pico: Server) -> None:
 
 
 def test_other_requests_are_refused(pico: Server) -> None:
-    def status(method: str, path: str, **options: object) -> int:
+    def status(method: str, path: str, **options: Any) -> int:
         response = httpx.request(method, f"{pico.url}{path}", **options)
         assert error(response)["message"]
         return response.status_code
@@ -169,7 +171,7 @@ def test_long_bodies_are_refused(guarded: Server) -> None:
     announced = httpx.post(guarded.url + CHAT, content=long, headers=key)
     assert (announced.status_code, error(announced)["param"]) == (413, None)
 
-    def in_pieces() -> object:
+    def in_pieces() -> Iterator[bytes]:
         for place in range(0, len(long), 5000):
             yield long[place : place + 5000]
 
@@ -209,7 +211,7 @@ WRONG = ("", "[", "a b", "localhost@evil.example@", "http://localhost")
 def test_foreign_host_names_are_refused(pico: Server, host: str) -> None:
     for path in ("/", "/v1/models", "/metrics", "/health", "/docs"):
         refused = httpx.get(pico.url + path, headers={"Host": host})
-        assert refused.status_code in (400, 403)  # 400 is of the HTTP parser, for invalid names
+        assert refused.status_code in (400, 403)  # the HTTP parser answers 400 to invalid names
         assert "model" not in refused.text
 
 
@@ -221,7 +223,7 @@ def test_names_of_this_machine_are_allowed(pico: Server, host: str) -> None:
 def test_host_names_are_checked_only_without_keys() -> None:
     ready = PlainTextResponse("ready")
 
-    def status(host_name: str, **settings: object) -> int:
+    def status(host_name: str, **settings: Any) -> int:
         names = Settings(**settings).host_names
         client = TestClient(ready if names is None else HostCheck(ready, names))
         return client.get("/", headers={"Host": host_name}).status_code
@@ -310,7 +312,7 @@ def test_a_draft_model_with_other_tokens_is_refused(
 def test_a_port_in_use_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [
-            Path(sys.executable).with_name("tinyllm-serve"),
+            str(Path(sys.executable).with_name("tinyllm-serve")),
             "--port",
             str(taken.getsockname()[1]),
         ]

@@ -69,7 +69,8 @@ def test_a_conversation(browser: Browser, pico: Server) -> None:
     wait(browser, lambda: len(texts(browser, ".assistant > .text")) == 2 and shown(browser, "send"))
     browser.find_element(By.ID, "new").click()
     assert texts(browser, "article") == []
-    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
+    log = browser.get_log("browser")  # type: ignore[no-untyped-call]  # Selenium does not annotate it
+    assert [line for line in log if line["level"] == "SEVERE"] == []
 
 
 def test_reasoning_is_folded(browser: Browser, scripted: Server) -> None:

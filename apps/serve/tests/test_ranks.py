@@ -67,7 +67,7 @@ def pair(folder: Path, *options: str) -> Iterator[Pair]:
         )
         stack.callback(worker.communicate)
         stack.callback(worker.kill)
-        server = stack.enter_context(Server(*options, MLX_RANK="0", **environ))
+        server = stack.enter_context(Server(*options, ready=True, MLX_RANK="0", **environ))
         yield Pair(server, worker)
 
 
@@ -82,8 +82,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """pico on two ranks in float32. The first rank also has a whole draft model."""
     options = ("--dtype", "float32", "--page-size", "8", "--draft-model", "pico")
-    options += ("--split", request.param)
-    with pair(tmp_path_factory.mktemp("two"), *options) as started:
+    with pair(tmp_path_factory.mktemp("two"), *options, "--split", request.param) as started:
         yield started
 
 
@@ -129,8 +128,8 @@ def test_grammars_logprobs_and_embeddings_work(two: Pair) -> None:
     assert answer["message"]["content"].lstrip("-").isdigit()
     assert len(answer["logprobs"]["content"][0]["top_logprobs"]) == 2
     body = {"input": "what is rope?"}
-    direction = httpx.post(f"{two.server.url}/v1/embeddings", json=body, timeout=60).json()
-    assert sum(x * x for x in direction["data"][0]["embedding"]) == pytest.approx(1)
+    response = httpx.post(f"{two.server.url}/v1/embeddings", json=body, timeout=60).json()
+    assert sum(x * x for x in response["data"][0]["embedding"]) == pytest.approx(1)
 
 
 def test_signals_end_all_ranks_after_running_requests(two: Pair) -> None:

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 from tinyllm_serve import cli
 from tinyllm_serve.errors import UsageError
+from tinyllm_serve.metrics import labelled_metrics
 from tinyllm_serve.replicas.exchange import ReplicaRequest, exchange
-from tinyllm_serve.replicas.labelled_metrics import labelled_metrics
 from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.replicas.prefix_map import PrefixMap, prefix_hashes
 from tinyllm_serve.settings import Settings

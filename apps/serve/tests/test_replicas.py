@@ -30,9 +30,10 @@ RUNNING = "tinyllm:num_requests_running"
 @pytest.fixture(scope="module")
 def copies(endless: Path) -> Iterator[Server]:
     """A server of two replicas with endless answers, and a key."""
-    options = ("--ray", "--replicas", "2", "--page-size", str(PAGE), "--kv-cache-memory", "0.05")
-    options = ("--model", str(endless), *options)
-    with Server(*options, ready=False, TINYLLM_API_KEY="secret") as server:
+    model = ("--model", str(endless), "--page-size", str(PAGE), "--kv-cache-memory", "0.05")
+    with Server(
+        *model, "--ray", "--replicas", "2", ready=False, TINYLLM_API_KEY="secret"
+    ) as server:
         server.wait_for("ready", 300.0)  # Ray alone takes ten seconds on an idle machine
         yield server
 

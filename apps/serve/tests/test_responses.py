@@ -1,18 +1,26 @@
 """Responses through the official client."""
 
+from typing import Any
+
 import openai
-from openai.types.responses import Response
+from openai.types.responses import FunctionToolParam, Response
 from tinyllm_serve.testing import Server
 
-TOOLS = [{"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}]
-CALLING = {"tools": TOOLS, "parallel_tool_calls": False}
+WEATHER: FunctionToolParam = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {"type": "object"},
+    "strict": False,
+}
+CALLING: dict[str, Any] = {"tools": [WEATHER], "parallel_tool_calls": False}
 
 
 def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
-def ask(server: Server, conversation: object, **options: object) -> Response:
+def ask(server: Server, conversation: str | list[Any], **options: Any) -> Response:
+    """Request a response. `conversation` is a text, or items to send and items of responses."""
     with client(server) as connection:
         return connection.responses.create(input=conversation, **options)
 
@@ -60,7 +68,7 @@ def test_a_call_is_an_item_and_its_result_is_accepted(scripted: Server) -> None:
 
 
 def test_dumped_items_are_accepted(scripted: Server) -> None:
-    """`model_dump` includes all of OpenAI's fields, also those that are null."""
+    """`model_dump` includes all fields of OpenAI, also null fields."""
     conversation: list[dict[str, object]] = [{"role": "user", "content": "#call"}]
     first = ask(scripted, conversation, **CALLING)
     conversation += [item.model_dump() for item in first.output]

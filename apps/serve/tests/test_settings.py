@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -106,7 +107,7 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_settings_are_refused(wrong: dict[str, object], expected: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         Settings(**wrong)
 

@@ -2,11 +2,18 @@
 
 import json
 import re
+from typing import Any
 
 import jsonschema
 import openai
 import pytest
-from openai.types.chat import ChatCompletionMessage
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessage,
+    ChatCompletionMessageParam,
+)
+from openai.types.responses import FunctionToolParam
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import load
 from tinyllm_serve.generation.grammar import text_or_calls
@@ -25,17 +32,30 @@ FORMS = [
 AT_ONCE = {"reasoning_effort": "none"}
 
 
-def tool(name: str, *cities: str, strict: bool | None = None) -> dict[str, object]:
+def tool(name: str, *cities: str, strict: bool | None = None) -> ChatCompletionFunctionToolParam:
     """Return a function whose schema has references, as pydantic writes them."""
-    parameters = {
+    parameters: dict[str, object] = {
         "type": "object",
         "properties": {"city": {"$ref": "#/$defs/City"}},
         "required": ["city"],
         "additionalProperties": False,
         "$defs": {"City": {"enum": cities}},
     }
-    function = {"name": name, "parameters": parameters, "strict": strict}
-    return {"type": "function", "function": function}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": parameters, "strict": strict},
+    }
+
+
+def response_tool(tool: ChatCompletionFunctionToolParam) -> FunctionToolParam:
+    """Return a function of a chat completion in the form of the Responses API."""
+    function = tool["function"]
+    return {
+        "type": "function",
+        "name": function["name"],
+        "parameters": function["parameters"],
+        "strict": function["strict"],
+    }
 
 
 TOOLS = [tool("weather", "Oslo", "Rome"), tool("map", "Lima")]
@@ -45,10 +65,12 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
-def ask(server: Server, text: str, model: str, **options: object) -> ChatCompletionMessage:
+def ask(server: Server, text: str, model: str, **options: Any) -> ChatCompletionMessage:
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": text}]
     with client(server) as connection:
-        messages = [{"role": "user", "content": text}]
-        answer = connection.chat.completions.create(model=model, messages=messages, **options)
+        answer: ChatCompletion = connection.chat.completions.create(
+            model=model, messages=messages, **options
+        )
     return answer.choices[0].message
 
 
@@ -56,25 +78,33 @@ def ask(server: Server, text: str, model: str, **options: object) -> ChatComplet
 def test_every_endpoint_has_structured_outputs(
     pico: Server, outputs: dict[str, object], pattern: str
 ) -> None:
-    extra = {"extra_body": {"structured_outputs": outputs}}
+    extra_body = {"structured_outputs": outputs}
     with client(pico) as connection:
         plain = connection.completions.create(
-            model="pico", prompt=QUESTION, n=2, temperature=1, seed=1, max_tokens=40, **extra
+            model="pico",
+            prompt=QUESTION,
+            n=2,
+            temperature=1,
+            seed=1,
+            max_tokens=40,
+            extra_body=extra_body,
         )
-        response = connection.responses.create(model="pico", input=QUESTION, **extra)
+        response = connection.responses.create(model="pico", input=QUESTION, extra_body=extra_body)
         with connection.chat.completions.stream(
-            model="pico", messages=[{"role": "user", "content": QUESTION}], **extra
+            model="pico",
+            messages=[{"role": "user", "content": QUESTION}],
+            extra_body=extra_body,
         ) as stream:
             streamed = stream.get_final_completion()
     texts = [choice.text for choice in plain.choices]
-    texts += [response.output_text, streamed.choices[0].message.content]
+    texts += [response.output_text, streamed.choices[0].message.content or ""]
     assert all(re.fullmatch(pattern, text) for text in texts), texts
 
 
 def test_the_format_holds_after_the_reasoning(scripted: Server) -> None:
     outputs = {"structured_outputs": {"choice": ["so.", "no"]}}
     message = ask(scripted, "#think", "scripted", extra_body=outputs)
-    assert message.reasoning_content == "Hm."
+    assert message.to_dict()["reasoning_content"] == "Hm."
     assert message.content in ("so.", "no")
 
 
@@ -82,7 +112,7 @@ def test_the_format_holds_for_a_model_that_skips_reasoning(scripted: Server) -> 
     """The model would generate {"a":1} at once, and its template can switch reasoning off."""
     outputs = {"structured_outputs": {"choice": ["so.", "no"]}}
     message = ask(scripted, "#json", "scripted", max_tokens=20, extra_body=outputs)
-    assert message.reasoning_content  # the grammar forces the reasoning to begin
+    assert message.to_dict()["reasoning_content"]  # the grammar forces the reasoning to begin
     assert not message.content
 
 
@@ -97,23 +127,29 @@ def test_a_required_call_conforms_to_its_schema(scripted: Server, stream: bool) 
             tool_choice="required",
             parallel_tool_calls=False,
             stream=stream,
-            **AT_ONCE,
+            reasoning_effort="none",
         )
         if stream:
+            assert isinstance(answer, openai.Stream)
             chunks = [chunk.choices[0] for chunk in answer]
-            calls = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+            functions = [
+                (call.function.name, call.function.arguments)
+                for chunk in chunks
+                for call in chunk.delta.tool_calls or []
+            ]
             text = "".join(chunk.delta.content or "" for chunk in chunks)
             ending = chunks[-1].finish_reason
         else:
-            message = answer.choices[0].message
-            calls, text, ending = (
-                message.tool_calls,
-                message.content,
-                answer.choices[0].finish_reason,
-            )
-    (call,) = calls
-    cities = {"weather": ("Oslo", "Rome"), "map": ("Lima",)}[call.function.name]
-    assert json.loads(call.function.arguments)["city"] in cities
+            assert isinstance(answer, ChatCompletion)
+            (choice,) = answer.choices
+            functions = [
+                (call.function.name, call.function.arguments)
+                for call in choice.message.tool_calls or []
+            ]
+            text, ending = choice.message.content or "", choice.finish_reason
+    ((name, arguments),) = functions
+    cities = {"weather": ("Oslo", "Rome"), "map": ("Lima",)}[name or ""]
+    assert json.loads(arguments or "")["city"] in cities
     assert not text
     assert ending == "tool_calls"
 
@@ -133,12 +169,11 @@ def test_the_named_function_is_called(scripted: Server) -> None:
     assert [call.function.to_dict() for call in message.tool_calls] == [
         {"name": "map", "arguments": '{"city": "Lima"}'}
     ]
-    flat = [{"type": "function", "strict": False, **each["function"]} for each in TOOLS]
     with client(scripted) as connection:
         response = connection.responses.create(
             model="scripted",
             input="#call",
-            tools=flat,
+            tools=[response_tool(each) for each in TOOLS],
             tool_choice={"type": "function", "name": "map"},
             parallel_tool_calls=False,
             reasoning={"effort": "none"},
@@ -152,7 +187,7 @@ def test_a_format_beside_tools_allows_text_and_calls(scripted: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     both = {"tools": TOOLS, "response_format": form, "parallel_tool_calls": False, **AT_ONCE}
     text = ask(scripted, "#json", "scripted", **both)
-    assert (json.loads(text.content), text.tool_calls) == ({"a": 1}, None)
+    assert (json.loads(text.content or ""), text.tool_calls) == ({"a": 1}, None)
     called = ask(scripted, "#rome", "scripted", **both)
     assert called.tool_calls[0].function.arguments == '{"city": "Rome"}'
     assert called.content is None
@@ -216,11 +251,10 @@ def test_strict_functions_prevent_invalid_calls(scripted: Server, strict: bool) 
     assert right.content == "Let me see."
     assert right.tool_calls[0].function.arguments == '{"city": "Oslo"}'
     with client(scripted) as connection:
-        flat = [{"type": "function", **each["function"]} for each in tools]
         response = connection.responses.create(
             model="scripted",
             input="#rome",
-            tools=flat,
+            tools=[response_tool(each) for each in tools],
             max_output_tokens=20,
             reasoning={"effort": "none"},
         )

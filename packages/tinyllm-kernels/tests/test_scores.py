@@ -48,6 +48,16 @@ def test_top_k_takes_nan_last(ops: OpSet, dtype: mx.Dtype) -> None:
     assert scores[:2].tolist() == [1.0, -mx.inf]
 
 
+def test_log_probability_ignores_parts_that_are_masked(ops: OpSet) -> None:
+    """A row is summed in parts. In one part every score is -inf, and the others are far below 0."""
+    scores = np.full((1, 40_000), -2000, np.float32)
+    scores[:, :20_000] = -np.inf
+    scores[:, 30_000] = -1990
+    ids = np.array([[30_000, 39_999]], np.int32)
+    expected = oracle.log_probability(scores.astype(np.float64), ids)
+    assert_close(ops.log_probability(mx.array(scores), mx.array(ids)), expected)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_log_probability(ops: OpSet, dtype: mx.Dtype, size: int) -> None:
     x = normal((2, 3, size), dtype, seed=3, magnitude=3.0)

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from layers.cases import CASES
+from tinyllm_bench.cases.case import OpCase
 from tinyllm_bench.cases.registry import all_opsets, op_cases
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.settings import Settings
@@ -27,7 +28,7 @@ def plain(y: object) -> np.ndarray:
     return np.array(y.astype(mx.float32))
 
 
-def cases(model: BenchModel, layer: str) -> list:
+def cases(model: BenchModel, layer: str) -> list[OpCase]:
     return op_cases(model, dataclasses.replace(SETTINGS, op=[layer]), CASES)
 
 

@@ -48,12 +48,13 @@ def test_the_names_of_all_implementations_stand_side_by_side(document: dict[str,
     ]
     figure = figure_of_bench(document)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    canvas.draw()  # type: ignore[no-untyped-call]
     assert len(figure.axes) == 3
     for axes in figure.axes[:2]:
         labels = axes.get_xticklabels()
         assert [label.get_text().replace("\n", " ") for label in labels] == list(NAMES)
-        boxes = [label.get_window_extent(canvas.get_renderer()) for label in labels]
+        renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+        boxes = [label.get_window_extent(renderer) for label in labels]
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 

@@ -12,14 +12,16 @@ from tinyllm_qwen import TemplateError
 
 from tinyllm_serve.http.errors import ApiError, ErrorBody, as_api_error
 from tinyllm_serve.http.middleware import BEARER, add_middleware
-from tinyllm_serve.routes.chat import chat_router
-from tinyllm_serve.routes.completions import completions_router
-from tinyllm_serve.routes.embeddings import embeddings_router
-from tinyllm_serve.routes.health import health_router, metrics_router
-from tinyllm_serve.routes.models import models_router
-from tinyllm_serve.routes.page import page_router
-from tinyllm_serve.routes.responses import responses_router
-from tinyllm_serve.routes.tokenize import tokenize_router
+from tinyllm_serve.routes import (
+    chat,
+    completions,
+    embeddings,
+    health,
+    models,
+    page,
+    responses,
+    tokenize,
+)
 from tinyllm_serve.service import Service
 
 _ERRORS = (
@@ -33,15 +35,7 @@ _ERRORS = (
     Exception,
 )
 
-_PROTECTED = (
-    chat_router,
-    completions_router,
-    embeddings_router,
-    responses_router,
-    models_router,
-    tokenize_router,
-    metrics_router,
-)
+_PROTECTED = (chat, completions, embeddings, responses, models, tokenize)
 
 
 def make_application(service: Service) -> ASGIApp:
@@ -59,10 +53,12 @@ def make_endpoints(service: Service) -> ASGIApp:
     )
     # The dependency describes the key at /docs. `ApiKey` checks it.
     key = [Security(BEARER)] if service.settings.api_key else []
-    for router in _PROTECTED:
-        app.include_router(router(service), dependencies=key)
-    app.include_router(health_router(service))
-    app.include_router(page_router())
+    for routes in _PROTECTED:
+        app.include_router(routes.router, dependencies=key)
+    app.include_router(health.metrics_router, dependencies=key)
+    app.include_router(health.router)
+    app.include_router(page.router)
+    app.state.served = service
     add_error_handlers(app)
     return app
 

@@ -43,15 +43,9 @@ def main() -> int:
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal comes.
-
-    Raises:
-        UsageError: if options do not go together.
-        ServeError: if the server cannot start.
-        BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
-    """
+    """Serve until a signal comes; raises the errors of `serve`, `run_replicas` and `joined`."""
     if settings.ray:
-        from tinyllm_serve.replicas.environment import prepare_environment
+        from tinyllm_serve.replicas.local_settings import prepare_environment
 
         prepare_environment()  # before anything imports Ray
     from tinyllm_serve import group  # imports MLX, which --help does not need
@@ -59,7 +53,7 @@ def run(settings: Settings) -> None:
 
     configure_log()
     if settings.ray:
-        from tinyllm_serve.replicas.run import run_replicas  # imports Ray, which is an extra
+        from tinyllm_serve.replicas.front import run_replicas  # imports Ray, which is an extra
 
         group.check_alone("--ray")
         run_replicas(settings)

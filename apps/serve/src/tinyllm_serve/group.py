@@ -112,10 +112,7 @@ def work(settings: Settings, member: Member) -> None:
         signal.signal(number, signal.SIG_IGN)
     arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
     model, _ = member.load(
-        settings.model,
-        ops=arithmetic.ops,
-        dtype=arithmetic.dtype,
-        revision=settings.revision,
+        settings.model, ops=arithmetic.ops, dtype=arithmetic.dtype, revision=settings.revision
     )
     ranks = member.ranks
     log_event("worker ready", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)

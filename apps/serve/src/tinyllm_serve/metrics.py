@@ -1,9 +1,10 @@
 """Metrics for Prometheus. Names after vLLM's, with the prefix `tinyllm:`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from tinyllm_engine import EngineStats
 
@@ -33,24 +34,10 @@ _COUNTERS = {
 
 
 class Metrics:
-    """The metrics of this server, in a registry of its own.
-
-    Attributes:
-        http_requests: finished HTTP requests, by path and status.
-        http_requests_in_flight: HTTP requests in progress.
-        http_request_duration: seconds from a request's arrival to its response's end, by path.
-        request_success: finished generations, by finish reason.
-        time_to_first_token: seconds from a request to its first token.
-        inter_token_latency: seconds between two tokens of an answer.
-        e2e_request_latency: seconds from a request to its last token.
-    """
+    """The metrics of this server, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
-        """Start at zero.
-
-        Args:
-            stats: returns the engine's own counts, or None while there is no engine.
-        """
+        """Start at zero; `stats` returns None while there is no engine."""
         self._registry = registry = CollectorRegistry()
         registry.register(_EngineCollector(stats))
         self.http_requests = Counter(
@@ -110,3 +97,32 @@ class _EngineCollector(Collector):
         used = stats.pages_used / max(1, stats.pages_total)
         meaning = "Part of the KV cache that requests use; 1 is all of it."
         yield GaugeMetricFamily("tinyllm:kv_cache_usage_perc", meaning, used)
+
+
+def labelled_metrics(own: bytes, replicas: Mapping[str, bytes]) -> bytes:
+    """Merge the metrics of HTTP from this process's page, and all others from the replicas' pages.
+
+    Each metric of a replica gets its name, the key of `replicas`, as the label `replica`.
+    """
+    families: dict[str, Metric] = {}
+    pages: list[tuple[str | None, bytes]] = [(None, own), *replicas.items()]
+    for replica, page in pages:
+        for family in text_string_to_metric_families(page.decode()):
+            if family.name.startswith(HTTP_PREFIX) != (replica is None):
+                continue
+            name, kind = family.name, family.type
+            merged = families.setdefault(name, Metric(name, family.documentation, kind))
+            label = {} if replica is None else {"replica": replica}
+            for sample in family.samples:
+                merged.add_sample(sample.name, {**sample.labels, **label}, sample.value)
+    return generate_latest(_Families(families))
+
+
+class _Families(Collector):
+    """A collector of given metrics."""
+
+    def __init__(self, families: Mapping[str, Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families.values()

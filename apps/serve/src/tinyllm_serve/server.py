@@ -5,13 +5,15 @@ import contextlib
 import os
 import signal
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from tinyllm_serve.errors import ServeError
+from tinyllm_serve.http.errors import unavailable
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.settings import Settings
 
@@ -25,38 +27,71 @@ In that time clients get the reason as the error of their requests.
 """
 
 
-@runtime_checkable
-class Served(Protocol):
+class Served(ABC):
     """A model in this process, or replicas of it in other processes."""
+
+    loading = "the model is still being loaded"
+    """The message of the errors in the state "loading"."""
+
+    _state: State = "loading"
 
     @property
     def state(self) -> State:
-        """The state; requests are accepted only in "ready"."""
+        """The state. Requests are accepted in "ready"; "failed" is final."""
+        return self._state
 
+    @property
+    def failure(self) -> str:
+        """The reason of the state "failed"."""
+        return "the engine has failed"
+
+    @abstractmethod
     async def start(self) -> None:
         """Load the model, then accept requests; raises the errors of loading."""
 
+    @abstractmethod
     def facts(self) -> Mapping[str, Fact]:
         """Return the fields of the log line "ready"."""
 
     async def failed(self) -> str:
         """Wait until the model has failed for good, if ever, and return the reason."""
+        await asyncio.Event().wait()
+        return self.failure
 
     def drain(self) -> None:
         """Refuse new requests."""
+        self._state = "draining"
 
+    @abstractmethod
     async def finish(self) -> None:
         """Wait until the requests in progress have ended."""
 
+    @abstractmethod
     async def close(self) -> None:
         """End at once, in any state."""
 
     def check_alive(self) -> None:
-        """Raise an `ApiError` if the process must be restarted."""
+        """Check that the process need not be restarted.
+
+        Raises:
+            ApiError: 503 once the engine has failed.
+        """
+        if self.state == "failed":
+            raise unavailable(self.failure)
 
     def check_ready(self) -> None:
-        """Raise an `ApiError` unless requests are accepted."""
+        """Check that requests are accepted.
 
+        Raises:
+            ApiError: 503 while loading, while draining, and once the engine has failed.
+        """
+        self.check_alive()
+        if self.state == "loading":
+            raise unavailable(self.loading)
+        if self.state == "draining":
+            raise unavailable("the server is shutting down")
+
+    @abstractmethod
     async def metrics_text(self) -> bytes:
         """Return all metrics in Prometheus's format."""
 
@@ -114,11 +149,6 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
     They have `settings.timeout_graceful_shutdown` seconds. A second signal ends the process at
     once. The server of a model that several processes share also ends when a step has failed,
     because the processes cannot continue together.
-
-    Args:
-        settings: the address, and the time for a shutdown.
-        served: the model.
-        application: its endpoints.
 
     Raises:
         ServeError: if the address is not available, or the model has failed.

@@ -1,6 +1,5 @@
 """The served model: its engine, its state, and its metrics."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 
@@ -12,19 +11,17 @@ from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.group import Group
-from tinyllm_serve.http.errors import ApiError, unavailable
+from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.metrics import Metrics
-from tinyllm_serve.server import Fact, State
+from tinyllm_serve.server import Fact, Served, State
 from tinyllm_serve.settings import Settings
 
 
-class Service:
+class Service(Served):
     """A model that all endpoints share.
 
     Attributes:
-        settings: the options of the server.
         engine: the model, and the requests in progress.
-        metrics: counts and times.
         defaults: the checkpoint's sampling parameters.
         arithmetic: backend and dtype; None before the model is loaded.
         created: the time of the start, in seconds since 1970.
@@ -33,10 +30,7 @@ class Service:
     def __init__(self, settings: Settings, group: Group | None = None) -> None:
         """Prepare; `start` loads the model.
 
-        Args:
-            settings: the options of the server.
-            group: the processes that share the model, of which this one is rank 0; None if this
-                process has the whole model.
+        This process is rank 0 of the group, or without a group it has the whole model.
         """
         self.settings = settings
         self._group = group
@@ -46,7 +40,6 @@ class Service:
         self.defaults = GenerationConfig()
         self.arithmetic: Arithmetic | None = None
         self._weight_bytes = 0
-        self._state: State = "loading"
         self.created = int(time.time())
         self.metrics = Metrics(lambda: None if self.state == "loading" else self.engine.stats)
 
@@ -57,14 +50,14 @@ class Service:
 
     @property
     def state(self) -> State:
-        """The state. Requests are accepted in "ready"; "failed" is final."""
+        """The state; "failed" once the engine has ended by itself."""
         failed = self._state == "ready" and self.engine.closed is not None
         return "failed" if failed else self._state
 
     @property
-    def ranks(self) -> int | None:
-        """The number of processes that share the model; None if this one has all of it."""
-        return None if self._group is None else self._group.member.ranks.size
+    def failure(self) -> str:
+        """The reason why the engine has failed."""
+        return self.engine.closed or super().failure
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -77,11 +70,7 @@ class Service:
         return self.engine.config.context_length
 
     async def start(self) -> None:
-        """Load the model, then accept requests.
-
-        Raises:
-            BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
-        """
+        """Load the model, then accept requests; raises the errors of `tinyllm_qwen.load`."""
         await self.engine.start()
         self._state = "ready"
         if self._group is not None:
@@ -97,21 +86,17 @@ class Service:
             "note": self.arithmetic.note or None,
             "pages": self.engine.stats.pages_total,
             "weight_bytes": self._weight_bytes,
-            "ranks": self.ranks,
+            "ranks": None if self._group is None else self._group.member.ranks.size,
             "draft_model": self.settings.draft_model,
             "num_speculative_tokens": self.settings.draft_tokens or None,
         }
 
     async def failed(self) -> str:
         """Wait until the engine has failed for good. The engine of a whole model never does."""
-        if self._group is None:
-            await asyncio.Event().wait()
-        await self.engine.ended()
-        return self.engine.closed or "the engine has failed"
-
-    def drain(self) -> None:
-        """Refuse new requests."""
-        self._state = "draining"
+        if self._group is not None:
+            await self.engine.ended()
+            return self.failure
+        return await super().failed()
 
     async def finish(self) -> None:
         """Wait until the requests in progress have ended."""
@@ -125,27 +110,6 @@ class Service:
     async def metrics_text(self) -> bytes:
         """Return all metrics in Prometheus's format."""
         return self.metrics.text()
-
-    def check_ready(self) -> None:
-        """Check that requests are accepted.
-
-        Raises:
-            ApiError: 503 while loading, while draining, and once the engine has failed.
-        """
-        self.check_alive()
-        if self.state == "loading":
-            raise unavailable("the model is still being loaded")
-        if self.state == "draining":
-            raise unavailable("the server is shutting down")
-
-    def check_alive(self) -> None:
-        """Check that the process need not be restarted.
-
-        Raises:
-            ApiError: 503 once the engine has failed.
-        """
-        if self.state == "failed":
-            raise unavailable(self.engine.closed or "the engine has failed")
 
     def check_model(self, name: str | None) -> None:
         """Check that a request is for the served model.
@@ -183,12 +147,7 @@ class Service:
 
 
 def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) -> Qwen:
-    """Load a draft model with the backend and the dtype of the served model.
-
-    Args:
-        name: a folder, "pico" or a repository on the Hub.
-        tokenizer: the served model's tokenizer.
-        arithmetic: backend and dtype.
+    """Load a draft model with the tokenizer, the backend and the dtype of the served model.
 
     Raises:
         ServeError: if the draft model has other tokens, so that its token ids mean other text.

@@ -14,20 +14,12 @@ Entry = dict[str, object]
 
 
 class Server:
-    """A server on a port that the system chooses, and its log.
-
-    Attributes:
-        process: the server's process.
-        url: the server's address.
-    """
+    """A server on a port that the system chooses, and its log."""
 
     def __init__(self, *options: str, ready: bool = True, **environ: str) -> None:
-        """Start the server.
+        """Start the server with options of the command line and environment variables.
 
-        Args:
-            options: options of the command line.
-            ready: True to wait until the model is loaded.
-            environ: further environment variables of the process.
+        With `ready` wait until the model is loaded.
         """
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "log"
@@ -51,8 +43,9 @@ class Server:
         self._folder.cleanup()
 
     def log(self) -> list[Entry]:
-        """Return the lines of the log so far."""
-        return [json.loads(line) for line in self._log.read_text().splitlines()]
+        """Return the complete lines of the log so far. The last line may be half written."""
+        lines = self._log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def entries(self, event: str, **fields: object) -> list[Entry]:
         """Return the lines of an event that have these fields."""

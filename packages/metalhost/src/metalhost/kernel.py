@@ -72,7 +72,7 @@ class MetalKernel:
         """Run the kernel. MLX has the same arguments, except `mode`, `seed` and `offset_views`.
 
         Args:
-            inputs: NumPy arrays, MLX arrays and Python numbers.
+            inputs: NumPy arrays and numbers, MLX arrays, and Python numbers.
             output_shapes: shape of each output.
             output_dtypes: dtype of each output: an MLX dtype, a NumPy dtype or a name.
             grid: number of threads along each axis, not of threadgroups.

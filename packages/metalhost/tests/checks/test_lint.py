@@ -87,10 +87,18 @@ def test_accepted_definitions(text: str) -> None:
 
 def test_a_call_runs_the_lint_unless_the_settings_disable_it(host: None) -> None:
     kernel = metal_kernel("one", ["x"], ["y"], "double d = x;\ny[0] = d;")
-    arguments = {"inputs": [1.0], "output_shapes": [(1,)], "output_dtypes": [np.float32]}
-    sizes = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
+
+    def output() -> object:
+        (y,) = kernel(
+            inputs=[1.0],
+            output_shapes=[(1,)],
+            output_dtypes=[np.float32],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+        )
+        return y[0]
+
     with pytest.raises(KernelTextError, match="source:1: 'double'"):
-        kernel(**arguments, **sizes)
+        output()
     with using(Settings(lint=False, address_spaces=False)):
-        (y,) = kernel(**arguments, **sizes)
-    assert y[0] == 1
+        assert output() == 1

@@ -11,6 +11,7 @@ import pytest
 from metalhost import metal_kernel
 from metalhost.compilation import cache
 from metalhost.compilation.cache import MAX_DAYS, get_or_build
+from metalhost.settings import Mode
 
 CALL = """
 import numpy as np, metalhost
@@ -117,7 +118,13 @@ def test_several_processes_can_build_the_same_file(empty: Path, host: None) -> N
 def test_a_kernel_is_built_once_for_each_mode_and_dtype(cache_without_programs: Path) -> None:
     kernel = metal_kernel("copy", ["x"], ["y"], "y[thread_position_in_grid.x] = x;")
     counts = []
-    for dtype, mode in [("f4", "fast"), ("f4", "fast"), ("f4", "check"), ("i4", "check")]:
+    calls: list[tuple[str, Mode]] = [
+        ("f4", "fast"),
+        ("f4", "fast"),
+        ("f4", "check"),
+        ("i4", "check"),
+    ]
+    for dtype, mode in calls:
         kernel(
             inputs=[np.ones((), dtype)],
             output_shapes=[(1,)],

@@ -5,17 +5,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from metalhost import CompilerError, KernelTextError, Settings, compiler, metal_kernel, using
+from metalhost import (
+    CompilerError,
+    KernelTextError,
+    MetalKernel,
+    Settings,
+    compiler,
+    metal_kernel,
+    using,
+)
 from metalhost.compilation.compiler import Compiler
 
-CALL = {
-    "inputs": [],
-    "output_shapes": [(1,)],
-    "output_dtypes": [np.float32],
-    "grid": (1, 1, 1),
-    "threadgroup": (1, 1, 1),
-}
 COMPILER_ONLY = Settings(lint=False, address_spaces=False)
+
+
+def call(kernel: MetalKernel) -> None:
+    """Run a kernel without inputs, with one thread and an output of one number."""
+    kernel(
+        inputs=[],
+        output_shapes=[(1,)],
+        output_dtypes=[np.float32],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+    )
 
 
 def test_the_compiler_has_a_name_and_a_version(host: None) -> None:
@@ -32,7 +44,7 @@ def test_a_missing_compiler_is_an_error_with_a_remedy(
     with pytest.raises(
         CompilerError, match=r"METALHOST_CXX=no-such-compiler.*apt-get install g\+\+"
     ):
-        kernel(**CALL)
+        call(kernel)
 
 
 def test_a_compiler_that_is_too_old_is_an_error(
@@ -72,7 +84,7 @@ def test_errors_name_the_lines_of_the_kernel(source: str, host: None) -> None:
     line, word = REJECTED[source]
     kernel = metal_kernel("wrong", [], ["y"], source)
     with using(COMPILER_ONLY), pytest.raises(KernelTextError) as caught:
-        kernel(**CALL)
+        call(kernel)
     problem = caught.value.problems[0]
     assert (problem.part, problem.line) == ("source", line), problem
     assert word in str(caught.value)
@@ -83,7 +95,7 @@ def test_errors_in_the_header_and_in_macros(host: None) -> None:
     header = "#define TWICE(v) (v.xx + missing)\ninline float f() {\n  return nothing;\n}\n"
     kernel = metal_kernel("wrong", [], ["y"], "y[0] = f() + TWICE(float2(1)).x;", header)
     with using(COMPILER_ONLY), pytest.raises(KernelTextError) as caught:
-        kernel(**CALL)
+        call(kernel)
     assert ("header", 3) in {(problem.part, problem.line) for problem in caught.value.problems}
     assert "missing" in str(caught.value)
 

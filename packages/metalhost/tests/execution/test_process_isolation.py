@@ -8,21 +8,39 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from metalhost import FaultKind, KernelFaultError, Settings, compiler, metal_kernel, using
+from metalhost import (
+    FaultKind,
+    KernelFaultError,
+    MetalKernel,
+    Settings,
+    compiler,
+    metal_kernel,
+    using,
+)
 from metalhost.execution.launch import Finding
 from metalhost.settings import current
+from numpy.typing import NDArray
 
-SIZES = {"grid": (32, 1, 1), "threadgroup": (32, 1, 1)}
+
+def call(kernel: MetalKernel, *inputs: NDArray[np.float32] | float) -> NDArray[np.generic]:
+    """Run a kernel with 32 threads, and return its output of 32 numbers."""
+    (y,) = kernel(
+        inputs=inputs,
+        output_shapes=[(32,)],
+        output_dtypes=[np.float32],
+        grid=(32, 1, 1),
+        threadgroup=(32, 1, 1),
+    )
+    assert isinstance(y, np.ndarray)
+    return y
 
 
 def run(source: str, settings: Settings) -> frozenset[FaultKind]:
+    """Run an invalid kernel, and return the kinds of its faults."""
+    text = f"uint i = thread_position_in_grid.x;\n{source}"
+    kernel = metal_kernel("invalid", ["x"], ["y"], text)
     with using(settings), pytest.raises(KernelFaultError) as caught:
-        metal_kernel("wild", ["x"], ["y"], f"uint i = thread_position_in_grid.x;\n{source}")(
-            inputs=[np.zeros(32, np.float32)],
-            output_shapes=[(32,)],
-            output_dtypes=[np.float32],
-            **SIZES,
-        )
+        call(kernel, np.zeros(32, np.float32))
     return caught.value.kinds
 
 
@@ -59,17 +77,12 @@ def test_several_threads_can_run_kernels(host: None) -> None:
         "add", ["x", "n"], ["y"], "uint i = thread_position_in_grid.x; y[i] = x[i] + n;"
     )
 
-    def call(n: int) -> bool:
-        (y,) = kernel(
-            inputs=[np.arange(32, dtype=np.float32), float(n)],
-            output_shapes=[(32,)],
-            output_dtypes=[np.float32],
-            **SIZES,
-        )
+    def adds(n: int) -> bool:
+        y = call(kernel, np.arange(32, dtype=np.float32), float(n))
         return np.array_equal(y, np.arange(32) + n)
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(call, range(16)))
+        assert all(pool.map(adds, range(16)))
 
 
 def test_nested_settings_are_restored(host: None) -> None:
@@ -85,7 +98,7 @@ def test_a_record_of_the_runtime_is_parsed() -> None:
     record = "race\t<source>\t12\t1f,2e\ta0\t3\tread of 't' at {other}"
     finding = Finding.parse(record)
     assert finding == Finding(
-        "race", "read of 't' at {other}", "source", 12, (0x1F, 0x2E), (0xA0,), 3
+        FaultKind.RACE, "read of 't' at {other}", "source", 12, (0x1F, 0x2E), (0xA0,), 3
     )
 
 

@@ -59,8 +59,16 @@ def exchange(barrier: str, partner: str = "63 - j") -> Planted:
     return Planted(f"exchange over {barrier or 'nothing'} with {partner}", K.RACE, source)
 
 
-def out_of_bounds(name: str, source: str, **more: object) -> Planted:
-    return Planted(name, K.OUT_OF_BOUNDS, source, **more)
+def out_of_bounds(
+    name: str,
+    source: str,
+    header: str = "",
+    *,
+    fast: bool = False,
+    group: int = 64,
+    dtype: type[np.generic] = np.float32,
+) -> Planted:
+    return Planted(name, K.OUT_OF_BOUNDS, source, header, fast, group, dtype)
 
 
 PLANTED = [
@@ -216,7 +224,7 @@ PLANTED = [
         header=f"inline void join() {{ {BARRIER} }}",
     ),
     Planted(
-        "simd operation after others have returned",
+        "simd operation after other threads have returned",
         K.INACTIVE_LANE,
         "y[i] = 0;\nif (j >= 40) return;\ny[i] = simd_sum(x[i]);  // here",
         fast=True,

@@ -82,6 +82,11 @@ HEADERS = sorted(path.name for path in MSL.iterdir() if path.name.startswith("me
 def test_each_header_can_be_included_by_its_name(host: None) -> None:
     header = "".join(f"#include <{name}>\n" for name in HEADERS)
     kernel = metal_kernel("included", [], ["y"], "y[thread_position_in_grid.x] = 1;", header)
-    sizes = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1)}
-    (y,) = kernel(inputs=[], output_shapes=[(1,)], output_dtypes=["float32"], **sizes)
+    (y,) = kernel(
+        inputs=[],
+        output_shapes=[(1,)],
+        output_dtypes=["float32"],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+    )
     assert y[0] == 1

@@ -1,6 +1,6 @@
 """Integer functions, compared exactly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ VALUES = [0, 1, 2, 3, 5, 7, 8, 0x55, 0x80, 0xFF, -1, -2, -128, 0x7F, 100, -100]
 TYPES = ["char", "uchar", "short", "ushort", "int", "uint", "long", "ulong"]
 
 
-def of(kind: str) -> np.dtype[np.generic]:
+def dtype_of(kind: str) -> np.dtype[np.integer]:
     size = {"char": 8, "short": 16, "int": 32, "long": 64}[kind.removeprefix("u")]
     return np.dtype(f"{'u' * kind.startswith('u')}int{size}")
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_integer_functions(kind: str, evaluate: Evaluate) -> None:
-    dtype = of(kind)
+    dtype = dtype_of(kind)
     bits = dtype.itemsize * 8
     info = np.iinfo(dtype)
     low, high = int(info.min), int(info.max)
@@ -71,7 +71,7 @@ def test_integer_functions(kind: str, evaluate: Evaluate) -> None:
 def test_mulhi_and_abs(evaluate: Evaluate) -> None:
     a = np.array([2**31 - 1, -(2**31), 123456789, -5], np.int64)
     b = np.array([-(2**31), -(2**31), 987654321, 7], np.int64)
-    calls = {
+    calls: dict[str, Iterable[int]] = {
         "mulhi(a[i], b[i])": (a * b) >> 32,
         "abs(max(a[i], -5))": np.abs(np.maximum(a, -5)),
         "int(mulhi(uint(a[i]), uint(b[i])))": [

@@ -184,7 +184,7 @@ def test_namespaces_of_the_library(space: str, evaluate: Evaluate) -> None:
 def test_numeric_limits(evaluate: Evaluate) -> None:
     calls: dict[str, float] = {}
     for kind, dtype in DTYPE.items():
-        info = ml_dtypes.finfo(dtype)
+        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # no annotations
         calls |= {
             f"numeric_limits<{kind}>::max()": float(info.max),
             f"numeric_limits<{kind}>::lowest()": float(info.min),
@@ -206,8 +206,8 @@ def test_literals_and_constants(evaluate: Evaluate) -> None:
     calls: dict[str, float] = {
         "1.5h": 1.5,
         "2.5bf": 2.5,
-        "0.1": np.float32(0.1),
-        "1e-3": np.float32(1e-3),
+        "0.1": float(np.float32(0.1)),
+        "1e-3": float(np.float32(1e-3)),
         "sizeof(1.0)": 4,
         "M_PI_F": np.pi,
         "M_E_F": np.e,
@@ -217,7 +217,7 @@ def test_literals_and_constants(evaluate: Evaluate) -> None:
         "INFINITY": np.inf,
         "-INFINITY": -np.inf,
         "HALF_MAX": 65504,
-        "FLT_MAX": np.finfo(np.float32).max,
+        "FLT_MAX": float(np.finfo(np.float32).max),
         "NAN": np.nan,
     }
     results = evaluate(list(calls), threads=1)

@@ -1,6 +1,6 @@
 """Vectors: components, constructors, swizzles, operators, packed vectors, geometric functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ A = "float4 a = float4(x[0], x[1], x[2], x[3]);"
 X = np.array([1, 2, 3, 4, 5, 6, 7, 8], np.float32)
 
 
-def expect(evaluate: Evaluate, calls: dict[str, float], **more: object) -> None:
-    results = evaluate(list(calls), threads=1, x=X, **more)
+def expect(evaluate: Evaluate, calls: Mapping[str, float], setup: str = "") -> None:
+    """Compare expressions over `X`, in one thread, with the expected numbers."""
+    results = evaluate(list(calls), threads=1, x=X, setup=setup)
     np.testing.assert_array_equal(results[0], np.array(list(calls.values()), np.float32))
 
 
@@ -162,7 +163,7 @@ def test_vectors_of_integers(kind: str, dtype: type[np.generic], evaluate: Evalu
 
 def test_as_type(evaluate: Evaluate) -> None:
     calls = {
-        "as_type<float>(0x40490fdbu)": np.float32(np.pi),
+        "as_type<float>(0x40490fdbu)": float(np.float32(np.pi)),
         "float(as_type<ushort>(half(1.0f)))": 0x3C00,
         "float(as_type<ushort>(bfloat(1.0f)))": 0x3F80,
         "float(bfloat16_to_uint16(bfloat16_t(2.0f)))": 0x4000,

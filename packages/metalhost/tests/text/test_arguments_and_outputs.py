@@ -95,6 +95,7 @@ def test_bfloat16_outputs_with_an_initial_value(host: None) -> None:
     (y,) = metal_kernel("initialised", [], ["y"], "uint i = thread_position_in_grid.x;")(
         inputs=[], output_shapes=[(24,)], output_dtypes=[mx.bfloat16], init_value=3.14159, **SIZES
     )
+    assert isinstance(y, mx.array)
     assert mx.array_equal(y, mx.full((24,), 3.14159, mx.bfloat16))
 
 
@@ -134,7 +135,7 @@ def test_invalid_arguments_are_rejected(host: None) -> None:
         "output_dtypes": [np.float32],
         **SIZES,
     }
-    for wrong, message in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"inputs": []}, r"inputs: expected 1 \(x\), got 0"),
         ({"output_shapes": []}, r"output_shapes: expected 1 \(y\), got 0"),
         ({"output_dtypes": [np.float32] * 2}, r"output_dtypes: expected 1 \(y\), got 2"),
@@ -142,7 +143,8 @@ def test_invalid_arguments_are_rejected(host: None) -> None:
         ({"inputs": [X.astype(np.float64)]}, "dtype: expected one of"),
         ({"mode": "slow"}, "mode: expected 'check' or 'fast', got 'slow'"),
         ({"seed": -1}, "seed: expected 0 to"),
-    ]:
+    ]
+    for wrong, message in cases:
         with pytest.raises(ValueError, match=message):
             kernel(**{**good, **wrong})
     with pytest.raises(ValueError, match="expected at least one output"):

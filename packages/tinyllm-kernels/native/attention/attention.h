@@ -75,8 +75,8 @@ struct AttentionTask {
   [[gnu::always_inline]] int64_t padded_dim() const { return (dim + 31) / 32 * 32; }
 };
 
-// One request of a task. Numbers of paged requests are clamped, so that no query or key outside the
-// arrays is accessed.
+// One request of a task. Its entries of `cu_seqlens_q` and `seq_lens` are clamped, so that no query
+// or key outside the arrays is accessed.
 struct Request {
   [[gnu::always_inline]] Request(const AttentionTask& t, int64_t index)
       : queries(t.length), keys(t.keys) {

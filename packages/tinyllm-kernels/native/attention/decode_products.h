@@ -77,8 +77,8 @@ void score_keys(const KeyValues& kv, const RowPointers& keys, int64_t j, int64_t
   }
 }
 
-// Adds to `sums`, R rows that are `width` apart, the `count` values times their weights, for N
-// vectors of features from d on. weights[r * kDecodeSplit + j] belongs to row r and value j.
+// Adds `count` values times their weights to `sums`, for N vectors of features from d on. `sums`
+// has R rows that are `width` apart. weights[r * kDecodeSplit + j] belongs to row r and value j.
 template <typename Rows, int R, int N>
 void accumulate_vectors(const KeyValues& kv, const RowPointers& values, int64_t count, int64_t dim,
                         int64_t d, const float* weights, float* sums, int64_t width) {

@@ -192,14 +192,15 @@ inline void join(float* features, std::integer_sequence<int, Lanes...>) {
 
 }  // namespace even_odd
 
-// Brings `count` features, some rows, into even-odd order: of each 2 W features first the even
-// ones.
+// Reorders `count` features of consecutive rows in place: of each 2 W features first the even
+// features, then the odd features.
 inline void to_even_odd_order(float* rows, int64_t count) {
   for (int64_t d = 0; d < count; d += 2 * W) {
     even_odd::split(rows + d, std::make_integer_sequence<int, W>{});
   }
 }
 
+// The inverse of `to_even_odd_order`.
 inline void from_even_odd_order(float* rows, int64_t count) {
   for (int64_t d = 0; d < count; d += 2 * W) {
     even_odd::join(rows + d, std::make_integer_sequence<int, W>{});

@@ -19,7 +19,7 @@ int64_t prefill_scratch(const AttentionTask&);
 void prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
                   float* scratch);
 
-// Sets the result of no keys.
+// Sets the result to that of an empty range of keys.
 inline void clear(PartialResult& result, int64_t rows, int64_t width) {
   std::fill_n(result.values, rows * width, 0.0f);
   std::fill_n(result.row_max, rows, kMinusInfinity);
@@ -27,7 +27,7 @@ inline void clear(PartialResult& result, int64_t rows, int64_t width) {
 }
 
 // Adds the result of the next keys to `result`. Weights of both are relative to their own maximum,
-// so both are rescaled to the larger one. A result of no keys changes nothing.
+// so both are rescaled to the larger one. The result of an empty range changes nothing.
 inline void merge(PartialResult& result, const PartialResult& next, int64_t rows, int64_t width) {
   for (int64_t n = 0; n < rows; ++n) {
     const float row_max = std::max(result.row_max[n], next.row_max[n]);

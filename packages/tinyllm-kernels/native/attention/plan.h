@@ -22,10 +22,10 @@ inline constexpr int64_t kQueryTileRows = 192;
   return request.queries <= t.decode_queries && t.heads_per_kv() <= kMaxDecodeRows;
 }
 
-// Keys of a split, as in flash-decoding. The softmax weights of a split are relative to one maximum
-// of each row. The results of the splits are merged in order, whether each split is a part of its
-// own or not. Splits are counted from key 0. One takes some 10 microseconds for one query, or 100
-// for a query tile.
+// Keys of a split, as in flash-decoding. In a split the softmax weights of a row are relative to
+// one maximum. The results of the splits are merged in order, whether each split is a part of its
+// own or not. Splits are counted from key 0. A split takes some 10 microseconds for one query, or
+// 100 for a query tile.
 inline constexpr int64_t kDecodeSplit = 256;
 inline constexpr int64_t kPrefillSplit = 2048;
 

@@ -30,7 +30,8 @@ struct TileKeys {
   KeyRange of_all_rows;  // keys that every row attends to; possibly empty
 };
 
-// A mask of the bits of an element, numbers j and following, that belong to keys in a range.
+// A mask of the bits of an element that belong to keys in a range. A float is of key j, a pair is
+// of keys j and j + 1.
 template <typename E>
 uint32_t key_mask(int64_t j, const KeyRange& keys) {
   if (kNumbers<E> == 1) return keys.contains(j) ? ~0u : 0u;
@@ -147,7 +148,7 @@ void Prefill<E>::pack(const KeyRange& keys) {
   }
 }
 
-// The packed keys are `keys` of the request.
+// `keys` are the packed keys, in the numbering of the request.
 template <typename E>
 TileKeys Prefill<E>::keys_of_rows(int64_t tile_row, const KeyRange& keys) const {
   TileKeys result{{}, {kPackedKeys, 0}, {0, kPackedKeys}};
@@ -180,12 +181,13 @@ void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
     if (!of_row.empty()) compute_weights(tile_row, n, keys.first, of_row);
   }
   round_weights(any);
-  // Whole elements of keys that all rows attend to, and the elements before and after them.
+  // Round `all` inward to whole elements, and the begin of `any` outward.
   all.first = (all.first + kNumbers<E> - 1) / kNumbers<E> * kNumbers<E>;
   all.last = all.last / kNumbers<E> * kNumbers<E>;
   any.first = any.first / kNumbers<E> * kNumbers<E>;
   if (all.empty()) all = {any.last, any.last};
-  // In the order of the keys, so that the sums of a row do not depend on the keys of other rows.
+  // Add in the order of the keys, so that the sums of a row do not depend on the keys of other
+  // rows.
   accumulate_masked(tile_row, tile_keys, {any.first, all.first});
   accumulate_values(tile_row, all);
   accumulate_masked(tile_row, tile_keys, {all.last, any.last});
@@ -252,7 +254,7 @@ void Prefill<E>::accumulate_masked(int64_t tile_row, const TileKeys& tile_keys,
   }
 }
 
-// Packed keys and splits are counted from key 0, also if the part begins later. So the order of the
+// Packed keys and splits are counted from key 0, even if the part begins later. So the order of the
 // sums of a row does not depend on the part.
 template <typename E>
 void prefill(const AttentionTask& t, const AttentionPart& part, PartialResult& result,

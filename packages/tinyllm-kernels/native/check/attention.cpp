@@ -16,7 +16,7 @@ struct Shape {
   int64_t heads, kv_heads, length, keys, dim;
 };
 
-// Rows of keys or of values: dense, or packed in so many bits.
+// Rows of keys or of values: packed in codes of `bits` bits, or dense if `bits` is 0.
 struct Rows {
   Rows(int64_t rows, int64_t dim, Type type, int bits)
       : bits(bits),
@@ -33,7 +33,7 @@ struct Rows {
     }
   }
 
-  // Pages of so many tokens of so many heads.
+  // Sets the strides of pages, each with `tokens` tokens of `heads` heads.
   void lay_out(int64_t heads, int64_t tokens, int64_t dim) {
     const int64_t number = kv.type == Type::float32 ? 4 : 2;
     const int64_t group = dim / 32 * number;
@@ -57,7 +57,7 @@ struct Rows {
   KeyValues kv;
 };
 
-// One request, and, where keys are in pages, another one that has nothing to ask.
+// A task with one request. With pages there is a second request, which has no queries.
 struct Case {
   Case(const Shape& s, Type type, int bits, int64_t page)
       : shape(s),
@@ -78,7 +78,7 @@ struct Case {
     task.type = type;
     task.requests = 1, task.heads = s.heads, task.kv_heads = s.kv_heads;
     task.length = s.length, task.keys = s.keys, task.dim = s.dim;
-    // Codes are large: unscaled, scores of thousands would be compared that floats cannot tell apart.
+    // Codes are large. Without the factor scores would be thousands, and too inexact to compare.
     task.scale = 1 / (std::sqrt(static_cast<float>(s.dim)) * static_cast<float>(1 << bits));
     task.causal = true;
     if (page == 0) return;
@@ -91,11 +91,11 @@ struct Case {
   }
 
   int64_t row(int64_t head, int64_t key) const {
-    const int64_t where = task.block_tables ? table[key / page] : key / page;
-    return (where * shape.kv_heads + head) * page + key % page;
+    const int64_t page_index = task.block_tables ? table[key / page] : key / page;
+    return (page_index * shape.kv_heads + head) * page + key % page;
   }
 
-  // softmax(q k^T scale) v over the keys that each query sees.
+  // softmax(q k^T scale) v over the keys that each query attends to.
   std::vector<double> expected() const {
     std::vector<double> result(shape.heads * shape.length * shape.dim);
     for (int64_t h = 0; h < shape.heads; ++h) {

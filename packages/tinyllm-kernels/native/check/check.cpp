@@ -54,8 +54,8 @@ void check_swiglu(const Kernels& kernels, Type type, int size) {
   compare(kernels, "swiglu", y, expected);
 }
 
-// Checks that no number is more than half a step from its code, or lies beyond the last code. MLX's
-// scale gives zero a code of its own, which may leave one end of the range outside.
+// Checks that each number has the nearest code. MLX's scale gives zero a code of its own, so one
+// end of the range may lie beyond the last code: such numbers must have the last code.
 void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
   const int D = 256;
   Array row = Array::random(type, D);
@@ -70,7 +70,7 @@ void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
     const double scale = scales.at(d / group);
     const double steps =
         std::clamp((row.at(d) - biases.at(d / group)) / scale, 0.0, double((1 << bits) - 1));
-    // The ends of the range are a rounding of the scale away, which is that of its type.
+    // The scale is rounded to its type. Its error counts once for each step.
     found.set(d, std::fabs(steps - code) <= 0.5 + (1 << bits) * tolerance(type) ? 1 : 0);
     expected[d] = 1;
   }
@@ -114,17 +114,17 @@ void check_all(const Kernels& kernels) {
   }
 }
 
-// The kernels of that name, or null if this machine cannot run them.
+// The kernels named `name`, or null if this machine cannot run them.
 const Kernels* find(std::string_view name) {
   for (const Kernels* kernels : tiers()) {
     if (kernels->name == name) return kernels;
   }
 #if defined(__x86_64__)
-  // With tiles in software the amx kernels need nothing but the vector instructions.
+  // With the software model of tiles the amx kernels need only vector instructions.
   const bool has_vectors =
       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   if (name == "amx" && has_vectors) return &amx::kernels;
-  // Intel's processors do not choose this set, which they have: see tiers.cpp.
+  // `tiers` omits this set on Intel's processors, which support it: see tiers.cpp.
   if (name == "avx512bf16" && has_vectors) return &avx512bf16::kernels;
 #endif
   return nullptr;

@@ -36,9 +36,9 @@ void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase
     for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
   }
   for (int count : rows) check_product(kernels, matrix.w, numbers, type, phase, count);
-  const bool is_done = kernels.linear_interleaved_rows(matrix.w);
-  for (int side : {4, 8, 16}) {  // that of this instruction set, and those of others
-    if (!is_done || N % side) continue;
+  const bool can_interleave = kernels.linear_interleaved_rows(matrix.w);
+  for (int side : {4, 8, 16}) {  // W of this instruction set, and other numbers
+    if (!can_interleave || N % side) continue;
     const Matrix interleaved = matrix.interleaved(side);
     for (int count : rows) {
       for (Type of_x : {type, Type::float32}) {
@@ -70,7 +70,7 @@ void check_linear(const Kernels& kernels, Type type) {
     const Matrix whole(48, 384, bits, bits == 4 ? 64 : 128, type);
     check_packed(kernels, type, whole, Phase::decode, {1, 5, 17});
     check_packed(kernels, type, Matrix(80, 384, bits, 32, type), Phase::prefill, {9, 33});
-    // Whole blocks of rows, of columns and of tokens, and what is left over of each.
+    // Whole tiles of rows, of columns and of tokens, and a remainder of each.
     check_packed(kernels, type, Matrix(70, 608, bits, 32, type), Phase::prefill, {17, 70});
   }
   for (Mode mode : {Mode::mxfp4, Mode::mxfp8, Mode::nvfp4}) {

@@ -57,7 +57,7 @@ struct Kernels {
   void (*quantize_row)(const QuantizeTask&);
   void (*weighted_sums)(const WeightedSumTask&, int64_t first, int64_t last);
 
-  // Scores `first` to `last` of a row of scores x.
+  // Functions of the scores `first` to `last` of a row x.
 
   // The largest score, of equal scores the first. The first NaN counts as the largest.
   Scored (*argmax_range)(const void* x, Type type, int64_t first, int64_t last);
@@ -65,6 +65,7 @@ struct Kernels {
   // than k in shorter ranges.
   int64_t (*top_k_range)(const void* x, Type type, int64_t first, int64_t last, int64_t k,
                          Scored* to);
+  // The sum of e^(x - largest): see `ExpSum`.
   ExpSum (*exp_sum_range)(const void* x, Type type, int64_t first, int64_t last);
 
   // Attention. All parts of an `AttentionPlan` are computed, then all merges. `partials` has the

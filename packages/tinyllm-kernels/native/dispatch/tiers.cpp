@@ -35,9 +35,9 @@ DECLARE_TIER(neonbf16)
 namespace {
 
 #if defined(__x86_64__)
-// Asks Linux for the tile registers of AMX. They triple the state that is saved of a thread, so a
-// process has to request them, once for all its threads. Returns false if the processor lacks AMX for
-// bfloat16, or Linux refuses.
+// Asks Linux for the tile registers of AMX. They triple the state that Linux saves for a thread, so
+// a process has to request them, once for all its threads. Returns false if the processor lacks AMX
+// for bfloat16, or Linux refuses.
 bool request_tile_registers() {
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;  // in EDX of leaf 7
   unsigned eax, ebx, ecx, edx;

@@ -1,4 +1,5 @@
-// Temporary memory of a kernel: floats that begin at a cache line, so that no vector crosses two.
+// Temporary memory of a kernel: floats that begin at a cache line, so that no vector lies in two
+// lines.
 //
 // Kernels use it instead of std::vector<float>, whose functions are not compiled once for each
 // instruction set: see types.h.

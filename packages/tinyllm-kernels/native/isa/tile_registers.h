@@ -30,7 +30,7 @@ namespace tinyllm::TINYLLM_TIER {
 // not save them when it preempts the thread.
 //
 // The instructions are written in assembly. GCC 12 has the intrinsics as macros that do not state
-// which memory they access: it may move a store of numbers behind the load of their tile.
+// which memory they access. It could then store the numbers of a tile only after loading the tile.
 class TileRegisters {
  public:
   TileRegisters() { asm volatile("ldtilecfg %0" ::"m"(kFullTiles)); }

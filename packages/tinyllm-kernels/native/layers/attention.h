@@ -2,9 +2,10 @@
 //
 // The half of a layer has three steps:
 //
-//   project  n = norm(x); q, k and v are projections of n; q and k are normalized by head and
-//   rotated attend   the new keys and values are in the cache, and the queries attend to all of
-//   them output   y = residual + o(heads side by side)
+// - Project: n = norm(x). q, k and v are projections of n. The heads of q and k are normalized and
+//   rotated.
+// - Attend: the new keys and values are written to the cache. The queries attend to the cache.
+// - Output: y = residual + o(heads side by side).
 #pragma once
 
 #include "dispatch/kernels.h"
@@ -16,7 +17,8 @@ namespace tinyllm {
 // Computes a whole attention task.
 void run_attention(const Kernels& kernels, const AttentionTask& task);
 
-// An array of rows of D numbers, one for each head of each token, with any strides.
+// An array of rows of D numbers, a row for each head of each token. Rows are contiguous and have
+// any strides.
 struct Heads {
   void* data;
   int64_t strides[3];  // of B, H and L, in numbers

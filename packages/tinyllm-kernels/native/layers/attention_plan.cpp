@@ -25,8 +25,8 @@ void add_tile(const AttentionTask& t, const QueryTile& tile, int64_t split, Atte
   }
 }
 
-// Keys of a part, at most. A request with several query tiles for each head has parts enough for the
-// threads, so each part goes through all splits of its keys.
+// Keys of a part, at most. A request with several query tiles for each head has enough parts for
+// all threads, so each part goes through all splits of its keys.
 int64_t keys_of_part(const AttentionTask& t, const Request& request, int64_t rows) {
   if (is_decode(t, request)) return kDecodeSplit;
   return rows <= kQueryTileRows ? kPrefillSplit : std::max<int64_t>(request.keys, 1);

@@ -6,16 +6,16 @@
 
 namespace tinyllm {
 
-// The pages of keys, or of values: `kv` to read, and the same arrays to write. Both use the strides
-// of `kv`.
+// The pages of keys, or of values. `kv` describes them for reading. `codes`, `scales` and `biases`
+// point to the same arrays for writing, with the strides of `kv`.
 struct WritablePages {
   KeyValues kv;
   char* codes = nullptr;
   char* scales = nullptr;
   char* biases = nullptr;
 
-  // Writes `rows`, tokens heads dim, to the slots of their tokens. Slot `page * page_size + offset`
-  // is a token's place in the pages. A slot outside of the pages is ignored.
+  // Writes `rows`, of shape tokens heads dim, to the slots of their tokens. A token's slot is `page
+  // * page_size + offset`. A slot outside of the pages is ignored.
   void write(const Kernels& kernels, const void* rows, Type type, int64_t tokens, int64_t heads,
              int64_t dim, const int32_t* slots, int64_t num_pages, int64_t page_size) const;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "runtime/thread_pool.h"
@@ -11,7 +12,8 @@
 namespace tinyllm {
 namespace {
 
-// Scores in a part of a row, the work of one thread: 64 KB of floats fit into its cache.
+// Scores in a part of a row. One thread computes a part and may read it twice, so its 64 KB of
+// floats should stay in a second-level cache.
 constexpr int64_t kPartSize = 1 << 14;
 
 int64_t parts_per_row(const ScoreRows& scores) {
@@ -46,17 +48,19 @@ float score_at(const ScoreRows& scores, int64_t row, int64_t column) {
 
 void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
   const int64_t parts = parts_per_row(scores);
-  std::vector<Scored> found(scores.rows * parts);
+  std::vector<Scored> found(scores.rows * parts);  // the best score of each part: R parts
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
     found[row * parts + part] =
         kernels.argmax_range(row_of(scores, row), scores.type, first, last);
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
-    const Scored* of_row = &found[row * parts];
-    Scored best = of_row[0];
+    const Scored* candidates = &found[row * parts];
+    Scored best = candidates[0];
     for (int64_t i = 1; i < parts; ++i) {
-      const bool is_nan = best.score != best.score;
-      if (!is_nan && !(of_row[i].score <= best.score)) best = of_row[i];
+      // A later part wins with a larger score or NaN, but not after a NaN. The comparison is false
+      // for NaN.
+      const bool best_is_nan = best.score != best.score;
+      if (!best_is_nan && !(candidates[i].score <= best.score)) best = candidates[i];
     }
     indices[row] = best.index;
   }
@@ -65,8 +69,8 @@ void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
 void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices) {
   const int64_t parts = parts_per_row(scores), capacity = std::min(k, kPartSize);
-  std::vector<Scored> found(scores.rows * parts * capacity);
-  std::vector<int64_t> counts(scores.rows * parts);
+  std::vector<Scored> found(scores.rows * parts * capacity);  // R parts capacity
+  std::vector<int64_t> counts(scores.rows * parts);           // scores found in each part
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
     const int64_t index = row * parts + part;
     counts[index] = kernels.top_k_range(row_of(scores, row), scores.type, first, last,
@@ -75,8 +79,8 @@ void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* bes
   const int64_t size = size_of(scores.type);
   for (int64_t row = 0; row < scores.rows; ++row) {
     std::vector<Scored> all;
-    for (int64_t at = row * parts; at < (row + 1) * parts; ++at) {
-      all.insert(all.end(), &found[at * capacity], &found[at * capacity] + counts[at]);
+    for (int64_t i = row * parts; i < (row + 1) * parts; ++i) {
+      all.insert(all.end(), &found[i * capacity], &found[i * capacity] + counts[i]);
     }
     std::partial_sort(all.begin(), all.begin() + k, all.end(), ranks_before);
     for (int64_t i = 0; i < k; ++i) {
@@ -95,18 +99,23 @@ void log_probability(const Kernels& kernels, const ScoreRows& scores, const int3
     sums[row * parts + part] = kernels.exp_sum_range(row_of(scores, row), scores.type, first, last);
   });
   for (int64_t row = 0; row < scores.rows; ++row) {
-    const ExpSum* of_row = &sums[row * parts];
-    float top = of_row[0].largest;
-    for (int64_t i = 1; i < parts; ++i) top = std::max(top, of_row[i].largest);
-    double total = 0;
+    const ExpSum* part_sums = &sums[row * parts];
+    // A part in which all scores are -inf has the sum 0, and its `largest` means nothing.
+    float top = -std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < parts; ++i) {
-      total += of_row[i].sum * std::exp(double{of_row[i].largest} - top);
+      if (part_sums[i].sum != 0) top = std::max(top, part_sums[i].largest);
+    }
+    if (top == -std::numeric_limits<float>::infinity()) top = 0;
+    double total = 0;  // the sum of e^(x - top) over the row
+    for (int64_t i = 0; i < parts; ++i) {
+      total += part_sums[i].sum * std::exp(double{part_sums[i].largest} - top);
     }
     for (int64_t i = 0; i < k; ++i) {
-      // Subtract the largest score first: near 10,000 floats are 0.001 apart.
+      // Subtract the largest score before the logarithm: a float near 10,000 has an error of up to
+      // 0.0005. A negative id is large as an unsigned number.
       const uint32_t last = static_cast<uint32_t>(scores.columns - 1);
-      const float below = score_at(scores, row, std::min<uint32_t>(ids[row * k + i], last)) - top;
-      y[row * k + i] = static_cast<float>(below - std::log(total));
+      const float shifted = score_at(scores, row, std::min<uint32_t>(ids[row * k + i], last)) - top;
+      y[row * k + i] = static_cast<float>(shifted - std::log(total));
     }
   }
 }

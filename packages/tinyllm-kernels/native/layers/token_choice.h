@@ -7,6 +7,7 @@
 
 namespace tinyllm {
 
+// Rows of scores, such as logits. It owns no memory.
 struct ScoreRows {
   const void* x;  // R V
   int64_t rows, columns;
@@ -17,12 +18,12 @@ struct ScoreRows {
 // the first NaN is the largest.
 void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices);
 
-// Writes the k largest scores of each row and their indices, both R K, in the order of `ranks_before`.
-// The scores keep their type.
+// Writes the k largest scores of each row and their indices, both R K, in the order of
+// `ranks_before`. The scores keep their type. k is at most V.
 void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices);
 
-// Writes log softmax(x) at `ids`, R K. An id outside of the row is read as the last one.
+// Writes log softmax(x) at `ids`, R K, to y, R K. An id outside of 0..V-1 is read as V-1.
 void log_probability(const Kernels& kernels, const ScoreRows& scores, const int32_t* ids, int64_t k,
                      float* y);
 

@@ -13,7 +13,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// The first `Bytes` bytes of a little-endian stream, 8 at most. It reads no further bytes.
+// Reads exactly the first `Bytes` bytes, 8 at most, of a little-endian stream.
 template <int Bytes>
 inline uint64_t load_bytes(const uint8_t* stream) {
   if constexpr (Bytes == 8) {
@@ -77,7 +77,8 @@ inline Floats to_floats(Words codes) {
 
 // E2M1: a sign bit, two bits of exponent, one bit of mantissa.
 inline Floats e2m1(Words code) {
-  // As a float, the three lower bits are 2^-126 times the number, the subnormal 0.5 included.
+  // As the exponent and mantissa of a float, the three lower bits are 2^-126 times the number, the
+  // subnormal 0.5 included.
   Words magnitude = (code & 7) << 22;
   Floats value = std::bit_cast<Floats>(magnitude) * 0x1p126f;
   return std::bit_cast<Floats>(std::bit_cast<Words>(value) | (code & 8) << 28);

@@ -4,8 +4,8 @@
 // Scales and biases are interleaved in the same way, number by number. Interleaving keeps the size,
 // so groups of R rows begin where they would begin without it.
 //
-// Integer kernels read W interleaved rows, one in each lane. A model's weights are interleaved for
-// good when it is loaded (`prepare` of the backend). Memory is then read sequentially. Other
+// Integer kernels read W interleaved rows, one in each lane. A model's weights are interleaved
+// permanently when it is loaded (`prepare` of the backend). Memory is then read sequentially. Other
 // weights are interleaved part by part, before each product. For kernels that read plain rows,
 // interleaved rows are separated. The number of interleaved rows may be the W of another
 // instruction set.
@@ -34,8 +34,8 @@ struct RowSizes {
 };
 
 // Some rows of w, copied to `memory` in another layout. The copy has `RowSizes::floats(rows)`
-// floats. `weights` describes the copy with the row numbers of w: only rows `first` to `first +
-// rows` exist.
+// floats. `weights` describes the copy. Its rows keep their numbers in w, so only rows `first` to
+// `first + rows` exist.
 struct RowsCopy {
   RowsCopy(const Weights& w, int64_t first, int64_t rows, int interleaved, float* memory)
       : weights(w) {
@@ -97,19 +97,19 @@ inline void separate_codes(const uint32_t* codes, int64_t count, int64_t words, 
 // Separates interleaved rows `first` to `last` of w. `memory` has `separate_rows_floats` floats.
 inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, float* memory) {
   const RowSizes sizes(w);
-  const int64_t together = w.interleaved;
-  const int64_t begin = first / together * together;
-  const int64_t end = (last + together - 1) / together * together;
+  const int64_t group_rows = w.interleaved;
+  const int64_t begin = first / group_rows * group_rows;
+  const int64_t end = (last + group_rows - 1) / group_rows * group_rows;
   RowsCopy copy(w, begin, end - begin, 0, memory);
   const auto* codes = static_cast<const uint32_t*>(w.data);
   const auto* scales = static_cast<const Bits16*>(w.scales);
   const auto* biases = static_cast<const Bits16*>(w.biases);
-  for (int64_t n = begin; n < end; n += together) {
-    separate_codes(codes + n * sizes.words, together, sizes.words,
+  for (int64_t n = begin; n < end; n += group_rows) {
+    separate_codes(codes + n * sizes.words, group_rows, sizes.words,
                    copy.codes + (n - begin) * sizes.words);
-    for (int64_t r = 0; r < together; ++r) {
+    for (int64_t r = 0; r < group_rows; ++r) {
       for (int64_t g = 0; g < sizes.groups; ++g) {
-        const int64_t from = n * sizes.groups + g * together + r;
+        const int64_t from = n * sizes.groups + g * group_rows + r;
         const int64_t to = (n - begin + r) * sizes.groups + g;
         copy.scales[to] = scales[from];
         copy.biases[to] = biases[from];
@@ -121,8 +121,8 @@ inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, floa
 
 // Floats of memory for `separate_rows` of any `rows` consecutive rows.
 inline int64_t separate_rows_floats(const Weights& w, int64_t rows) {
-  const int64_t together = w.interleaved;
-  return RowSizes(w).floats((rows + together - 2) / together * together + together);
+  const int64_t group_rows = w.interleaved;
+  return RowSizes(w).floats((rows + group_rows - 2) / group_rows * group_rows + group_rows);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

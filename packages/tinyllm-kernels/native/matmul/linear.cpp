@@ -26,7 +26,7 @@
 namespace tinyllm::TINYLLM_TIER {
 namespace {
 
-// Bytes of x of a part, which stay in the second-level cache beside a panel of w.
+// Bytes of x in a part, at most. They stay in the second-level cache beside a panel of w.
 constexpr int64_t kTokenRangeBytes = 384 << 10;
 
 // Tokens of a part, a multiple of 32 unless x has fewer rows.
@@ -114,8 +114,8 @@ void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase p
 #endif
 }
 
-// Decode and integer products have many small parts. Parts of other prefill products are panels of
-// w.
+// Decode and integer products have many small parts. A part of any other prefill product is one
+// panel of w.
 void linear_plan(LinearTask& t, int threads) {
 #if defined(TINYLLM_BFLOAT16)
   if (t.x_packed) return plan_bfloat16(t, threads);

@@ -4,19 +4,20 @@
 //
 // - Decode is limited by memory bandwidth, because each weight is used a few times only. Every code
 //   is multiplied as it is unpacked (GEMV).
-// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM). The
-//   rows of x of a part are few enough to stay in the second-level cache.
+// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM). A
+//   part has so few rows of x that they stay in the second-level cache.
 //
 // The arithmetic depends on the types and on the instruction set:
 //
-// - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies it.
+// - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies bfloat16.
 // - Integers, for affine weights of 4 or 8 bits, if the instruction set has integer dot products. x
 //   is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses the GEMV kernels.
 // - float32, otherwise.
 //
-// These ways round differently. The phase, the types and the weights determine the way, never the
-// number of rows of x. The bits of a result do not depend on the other rows of x, nor on how a task
-// is cut into parts. So a request gets the same bits in any batch composition.
+// These three kinds of arithmetic round differently. The phase, the types and the weights determine
+// the kind, and the number of rows of x does not. The bits of a result do not depend on the other
+// rows of x, nor on how a task is cut into parts. So a request gets the same bits in any batch
+// composition.
 #pragma once
 
 #include <cstdint>
@@ -57,17 +58,18 @@ struct QuantizedX {
   float* group_sums;  // M K/group: sums of x, not quantized
 };
 
-// Pairs of numbers in a row of x that is packed for bfloat16 kernels: whole steps of 32 columns.
+// Pairs of numbers in a row of x that is packed for bfloat16 kernels. Its columns are rounded up to
+// whole steps of 32.
 [[gnu::always_inline]] inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }
 
-// The results of one part: some tokens (rows of x) times some rows of w.
+// The results of one part: tokens (rows of x) times rows of w, both without the last.
 struct LinearRange {
   int64_t first_token, last_token, first_row, last_row;
 };
 
 #ifdef TINYLLM_TIER
 namespace TINYLLM_TIER {
-// Parts that a task is cut into, at least, if it is large enough. A thread that is preempted then
+// Parts for each thread, at least, if the task is large enough. A thread that is preempted then
 // leaves its last parts to the other threads.
 inline constexpr int64_t kPartsPerThread = 16;
 

@@ -40,8 +40,8 @@ inline void store_results(const LinearTask& t, int64_t m, int64_t n, const float
   });
 }
 
-// Stores sums whose lanes are tokens: `sums + i * stride` has row n + i of w, W tokens from m on.
-// Writes W rows of w for `tokens` <= W tokens. T is the type of y.
+// Stores sums whose lanes are tokens: `sums + i * stride` has the sums of row n + i of w and W
+// tokens from m on. Writes W rows of w for `tokens` <= W tokens. T is the type of y.
 template <typename T>
 void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n,
                              const float* sums, int64_t stride) {

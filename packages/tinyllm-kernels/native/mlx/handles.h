@@ -1,7 +1,7 @@
 // Handles: the weights of a layer's halves, prepared once and used for every token.
 //
 // A handle evaluates its arrays, makes them contiguous and keeps their addresses. A layer has about
-// twenty arrays. As inputs of each primitive they would be looked at again for every token.
+// twenty arrays. As inputs of each primitive they would be inspected again for every token.
 #pragma once
 
 #include <memory>

@@ -16,8 +16,8 @@
 
 namespace tinyllm {
 
-// Returns how many rows of w the fastest product wants interleaved: see matmul/interleave.h. 0
-// means plain rows.
+// Returns how many rows of w should be interleaved for the fastest product, or 0 for plain rows:
+// see matmul/interleave.h.
 int interleaves(const WeightArrays& w);
 
 // Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 16 or 32 bits.

@@ -49,7 +49,7 @@ int64_t first_equal(const T* x, int64_t count, float score) {
 template <typename T>
 Scored argmax(const T* x, int64_t first, int64_t last) {
   float best = kLowest;
-  int64_t best_strip = first;  // begin of the strip that has the best score
+  int64_t best_strip = first;  // first index of the strip with the best score
   for (int64_t i = first; i < last; i += kStrip) {
     float largest = kLowest;
     bool has_nan = false;

@@ -1,4 +1,5 @@
-// Arrays aligned to cache lines. A vector load that crosses a line boundary costs two reads.
+// Arrays that begin at a cache line. A vector load that crosses from one line into the next reads
+// both lines.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,14 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// An owned array of uninitialized numbers.
+// An owned array of uninitialized numbers. No constructor or destructor of T runs.
 template <typename T>
 using Aligned = std::unique_ptr<T[], Free>;
 
-// Allocates `count` numbers on a boundary of 64 bytes. Throws std::bad_alloc.
+// Allocates `count` >= 0 numbers at a multiple of 64 bytes. Throws std::bad_alloc.
 template <typename T>
 Aligned<T> aligned(int64_t count) {
+  // `std::aligned_alloc` takes whole multiples of 64 bytes, and may return null for no bytes.
   const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
   void* memory = std::aligned_alloc(64, bytes ? bytes : 64);
   if (!memory) throw std::bad_alloc();

@@ -16,7 +16,7 @@ void use_huge_pages([[maybe_unused]] const void* begin, [[maybe_unused]] size_t 
   constexpr uintptr_t kPage = 2 << 20;
   const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / kPage * kPage;
   const uintptr_t end = reinterpret_cast<uintptr_t>(begin) + size;
-  // One call a page: the system refuses a page that is only partly mapped, and takes the others.
+  // One call for each page, so that a page that is only partly mapped is refused alone.
   for (uintptr_t page = first; page < end; page += kPage) {
     madvise(reinterpret_cast<void*>(page), kPage, MADV_COLLAPSE);
   }

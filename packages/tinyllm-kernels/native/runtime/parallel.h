@@ -9,7 +9,7 @@
 
 namespace tinyllm {
 
-// The least work that is worth a thread, in numbers read.
+// The least work, in numbers read, for which waking a thread pays.
 inline constexpr int64_t kMinNumbersPerChunk = 1 << 14;
 
 // Calls `work(first, last)` on all threads for ranges that together cover 0..count-1. `numbers` is

@@ -16,7 +16,7 @@ struct MemoryRange {
   int64_t bytes;
 };
 
-// Memory that a thread will read soon: up to 8 ranges of 256 KB together, in the order of reading.
+// Memory that a thread will read soon: up to 8 ranges, 256 KB in total, in the order of reading.
 // More than that would not fit into a second-level cache.
 class PrefetchList {
  public:

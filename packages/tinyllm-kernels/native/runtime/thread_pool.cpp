@@ -21,8 +21,8 @@ namespace {
 // longer than the gap between two layers, and negligible between two requests.
 constexpr int kSpins = 8000;
 
-// The fields of `gate_`. Task numbers wrap around after 2^20 tasks. A worker that has slept that
-// long may miss one task, which the other threads then compute.
+// The units of the fields of `gate_`; a round is a task number. Task numbers wrap around after 2^20
+// tasks. A worker that has slept that long may miss one task, which the other threads then compute.
 constexpr uint32_t kInside = 1, kOpen = 1 << 11, kRound = 1 << 12;
 
 uint32_t workers_inside(uint32_t gate) { return gate & (kOpen - 1); }
@@ -62,7 +62,8 @@ int cores_of_cgroup() {
 }
 
 // The pool is never deleted, because MLX's stream may run a task while the process exits. A child
-// process after fork has no workers: it leaves the old pool as it is, which cannot be joined.
+// process after fork has no workers: it leaves the old pool as it is, because its threads cannot be
+// joined.
 ThreadPool* pool = nullptr;
 std::once_flag registered;
 std::mutex starting;

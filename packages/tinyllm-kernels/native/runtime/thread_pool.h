@@ -34,8 +34,8 @@ class ThreadPool {
   // all parts alone, as thread 0.
   //
   // Each thread starts with a contiguous range of parts, so that it reads memory sequentially. Then
-  // it helps with the ranges of other threads. A worker that the system has not scheduled is not
-  // waited for, unless it is in the middle of a part.
+  // it helps with the ranges of other threads. `run` does not wait for a worker that the system has
+  // not scheduled, unless the worker is in the middle of a part.
   //
   // `prefetch` lists what each thread reads first in the task after this one. Workers prefetch that
   // memory while they wait. Without the argument they use the lists of the call before.

@@ -23,7 +23,6 @@ class AnswerToken:
     Attributes:
         index: the answer's index in the response.
         parts: the parts that the token made certain.
-        output: the token.
         finish_reason: None before the last token.
         is_first: True for the first token of the answer.
         calls_before: the number of function calls before `parts`.
@@ -42,15 +41,8 @@ class Answer:
     """One answer so far.
 
     Attributes:
-        request: the engine's request.
-        parser: the parser of the generated text.
         index: the answer's index in the response.
         one_call: True to end the answer after its first function call.
-        content: the text.
-        reasoning: the reasoning before the text.
-        calls: the function calls.
-        outputs: the tokens.
-        reasoning_tokens: the number of tokens of reasoning.
         finish_reason: None until the answer has ended.
     """
 
@@ -116,17 +108,10 @@ class Generation:
     ) -> None:
         """Prepare `fields.choices` answers to each prompt.
 
-        Args:
-            service: the engine and its metrics.
-            fields: the sampling fields of the request.
-            prompts: the tokens of each prompt.
-            make_parser: makes the parser of an answer.
-            log: gets the token counts and finish reasons.
-            max_tokens: the most tokens of an answer.
-            grammar: the grammar of an answer, or None.
-            logprobs: the number of likeliest tokens to report, or None for no log-probabilities.
-            one_call: True to end an answer after its first function call.
-            field_names: the endpoint's names of the engine's fields, for errors.
+        `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
+        With `one_call` an answer ends after its first function call. `field_names` are the
+        endpoint's names of the engine's fields, for errors. The token counts and the finish reasons
+        are written to `log`.
 
         Raises:
             ApiError: if a request can never be served.

@@ -56,9 +56,7 @@ def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
 def call_grammar(functions: Sequence[Function], *, several: bool) -> Grammar:
     """Return the grammar of calls in Qwen's format, with arguments that conform to the schemas.
 
-    Args:
-        functions: the functions that may be called, at least one.
-        several: True if the answer may have more than one call.
+    There is at least one function. With `several` the answer may have more than one call.
     """
     calls = r'call ("\n" call)*' if several else "call"
     bodies = _bodies([(function, function.parameters or {}) for function in functions])
@@ -69,10 +67,7 @@ def text_or_calls(functions: Sequence[Function]) -> Grammar:
     """Return the grammar of text with calls: text that opens a call must complete it.
 
     Arguments of functions that are `strict` conform to their schema. Arguments of the other
-    functions are any object.
-
-    Args:
-        functions: the functions that may be called, at least one.
+    functions are any object. There is at least one function.
     """
     bodies = _bodies([(each, (each.parameters or {}) if each.strict else {}) for each in functions])
     return _grammar(

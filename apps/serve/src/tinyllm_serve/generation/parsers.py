@@ -110,11 +110,7 @@ class ToolCallParser:
     """
 
     def __init__(self, functions: Collection[str]) -> None:
-        """Start a text.
-
-        Args:
-            functions: names of the functions that may be called.
-        """
+        """Start a text, with the names of the functions that may be called."""
         self._functions = frozenset(functions)
         self._held = ""
         self._after_call = False

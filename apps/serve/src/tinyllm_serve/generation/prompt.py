@@ -44,13 +44,7 @@ class Prompt:
         tools: Sequence[Tool],
         variables: TemplateVariables,
     ) -> "Prompt":
-        """Render a conversation with the model's chat template.
-
-        Args:
-            tokenizer: the model's tokenizer.
-            messages: the conversation.
-            tools: functions that the prompt shows to the model.
-            variables: further variables of the template.
+        """Render a conversation, with the tools to show, with the model's chat template.
 
         Raises:
             TemplateError: if there is no template, or it refuses the conversation.

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import singledispatch
+from dataclasses import dataclass, field, replace
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -35,33 +35,25 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error for the client.
 
     Attributes:
-        status: the HTTP status.
         message: the problem, and its remedy.
         param: the request's field at fault, or None.
         code: a word that programs can test, or None.
-        headers: further headers of the response.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Describe the error."""
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-        self.headers = dict(headers or {})
+    status: int
+    message: str
+    param: str | None = field(default=None, kw_only=True)
+    code: str | None = field(default=None, kw_only=True)
+    headers: Mapping[str, str] | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return self.message
 
     @property
     def body(self) -> dict[str, object]:
@@ -87,10 +79,8 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
     """Rename the fields in errors of a request.
 
     An endpoint and the layer below it can have different names for one field: a conversation is
-    `messages` in chat completions and `prompt` in the engine.
-
-    Args:
-        names: the endpoint's name for each name of the layer below.
+    `messages` in chat completions and `prompt` in the engine. `names` maps the names of the layer
+    below to the names of the endpoint.
 
     Raises:
         ApiError: for each error of a request.
@@ -104,56 +94,38 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
         message = known.message
         if message.startswith(f"{old}: "):
             message = f"{new}{message.removeprefix(old)}"
-        raise ApiError(
-            known.status, message, param=new or None, code=known.code, headers=known.headers
-        ) from error
+        raise replace(known, message=message, param=new or None) from error
 
 
-@singledispatch
-def as_api_error(_error: Exception) -> ApiError:
+def as_api_error(error: Exception) -> ApiError:
     """Convert any error. The client learns nothing about an unexpected one."""
-    return ApiError(500, "the server failed: its log says why", code="internal_error")
+    match error:
+        case ApiError():
+            known = error
+        case HTTPException():
+            known = ApiError(error.status_code, error.detail, headers=error.headers)
+        case EngineFullError():
+            headers = {"Retry-After": str(math.ceil(error.retry_after))}
+            known = ApiError(429, str(error), code="engine_full", headers=headers)
+        case EngineClosedError():
+            known = unavailable(str(error))
+        case TemplateError():
+            known = ApiError(400, str(error), param="messages")
+        case PromptTooLongError():
+            # OpenAI's code: clients look for it, to shorten the conversation.
+            known = ApiError(
+                400, str(error), param=_field(str(error)), code="context_length_exceeded"
+            )
+        case RequestError():
+            known = ApiError(400, str(error), param=_field(str(error)))
+        case RequestValidationError():
+            known = _validation_error(error)
+        case _:
+            known = ApiError(500, "the server failed: its log says why", code="internal_error")
+    return known
 
 
-@as_api_error.register
-def _(error: ApiError) -> ApiError:
-    return error
-
-
-@as_api_error.register
-def _(error: HTTPException) -> ApiError:
-    return ApiError(error.status_code, error.detail, headers=error.headers)
-
-
-@as_api_error.register
-def _(error: EngineFullError) -> ApiError:
-    headers = {"Retry-After": str(math.ceil(error.retry_after))}
-    return ApiError(429, str(error), code="engine_full", headers=headers)
-
-
-@as_api_error.register
-def _(error: EngineClosedError) -> ApiError:
-    return unavailable(str(error))
-
-
-@as_api_error.register
-def _(error: TemplateError) -> ApiError:
-    return ApiError(400, str(error), param="messages")
-
-
-@as_api_error.register
-def _(error: RequestError) -> ApiError:
-    return ApiError(400, str(error), param=_field(str(error)))
-
-
-@as_api_error.register
-def _(error: PromptTooLongError) -> ApiError:
-    # OpenAI's code: clients look for it, to shorten the conversation.
-    return ApiError(400, str(error), param=_field(str(error)), code="context_length_exceeded")
-
-
-@as_api_error.register
-def _(error: RequestValidationError) -> ApiError:
+def _validation_error(error: RequestValidationError) -> ApiError:
     # The deepest error: every branch of a union reports one, and the branch that matched most of
     # the body knows most. At equal depth an error of `type` comes first: an object of another type
     # has other fields too.

@@ -66,6 +66,14 @@ class ClientFields(Strict):
         return self.user or self.safety_identifier
 
 
+class CompletionFields(BaseModel):
+    """The fields of responses and stream events of both kinds of completions."""
+
+    id: str
+    created: int
+    model: str
+
+
 class PromptTokens(BaseModel):
     """Prompt tokens by kind."""
 

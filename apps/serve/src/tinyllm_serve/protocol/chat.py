@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tinyllm_serve.protocol.base import ChatFinishReason, ClientFields, UsageBody
+from tinyllm_serve.protocol.base import ChatFinishReason, ClientFields, CompletionFields, UsageBody
 from tinyllm_serve.protocol.messages import CalledFunction, Message
 from tinyllm_serve.protocol.sampling import SamplingFields
-from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode, check_tool_choice
+from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
 
 MAX_TOP_LOGPROBS = 20
 
@@ -74,7 +74,11 @@ class ChatRequest(ClientFields, SamplingFields):
             self.max_tokens != self.max_completion_tokens
         ):
             raise ValueError("max_tokens and max_completion_tokens differ: give one of them")
-        check_tool_choice(self.tool_choice, [tool.function.name for tool in self.tools or []])
+        if self.tool_choice not in (None, "none") and not self.tools:
+            raise ValueError("tool_choice: expected tools beside it")
+        if isinstance(self.tool_choice, NamedTool) and not self.callable_tools:
+            known = ", ".join(sorted(tool.function.name for tool in self.offered_tools))
+            raise ValueError(f"tool_choice: expected one of {known}, got {self.tool_choice.name}")
         if self.must_call and (self.has_format or self.ignore_eos):
             raise ValueError("tool_choice: expected no output format and no ignore_eos beside it")
         if self.has_strict_tools and self.ignore_eos:
@@ -165,13 +169,10 @@ class ChatChoice(BaseModel):
     finish_reason: ChatFinishReason
 
 
-class ChatResponse(BaseModel):
+class ChatResponse(CompletionFields):
     """The complete answers."""
 
-    id: str
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: UsageBody
 
@@ -185,12 +186,9 @@ class ChatDelta(BaseModel):
     finish_reason: ChatFinishReason | None = None
 
 
-class ChatChunk(BaseModel):
+class ChatChunk(CompletionFields):
     """An event of a stream."""
 
-    id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
     choices: list[ChatDelta]
     usage: UsageBody | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from tinyllm_qwen import Tokenizer
 
-from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
+from tinyllm_serve.protocol.base import ChatFinishReason, CompletionFields, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 
 MAX_PROMPTS = 128
@@ -66,12 +66,9 @@ class CompletionChoice(BaseModel):
     finish_reason: ChatFinishReason | None = None
 
 
-class CompletionResponse(BaseModel):
+class CompletionResponse(CompletionFields):
     """The complete texts, or an event of a stream."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
     choices: list[CompletionChoice]
     usage: UsageBody | None = None

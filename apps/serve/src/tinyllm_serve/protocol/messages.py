@@ -1,6 +1,7 @@
 """The messages of a conversation, in OpenAI's form."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Literal
 
@@ -9,11 +10,16 @@ from pydantic import Field
 from tinyllm_serve.protocol.base import Strict
 
 
-class TextPart(Strict):
-    """A part of a message. Text is the only kind of part."""
+class Text(Strict):
+    """A part of a message, in the form of any endpoint. Text is the only kind of part."""
+
+    text: str
+
+
+class TextPart(Text):
+    """A part of a message, in the form of chat completions."""
 
     type: Literal["text"]
-    text: str
 
 
 MessageContent = str | Annotated[list[TextPart], Field(min_length=1)]
@@ -40,10 +46,21 @@ class PastToolCall(Strict):
         with suppress(ValueError, RecursionError):  # arguments that are no JSON stay text
             arguments = json.loads(self.function.arguments)
         function = {"name": self.function.name, "arguments": arguments}
-        return {"id": self.id, "type": self.type, "function": function}
+        return {**self.model_dump(), "function": function}
 
 
-class SystemMessage(Strict):
+class _Turn(Strict):
+    """A message of any role. Each role narrows the content."""
+
+    content: MessageContent | None
+
+    @property
+    def template_form(self) -> dict[str, object]:
+        """The message for chat templates, with its content as one text."""
+        return {**self.model_dump(), "content": text_of(self.content or "")}
+
+
+class SystemMessage(_Turn):
     """Instructions for the whole conversation. Newer clients call the role developer."""
 
     role: Literal["system", "developer"]
@@ -52,24 +69,19 @@ class SystemMessage(Strict):
 
     @property
     def template_form(self) -> dict[str, object]:
-        """The message for chat templates."""
-        return {"role": "system", "content": text_of(self.content), "name": self.name}
+        """The message for chat templates, which know no developer."""
+        return {**super().template_form, "role": "system"}
 
 
-class UserMessage(Strict):
+class UserMessage(_Turn):
     """A message of the user."""
 
     role: Literal["user"]
     content: MessageContent
     name: str | None = None
 
-    @property
-    def template_form(self) -> dict[str, object]:
-        """The message for chat templates."""
-        return {"role": self.role, "content": text_of(self.content), "name": self.name}
 
-
-class AssistantMessage(Strict):
+class AssistantMessage(_Turn):
     """A message of the model: text, reasoning and calls."""
 
     role: Literal["assistant"]
@@ -81,27 +93,16 @@ class AssistantMessage(Strict):
     @property
     def template_form(self) -> dict[str, object]:
         """The message for chat templates."""
-        return {
-            "role": self.role,
-            "content": text_of(self.content or ""),
-            "reasoning_content": self.reasoning_content,
-            "tool_calls": [call.template_form for call in self.tool_calls or []] or None,
-            "name": self.name,
-        }
+        calls = [call.template_form for call in self.tool_calls or []] or None
+        return {**super().template_form, "tool_calls": calls}
 
 
-class ToolMessage(Strict):
+class ToolMessage(_Turn):
     """The result of a function call."""
 
     role: Literal["tool"]
     content: MessageContent
     tool_call_id: str
-
-    @property
-    def template_form(self) -> dict[str, object]:
-        """The message for chat templates."""
-        content = text_of(self.content)
-        return {"role": self.role, "content": content, "tool_call_id": self.tool_call_id}
 
 
 Message = Annotated[
@@ -109,6 +110,6 @@ Message = Annotated[
 ]
 
 
-def text_of(content: MessageContent) -> str:
-    """Return the content of a message as one text."""
+def text_of(content: str | Sequence[Text]) -> str:
+    """Return a content as one text."""
     return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -6,91 +6,71 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from tinyllm_serve.protocol.base import ClientFields, Strict
 from tinyllm_serve.protocol.chat import Effort
+from tinyllm_serve.protocol.messages import Text
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
-    StructuredOutputs,
     TextFormat,
 )
+from tinyllm_serve.protocol.sampling import GenerationFields
 from tinyllm_serve.protocol.tools import Function, NamedFunction, ToolMode
 
-Status = Literal["in_progress", "completed", "incomplete"]
 
-
-class TextContent(Strict):
+class TextContent(Text):
     """A piece of text. The fields that the server adds to its own text are ignored."""
 
     type: Literal["input_text", "output_text"]
-    text: str
     annotations: list[object] | None = None
     logprobs: list[object] | None = None
 
 
-class MessageItem(Strict):
+Content = str | Annotated[list[TextContent], Field(min_length=1)]
+
+
+class _Item(Strict):
+    """An item of the conversation. The fields that the server adds to its own items are ignored."""
+
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+
+class MessageItem(_Item):
     """A message."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[TextContent], Field(min_length=1)]
-    id: str | None = None
-    status: Status | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the message."""
-        return _text(self.content)
+    content: Content
 
 
-class ReasoningText(Strict):
+class ReasoningText(Text):
     """A piece of reasoning."""
 
     type: Literal["reasoning_text"]
-    text: str
 
 
-class ReasoningItem(Strict):
+class ReasoningItem(_Item):
     """The model's reasoning before a message."""
 
     type: Literal["reasoning"]
     content: list[ReasoningText] | None = None
     summary: list[object] = Field(default=[], max_length=0)
-    id: str | None = None
-    status: Status | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the reasoning."""
-        return "".join(part.text for part in self.content or [])
 
 
-class CallItem(Strict):
+class CallItem(_Item):
     """A function call of the model."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
-    id: str | None = None
-    status: Status | None = None
 
 
-class CallOutputItem(Strict):
+class CallOutputItem(_Item):
     """The result of a function call."""
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Annotated[list[TextContent], Field(min_length=1)]
-    id: str | None = None
-    status: Status | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the result."""
-        return _text(self.output)
-
-
-def _text(content: str | list[TextContent]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+    output: Content
 
 
 def _type(item: object) -> str:
@@ -149,23 +129,17 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponseRequest(ClientFields):
+class ResponseRequest(ClientFields, GenerationFields):
     """A conversation for the model to continue. The server stores nothing of it."""
 
-    model: str | None = Field(default=None, description="The served model, or null.")
     input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, gt=0, le=1)
     tools: list[FunctionTool] | None = None
     tool_choice: ToolMode | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
-    structured_outputs: StructuredOutputs | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
     reasoning: ReasoningOptions | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None

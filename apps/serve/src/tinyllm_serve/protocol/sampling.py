@@ -24,12 +24,20 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class SamplingFields(Strict):
-    """Fields of both kinds of completions. None stands for the checkpoint's default."""
+class GenerationFields(Strict):
+    """Fields of all endpoints that generate text. None stands for the checkpoint's default."""
 
     model: str | None = Field(default=None, description="The served model, or null.")
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    structured_outputs: StructuredOutputs | None = None
+    stream: bool | None = None
+    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
+
+
+class SamplingFields(GenerationFields):
+    """Fields of both kinds of completions. None stands for the checkpoint's default."""
+
     top_k: int | None = Field(default=None, ge=0, le=2**31 - 1, description="0 is off.")
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
@@ -43,11 +51,8 @@ class SamplingFields(Strict):
     seed: int | None = Field(default=None, ge=0, lt=2**64, description="Choice i takes seed + i.")
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
     ignore_eos: bool = Field(default=False, description="Generate past end tokens, for benchmarks.")
     user: EndUser = None
 
@@ -97,10 +102,8 @@ class SamplingFields(Strict):
     ) -> SamplingParams:
         """Return the sampling parameters of one answer.
 
-        Args:
-            defaults: the checkpoint's parameters, for fields that are None.
-            choice: the index of the answer to its prompt, which is added to the seed.
-            top_logprobs: how many of the likeliest tokens to report.
+        The checkpoint's `defaults` stand for fields that are None. `choice`, the index of the
+        answer to its prompt, is added to the seed.
         """
         params = defaults.sampling(
             temperature=self.temperature,

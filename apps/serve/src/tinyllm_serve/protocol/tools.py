@@ -1,6 +1,5 @@
 """Functions that the model may call, and the choice among them."""
 
-from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
@@ -58,20 +57,3 @@ class NamedFunction(FunctionName):
 
 
 ToolMode = Literal["auto", "none", "required"]
-
-
-def check_tool_choice(
-    choice: ToolMode | NamedTool | NamedFunction | None, functions: Collection[str]
-) -> None:
-    """Check that a request has the functions that its choice is about.
-
-    Raises:
-        ValueError: if it has none, or not the named one.
-    """
-    if choice is None or choice == "none":
-        return
-    if not functions:
-        raise ValueError("tool_choice: expected tools beside it")
-    if not isinstance(choice, str) and choice.name not in functions:
-        known = ", ".join(sorted(functions))
-        raise ValueError(f"tool_choice: expected one of {known}, got {choice.name}")

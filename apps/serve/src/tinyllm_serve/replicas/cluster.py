@@ -53,10 +53,7 @@ def join_cluster() -> None:
     _share_log()
     try:
         ray.init(
-            address="auto",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace=APPLICATION,
+            address="auto", log_to_driver=False, logging_level=logging.ERROR, namespace=APPLICATION
         )
     except ConnectionError as error:
         raise ServeError("--update: no 'serve --ray' runs on this machine: start one") from error
@@ -67,8 +64,7 @@ def join_cluster() -> None:
 def deploy(settings: Settings) -> DeploymentHandle:
     """Start the replicas, or replace running ones one after the other, and wait for them.
 
-    Args:
-        settings: the settings of each replica: see `local_settings`.
+    `settings` are valid for one replica: see `local_settings`.
 
     Raises:
         ServeError: if the replicas cannot be started; the message has the reason of the last one.

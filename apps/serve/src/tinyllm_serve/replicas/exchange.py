@@ -12,16 +12,7 @@ from tinyllm_serve.http.middleware import LogFields
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """A complete HTTP request.
-
-    Attributes:
-        method: the HTTP method.
-        path: the path, decoded.
-        query: the query string, as it was sent.
-        headers: names and values.
-        body: the body, as it was sent.
-        prefixes: hashes of its prefixes: see `prefix_hashes`.
-    """
+    """A complete HTTP request, its path decoded, and the result of `prefix_hashes`."""
 
     method: str
     path: str

@@ -1,4 +1,4 @@
-"""The application of the listening process: it passes requests on to replicas."""
+"""The listening process of `serve --ray`: it passes requests on to replicas."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from contextlib import aclosing
 from fastapi import FastAPI
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,11 +16,15 @@ from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER, ApiError
 from tinyllm_serve.http.middleware import add_middleware
 from tinyllm_serve.http.sse import error_event
+from tinyllm_serve.json_log import log_event
+from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
+from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.replicas.prefix_map import prefix_hashes
 from tinyllm_serve.replicas.replica_set import ReplicaSet
-from tinyllm_serve.routes.health import health_router, metrics_router
-from tinyllm_serve.routes.page import page_router
+from tinyllm_serve.routes import health, page
+from tinyllm_serve.server import serve
+from tinyllm_serve.settings import Settings
 
 CHARACTERS_PER_TOKEN = 4
 """Roughly; a prefix is hashed every so many characters as a page holds tokens, times this."""
@@ -30,12 +35,32 @@ _log = logging.getLogger(__name__)
 def make_front(replicas: ReplicaSet) -> ASGIApp:
     """Make the application. Health, metrics and the page are here, other endpoints in replicas."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(health_router(replicas))
-    app.include_router(metrics_router(replicas))
-    app.include_router(page_router())
+    for router in (health.router, health.metrics_router, page.router):
+        app.include_router(router)
+    app.state.served = replicas
     app.mount("/", Front(replicas))
     add_error_handlers(app)
     return add_middleware(app, replicas.settings, replicas.metrics)
+
+
+def run_replicas(settings: Settings) -> None:
+    """Serve replicas until a signal comes, or update the replicas of a running server.
+
+    Raises:
+        UsageError: if an option does not go together with replicas.
+        ServeError: if the address is not available, or the replicas cannot be started.
+    """
+    if settings.update:
+        local = local_settings(settings)
+        join_cluster()
+        try:
+            deploy(local)
+        finally:
+            stop_cluster()
+        log_event("updated", model=settings.model_name, replicas=settings.replica_range[0])
+    else:
+        replicas = ReplicaSet(settings)
+        asyncio.run(serve(settings, replicas, make_front(replicas)))
 
 
 class Front:
@@ -87,7 +112,8 @@ class Front:
             _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
             if start is None:
                 raise _as_api_error(error) from error
-            if not _is_stream(start):
+            kind = Headers(raw=start["headers"]).get("content-type", "")
+            if not kind.startswith("text/event-stream"):
                 raise
             end = error_event(_as_api_error(error), named=request.path == "/v1/responses")
             await send({"type": "http.response.body", "body": end, "more_body": False})
@@ -101,10 +127,3 @@ def _as_api_error(error: Exception) -> ApiError:
         return ApiError(429, message, code="engine_full", headers=headers)
     message = "the replica that computed the answer is lost: send the request again"
     return ApiError(503, message, code="replica_lost", headers=headers)
-
-
-def _is_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start["headers"]
-    )

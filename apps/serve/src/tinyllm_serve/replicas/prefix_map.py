@@ -22,12 +22,7 @@ def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
     which only a replica knows: conversations with a common prefix of text have common pages. Like
     the hash of a page, a hash covers its own piece and the hash before it.
 
-    Args:
-        body: the body, as the client sent it.
-        stride: characters from one hash to the next.
-
-    Returns:
-        The hashes; none if the body is no JSON object, or shorter than a stride.
+    A body that is no JSON object, or is shorter than a stride, has no hashes.
     """
     try:
         request = json.loads(body)
@@ -55,12 +50,7 @@ class PrefixMap:
     """
 
     def __init__(self, slack: int, capacity: int = CAPACITY) -> None:
-        """Start empty.
-
-        Args:
-            slack: the load difference from which on the prefix is ignored.
-            capacity: the most prefixes to remember; the least recently used are forgotten.
-        """
+        """Start empty, to remember the `capacity` most recently used prefixes."""
         self._capacity = capacity
         self._slack = slack
         self._replica_of: OrderedDict[bytes, str] = OrderedDict()  # least recently used first
@@ -70,9 +60,7 @@ class PrefixMap:
     def rank(self, prefixes: Sequence[bytes], load: Mapping[str, int]) -> list[str]:
         """Return all replicas, the best one for a request first.
 
-        Args:
-            prefixes: the request's hashes, the shortest prefix first.
-            load: requests in progress of each replica.
+        The shortest prefix comes first. The load is the number of requests in progress.
         """
         ranked = sorted(load, key=lambda replica: (load[replica], self._last_choice[replica]))
         for prefix in reversed(prefixes):

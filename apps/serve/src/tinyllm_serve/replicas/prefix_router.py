@@ -16,11 +16,7 @@ class PrefixRouter(RequestRouter):
     """
 
     def initialize_state(self, slack: int) -> None:
-        """Start without requests.
-
-        Args:
-            slack: the argument of `PrefixMap`.
-        """
+        """Start without requests; `slack` is explained at `PrefixMap`."""
         self._map = PrefixMap(slack=slack)
         self._load: Counter[ReplicaID] = Counter()
 

@@ -26,9 +26,7 @@ class Replica:
     def __init__(self, settings: Settings, threads: int) -> None:
         """Prepare. The first health check loads the model, and requests come after it.
 
-        Args:
-            settings: the settings of the server.
-            threads: the kernels' threads, unless TINYLLM_NUM_THREADS is set.
+        The kernels use `threads` threads, unless TINYLLM_NUM_THREADS is set.
         """
         os.environ.setdefault("TINYLLM_NUM_THREADS", str(threads))
         configure_log()

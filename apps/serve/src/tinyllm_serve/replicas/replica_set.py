@@ -3,20 +3,18 @@
 import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import TypeVar, cast
 
 from ray.serve.handle import DeploymentHandle
 from starlette.types import Message
 
-from tinyllm_serve.http.errors import unavailable
-from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.metrics import Metrics, labelled_metrics
 from tinyllm_serve.replicas.cluster import deploy, start_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
-from tinyllm_serve.replicas.labelled_metrics import labelled_metrics
 from tinyllm_serve.replicas.local_settings import local_settings
-from tinyllm_serve.server import Fact, State
+from tinyllm_serve.server import Fact, Served
 from tinyllm_serve.settings import Settings
 
 T = TypeVar("T")
@@ -25,19 +23,18 @@ METRICS_TIMEOUT = 5.0
 """Seconds after which a replica without an answer is left out of the metrics."""
 
 
-class ReplicaSet:
+class ReplicaSet(Served):
     """Replicas of a model on Ray Serve, each with an engine of its own.
 
-    Attributes:
-        settings: the settings of the server and of each replica.
-        state: requests are accepted only in "ready".
-        metrics: the metrics of HTTP, which this process counts.
+    The set never fails, because Ray replaces a lost replica.
+    `metrics` are of HTTP alone, which this process counts.
     """
+
+    loading = "the replicas are still being started"
 
     def __init__(self, settings: Settings) -> None:
         """Prepare; `start` starts Ray."""
         self.settings = settings
-        self.state: State = "loading"
         self.metrics = Metrics(lambda: None)
         self._handle: DeploymentHandle | None = None
         self._logs: str | None = None
@@ -60,16 +57,12 @@ class ReplicaSet:
         self._logs = await loop.run_in_executor(self._owner, start_cluster)
         _restore_signal_handlers()
         self._handle = await _in_daemon(lambda: deploy(local))
-        self.state = "ready"
+        self._state = "ready"
 
     def facts(self) -> Mapping[str, Fact]:
         """Return the number of replicas, and the folder of Ray's logs."""
         low, high = self.settings.replica_range
         return {"replicas": low, "max_replicas": high, "logs": self._logs}
-
-    def drain(self) -> None:
-        """Refuse new requests."""
-        self.state = "draining"
 
     async def finish(self) -> None:
         """Wait until the requests in progress have ended."""
@@ -79,25 +72,6 @@ class ReplicaSet:
         """Stop Ray."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._owner, stop_cluster)
-
-    async def failed(self) -> str:
-        """Wait for ever, because a lost replica is replaced."""
-        await asyncio.Event().wait()
-        return ""
-
-    def check_alive(self) -> None:
-        """Do nothing, because a lost replica is replaced."""
-
-    def check_ready(self) -> None:
-        """Check that requests are accepted.
-
-        Raises:
-            ApiError: 503 while loading and while draining.
-        """
-        if self.state == "loading":
-            raise unavailable("the replicas are still being started")
-        if self.state == "draining":
-            raise unavailable("the server is shutting down")
 
     async def send(self, request: ReplicaRequest) -> AsyncGenerator[Message | RequestSummary, None]:
         """Send a request to a replica, and yield its messages.
@@ -109,7 +83,8 @@ class ReplicaSet:
             RayError, RayServeException: if the replica is lost, or all replicas are full.
         """
         self.check_ready()
-        answer = self._deployed.options(method_name="respond", stream=True).remote(request)
+        assert self._handle is not None  # since the state "ready"
+        answer = self._handle.options(method_name="respond", stream=True).remote(request)
         self._in_progress += 1
         self._idle.clear()
         try:
@@ -132,12 +107,6 @@ class ReplicaSet:
         parts = dict(each for each in pages if not isinstance(each, BaseException))
         return labelled_metrics(self.metrics.text(), parts)
 
-    @property
-    def _deployed(self) -> DeploymentHandle:
-        if self._handle is None:
-            raise unavailable("the replicas are still being started")
-        return self._handle
-
 
 def _restore_signal_handlers() -> None:
     """Install Python's signal handlers again: Ray's own handlers end the process."""
@@ -148,24 +117,14 @@ def _restore_signal_handlers() -> None:
 
 async def _in_daemon(work: Callable[[], T]) -> T:
     """Do work in a daemon thread, for which an interrupted process does not wait."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # the caller may be cancelled, the work may not
 
     def run() -> None:
         try:
-            result = work()
+            answer.set_result(work())
         except BaseException as error:
-            loop.call_soon_threadsafe(fail, error)
-        else:
-            loop.call_soon_threadsafe(succeed, result)
-
-    def succeed(result: T) -> None:
-        if not answer.done():
-            answer.set_result(result)
-
-    def fail(error: BaseException) -> None:
-        if not answer.done():
             answer.set_exception(error)
 
     Thread(target=run, name="deploy", daemon=True).start()
-    return await answer
+    return await asyncio.wrap_future(answer)

@@ -33,30 +33,27 @@ from tinyllm_serve.protocol.chat import (
     ToolCallBody,
 )
 from tinyllm_serve.protocol.messages import CalledFunction
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
 ENGINE_FIELDS = {"prompt": "messages"}
 """This endpoint's names of the engine's fields."""
 
+router = APIRouter(tags=["chat"])
 
-def chat_router(service: Service) -> APIRouter:
-    """Make the endpoint of a service."""
-    router = APIRouter(tags=["chat"])
 
-    @router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSE)
-    async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        """Continue a conversation. With `stream` the response is server-sent events."""
-        log = log_fields(request)
-        log["user"] = body.end_user
-        generation = await start_chat(service, body, log, ENGINE_FIELDS)
-        completion = ChatCompletion(service, body, generation)
-        if body.stream:
-            return EventStream(completion.events(), service.settings.sse_keep_alive)
-        await while_connected(request, generation.finish())
-        text = completion.response().model_dump_json(exclude_none=True)
-        return Response(text, media_type="application/json")
-
-    return router
+@router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSE)
+async def chat_completions(body: ChatRequest, request: Request, service: ModelService) -> Response:
+    """Continue a conversation. With `stream` the response is server-sent events."""
+    log = log_fields(request)
+    log["user"] = body.end_user
+    generation = await start_chat(service, body, log, ENGINE_FIELDS)
+    completion = ChatCompletion(service, body, generation)
+    if body.stream:
+        return EventStream(completion.events(), service.settings.sse_keep_alive)
+    await while_connected(request, generation.finish())
+    text = completion.response().model_dump_json(exclude_none=True)
+    return Response(text, media_type="application/json")
 
 
 async def start_chat(
@@ -64,11 +61,7 @@ async def start_chat(
 ) -> Generation:
     """Prepare the answers to a conversation.
 
-    Args:
-        service: the model.
-        body: the request.
-        log: the fields of the request's log line.
-        field_names: the endpoint's names of the engine's fields.
+    `field_names` are the endpoint's names of the engine's fields, for errors.
 
     Raises:
         ApiError: if the request names another model, or cannot be served.

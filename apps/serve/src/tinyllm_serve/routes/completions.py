@@ -18,6 +18,7 @@ from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.completions import (
     CompletionChoice,
     CompletionLogprobs,
@@ -25,43 +26,41 @@ from tinyllm_serve.protocol.completions import (
     CompletionResponse,
     token_lists,
 )
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
 DEFAULT_MAX_TOKENS = 16
 
 
-def completions_router(service: Service) -> APIRouter:
-    """Make the endpoint of a service."""
-    router = APIRouter(tags=["completions"])
+router = APIRouter(tags=["completions"])
 
-    @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
-    async def completions(body: CompletionRequest, request: Request) -> Response:
-        """Continue a text. With `stream` the response is server-sent events."""
-        if body.echo and body.logprobs is not None:
-            raise ApiError(400, "echo: expected false beside logprobs", param="echo")
-        service.check_ready()
-        service.check_model(body.model)
-        log = log_fields(request)
-        log["user"] = body.user
-        prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
-        generation = Generation(
-            service,
-            body,
-            prompts,
-            PlainText,
-            log,
-            max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-            grammar=output_grammar(body),
-            logprobs=body.logprobs,
-        )
-        completion = TextCompletion(service, body, prompts, generation)
-        if body.stream:
-            return EventStream(completion.events(), service.settings.sse_keep_alive)
-        await while_connected(request, generation.finish())
-        text = completion.response().model_dump_json(exclude_none=True)
-        return Response(text, media_type="application/json")
 
-    return router
+@router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
+async def completions(body: CompletionRequest, request: Request, service: ModelService) -> Response:
+    """Continue a text. With `stream` the response is server-sent events."""
+    if body.echo and body.logprobs is not None:
+        raise ApiError(400, "echo: expected false beside logprobs", param="echo")
+    service.check_ready()
+    service.check_model(body.model)
+    log = log_fields(request)
+    log["user"] = body.user
+    prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
+    generation = Generation(
+        service,
+        body,
+        prompts,
+        PlainText,
+        log,
+        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+        grammar=output_grammar(body),
+        logprobs=body.logprobs,
+    )
+    completion = TextCompletion(service, body, prompts, generation)
+    if body.stream:
+        return EventStream(completion.events(), service.settings.sse_keep_alive)
+    await while_connected(request, generation.finish())
+    text = completion.response().model_dump_json(exclude_none=True)
+    return Response(text, media_type="application/json")
 
 
 class TextCompletion:
@@ -102,32 +101,33 @@ class TextCompletion:
                     )
                     yield self._response([choice]).model_dump(exclude_none=True)
         if self._body.include_usage:
-            last = self._response([])
-            last.usage = self._generation.usage
-            yield last.model_dump(exclude_none=True)
+            yield self._response([], self._generation.usage).model_dump(exclude_none=True)
 
     def response(self) -> CompletionResponse:
         """Return the complete texts."""
-        response = self._response(
-            [
-                CompletionChoice(
-                    index=answer.index,
-                    text=self._echo(answer.index) + answer.content,
-                    logprobs=self._logprobs(answer.outputs, 0),
-                    finish_reason=answer.finish_reason,
-                )
-                for answer in self._generation.answers
-            ]
-        )
-        response.usage = self._generation.usage
-        return response
+        choices = [
+            CompletionChoice(
+                index=answer.index,
+                text=self._echo(answer.index) + answer.content,
+                logprobs=self._logprobs(answer.outputs, 0),
+                finish_reason=answer.finish_reason,
+            )
+            for answer in self._generation.answers
+        ]
+        return self._response(choices, self._generation.usage)
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._body.choices]
 
-    def _response(self, choices: list[CompletionChoice]) -> CompletionResponse:
+    def _response(
+        self, choices: list[CompletionChoice], usage: UsageBody | None = None
+    ) -> CompletionResponse:
         return CompletionResponse(
-            id=self._id, created=self._created, model=self._service.name, choices=choices
+            id=self._id,
+            created=self._created,
+            model=self._service.name,
+            choices=choices,
+            usage=usage,
         )
 
     def _logprobs(self, outputs: Sequence[Output], offset: int) -> CompletionLogprobs | None:

@@ -14,7 +14,7 @@ from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.protocol.base import EndUser, Strict
 from tinyllm_serve.protocol.completions import TextOrTokens, token_lists
-from tinyllm_serve.service import Service
+from tinyllm_serve.routes.dependencies import ModelService
 
 ENGINE_FIELDS = {"prompt": "input"}
 """This endpoint's names of the engine's fields."""
@@ -53,38 +53,37 @@ class EmbeddingResponse(BaseModel):
     usage: EmbeddingUsage
 
 
-def embeddings_router(service: Service) -> APIRouter:
-    """Make the endpoint of a service."""
-    router = APIRouter(tags=["embeddings"])
+router = APIRouter(tags=["embeddings"])
 
-    @router.post("/v1/embeddings")
-    async def embeddings(body: EmbeddingRequest, request: Request) -> EmbeddingResponse:
-        """Embed texts: pool the model's last hidden states, and normalize."""
-        service.check_ready()
-        service.check_model(body.model)
-        texts = await asyncio.to_thread(token_lists, body.input, service.tokenizer)
-        log = log_fields(request)
-        log["user"] = body.user
-        log["prompt_tokens"] = count = sum(map(len, texts))
 
-        async def embed() -> list[list[float]]:
-            with renamed_fields(ENGINE_FIELDS):
-                return [await service.engine.embed(tokens) for tokens in texts]
+@router.post("/v1/embeddings")
+async def embeddings(
+    body: EmbeddingRequest, request: Request, service: ModelService
+) -> EmbeddingResponse:
+    """Embed texts: pool the model's last hidden states, and normalize."""
+    service.check_ready()
+    service.check_model(body.model)
+    texts = await asyncio.to_thread(token_lists, body.input, service.tokenizer)
+    log = log_fields(request)
+    log["user"] = body.user
+    log["prompt_tokens"] = count = sum(map(len, texts))
 
-        vectors = await while_connected(request, embed())
-        return EmbeddingResponse(
-            data=[
-                EmbeddingBody(
-                    index=index,
-                    embedding=vector if body.encoding_format == "float" else _base64(vector),
-                )
-                for index, vector in enumerate(vectors)
-            ],
-            model=service.name,
-            usage=EmbeddingUsage(prompt_tokens=count, total_tokens=count),
-        )
+    async def embed() -> list[list[float]]:
+        with renamed_fields(ENGINE_FIELDS):
+            return [await service.engine.embed(tokens) for tokens in texts]
 
-    return router
+    vectors = await while_connected(request, embed())
+    return EmbeddingResponse(
+        data=[
+            EmbeddingBody(
+                index=index,
+                embedding=vector if body.encoding_format == "float" else _base64(vector),
+            )
+            for index, vector in enumerate(vectors)
+        ],
+        model=service.name,
+        usage=EmbeddingUsage(prompt_tokens=count, total_tokens=count),
+    )
 
 
 def _base64(vector: list[float]) -> str:

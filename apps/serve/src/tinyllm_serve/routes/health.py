@@ -1,4 +1,4 @@
-"""GET /health, /ready and /metrics."""
+"""GET /health, /ready and /metrics, of a model in this process or of its replicas."""
 
 from typing import Literal
 
@@ -7,7 +7,12 @@ from fastapi.responses import Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 from pydantic import BaseModel
 
-from tinyllm_serve.server import Served, State
+from tinyllm_serve.routes.dependencies import AnyServed
+from tinyllm_serve.server import State
+
+router = APIRouter(tags=["operations"])
+metrics_router = APIRouter(tags=["operations"])
+"""The endpoint of the metrics, which needs a key where there is one."""
 
 
 class Health(BaseModel):
@@ -17,32 +22,21 @@ class Health(BaseModel):
     state: State
 
 
-def health_router(served: Served) -> APIRouter:
-    """Make the endpoints of a service, or of its replicas, which need no key."""
-    router = APIRouter(tags=["operations"])
-
-    @router.get("/health")
-    async def health() -> Health:
-        """Answer 200 while the process works, 503 once the engine has failed."""
-        served.check_alive()
-        return Health(state=served.state)
-
-    @router.get("/ready")
-    async def ready() -> Health:
-        """Answer 200 while requests are accepted, 503 while loading and while shutting down."""
-        served.check_ready()
-        return Health(state=served.state)
-
-    return router
+@router.get("/health")
+async def health(served: AnyServed) -> Health:
+    """Answer 200 while the process works, 503 once the engine has failed."""
+    served.check_alive()
+    return Health(state=served.state)
 
 
-def metrics_router(served: Served) -> APIRouter:
-    """Make the endpoint of the metrics, which needs a key where there is one."""
-    router = APIRouter(tags=["operations"])
+@router.get("/ready")
+async def ready(served: AnyServed) -> Health:
+    """Answer 200 while requests are accepted, 503 while loading and while shutting down."""
+    served.check_ready()
+    return Health(state=served.state)
 
-    @router.get("/metrics", response_class=Response)
-    async def metrics() -> Response:
-        """Return counts and times for Prometheus."""
-        return Response(await served.metrics_text(), media_type=CONTENT_TYPE_PLAIN_1_0_0)
 
-    return router
+@metrics_router.get("/metrics", response_class=Response)
+async def metrics(served: AnyServed) -> Response:
+    """Return counts and times for Prometheus."""
+    return Response(await served.metrics_text(), media_type=CONTENT_TYPE_PLAIN_1_0_0)

@@ -5,6 +5,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
 
@@ -25,24 +26,21 @@ class ModelList(BaseModel):
     data: list[ModelBody]
 
 
-def models_router(service: Service) -> APIRouter:
-    """Make the endpoints of a service."""
-    router = APIRouter(tags=["models"])
+router = APIRouter(tags=["models"])
 
-    @router.get("/v1/models")
-    async def models() -> ModelList:
-        """List the served model."""
-        return ModelList(data=[_body()])
 
-    @router.get("/v1/models/{name:path}")
-    async def model(name: str) -> ModelBody:
-        """Describe the model of a name."""
-        service.check_model(name)
-        return _body()
+@router.get("/v1/models")
+async def models(service: ModelService) -> ModelList:
+    """List the served model."""
+    return ModelList(data=[_body(service)])
 
-    def _body() -> ModelBody:
-        return ModelBody(
-            id=service.name, created=service.created, max_model_len=service.context_length
-        )
 
-    return router
+@router.get("/v1/models/{name:path}")
+async def model(name: str, service: ModelService) -> ModelBody:
+    """Describe the model of a name."""
+    service.check_model(name)
+    return _body(service)
+
+
+def _body(service: Service) -> ModelBody:
+    return ModelBody(id=service.name, created=service.created, max_model_len=service.context_length)

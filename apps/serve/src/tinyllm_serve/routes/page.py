@@ -25,21 +25,21 @@ HEADERS = {
 }
 
 
-def page_router() -> APIRouter:
-    """Make the endpoints of the page."""
-    router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
-    @router.get("/")
-    async def index() -> Response:
-        return _file("index.html")
 
-    @router.get("/page/{name}")
-    async def file(name: str) -> Response:
-        if name not in TYPES:
-            raise ApiError(404, f"the page has no file {name[:200]!r}")
-        return _file(name)
+@router.get("/")
+async def index() -> Response:
+    """Return the page."""
+    return _file("index.html")
 
-    return router
+
+@router.get("/page/{name}")
+async def file(name: str) -> Response:
+    """Return a file of the page."""
+    if name not in TYPES:
+        raise ApiError(404, f"the page has no file {name[:200]!r}")
+    return _file(name)
 
 
 def _file(name: str) -> Response:

@@ -15,8 +15,8 @@ from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
-from tinyllm_serve.protocol.tools import NamedFunction
 from tinyllm_serve.routes.chat import start_chat
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.routes.responses_input import as_chat
 from tinyllm_serve.routes.responses_output import OutputItems
 from tinyllm_serve.service import Service
@@ -30,24 +30,22 @@ CHAT_FIELDS = {
 }
 """This endpoint's names of the fields of chat completions and of the engine."""
 
+_REPEATED = {"instructions", "temperature", "top_p", "max_output_tokens", "tool_choice"}
 
-def responses_router(service: Service) -> APIRouter:
-    """Make the endpoint of a service."""
-    router = APIRouter(tags=["responses"])
+router = APIRouter(tags=["responses"])
 
-    @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
-    async def responses(body: ResponseRequest, request: Request) -> Response:
-        """Continue a conversation. With `stream` the response is named server-sent events."""
-        log = log_fields(request)
-        log["user"] = body.end_user
-        with renamed_fields(CHAT_FIELDS):
-            generation = await start_chat(service, as_chat(body), log, CHAT_FIELDS)
-        response = ModelResponse(service, body, generation)
-        if body.stream:
-            return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
-        return JSONResponse(await while_connected(request, response.last()))
 
-    return router
+@router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
+async def responses(body: ResponseRequest, request: Request, service: ModelService) -> Response:
+    """Continue a conversation. With `stream` the response is named server-sent events."""
+    log = log_fields(request)
+    log["user"] = body.end_user
+    with renamed_fields(CHAT_FIELDS):
+        generation = await start_chat(service, as_chat(body), log, CHAT_FIELDS)
+    response = ModelResponse(service, body, generation)
+    if body.stream:
+        return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
+    return JSONResponse(await while_connected(request, response.last()))
 
 
 class ModelResponse:
@@ -116,7 +114,7 @@ class ModelResponse:
                 "output_tokens_details": counts.completion_tokens_details.model_dump(),
                 "total_tokens": counts.total_tokens,
             }
-        choice = body.tool_choice
+        repeated = body.model_dump(include=_REPEATED)
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self._id,
@@ -128,15 +126,10 @@ class ModelResponse:
             "usage": usage,
             "error": None,
             "incomplete_details": reason,
-            "instructions": body.instructions,
+            **repeated,
+            "tool_choice": repeated["tool_choice"] or "auto",
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
-            "max_output_tokens": body.max_output_tokens,
-            "tool_choice": choice.model_dump()
-            if isinstance(choice, NamedFunction)
-            else choice or "auto",
             "tools": [tool.model_dump() for tool in body.tools or []],
             "store": False,
         }

@@ -14,6 +14,7 @@ from tinyllm_serve.protocol.messages import (
     SystemMessage,
     ToolMessage,
     UserMessage,
+    text_of,
 )
 from tinyllm_serve.protocol.output_format import JsonSchemaFormat, ResponseFormat
 from tinyllm_serve.protocol.responses import (
@@ -77,12 +78,14 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
     for item in items:
         match item:
             case CallOutputItem():
-                result = ToolMessage(role="tool", content=item.text, tool_call_id=item.call_id)
+                result = ToolMessage(
+                    role="tool", content=text_of(item.output), tool_call_id=item.call_id
+                )
                 messages.append(result)
             case MessageItem(role="user"):
-                messages.append(UserMessage(role="user", content=item.text))
+                messages.append(UserMessage(role="user", content=text_of(item.content)))
             case MessageItem(role="system" | "developer"):
-                messages.append(SystemMessage(role="system", content=item.text))
+                messages.append(SystemMessage(role="system", content=text_of(item.content)))
             case MessageItem() | ReasoningItem() | CallItem():
                 last = messages[-1] if messages else None
                 if isinstance(last, AssistantMessage):
@@ -98,9 +101,11 @@ def _extended(
     """Return the message of an answer with one more item of the answer."""
     match item:
         case MessageItem():
-            return message.model_copy(update={"content": f"{message.content or ''}{item.text}"})
+            return message.model_copy(
+                update={"content": f"{message.content or ''}{text_of(item.content)}"}
+            )
         case ReasoningItem():
-            reasoning = f"{message.reasoning_content or ''}{item.text}"
+            reasoning = f"{message.reasoning_content or ''}{text_of(item.content or [])}"
             return message.model_copy(update={"reasoning_content": reasoning})
         case CallItem():
             function = CalledFunction(name=item.name, arguments=item.arguments)

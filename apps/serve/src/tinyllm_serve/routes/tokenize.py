@@ -13,6 +13,7 @@ from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.completions import TokenId
 from tinyllm_serve.protocol.messages import Message
 from tinyllm_serve.protocol.tools import Tool
+from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
 
@@ -53,39 +54,36 @@ class DetokenizeResponse(BaseModel):
     prompt: str
 
 
-def tokenize_router(service: Service) -> APIRouter:
-    """Make the endpoints of a service."""
-    router = APIRouter(tags=["tokens"])
+router = APIRouter(tags=["tokens"])
 
-    def encode(body: TokenizeText | TokenizeChat) -> list[int]:
-        if isinstance(body, TokenizeText):
-            return service.tokenizer.encode(body.prompt)
-        prompt = Prompt.of_chat(
-            service.tokenizer, body.messages, body.tools or [], body.chat_template_kwargs
-        )
-        return prompt.tokens
 
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeText | TokenizeChat) -> TokenizeResponse:
-        """Return the tokens of a text or of a conversation."""
-        service.check_ready()
-        service.check_model(body.model)
-        tokens = await asyncio.to_thread(encode, body)
-        return TokenizeResponse(
-            tokens=tokens, count=len(tokens), max_model_len=service.context_length
-        )
+def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:
+    if isinstance(body, TokenizeText):
+        return service.tokenizer.encode(body.prompt)
+    prompt = Prompt.of_chat(
+        service.tokenizer, body.messages, body.tools or [], body.chat_template_kwargs
+    )
+    return prompt.tokens
 
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> DetokenizeResponse:
-        """Return the text of tokens."""
-        service.check_ready()
-        service.check_model(body.model)
-        vocab_size = service.engine.config.vocab_size
-        if max(body.tokens, default=0) >= vocab_size:
-            message = f"tokens: expected ids below {vocab_size}, got {max(body.tokens)}"
-            raise ApiError(400, message, param="tokens")
-        tokenizer = service.tokenizer
-        text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
-        return DetokenizeResponse(prompt=text)
 
-    return router
+@router.post("/tokenize")
+async def tokenize(body: TokenizeText | TokenizeChat, service: ModelService) -> TokenizeResponse:
+    """Return the tokens of a text or of a conversation."""
+    service.check_ready()
+    service.check_model(body.model)
+    tokens = await asyncio.to_thread(_encode, service, body)
+    return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.context_length)
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, service: ModelService) -> DetokenizeResponse:
+    """Return the text of tokens."""
+    service.check_ready()
+    service.check_model(body.model)
+    vocab_size = service.engine.config.vocab_size
+    if max(body.tokens, default=0) >= vocab_size:
+        message = f"tokens: expected ids below {vocab_size}, got {max(body.tokens)}"
+        raise ApiError(400, message, param="tokens")
+    tokenizer = service.tokenizer
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    return DetokenizeResponse(prompt=text)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
 Array: TypeAlias = "NDArray[np.generic] | mx.array"
-Scalar: TypeAlias = bool | int | float
+Scalar: TypeAlias = bool | int | float | np.generic
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def is_mlx(value: object) -> bool:
     return type(value).__module__.startswith("mlx.")
 
 
-def _mlx_to_storage(value: Array, dtype: ElementType) -> Array:
+def _mlx_to_storage(value: object, dtype: ElementType) -> Array:
     import mlx.core as mx  # an MLX array is proof that MLX is installed
 
     assert isinstance(value, mx.array)

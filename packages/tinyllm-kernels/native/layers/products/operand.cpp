@@ -8,7 +8,7 @@
 namespace tinyllm {
 namespace {
 
-// Rows of x in a tile of a prompt, in all packed forms.
+// Rows of x in a tile for prefill, in every packed form.
 constexpr int64_t kRowsPerTile = 32;
 
 }  // namespace

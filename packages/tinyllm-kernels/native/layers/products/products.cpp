@@ -102,7 +102,8 @@ void run_parts(const Kernels& kernels, const std::vector<Task>& tasks, const Par
   pool.run(parts.total(), work, &next);
 }
 
-// Computes a gated product whose two matrices have different parts, as with two formats.
+// Computes a gated product whose two matrices have different parts, for example because their
+// formats differ.
 void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
   multiply(kernels, {{product.x, product.gate, nullptr, nullptr, product.y},
                      {product.x, product.up, nullptr, nullptr, product.up_scratch}});

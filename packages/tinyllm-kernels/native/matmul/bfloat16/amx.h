@@ -1,12 +1,12 @@
 // Prefill in bfloat16 with the AMX matrix unit.
 //
-// A panel of w is 32 rows by 256 columns. It is multiplied by tiles of 32 tokens: four tile
-// registers of sums, for which two tile registers of each operand are loaded, so that an
-// instruction costs one load. A panel is unpacked once for all tokens of a part, and the packed
-// tokens stream past it, out of the second-level cache. Between two panels of the same rows the
-// sums of all tokens are in memory.
+// A panel of w is 32 rows by 256 columns. It is multiplied by tiles of 32 tokens. Four tile
+// registers have the sums, and two tile registers of each operand are loaded: one load for each of
+// the four instructions. A panel is unpacked once for all tokens of a part, and the packed tokens
+// are read from the second-level cache. Between two panels of the same rows the sums of all tokens
+// are in memory.
 //
-// The matrix unit works while vector instructions do something else. So there is memory for two
+// The matrix unit and the vector instructions work at the same time. So there is memory for two
 // panels: while one is multiplied, the next one is unpacked, row by row, between the
 // multiplications.
 #pragma once
@@ -31,7 +31,7 @@ inline constexpr int kTileRows = 16;     // of a tile register
 inline constexpr int kStepColumns = 32;  // columns of x and w that one instruction multiplies
 inline constexpr int kStepPairs = kStepColumns / 2;
 
-// Two panels are 32 KB, which stay in a first-level cache of 48 KB while tokens stream past them.
+// Two panels are 32 KB, which stay in a first-level cache of 48 KB while tokens are read.
 inline constexpr int kPanelRows = 2 * kTileRows, kPanelColumns = 256;
 
 // Packed tokens of a part, which stay in a second-level cache of 2 MB.
@@ -145,7 +145,7 @@ class PanelUnpacker {
   const Weights& w_;
   const int log2_group_;
   const int64_t groups_;          // in a row
-  const int64_t prefetch_bytes_;  // from the codes of a row to the codes 32 rows further, of 4 bits
+  const int64_t prefetch_bytes_;  // from the 4-bit codes of a row to those of 32 rows later
   int64_t first_row_;             // of the next panel
   const int64_t last_row_;
   int first_column_ = 0;   // of the next panel
@@ -154,8 +154,9 @@ class PanelUnpacker {
 };
 
 // Multiplies a panel of w by a tile of tokens, over `steps` steps of 32 columns. `sums` has 32 rows
-// of 32 tokens. The products are added to it, or replace it if `is_first`. If the tile has at most
-// 16 tokens, kAllTokens is false and the other sums are undefined. Calls `unpack` after each step.
+// of 32 tokens. The products are added to it, or replace it if `is_first`. kAllTokens is false if
+// the tile has at most 16 tokens. The sums of tokens 16-31 are then undefined. Calls `unpack` after
+// each step.
 //
 // Tile registers 0 to 3 have the sums: of rows 0-15 and tokens 0-15, of rows 0-15 and tokens 16-31,
 // of rows 16-31 and tokens 0-15, of rows 16-31 and tokens 16-31. Registers 4 and 5 have rows of w,
@@ -236,8 +237,8 @@ void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scr
 }
 
 // Sets the size of the parts. A part has the tokens that fit in the second-level cache, and up to
-// 128 rows of w, of which only the first panel is unpacked while nothing is multiplied. Parts are
-// smaller if there would be fewer than four for each thread.
+// 128 rows of w, because nothing is multiplied while the first panel of a part is unpacked. Parts
+// are smaller if there would be fewer than four for each thread.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   constexpr int64_t kAmxPartsPerThread = 4, kMaxRows = 128;
   const int64_t wanted_parts = kAmxPartsPerThread * threads;

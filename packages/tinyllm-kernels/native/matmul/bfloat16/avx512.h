@@ -39,7 +39,7 @@ inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t fi
   }
 }
 
-// Vectors of half the width take half the time: they serve tiles of few tokens.
+// Vectors of half the width, for tiles of at most W / 2 tokens. They take half the time.
 using HalfVectorFloats [[gnu::vector_size(2 * W)]] = float;
 using HalfVectorWords [[gnu::vector_size(2 * W)]] = uint32_t;
 

@@ -2,8 +2,8 @@
 //
 // One instruction multiplies two rows of four numbers with two rows of four numbers and adds up all
 // four dot products: four times the work of a multiplication of floats. A tile of tokens has the
-// first four numbers of all tokens side by side, then the second four, and so on. So two tokens are
-// an operand as they lie in memory. An operand of w is combined from the numbers of two rows.
+// first four numbers of all tokens side by side, then the second four, and so on. So an operand of
+// two tokens is one load. An operand of w is combined from the numbers of two rows.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,4 +1,5 @@
-// Panels of w in bfloat16, for kernels whose vectors multiply it: see matmul/bfloat16/gemm.h.
+// Panels of w in bfloat16, for kernels that multiply vectors of bfloat16: see
+// matmul/bfloat16/gemm.h.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr int kPanelRows = 48;  // rows of w that are unpacked together, at most
 
-// Numbers between the rows of a panel: without them rows of 2 KB would share a cache set.
+// Unused numbers after each row of a panel. Without them rows of 2 KB would share a cache set.
 inline constexpr int kRowPadding = 32;
 
 // Numbers of a row that one instruction multiplies and adds up.
@@ -44,7 +45,7 @@ struct BFloat16Rows {
   int64_t stride;
 };
 
-// Writes row n of w. `row` has memory for its floats and W more.
+// Writes row n of w to `to`. `row` is scratch memory of w.columns + W floats.
 template <typename Format>
 void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
   decode_row<Format>(w, n, 0, w.columns, row);
@@ -56,7 +57,7 @@ void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
 }
 
 #if defined(__AVX512BF16__)
-// Writes row n of w, whose codes have 4 bits.
+// Writes row n of w, whose codes have 4 bits, to `to`.
 inline void look_up_row(const Weights& w, int64_t n, uint16_t* to) {
   using Format = Quantized<Mode::affine, 4>;
   const uint8_t* row = Format::row(w, n);

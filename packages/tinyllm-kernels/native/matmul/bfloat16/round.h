@@ -1,6 +1,7 @@
-// Weights rounded to bfloat16. TINYLLM_BFLOAT16 is defined if the instruction set multiplies it.
+// Weights rounded to bfloat16. TINYLLM_BFLOAT16 is defined if the instruction set multiplies
+// bfloat16.
 //
-// Rounding w loses less than rounding x to bfloat16 has lost already.
+// x is bfloat16 already. Rounding w adds a smaller error than the rounding of x did.
 #pragma once
 
 #include <bit>

@@ -51,8 +51,8 @@ void multiply_row(const LinearTask& t, int64_t n, int64_t m0) {
   for (int m = 0; m < M; ++m) store_result(t, m0 + m, n, sum(total[m]) + rest[m]);
 }
 
-// Computes a part: rows of w times all rows of x. W rows of w at a time, so that kFloatTokens rows
-// of x stay in the first-level cache meanwhile.
+// Computes a part: rows of w times all rows of x. It takes W rows of w at a time, so that
+// kFloatTokens rows of x stay in the first-level cache.
 template <typename Format>
 void multiply_float_rows(const LinearTask& t, const LinearRange& range) {
   for (int64_t first = range.first_row; first < range.last_row; first += W) {

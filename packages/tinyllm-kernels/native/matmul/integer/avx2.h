@@ -1,7 +1,7 @@
 // Integer products of AVX2, and of AVX-512 without VNNI: pairs of 16 bits, without planes of x.
 //
-// Their instructions for bytes would overflow with codes of 8 bits, and with two planes of x they
-// would not be faster.
+// The byte instructions of these sets would overflow with codes of 8 bits. With two planes of x
+// they would not be faster either.
 #pragma once
 
 #include "matmul/integer/pairs.h"

@@ -1,7 +1,7 @@
 // Prefill in integers of 16 bits, on x86-64: W interleaved rows of w times tiles of tokens.
 //
 // Lanes are tokens. Codes and quantized x are pairs of 16-bit integers. A pair of w is broadcast to
-// all lanes. The sum of a group is exact and becomes a float once.
+// all lanes. The sum of a group is exact and is converted to a float once.
 #pragma once
 
 #include "matmul/integer/quantize_x.h"
@@ -14,7 +14,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Rows of w whose sums stay in registers: with two vectors of tokens 8 or 16 registers.
+// Rows of w whose sums stay in registers. With two vectors of tokens the sums take W registers.
 inline constexpr int kIntegerTileRows = W / 2;
 
 // Unpacks W interleaved rows of w from `first` on: the first pairs of all rows, then the second

@@ -1,7 +1,8 @@
 // Decode in integers: W interleaved rows of w times a few rows of x.
 //
 // Each of W rows of w has a lane. A word of codes of each row is multiplied by the same few numbers
-// of x. The sum of a group is exact, is in the lane of its row already, and becomes a float once.
+// of x. The sum of a group is an exact integer in the lane of its row and is converted to a float
+// once.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +60,8 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
   }
 }
 
-// Computes a part. W rows of w at a time, which are still in the cache for the next rows of x.
-// `scratch` has memory for W interleaved rows, used if w is plain.
+// Computes a part, W rows of w at a time, so that they are still in the cache for the next rows of
+// x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <int Bits>
 void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_type(t.w->type, [&]<typename T>(T*) {

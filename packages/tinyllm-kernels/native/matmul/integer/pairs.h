@@ -1,7 +1,7 @@
 // Products of pairs of 16-bit integers on x86-64.
 //
-// One instruction multiplies W pairs with W pairs and adds both products of each pair to a 32-bit
-// sum. With VNNI it is a single instruction, otherwise a second one adds to the sum.
+// W pairs are multiplied with W pairs, and both products of each pair are added to a 32-bit sum.
+// With VNNI this takes one instruction. Otherwise a second instruction adds to the sum.
 //
 // A shift and a mask leave one code in each 16-bit half of a word. So with 4 bits the first pair of
 // a word has codes 0 and 4, the second pair codes 1 and 5, and so on. x has the same order.
