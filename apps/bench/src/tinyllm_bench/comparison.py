@@ -27,7 +27,7 @@ class Result:
     by: str  # name of the implementation, an OpSet or a peer
     samples: Samples  # seconds of one call
     cost: Cost  # least bytes and operations of one call
-    # Speed as a multiple of the reference, None if that was not measured.
+    # Speed as a multiple of the reference's speed; None if the reference was not measured.
     relative: float | None = None
 
     @property
@@ -51,12 +51,12 @@ class Comparison:
 
     case: Case  # the work
     contenders: Sequence[Contender]  # the implementations
-    # Cost of one call, by the name of the contender and the calls of a sample.
+    # Returns the cost of one call for the name of a contender and its calls per sample.
     cost: Callable[[str, int], Cost]
     budget: Budget  # limits of the measurement
 
     def run(self, results: list[Result], failures: list[Failure]) -> None:
-        """Measure, and append a row for each contender, also if Ctrl-C ends the measurement."""
+        """Measure, and append a result or failure for each contender, also after Ctrl-C."""
         rounds = Rounds(self.contenders, self.budget)
         try:
             rounds.run()

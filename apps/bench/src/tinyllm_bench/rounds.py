@@ -1,4 +1,4 @@
-"""Interleaved measurement: implementations take turns, so that a slower machine slows all alike."""
+"""Interleaved measurement: implementations take turns, so that a slow phase slows all of them."""
 
 import statistics
 import time
@@ -115,7 +115,7 @@ class Rounds:
 
     @property
     def samples(self) -> dict[str, Samples]:
-        """Samples so far by contender, without failed contenders and those without a sample."""
+        """Samples so far by contender. A contender that failed or has no sample is left out."""
         return {
             turn.contender.name: Samples(tuple(turn.seconds), turn.calls, turn.cold)
             for turn in self._turns
@@ -124,22 +124,22 @@ class Rounds:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Reason by failed contender."""
+        """The reason of each failure, by contender."""
         return {
             turn.contender.name: turn.failure for turn in self._turns if turn.failure is not None
         }
 
     def _attempt(self, turn: _Turn, step: Callable[[_Turn], None]) -> None:
-        """Take a turn. A contender that fails is done, and the other contenders go on."""
+        """Run a step of a turn. A contender that fails is done; the other contenders continue."""
         try:
             step(turn)
         except PeerError as error:
             turn.failure, turn.done = str(error), True
 
     def _warm_up(self, turn: _Turn) -> None:
-        """Make a first call that does not count, and a second one to choose the calls per sample.
+        """Make a first call to warm up, and a second one to choose the calls per sample.
 
-        The first call counts if it alone exceeds the budget.
+        The first call is a sample only if that call alone exceeds the budget.
         """
         budget = self._budget
         first = self._time(turn, 1)

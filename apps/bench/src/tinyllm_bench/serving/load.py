@@ -12,7 +12,7 @@ _WORDS = ("the", "a", "of", "to", "and", "in", "is", "it", "that", "for", "on", 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request."""
+    """A request of a load."""
 
     seconds: float  # time after the first request
     prompt: str  # text of the prompt

@@ -65,7 +65,7 @@ class ServeOptions(LoadShape):
         return (self.peer or list(PEERS)) if self.peers else []
 
     def loads(self) -> list[Load]:
-        """Return one load per rate, with its own seed: prompts are not in a cache from before."""
+        """Return one load per rate. Each has its own seed, so that its prompts are not cached yet."""
         shape = {each.name: getattr(self, each.name) for each in fields(LoadShape)}
         return [
             Load(**shape | {"rate": rate, "seed": self.seed + i})
