@@ -65,7 +65,7 @@ class ServeOptions(LoadShape):
         return (self.peer or list(PEERS)) if self.peers else []
 
     def loads(self) -> list[Load]:
-        """Return one load per rate. Each has its own seed, so that its prompts are not cached yet."""
+        """Return one load per rate, each with its own seed, so that its prompts are not cached."""
         shape = {each.name: getattr(self, each.name) for each in fields(LoadShape)}
         return [
             Load(**shape | {"rate": rate, "seed": self.seed + i})
