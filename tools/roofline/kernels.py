@@ -7,8 +7,8 @@ from tinyllm_bench.cases.attention import attention_cases
 from tinyllm_bench.cases.case import OpCase, Regime
 from tinyllm_bench.cases.matrices import linear_cases
 from tinyllm_bench.cases.registry import op_comparison
-from tinyllm_bench.comparison import Result
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.rounds import Result
 from tinyllm_ops import OpSet
 
 _BATCHES = (1, 2, 4, 8, 16)  # one decoded token of each sequence

@@ -5,12 +5,11 @@ import io
 import pytest
 from rich.console import Console
 from tinyllm_bench.ceilings import Ceilings
-from tinyllm_bench.comparison import Case, Failure, Result
 from tinyllm_bench.cost import Cost
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.report.report import Report
 from tinyllm_bench.report.tables import duration, number, percent, tables
-from tinyllm_bench.rounds import Samples
+from tinyllm_bench.rounds import Case, Failure, Result, Samples
 from tinyllm_bench.settings import Settings
 
 MACHINE = Machine("A CPU", 2, ("avx2",), 1, 2, "Linux x86_64", "cpu", "A CPU", "0.32", "3.11")

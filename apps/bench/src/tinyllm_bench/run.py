@@ -40,11 +40,13 @@ class Run:
         self._cases = cases
         self._opsets = choose_opsets(settings.ops)
         self._settings = settings
-        machine = Machine.here()
+        machine, program = Machine.here(), version("tinyllm-bench")
         with progress_line() as progress:
             progress("making the weights", 0)
-            self._model = BenchModel.make(settings)
-        self.report = Report.begin(settings, machine, version("tinyllm-bench"), self._model)
+            self._model = model = BenchModel.make(settings)
+        self.report = Report(
+            settings, machine, program, model.name, str(model.format), model.nbytes
+        )
 
     def measure(self) -> None:
         """Measure everything. After Ctrl-C the report holds the results so far."""

@@ -24,14 +24,14 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
-"""Time without requests after which the engine frees the buffers kept for the next step."""
+"""Seconds without requests after which the engine frees the buffers kept for the next step."""
 
 MAX_FAILURES = 16
 """Number of consecutive failed steps after which the engine is closed."""
 
 
 class EngineClosedError(RuntimeError):
-    """The engine takes no requests, because it is closed or has failed. The message says which."""
+    """The engine is closed or has failed, and accepts no requests. The message has the reason."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class _Stream:
     """The queue that passes the outputs of a request from the engine's thread to the event loop.
 
     Attributes:
-        outputs: outputs, and at most one error at the end.
+        outputs: the outputs of the request, followed by an error if the request fails.
         handle: the handle of the request; None until the engine's thread has added the request.
     """
 
@@ -65,9 +65,9 @@ class AsyncEngine:
         """Store the arguments; `start` loads the model.
 
         Args:
-            make: makes the engine. It is called in the engine's thread.
-            failing: is called in the engine's thread after a failure of the engine, before the
-                requests fail. The callback can call `fail` with a better reason.
+            make: a function that makes the engine. The engine's thread calls the function.
+            failing: a callback that the engine's thread calls after a failure of the engine, before
+                the requests fail. The callback can call `fail` with a better reason.
         """
         self._make = make
         self._failing = failing
@@ -115,7 +115,7 @@ class AsyncEngine:
 
     @property
     def closed(self) -> str | None:
-        """The reason why the engine takes no requests; None if it does, or is still loading."""
+        """The reason why the engine accepts no requests; None while it is open or still loading."""
         return self._closed
 
     async def ended(self) -> None:
@@ -196,7 +196,7 @@ class AsyncEngine:
         step that needs another process waits forever if that process has ended.
 
         Args:
-            reason: the message of the error of all requests, present and later.
+            reason: the message of the error that all present and later requests get.
         """
         self._loop.call_soon_threadsafe(self._end, reason)
 
@@ -266,8 +266,10 @@ class AsyncEngine:
             except Empty:
                 if engine.has_work:
                     return True
-                release_free_memory()  # pages stay allocated; the next step takes a little longer
-                timeout = None
+                # Pages stay allocated. The next step allocates its other buffers again, which takes
+                # little time.
+                release_free_memory()
+                timeout = None  # nothing more to free: wait for a call without limit
                 continue
             if call is None:
                 return False
@@ -296,7 +298,7 @@ class AsyncEngine:
             del self._streams[stream.handle]
 
     def _end(self, reason: str | None) -> None:
-        """Fail all streams and calls that wait. Runs in the event loop after the last step.
+        """Fail all streams and all waiting calls. Runs in the event loop after the last step.
 
         Only the first call has an effect, so that the first reason is kept. Without a reason, the
         reason of `drain` or `close` is used.

@@ -12,8 +12,9 @@ class EngineSettings:
 
     Attributes:
         page_size: number of tokens in a page of keys and values.
-        memory_bytes: memory for all pages. None allocates pages for `max_running` contexts, but at
-            most 4 GiB (or one context, if that is more), and at most half of the free memory.
+        memory_bytes: memory for all pages, in bytes. None allocates pages for `max_running`
+            contexts, but at most 4 GiB (or one context, if one context needs more), and at most
+            half of the free memory.
         max_running: the largest number of requests that are computed at a time.
         max_waiting: the largest number of requests in the queue. More requests are refused.
         prefill_tokens: the largest number of prompt tokens in a step.
@@ -21,9 +22,10 @@ class EngineSettings:
             adapts the number of prompt tokens in a step. The target bounds the pause between two
             tokens of a request that decodes, and the wait of a new request for its first chunk.
         kv_bits: quantize keys and values to 8 or 4 bits; None keeps the dtype of the model.
-        prefix_cache: keep the pages of finished requests for requests with the same prefix.
-        prefix_cache_bytes: the most memory for pages that only the prefix cache holds; None for no
-            limit below `memory_bytes`.
+        prefix_cache: True to keep the pages of finished requests for later requests with the same
+            prefix.
+        prefix_cache_bytes: the most memory, in bytes, for pages that only the prefix cache holds;
+            None for no limit below `memory_bytes`.
         prefix_path: a file from which the engine loads the prefix cache of an earlier engine, and
             to which `Engine.save_prefixes` writes the prefix cache; None for no file.
         speculation: the largest number of draft tokens per request and step, from a draft model or

@@ -26,7 +26,7 @@ class EmbeddingRequest:
         Args:
             model: the model.
             tokens: the token ids of the text, not empty and within the context of the model.
-            budget: determines the length of a chunk, and measures how long chunks take.
+            budget: sets the number of tokens in a chunk from the measured speed of earlier chunks.
         """
         self._model = model
         self._budget = budget

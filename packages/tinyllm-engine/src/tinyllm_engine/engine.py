@@ -273,7 +273,7 @@ class Engine:
         return self._scheduler.schedule(self._budget.tokens)
 
     def _run(self, step: Step) -> Scores | None:
-        """Compute the tokens of a step; return the scores of next tokens, None without choices."""
+        """Compute a step; return the scores of the next tokens, or None if no token is chosen."""
         started = time.perf_counter()
         if self._drafter is not None:
             self._drafter.follow(step)
@@ -336,7 +336,7 @@ class Engine:
 
     @property
     def _can_recover(self) -> bool:
-        """True without other ranks, which may have stopped at another point of a failed step."""
+        """True with one rank. Several ranks may have stopped at different points of a step."""
         return self.model.num_ranks == 1
 
     @cached_property
@@ -390,7 +390,7 @@ class Engine:
         )
 
     def _draft_limits(self) -> dict[RequestState, int]:
-        """Return the most draft tokens of each request that chooses a token in the next step."""
+        """Return the most draft tokens allowed for each request that chooses a next token."""
         limits = {
             request: min(self.settings.speculation, request.remaining - 1)
             for request in self._scheduler.running

@@ -87,7 +87,7 @@ class EngineStats:
         prompt_tokens: count of tokens of all prompts.
         cached_tokens: count of prompt tokens that were in the prefix cache.
         generated_tokens: count of generated tokens.
-        preemptions: how often a request had to free its pages and compute its tokens again.
+        preemptions: count of preemptions, in which a request frees its pages and waits again.
         draft_tokens: count of draft tokens that the model verified.
         accepted_tokens: count of draft tokens that were accepted.
         failed_steps: count of steps that raised an error.

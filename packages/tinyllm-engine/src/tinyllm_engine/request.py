@@ -171,7 +171,7 @@ class RequestState:
         return self._block_hashes
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
-        """Append sampled tokens, up to the first that differs from the draft or ends the text.
+        """Append sampled tokens through the first that differs from the draft or ends the text.
 
         Args:
             sampled: the tokens chosen after the last token of `tokens` and after each draft token.

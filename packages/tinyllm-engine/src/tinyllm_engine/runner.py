@@ -25,7 +25,7 @@ Scores = Float[mx.array, "choices V"] | BestTokens
 
 
 class Runner:
-    """Computes the chunks of a step. The runner holds tensors; the scheduler decides.
+    """Computes the chunks of a step, which the scheduler has chosen.
 
     The prompt tokens of a step form one row, `1 T`, and the decoded tokens form T rows, `T 1`. The
     two passes use different kernels: prompts are computed in tiles of many tokens, decoded tokens

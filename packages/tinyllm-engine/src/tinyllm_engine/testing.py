@@ -19,7 +19,7 @@ from tinyllm_engine.runner import Runner, Scores
 from tinyllm_engine.schedule.step import Chunk
 
 GREEDY = SamplingParams()
-# At temperature 1 nearly every draw of pico is the greedy token, and wrong keys are not noticed.
+# At temperature 1 nearly every draw of pico is the greedy token, which hides wrong random keys.
 DRAWN = SamplingParams(temperature=3.0, top_p=0.95, seed=3)
 PENALIZED = SamplingParams(temperature=0.8, top_k=40, repetition_penalty=1.2, seed=4)
 
@@ -113,7 +113,7 @@ class _UnreliableRunner(Runner):
 
 
 class _NoText(OutputProcessor):
-    """An output processor without a tokenizer: all text is empty, and no token ends it."""
+    """An output processor without a tokenizer: all text is empty, and no token ends the text."""
 
     def __init__(self) -> None:
         """Make the processor."""
@@ -129,7 +129,7 @@ def state_without_model(request: Request, arrival: int = 0) -> RequestState:
 
 
 def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return conversations as token ids. The last ones share prefixes of several pages."""
+    """Return conversations as token ids. Four of them share a prefix of several pages."""
     short = [
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
         for question in _QUESTIONS
@@ -141,7 +141,7 @@ def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
 def pages_of(
     model: LanguageModel, pages: int, page_size: int, draft: LanguageModel | None = None
 ) -> int:
-    """Return the bytes of `pages` pages of a model and a draft model."""
+    """Return the size of `pages` pages of a model and a draft model, in bytes."""
     settings = EngineSettings(page_size, memory_bytes=1 << 24)
     return pages * PagePool(model, settings, draft).page_bytes
 
@@ -185,7 +185,7 @@ def run_schedule(
         memory_bytes=pages_of(model, pages, page_size, draft),
         max_running=draw.choice([2, 5, 32]),
         prefill_tokens=draw.choice([2, 7, 64, 512]),
-        step_seconds=1000.0,
+        step_seconds=1000.0,  # the speed of the machine must not change the schedule
         prefix_cache=draw.random() < 0.8,
         speculation=draw.choice([0, 3] if draft is None else [1, 3, 5]),
     )
@@ -226,7 +226,7 @@ def run_schedule(
 
 
 def _check(handle: RequestState, oracle: Oracle, where: str) -> None:
-    """Compare the tokens of a request with the oracle, up to its end if it did not finish."""
+    """Compare the tokens of a request with the oracle. A cancelled request may have fewer."""
     request = handle.request
     actual = handle.tokens[len(request.prompt) :]
     expected = oracle(request.prompt, handle.max_tokens, request.sampling)

@@ -105,9 +105,9 @@ void log_probability(const Kernels& kernels, const ScoreRows& scores, const int3
     for (int64_t i = 0; i < parts; ++i) {
       if (part_sums[i].sum != 0) top = std::max(top, part_sums[i].largest);
     }
-    if (top == -std::numeric_limits<float>::infinity()) top = 0;
     double total = 0;  // the sum of e^(x - top) over the row
     for (int64_t i = 0; i < parts; ++i) {
+      if (part_sums[i].sum == 0) continue;
       total += part_sums[i].sum * std::exp(double{part_sums[i].largest} - top);
     }
     for (int64_t i = 0; i < k; ++i) {

@@ -23,17 +23,18 @@ def make_caches(
     """Make empty caches for one sequence, or for sequences that always have equal lengths.
 
     A layer with a sliding window keeps the tokens in the window, or the last `max_size` tokens if
-    that is less. It keeps them in the dtype of the model, whatever `kv_bits` is.
+    `max_size` is smaller. It stores keys and values in the dtype of the model, whatever `kv_bits`
+    is.
 
     Args:
         config: the architecture.
         layers: the indices of the layers.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
-        max_size: the number of first and most recent tokens to keep; None for all tokens.
+        max_size: the number of tokens to keep, a few first and the most recent; None for all.
 
     Raises:
         ValueError: if both `kv_bits` and `max_size` are given, or the head dim is no multiple of a
-            group.
+            group size.
     """
     if kv_bits is not None and max_size is not None:
         raise ValueError("kv_bits, max_size: expected at most one, got both")
@@ -65,13 +66,13 @@ def make_pages(
     Args:
         config: the architecture of the whole model.
         part: the layers and the key/value heads of a process.
-        dtype: the dtype of keys and values, or of their scales.
+        dtype: the dtype of keys and values, or of the scales of quantized keys and values.
         count: the number of pages.
         page_size: the number of tokens in a page.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
 
     Raises:
-        ValueError: if the head dim is no multiple of a group.
+        ValueError: if the head dim is no multiple of a group size.
     """
     window = config.sliding_window
     return [

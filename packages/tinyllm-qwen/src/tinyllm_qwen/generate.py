@@ -58,7 +58,8 @@ def generate(
 
     Raises:
         ValueError: if the prompt is empty or fills the context of the model, if the cache holds the
-            whole prompt, or if a number is out of range. The call raises it, not the iterator.
+            whole prompt, or if a number is out of range. The call raises the error, not the
+            iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     cache = model.make_cache() if cache is None else cache

@@ -96,7 +96,8 @@ class Qwen:
 
         The arguments are as in `__call__`.
         """
-        # Scales in bytes do not determine a dtype, so the embedding of a float format is float32.
+        # In float formats, a scale is one byte and determines no dtype, so the embedding returns
+        # float32.
         h = self.groups.pipeline.recv(self.embed_tokens(tokens).astype(self.dtype))
         return self.groups.pipeline.send(self.stack(h, batch, caches))
 
@@ -121,7 +122,7 @@ class Qwen:
             tokens: see `__call__`.
             batch: see `__call__`.
             caches: see `__call__`.
-            k: the number of tokens. With several processes, the result has k tokens of each.
+            k: the number of tokens. The result has k tokens of each process.
             rows: see `__call__`.
 
         Raises:

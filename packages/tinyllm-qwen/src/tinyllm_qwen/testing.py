@@ -73,7 +73,7 @@ def scripted_checkpoint(
 
 
 def random_checkpoint(folder: Path, template: str, *, context: int = 1024) -> Path:
-    """Write a Qwen3 checkpoint of random weights that generates letters without end.
+    """Write a Qwen3 checkpoint with random weights, which generates letters and no end token.
 
     The tokenizer has no merges and the text has no spaces, so a generated text encodes to the same
     tokens again.

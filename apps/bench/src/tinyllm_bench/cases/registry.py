@@ -9,10 +9,9 @@ from tinyllm_ops import OpSet
 
 from tinyllm_bench.cases import attention, matrices, vectors
 from tinyllm_bench.cases.case import OpCase, Regime, Work
-from tinyllm_bench.comparison import Case, Comparison
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.models.model import BenchModel
-from tinyllm_bench.rounds import Budget, Contender, timed
+from tinyllm_bench.rounds import Budget, Case, Comparison, Contender, timed
 from tinyllm_bench.settings import Settings
 
 Cases = Callable[[BenchModel, Sequence[Regime]], list[OpCase]]

@@ -7,9 +7,8 @@ from typing import Protocol, runtime_checkable
 
 from tinyllm_qwen import QwenConfig
 
-from tinyllm_bench.comparison import Case, Comparison
 from tinyllm_bench.cost import Cost, decode_cost, prefill_cost
-from tinyllm_bench.rounds import Budget, Contender, timed
+from tinyllm_bench.rounds import Budget, Case, Comparison, Contender, timed
 from tinyllm_bench.settings import Settings
 
 MODEL = "model"

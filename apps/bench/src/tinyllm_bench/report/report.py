@@ -4,9 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from tinyllm_bench.ceilings import Ceilings
-from tinyllm_bench.comparison import Failure, Result
 from tinyllm_bench.machine import Machine
-from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.rounds import Failure, Result
 from tinyllm_bench.settings import Settings
 
 FORMAT = "tinyllm-bench/1"
@@ -29,13 +28,6 @@ class Report:
     # Messages for the reader, such as missing peers.
     notices: list[str] = field(default_factory=list)
     interrupted: bool = False  # True if Ctrl-C ended the run
-
-    @classmethod
-    def begin(
-        cls, settings: Settings, machine: Machine, version: str, model: BenchModel
-    ) -> "Report":
-        """Return a report without results."""
-        return cls(settings, machine, version, model.name, str(model.format), model.nbytes)
 
 
 def json_report(report: Report) -> str:

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tinyllm_bench.cases.whole_model import MODEL
-from tinyllm_bench.comparison import Case, Failure, Result
 from tinyllm_bench.report.report import Report
+from tinyllm_bench.rounds import Case, Failure, Result
 
 _WIDTH = 118  # characters of a line in a file or a pipe
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import httpx
 
-from tinyllm_bench.serving.load import Arrival, Load
+from tinyllm_bench.serving.options import Arrival, Load
 
 _TIMEOUT = 600.0  # seconds
 

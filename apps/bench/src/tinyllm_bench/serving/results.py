@@ -8,7 +8,7 @@ from tinyllm_bench.machine import Machine
 from tinyllm_bench.report.tables import new_table, report_console
 from tinyllm_bench.rounds import percentile
 from tinyllm_bench.serving.client import Reply
-from tinyllm_bench.serving.load import Load
+from tinyllm_bench.serving.options import Load
 
 Percentiles = tuple[float, float, float]
 """Percentiles 50, 95 and 99."""

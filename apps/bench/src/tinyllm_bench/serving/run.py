@@ -13,9 +13,8 @@ from tinyllm_bench.machine import Machine
 from tinyllm_bench.report.progress import progress_line
 from tinyllm_bench.serving import server as servers
 from tinyllm_bench.serving.client import Reply, send
-from tinyllm_bench.serving.load import Load
 from tinyllm_bench.serving.model_files import ModelFiles
-from tinyllm_bench.serving.options import ServeOptions
+from tinyllm_bench.serving.options import Load, ServeOptions
 from tinyllm_bench.serving.results import ServerResult, json_results, print_results
 from tinyllm_bench.serving.server import Server
 

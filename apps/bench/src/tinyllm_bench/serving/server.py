@@ -71,16 +71,9 @@ class Server:
 
 def tinyllm(files: ModelFiles, *options: str) -> Server:
     """Return tinyllm's server, with further options of its command line."""
-    command = [
-        "-m",
-        "tinyllm_serve",
-        "--model",
-        str(files.folder),
-        "--served-model-name",
-        "model",
-        *options,
-    ]
-    return Server("tinyllm", [sys.executable, *command], "/ready", {"ignore_eos": True})
+    model = ["--model", str(files.folder), "--served-model-name", "model"]
+    command = [sys.executable, "-m", "tinyllm_serve", *model, *options]
+    return Server("tinyllm", command, "/ready", {"ignore_eos": True})
 
 
 def find_servers(

@@ -17,7 +17,7 @@ _WHITESPACE = r"( |\n {0,24})?"
 any amount of white space, and a small model may never stop writing it."""
 
 _MAX_PREFIXES = 16
-"""The number of reasoning prefixes in the cache. A server uses one or two."""
+"""The largest number of reasoning prefixes in the cache. A server uses one or two."""
 
 
 class GrammarCompiler:
@@ -36,7 +36,7 @@ class GrammarCompiler:
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        # Requests with equal marks share a reasoning prefix, and so the masks that it has computed.
+        # Requests with equal marks share a reasoning prefix, so its masks are computed only once.
         self._prefix = lru_cache(maxsize=_MAX_PREFIXES)(self._make_prefix)
 
     def compile(self, grammar: Grammar) -> Constraint:

@@ -20,7 +20,7 @@ class Grammar:
             the grammar applies from the start.
         opening: the text with which that prefix must start, such as "<think>"; "" for any text.
         name: the name for error messages, such as the request field that holds the grammar.
-        parts: the grammars of a union, without prefixes.
+        parts: the grammars of a union. No part has `after` or `parts`.
     """
 
     kind: Literal["json_schema", "regex", "lark", "union"]

@@ -68,7 +68,8 @@ class ReasoningPrefix:
     def _searched(self, state: int, word: bytes) -> bytes:
         """Return the bytes to search for the mark.
 
-        They are the bytes of the mark matched so far, and the bytes of the token after the opening.
+        The result has the bytes of the mark matched so far, and the bytes of the token after the
+        opening.
         """
         opening = len(self._opening)
         return self._mark[: max(state - opening, 0)] + word[max(opening - state, 0) :]

@@ -11,7 +11,7 @@ HASH_BYTES = 16
 """The length of a block hash, in bytes."""
 
 _ROOT = b""
-"""The value that stands for the previous hash in the hash of a first page."""
+"""The previous hash of the first page of a text, which has no page before."""
 
 
 def block_hashes(tokens: Sequence[int], page_size: int, known: Sequence[bytes] = ()) -> list[bytes]:
@@ -37,9 +37,9 @@ def block_hashes(tokens: Sequence[int], page_size: int, known: Sequence[bytes] =
 class BlockManager:
     """Pages with reference counts, and a prefix cache of full pages by block hash.
 
-    A page is free, held by one or more requests, or cached. No request holds a cached page. It is
-    full and registered under its block hash, so that a later request with the same prefix can
-    acquire it. If no page is free, cached pages are evicted, least recently used first.
+    A page is free, held by one or more requests, or cached. A cached page has no holder. It is full
+    and registered under its block hash, so that a later request with the same prefix can acquire
+    the page. If no page is free, cached pages are evicted, least recently used first.
 
     Attributes:
         num_pages: the number of all pages.
@@ -79,7 +79,7 @@ class BlockManager:
         return len(self._cached)
 
     def pages_for(self, tokens: int) -> int:
-        """Return the number of pages that hold `tokens` tokens."""
+        """Return the number of pages needed for `tokens` tokens."""
         return -(-tokens // self.page_size)
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:
@@ -135,7 +135,7 @@ class BlockManager:
                 self._free.append(page)
 
     def register(self, page: int, block_hash: bytes) -> None:
-        """Register a full page under its block hash. If the hash has a page, that page stays."""
+        """Register a full page under its block hash, unless the hash already has a page."""
         if block_hash not in self._page_of:
             self._page_of[block_hash] = page
             self._hash_of[page] = block_hash
@@ -145,7 +145,7 @@ class BlockManager:
         return self._holders[page] > 1 or page in self._hash_of
 
     def registered(self) -> dict[bytes, int]:
-        """Return all registered pages by block hash, pages that are evicted first at the front."""
+        """Return all registered pages by block hash; the pages to evict first come first."""
         held = [page for page in reversed(self._hash_of) if page not in self._cached]
         return {self._hash_of[page]: page for page in [*self._cached, *held]}
 

@@ -21,8 +21,8 @@ class PagePool:
 
     Attributes:
         num_pages: number of pages that requests can hold.
-        page_bytes: bytes of one page, in all layers of both models. With several ranks, the number
-            of the rank with the most bytes.
+        page_bytes: bytes of one page, in all layers of both models. With several ranks, the largest
+            number of all ranks.
         caches: one cache for each layer of the model.
         draft_caches: one cache for each layer of the draft model; empty without a draft model.
     """
@@ -57,10 +57,10 @@ class PagePool:
         return sum(cache.nbytes for cache in self._all_caches)
 
     def renew(self) -> None:
-        """Replace all pages by new, empty pages, in the same two lists.
+        """Replace all pages by new, empty pages.
 
-        After a failed step, the arrays of old pages may depend on inputs that were overwritten in
-        place.
+        The lists `caches` and `draft_caches` stay, because the runners refer to them. After a
+        failed step, the arrays of old pages may depend on inputs that were overwritten in place.
         """
         for caches in (self.caches, self.draft_caches):
             caches.clear()  # free the old pages first: memory may not hold both

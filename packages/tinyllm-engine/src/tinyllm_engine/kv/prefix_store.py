@@ -17,13 +17,13 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 
 _FORMAT = "2"
-"""The version of the file format, raised with each change of file, block hashes or page layout."""
+"""The version of the format. Raise it if the file, the block hashes or the page layout change."""
 
 _HASHES = "hashes"
 
 _SAMPLE = 512
-"""How many numbers of each weight enter a fingerprint. A fine-tuned model differs from its base
-nearly everywhere, so a sample is enough."""
+"""The approximate number of values of each weight that enter a fingerprint. A fine-tuned model
+differs from its base nearly everywhere, so a sample is enough."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class PrefixStore:
         self._identity = f"{_FORMAT} {identity}"
 
     def save(self, path: Path) -> int:
-        """Write all registered pages, but at most `max_cached`, to a file.
+        """Write the registered pages, at most the `max_cached` last used pages, to a file.
 
-        The pages are copied in memory first, which needs as much memory again. An existing file is
-        replaced atomically.
+        The pages are first copied in memory, so saving needs the memory of these pages twice. An
+        existing file is replaced atomically.
 
         Returns:
             The number of pages in the file; 0 if the write failed, with the reason in the log.
@@ -68,7 +68,8 @@ class PrefixStore:
         tensors = {name: array[index] for name, array in self._arrays().items()}
         tensors[_HASHES] = hashes
         metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
-        # MLX adds a missing suffix, and does not report a failed write: compare the size below.
+        # MLX adds ".safetensors" to other names, and does not report a failed write: compare the
+        # size below.
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +136,7 @@ class PrefixStore:
         return tensors
 
     def _arrays(self) -> dict[str, mx.array]:
-        """Return the arrays of all layers, `P ...`, by their names in a file."""
+        """Return the arrays of all layers, `P ...` with P pages, by their names in a file."""
         return {
             f"layers.{layer}.{part}": array
             for layer, cache in enumerate(self._caches)

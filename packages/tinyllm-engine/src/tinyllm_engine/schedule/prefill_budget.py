@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _MIN_TOKENS = 32
-"""The fewest tokens of a step. With fewer tokens, reading the weights takes most of the time."""
+"""The fewest prompt tokens of a step. With fewer, reading the weights takes most of the time."""
 
 _SMOOTHING = 0.3
 """The weight of the latest step in the moving average of the speed."""

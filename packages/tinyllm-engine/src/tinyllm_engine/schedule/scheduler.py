@@ -9,7 +9,8 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk, Step
 
 PATIENCE = 64
-"""How many later requests may overtake a request, per level of priority between them."""
+"""The number of arrivals that one level of priority counts as. It limits how many later requests
+with a better priority can overtake a request."""
 
 DECODED_AGAIN = 64
 """After a preemption, the most generated tokens that a request decodes again in one step."""
@@ -163,7 +164,7 @@ class Scheduler:
 
         Args:
             request: the request.
-            found: registered pages of a prefix of its tokens, which are shared.
+            found: registered pages with the first tokens of the request, which shares the pages.
             copies: the list to which a page to copy is appended.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The tokens of one step, as integers."""
+"""The chunks of tokens that one step computes. Token ids are integers, not tensors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Step:
         prefill: chunks of prompts.
         decode: the last tokens of requests with their draft tokens, and generated tokens that are
             decoded again after a preemption.
-        copies: pairs of source and target of pages to copy before the passes, because a request
-            will write to a shared page.
+        copies: pairs of a source page and a target page to copy before the passes, because a
+            request will write to a shared page.
     """
 
     prefill: list[Chunk] = field(default_factory=list)

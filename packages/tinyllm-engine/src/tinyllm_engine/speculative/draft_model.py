@@ -17,7 +17,7 @@ from tinyllm_engine.speculative.drafter import Acceptance
 
 _MAX_DECODED = 8
 """The most missing tokens that are decoded together with the first draft token. If more tokens are
-missing, they are prefilled before."""
+missing, they are prefilled first."""
 
 
 class DraftModel:
@@ -25,9 +25,9 @@ class DraftModel:
 
     The large model verifies the continuation. The small model has pages of its own for keys and
     values, with the same page numbers as the large model, so that both models share block tables
-    and prefix cache. The small model prefills each prompt in the same steps as the large model. It
-    may miss tokens, because it was paused or because pages were read from a file. Missing tokens
-    are computed before it proposes draft tokens.
+    and prefix cache. The small model prefills each prompt in the same steps as the large model. The
+    pages of the small model may lack tokens, because drafting was paused or because pages were read
+    from a file. The missing tokens are computed before the next draft tokens.
 
     Attributes:
         acceptance: the statistics of accepted draft tokens.

@@ -6,11 +6,11 @@ from tinyllm_engine.request import RequestState
 
 
 class DraftProgress:
-    """For each page, how many of its first tokens the draft model has computed.
+    """A record of how many tokens at the start of each page the draft model has computed.
 
     Block hashes belong to the pages of the large model. The prefix cache therefore returns a page
-    that the large model has filled, even if the draft model has not. The first request that needs
-    the missing tokens computes them before its next draft.
+    that the large model has filled, even if the draft model has not filled it. The first request
+    that needs the missing tokens computes them before its next draft.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
@@ -41,7 +41,7 @@ class DraftProgress:
             self._filled[request.pages[index]] = offset + 1
 
     def cut(self, request: RequestState, start: int, stop: int) -> None:
-        """Record that the pages do not hold tokens `start` to `stop` of the draft model.
+        """Record that the draft model has no valid tokens at positions `start` to `stop`.
 
         The draft model has not computed these positions, or it has computed rejected draft tokens.
         """

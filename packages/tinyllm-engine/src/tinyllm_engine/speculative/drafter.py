@@ -13,12 +13,12 @@ _MIN_RATE = 0.3
 """The acceptance rate below which draft tokens cost more time than they save."""
 
 _PAUSE_TOKENS = 32
-"""How many tokens a request decodes without draft tokens after its rate fell below `_MIN_RATE`."""
+"""The number of tokens decoded without draft tokens after a rate fell below `_MIN_RATE`."""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """A source of draft tokens, which the next step verifies in the pass of the last token.
+    """A source of draft tokens, which the next step verifies together with the last token.
 
     Speculation never changes the answer (Leviathan et al. 2023). The sampler of the request chooses
     every token, and a draft token is accepted if it equals the chosen token: see
@@ -52,7 +52,8 @@ class _Record:
     """The statistics of one request.
 
     Attributes:
-        rate: moving average of the share of accepted draft tokens.
+        rate: moving average of the share of accepted draft tokens. The latest step has the weight
+            1/4.
         resume_at: the text length, in tokens, at which a pause ends.
     """
 
@@ -88,6 +89,7 @@ class Acceptance:
         record = self._records.setdefault(request, _Record())
         record.rate += (accepted / drafted - record.rate) / 4
         if record.rate < _MIN_RATE:
+            # Restart above the limit, so that one rejected draft does not cause the next pause.
             record.rate, record.resume_at = 2 * _MIN_RATE, len(request.tokens) + _PAUSE_TOKENS
 
     def forget(self, request: RequestState) -> None:

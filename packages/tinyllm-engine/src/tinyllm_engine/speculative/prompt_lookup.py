@@ -19,7 +19,7 @@ class _Index:
 
     Attributes:
         after: the position after the latest occurrence of each n-gram.
-        seen: the length of the text that is indexed so far.
+        seen: the number of tokens indexed so far.
     """
 
     after: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class PromptLookup:
         """Do nothing, because this drafter has no pages."""
 
     def _continuation(self, request: RequestState, limit: int) -> list[int]:
-        """Return at most `limit` tokens that followed the latest occurrence of the last tokens."""
+        """Return at most `limit` tokens that followed the latest earlier occurrence."""
         tokens = request.tokens
         index = self._indices.setdefault(request, _Index())
         for end in range(max(index.seen, _NGRAM_LENGTH), len(tokens)):

@@ -15,7 +15,7 @@ _FUSED = re.compile(r"(?P<mlp>layers\.\d{1,4}\.mlp)\.experts\.(?P<which>gate_up|
 
 
 def expert_of(name: str) -> tuple[str, int | None]:
-    """Return the name of the stacked tensor to which an expert's tensor belongs, and the expert.
+    """Return the name of the stacked tensor for an expert's tensor, and the number of the expert.
 
     A name that is not of a single expert is returned unchanged, with the number None.
     """
@@ -26,7 +26,7 @@ def expert_of(name: str) -> tuple[str, int | None]:
 
 
 def fused_of(name: str) -> list[str]:
-    """Return the names of the tensors in tensor `name`: two if gate and up are fused, or one."""
+    """Return the names of the tensors that `name` holds: two if gate and up are fused, else one."""
     match = _FUSED.fullmatch(name)
     if match is None:
         return [name]

@@ -52,7 +52,7 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
 
 def _existing(path: str | Path) -> Path | None:
     """Return the folder at `path`, or None if the path does not exist; refuse a file."""
-    if path == "":  # pathlib reads "" as the current folder, but it is usually an unset variable
+    if path == "":  # usually an unset variable, but pathlib would return the current folder
         return None
     try:
         folder = Path(path).expanduser()

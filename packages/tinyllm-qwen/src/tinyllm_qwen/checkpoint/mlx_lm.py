@@ -44,7 +44,7 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
 
     Raises:
         CheckpointError: if the model has another family, an adapter, an unknown class of layer or
-            an unknown weight. The message names it.
+            an unknown weight. The message has the reason.
     """
     args: object = getattr(model, "args", None)
     if not dataclasses.is_dataclass(args) or isinstance(args, type):

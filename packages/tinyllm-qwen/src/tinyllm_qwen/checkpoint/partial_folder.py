@@ -14,7 +14,7 @@ PREFIX = ".tinyllm-partial-"
 
 
 def check_target(target: Path) -> Path:
-    """Return the absolute path of a new folder. The path must not exist, or be an empty folder.
+    """Return the absolute path of a new folder. Only an empty folder may exist at the path.
 
     Raises:
         ConversionError: if the path exists and is not an empty folder, or is in use.

@@ -27,7 +27,7 @@ _ALIGNMENT = 8  # the offset of the data in the file is a multiple of this numbe
 
 
 class SafetensorsWriter:
-    """A safetensors file in progress: a context manager that closes the file at its end."""
+    """A safetensors file in progress: a context manager that closes the file."""
 
     def __init__(self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         """Create the file and write its header.

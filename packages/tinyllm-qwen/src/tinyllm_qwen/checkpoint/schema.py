@@ -18,7 +18,7 @@ _LISTED = 10
 def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor, by its Hugging Face name without "model.".
 
-    The shapes are those of the decoded tensors, whether a file packs them or not.
+    Packed tensors have the shapes of the decoded tensors.
     """
     width, head_dim = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
@@ -72,7 +72,8 @@ def packed_formats(
     """Return the formats of the packed matrices, by module path.
 
     As in MLX, a matrix is packed if the files have scales for the matrix. The config gives the
-    default format, and the formats of matrices that differ.
+    default format, and the formats of matrices that differ. A matrix with a format of its own or
+    without a floating weight counts as packed too, so that `check_schema` reports missing scales.
     """
     quantization = config.quantization
     if quantization is None:
@@ -105,7 +106,7 @@ def check_schema(
 
     Raises:
         CheckpointError: if tensors are missing, unexpected, or of the wrong shape or dtype. The
-            message lists them.
+            message lists the tensors.
     """
     formats = packed_formats(config, stored)
     expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}

@@ -1,7 +1,7 @@
 """A reader of slices of tensors, which reads only the bytes of the slices.
 
-MLX reads whole tensors. A rank of several ranks needs only a slice of most tensors. A slice of rows
-is contiguous in a file. A slice of columns is one run of bytes per row.
+MLX reads whole tensors. With several ranks, each rank needs only a slice of most tensors. A slice
+of rows is contiguous in a file. A slice of columns is one run of bytes per row.
 """
 
 import math

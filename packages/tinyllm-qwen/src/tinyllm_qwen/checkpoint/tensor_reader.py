@@ -10,7 +10,7 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
 from tinyllm_qwen.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
-"""A callback that gets the number of bytes so far, and of all bytes."""
+"""A callback that gets two numbers: the bytes processed so far, and all bytes."""
 
 MLX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 
@@ -65,7 +65,7 @@ def iterate_tensors(
 
 
 class _Files:
-    """The files of tensors. A file is opened for its first piece; arrays are dropped after use."""
+    """The files of tensors, opened at their first use. Arrays are dropped after their last use."""
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
         """Count how often each array of a file will be used."""

@@ -66,7 +66,7 @@ def load_part(
         size: the number of ranks.
         split: the division of the model, by heads or by layers.
         dtype: the dtype, as for `load_weights`.
-        progress: a callback with the number of bytes of this rank read so far, and in all.
+        progress: a callback with the number of bytes read so far, and of all bytes of this rank.
 
     Returns:
         The weights of this rank, and the partitions of all ranks.

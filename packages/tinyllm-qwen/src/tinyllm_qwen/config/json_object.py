@@ -8,7 +8,7 @@ from tinyllm_qwen.checkpoint.regular_file import read_regular_file
 from tinyllm_qwen.errors import CheckpointError
 
 MAX_BYTES = 100_000_000  # a config has some kilobytes, a large vocabulary 10 MB
-# A value that takes 2 bytes in a file takes about 100 bytes in memory.
+# The number of values is limited too: a value of 2 bytes in a file needs about 100 in memory.
 MAX_VALUES = 1_000_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -22,7 +22,7 @@ def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) ->
         max_values: the largest number of values, counted roughly, to limit the memory.
 
     Raises:
-        CheckpointError: if the data is not such an object, or has too many values.
+        CheckpointError: if the data is not a JSON object, repeats a name, or has too many values.
     """
     values = sum(map(data.count, (b",", b"[", b"{")))
     if values > max_values:

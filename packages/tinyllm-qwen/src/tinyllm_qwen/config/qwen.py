@@ -15,7 +15,7 @@ from tinyllm_qwen.errors import CheckpointError
 
 SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE"}
 
-# Fields that would change the computation, with the values that do not. Any other value is refused.
+# Fields that may change the computation, with their neutral values. Other values are refused.
 # A field that is neither in this table nor in `QwenConfig` is ignored: other fields of published
 # Qwen models (use_cache, initializer_range, attention_dropout, bos_token_id, router_aux_loss_coef,
 # transformers_version, ...) do not affect inference. If an unknown field implies an additional
@@ -46,7 +46,7 @@ class QwenConfig:
         intermediate_size: the number of hidden features of the MLP, F.
         num_attention_heads: the number of query heads, H.
         num_key_value_heads: the number of key/value heads, Hkv, a divisor of H.
-        head_dim: D, an even number. H * D need not equal E.
+        head_dim: the size of a head, D, an even number. H * D need not equal E.
         max_position_embeddings: the context length in the config, in tokens; see `context_length`.
         rms_norm_eps: eps of every RMSNorm.
         rope_theta: base of the rotary frequencies.
@@ -87,7 +87,8 @@ class QwenConfig:
     def context_length(self) -> int:
         """The longest context that the model supports, in tokens.
 
-        Configs of Qwen that set `rope_scaling` do not change max_position_embeddings.
+        Configs of Qwen that set `rope_scaling` keep the `max_position_embeddings` of the model
+        without scaling, so the factor of YaRN is applied here.
         """
         if self.rope_scaling is None:
             return self.max_position_embeddings

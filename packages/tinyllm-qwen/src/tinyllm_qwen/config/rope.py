@@ -73,7 +73,11 @@ def _scaling(table: Fields) -> Fields | None:
 
 
 def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
-    """Read the settings of YaRN. Absent settings get the values of the paper."""
+    """Read the settings of YaRN.
+
+    Absent betas get the values of the paper. An absent factor is `max_position_embeddings`
+    divided by the original context length, but at least 1.
+    """
     original = table.integer(
         "original_max_position_embeddings", 1, 1 << 31, default=max_position_embeddings
     )

@@ -135,7 +135,7 @@ def _write_tensors(
                 done += stored[tensor.source].nbytes
                 if progress is not None:
                     progress(done, total)
-    # A single file gets an index too, because mlx-lm reads the names of files to download from it.
+    # A single file gets an index too: mlx-lm reads the names of files to download from the index.
     sizes = {"total_size": plan.nbytes, "total_parameters": plan.parameters}
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
 

@@ -43,7 +43,7 @@ class PlannedTensor:
 
     @property
     def parts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The dtype and shape of each written array by name: the weight, or codes and scales."""
+        """Dtype and shape of each written array by name: the weight, or codes, scales, biases."""
         name = mlx_name(self.source)
         if self.packed is None:
             return {name: (self.dtype, self.shape)}
@@ -110,7 +110,7 @@ def make_plan(
     """Decide the format and the file of every tensor.
 
     A matrix is packed if the length of its rows is a multiple of the group size and no pattern
-    skips it. This includes embedding, head and experts.
+    skips it. Embedding, head and experts are packed too.
 
     Args:
         config: the config of the checkpoint.

@@ -5,7 +5,8 @@ from tinyllm_ops import MLX, QuantizedTensor
 
 from tinyllm_qwen.config.quantization import PackedFormat
 
-# How many numbers are packed at a time. On a CPU, MLX's float modes need 40 times their memory.
+# The number of weights that are packed at a time. On a CPU, MLX's float modes need 40 times the
+# memory of the weights.
 _NUMBERS = 1 << 20
 
 

@@ -79,7 +79,7 @@ def bounded(
     kv_bits: int | None = None,
     max_size: int | None = None,
 ) -> list[KVCache]:
-    """Return the caches, the first as a `BoundedCache` if other ranks have smaller ring buffers.
+    """Return the caches, the first as a `BoundedCache` if the caches of other ranks are smaller.
 
     Args:
         caches: the caches of this rank's layers.

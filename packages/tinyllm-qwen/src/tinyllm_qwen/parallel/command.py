@@ -12,7 +12,7 @@ from tinyllm_ops import PageTable, Phase
 from tinyllm_qwen.model import Qwen
 
 Output = Literal["hidden", "logits", "best"]
-"""The result of a pass: of `Qwen.hidden`, of `Qwen.__call__` or of `Qwen.best`, in this order."""
+"""The method whose result a pass has: `Qwen.hidden`, `Qwen.__call__` or `Qwen.best`, in order."""
 
 _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "slot_mapping")
 
@@ -45,7 +45,8 @@ class Forward:
     """One forward pass, or a change of the caches if there are no tokens.
 
     Attributes:
-        cache: the number of the caches of the pass. A rank makes new caches for a new number.
+        cache: the number that identifies the caches of the pass. A rank makes new caches for a new
+            number.
         spec: the kind of the caches.
         dropped: the numbers of caches to free.
         length: the length to which caches of one sequence are trimmed before the pass; None for
@@ -78,7 +79,7 @@ def encode(forward: Forward) -> bytes:
     Raises:
         ValueError: if the batch has an array of positions but no page table.
     """
-    # `asdict` would copy every number of a block table, which takes ten times as long as JSON.
+    # `asdict` would copy every number of a block table, which takes ten times as long as `dumps`.
     content = {
         field.name: getattr(forward, field.name)
         for field in fields(forward)

@@ -1,4 +1,4 @@
-"""A connection between rank 0 and another rank, on which each detects the loss of the other."""
+"""A connection between rank 0 and another rank. Each side detects the loss of the other side."""
 
 import contextlib
 import queue
@@ -15,7 +15,7 @@ HEARTBEAT_TIMEOUT = 10.0
 _END = b"end\n"
 
 LossCallback = Callable[[int, str], None]
-"""A function that gets the number of a lost rank and what has happened, such as "has left"."""
+"""A function that gets the number of a lost rank and the reason as text, such as "has left"."""
 
 
 class ControlChannel:
@@ -24,8 +24,8 @@ class ControlChannel:
     Empty lines are heartbeats. If the other process dies, the system closes its connection, and the
     loss is detected at once. If the other process hangs, or its machine is unplugged, heartbeats
     stop, and the loss is detected after `HEARTBEAT_TIMEOUT` seconds. If this process has not ended
-    `HEARTBEAT_TIMEOUT` seconds after rank 0 announced its end, rank 0 counts as lost too. This
-    process then waits in a computation that needs rank 0.
+    `HEARTBEAT_TIMEOUT` seconds after rank 0 announced its end, rank 0 counts as lost too,
+    because this process then waits in a computation that needs rank 0.
 
     Attributes:
         rank: the number of the other rank.

@@ -21,7 +21,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 
 class Driver:
-    """A `LanguageModel` that sends each pass to the workers as a command, and then executes it.
+    """A `LanguageModel` that sends each pass to the workers as a command, and executes it too.
 
     The evaluation of a pass starts at once, even if the result is not read: see `execute`.
     """
@@ -211,7 +211,7 @@ class Driver:
         """Send a command to all workers and execute it.
 
         Raises:
-            RuntimeError: if an earlier pass was interrupted, so that the workers still wait in it.
+            RuntimeError: if an earlier pass was interrupted, so that workers still wait for rank 0.
         """
         if not self._in_step:
             raise RuntimeError(
@@ -220,7 +220,7 @@ class Driver:
             )
         dropped = tuple(self._dropped)
         line = encode(replace(forward, dropped=dropped))
-        del self._dropped[: len(dropped)]  # a finalizer may have added more
+        del self._dropped[: len(dropped)]  # a finalizer may have added numbers
         self._in_step = False
         for channel in self._channels:
             channel.send(line)

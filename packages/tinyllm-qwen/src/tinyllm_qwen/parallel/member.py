@@ -49,8 +49,7 @@ def launched_split(text: str) -> Split:
         text: the value of the option; see `Split.parse`.
 
     Raises:
-        ValueError: if the text is not valid, or the process is single and the split is not by
-            heads.
+        ValueError: if the text is not valid, or asks for a split by layers of a single process.
     """
     split = Split.parse(text)
     if split != HEADS and not is_launched():
@@ -188,11 +187,11 @@ class Member:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
     ) -> None:
-        """Finish this rank's part of running computations, and close the channels.
+        """Close the channels. Without a failure, rank 0 first finishes its running computations.
 
         Raises:
-            RuntimeError: if a computation has failed because rank 0 ended without an error. The
-                message says so, and the failure is the cause.
+            RuntimeError: if a computation has failed because rank 0 ended first. The failure is
+                the cause of the error.
         """
         failed = isinstance(error, RuntimeError)
         if failed:

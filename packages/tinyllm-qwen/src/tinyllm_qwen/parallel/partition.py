@@ -27,7 +27,7 @@ class Partition:
         size: the number of processes.
         heads: the numbers of the query heads.
         kv_heads: the numbers of the key/value heads.
-        mlp: the indices of the hidden features of the MLP, of F.
+        mlp: the indices of the hidden features of the MLP, within 0 to F.
         experts: the numbers of the experts of MoE layers; None for all, or if there are none.
         vocabulary: the ids of the tokens, which are rows of the embedding and of the head.
         layers: the numbers of the decoder layers.
@@ -107,8 +107,8 @@ class Partition:
             layers: the number of layers of each rank; empty to divide the layers evenly.
 
         Raises:
-            ValueError: if there are fewer layers than ranks. `layers` must have one number from 1
-                on for each rank, and the sum must be the number of all layers.
+            ValueError: if there are fewer layers than ranks, or `layers` does not have one positive
+                number for each rank with the number of all layers as the sum.
         """
         total = config.num_hidden_layers
         if layers:
@@ -199,12 +199,14 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
     """Return the query heads of a rank, and the key/value heads of these query heads."""
     kv_heads = config.num_key_value_heads
     per_kv = config.num_attention_heads // kv_heads  # H/Hkv
+    # The fewest key/value heads whose columns of o_proj are whole quantization groups.
     unit = group // math.gcd(group, per_kv * config.head_dim)
     if kv_heads // unit >= size:
         kv = _share("key/value heads", kv_heads, unit, rank, size)
         return _scaled(kv, per_kv), kv
     if size < kv_heads:
         raise ValueError(_too_few("key/value heads", kv_heads, unit, size))
+    # One or more ranks divide the query heads of each key/value head.
     holders = [_share("ranks", size, 1, kv, kv_heads) for kv in range(kv_heads)]
     head, ranks = next((head, ranks) for head, ranks in enumerate(holders) if rank in ranks)
     unit = group // math.gcd(group, config.head_dim)
@@ -234,12 +236,12 @@ def _rows(total: int, rank: int, size: int) -> range:
 
 
 def _scaled(part: range, factor: int) -> range:
-    """Return the rows or columns of the heads `part`, of which each has `factor`."""
+    """Return the rows, columns or query heads of the heads in `part`, `factor` for each head."""
     return range(part.start * factor, part.stop * factor)
 
 
 def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
-    """Return the group size of the matrices of a module name; 1 if none is packed."""
+    """Return a common multiple of the group sizes of all matrices `module`; 1 if none is packed."""
     groups: Iterable[int] = (
         packed.group_size
         for path, packed in formats.items()

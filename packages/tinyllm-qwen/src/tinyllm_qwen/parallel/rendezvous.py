@@ -21,16 +21,16 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
     """Connect rank 0 to each of the other ranks.
 
     Rank 0 listens at the address of the environment variable TINYLLM_DRIVER_ADDRESS, or else at the
-    address that the launcher has set. It sends address, port and a password through the group,
-    which only the ranks can read.
+    address that the launcher has set. Rank 0 sends the address, the port and a password through
+    the group, so that only the ranks can read them.
 
     Args:
         ranks: the group.
         on_loss: a callback for the loss of a rank; see `ControlChannel`.
 
     Returns:
-        On rank 0, a channel to every other rank, by rank. On every other rank, the channel to
-        rank 0.
+        On rank 0, a channel to every other rank, in the order of ranks. On every other rank, the
+        channel to rank 0.
 
     Raises:
         OSError: if rank 0 cannot listen at the address, or another rank cannot reach it.
@@ -77,7 +77,7 @@ def agree(ranks: Communicator, fact: str) -> None:
 
 
 def _broadcast(ranks: Communicator, text: str) -> str:
-    """Return the text of rank 0 on every rank. The texts of the other ranks must be empty."""
+    """Return the text of rank 0. Other ranks must pass "", because `all_reduce` sums all texts."""
     return _text(ranks.all_reduce(_codes(text)))
 
 

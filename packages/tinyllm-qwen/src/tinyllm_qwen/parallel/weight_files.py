@@ -90,12 +90,12 @@ class WeightComparison:
         names = [file.name for file in self.files]
         digest = blake2b(repr(names).encode(), digest_size=6).hexdigest()
         agree(self.ranks, f"{len(names)} weight files ({names[0]}, names {digest})")
-        digests = [bytes(_DIGEST_BYTES) for _ in names]
+        digests = [bytes(_DIGEST_BYTES) for _ in names]  # not compared if this rank does not read
         if self.digests is not None:
             total = sum(file.stat().st_size for file in self.files)
             while progress is not None and not self.digests.done():
                 progress(self.bytes_read, total)
-                time.sleep(0.05)
+                time.sleep(0.05)  # report progress 20 times a second
             digests = self.digests.result()
         found = _exchanged(self.ranks, b"".join(digests))
         for rank, reader in enumerate(self.readers):
@@ -154,6 +154,6 @@ def _machine() -> str:
 
 
 def _exchanged(ranks: Communicator, data: bytes) -> list[bytes]:
-    """Return the data of all ranks, by rank. The data of all ranks must have one length."""
+    """Return the data of all ranks, in the order of ranks. All data must have the same length."""
     rows = ranks.all_gather(mx.array(list(data), dtype=mx.int32))
     return [bytes(cast(list[int], row.tolist())) for row in rows]

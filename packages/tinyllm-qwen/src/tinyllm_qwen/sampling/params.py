@@ -18,9 +18,9 @@ class SamplingParams:
         top_k: the number of best tokens to draw from; 0 for no limit.
         top_p: the probability mass of the best tokens to draw from; 1 for no limit.
         min_p: the least probability of a token to draw, relative to the best token; 0 for no limit.
-        repetition_penalty: applies to tokens in the prompt or the output. Positive scores are
-            divided by the penalty, negative scores are multiplied (CTRL, arXiv:1909.05858). 1 has
-            no effect.
+        repetition_penalty: the penalty of tokens in the prompt or the output. Positive scores are
+            divided by the penalty, negative scores are multiplied by it (CTRL, arXiv:1909.05858).
+            1 has no effect.
         presence_penalty: the number subtracted once from the score of each token in the output.
         frequency_penalty: the number subtracted for each occurrence of a token in the output.
         logit_bias: numbers added to the scores of single tokens, by id; -inf bans a token.

@@ -42,8 +42,8 @@ class Sampler:
         params: the settings of the request.
         ops: the implementation of argmax, top-k and log-probability.
         adjusts: True if a bias or a penalty changes the scores.
-        steps: top-k, and True if top-p is used; None for greedy decoding. `choose` computes rows
-            with equal steps together.
+        steps: a pair of the setting top-k, and True if top-p is used; None for greedy decoding.
+            `choose` computes rows with equal steps together.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:

@@ -45,7 +45,8 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         raise CheckpointError(
             f"{path}: expected a ByteLevel decoder, which every Qwen has, got {backend.decoder}"
         )
-    # Reset both, as transformers does: a file may contain the settings of a training run.
+    # Turn truncation and padding off, as transformers does: a file may have the settings of a
+    # training run.
     backend.no_truncation()
     backend.no_padding()
     _add_tokens(backend, folder / CONFIG)

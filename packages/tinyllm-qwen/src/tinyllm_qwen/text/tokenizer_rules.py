@@ -110,6 +110,7 @@ def _check_pattern(pattern: object, refuse: Callable[[str, str, object], Checkpo
         raise refuse("pre_tokenizer.pattern", "an expression without repeated groups", text)
 
 
+# Syntax that could hide a repeated group: comments, the extended mode, and calls of groups.
 _HIDING = re.compile(r"\(\?#|\(\?[a-z-]*x|\\g")
 _ESCAPED = re.compile(r"\\(?:[pP]\{[^}]*\}|.)", re.DOTALL)
 _CLASS = re.compile(r"\[[^\]]*\]")

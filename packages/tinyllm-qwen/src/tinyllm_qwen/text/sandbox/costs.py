@@ -1,9 +1,9 @@
 """Estimates of the cost of filters and methods, made before a template calls them.
 
-Most functions return a result that is hardly larger than their arguments. They are charged after
-the call. This module estimates the costs of all other functions before the call. A cost is an upper
-bound of the result in characters, and often much too high. It is computed from the value and from
-the arguments in their order, named or not.
+Most functions return a result that is hardly larger than their arguments, so their results are
+charged after the call. This module estimates the costs of all other functions before the call. A
+cost is an upper bound of the result in characters, and often much too high. It is computed from the
+value and from the arguments in their order, named or not.
 """
 
 import re

@@ -32,7 +32,7 @@ _TEXT_FILTERS |= {"urlencode", "wordcount"}
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """The jinja2 environment of a template, with the names and operations that it may use.
+    """The jinja2 environment of a template, with the names and operations allowed in templates.
 
     Attributes:
         meter: the meter of the render in progress.

@@ -36,7 +36,7 @@ class SafeNamespace(Namespace):
     """A namespace that refuses names with a leading "_".
 
     Python looks up such names itself, without asking the sandbox. The text of a namespace does not
-    show its contents. The contents can change after a list that contains the namespace was charged.
+    show its contents, because they can grow after a list with the namespace was charged.
     """
 
     def __init__(self, /, *args: Mapping[str, object], **attributes: object) -> None:
