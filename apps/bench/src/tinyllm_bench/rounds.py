@@ -1,4 +1,7 @@
-"""Interleaved measurement: implementations take turns, so that a slow phase slows all of them."""
+"""Interleaved measurement: implementations take turns, so that a slow phase slows all of them.
+
+A comparison measures several implementations on one case.
+"""
 
 import statistics
 import time

@@ -109,9 +109,9 @@ class Generation:
         """Prepare `fields.choices` answers to each prompt.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
-        With `one_call` an answer ends after its first function call. `field_names`
-        maps the engine's names of fields to the endpoint's, for errors. The token counts and the
-        finish reasons are written to `log`.
+        With `one_call` an answer ends after its first call. `field_names` maps the engine's
+        names of fields to the endpoint's, for errors. The token counts and the finish reasons are
+        written to `log`.
 
         Raises:
             ApiError: if a request can never be served.

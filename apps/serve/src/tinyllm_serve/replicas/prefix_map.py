@@ -46,8 +46,8 @@ class PrefixMap:
 
     A request goes to the replica of its longest known prefix, unless that replica has `slack`
     requests more than the least loaded one: then computing the prompt again takes less time than
-    waiting. Without a known prefix the request goes to the least loaded replica;
-    equally loaded replicas take turns.
+    waiting. Without a known prefix the request goes to the least loaded replica; equally loaded
+    replicas take turns.
     """
 
     def __init__(self, slack: int, capacity: int = CAPACITY) -> None:
