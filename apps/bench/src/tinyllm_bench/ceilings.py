@@ -11,11 +11,11 @@ import numpy as np
 from tinyllm_bench.cost import Cost, product_flops
 from tinyllm_bench.machine import Machine, available_memory
 
-# Large enough that a cache holds almost none of it. A virtual machine may not know its whole cache:
-# a quarter of this size was read at twice the speed of memory.
+# Bytes to read: so many that a CPU's cache holds almost none of them. A virtual machine may not
+# report its whole cache: a quarter of this size was read at twice the speed of memory.
 _READ_BYTES = 1 << 30
-_MEMORY_SHARE = 4  # if memory is short, one part in so many of the free memory
-_SIDE = 2048  # rows of the matrices on a CPU, a quarter of the rows on a GPU
+_MEMORY_SHARE = 4  # if memory is short, read 1/4 of the free memory
+_SIDE = 2048  # rows and columns of a matrix on a CPU; a GPU gets four times as many
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Ceilings:
         return cost.tflops(seconds) / self.tflops
 
     def limit(self, cost: Cost) -> float:
-        """Return the least seconds of any implementation: the longer of reading and computing.
+        """Return the lower bound of the time, in seconds: the longer of reading and computing.
 
         This is the roofline of Williams, Waterman and Patterson (2009).
         """
         return max(cost.bytes / self.read_gbps / 1e9, cost.flops / self.tflops / 1e12)
 
     def best(self, other: "Ceilings") -> "Ceilings":
-        """Return the higher value of each: other load can only lower a measurement."""
+        """Return the higher value of each ceiling: other load can only lower a measurement."""
         return replace(
             self,
             read_gbps=max(self.read_gbps, other.read_gbps),

@@ -29,7 +29,7 @@ def _bench(settings: Settings) -> int:
     Ctrl-C ends a run and shows the results so far. Exit codes: 0; 2 for usage; 130 after Ctrl-C;
     1 otherwise. A command measures one part alone and has its own options.
     """
-    from tinyllm_bench.run import Run  # imports MLX, unlike --help
+    from tinyllm_bench.run import Run  # imported here: --help does not need MLX
 
     return show(Run(settings))
 
@@ -84,7 +84,7 @@ def _serve(options: ServeOptions) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # 20 ms, for this option alone
+        from importlib.metadata import version  # imported here: takes 20 ms
 
         typer.echo(f"bench {version('tinyllm-bench')}")
         raise typer.Exit

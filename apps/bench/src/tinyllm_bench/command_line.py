@@ -54,7 +54,7 @@ def option(default: Any, metavar: str | None, text: str, *names: str, **more: An
 
     Args:
         default: the default value. A list can be given repeatedly on the command line.
-        metavar: the value in the help text, None for a flag.
+        metavar: the placeholder of the value in the help text, None for a flag.
         text: the help text.
         names: names of the option, by default the name of the field.
         more: further arguments of `typer.Option`.
@@ -77,7 +77,7 @@ def command(
     Args:
         options: the dataclass.
         run: the command. Its docstring is the help text.
-        fixed: fields that have this value in the command and are no options of it.
+        fixed: values of fields that are fixed in the command, and are no options of the command.
         without: fields that keep their default and are no options of the command.
         more: further parameters. `context_` receives the Typer context of a group of commands.
     """
@@ -105,9 +105,9 @@ def command(
 
 
 def _parameter(each: "Field[Any]", kind: Any) -> Parameter:
-    """Return the parameter of an option."""
+    """Return the Typer parameter of a field that `option` made."""
     default = each.default if each.default_factory is MISSING else each.default_factory()
-    # With its name given, a flag has no second name that begins with "--no-".
+    # With an explicit name, Typer gives a flag no second name that begins with "--no-".
     names = each.metadata["names"] or ("--" + each.name.replace("_", "-"),)
     typed = Annotated[kind, typer.Option(*names, **each.metadata["option"])]
     return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=typed)

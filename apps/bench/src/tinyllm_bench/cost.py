@@ -16,9 +16,10 @@ _HEAD = "lm_head.weight"
 class Cost:
     """Least bytes and operations of a computation."""
 
-    bytes: int  # bytes read and written. Each operand counts once, a quantized one as it is packed.
-    # Multiplications and additions of matrix products. The few of a norm or a softmax are not
-    # counted.
+    # Bytes read and written. Each operand counts once, a quantized operand with its packed size.
+    bytes: int
+    # Multiplications and additions of matrix products. The few operations of a norm or a softmax
+    # are not counted.
     flops: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -40,12 +41,12 @@ def product_flops(rows: int, inner: int, columns: int) -> int:
 
 
 def attention_flops(heads: int, head_dim: int, pairs: int) -> int:
-    """Return the operations of attention over so many visible pairs of a query and a key."""
+    """Return the operations of attention over `pairs` visible pairs of a query and a key."""
     return 4 * heads * head_dim * pairs
 
 
 def causal_pairs(length: int, keys: int) -> int:
-    """Return the pairs that a causal mask leaves. The last of `length` queries sees all `keys`."""
+    """Return the number of visible pairs. The last of `length` queries sees all `keys`."""
     return sum(range(keys - length + 1, keys + 1))
 
 
@@ -53,7 +54,7 @@ def decode_cost(config: QwenConfig, nbytes: Mapping[str, int], keys: int, key_by
     """Return the cost of one decoded token of a whole model.
 
     The token attends to `keys` tokens, itself included. `nbytes` has the bytes of each tensor by
-    name, and a number in the cache takes `key_bytes`.
+    name. A number in the cache has `key_bytes` bytes.
     """
     seen = sum(_visible(config, layer, keys) for layer in range(config.num_hidden_layers))
     return Cost(
@@ -80,15 +81,15 @@ def prefill_cost(
 
 
 def weight_bytes(weights: Mapping[str, Weight]) -> dict[str, int]:
-    """Return the bytes of each tensor, of a quantized one as it is packed."""
+    """Return the bytes of each tensor, packed if it is quantized, by name."""
     return {name: weight.nbytes for name, weight in weights.items()}
 
 
 def _weight_bytes(config: QwenConfig, nbytes: Mapping[str, int], tokens: int) -> int:
-    """Return the bytes of weights that so many tokens read.
+    """Return the bytes of weights that `tokens` tokens read.
 
-    Of experts, at most the chosen ones count. Of an embedding that is not the head, the rows of
-    the tokens count.
+    Experts count in the share that the tokens can choose at most. If the embedding is not also the
+    head, only the rows of the tokens count.
     """
     total = 0.0
     for name, size in nbytes.items():

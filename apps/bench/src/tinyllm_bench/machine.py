@@ -87,7 +87,7 @@ def largest_cache(folder: Path) -> int:
 def available_memory(*, gpu: bool) -> int:
     """Return the bytes that a process can still allocate, within the limit of a container.
 
-    On a Mac and for a GPU, all memory counts.
+    On a Mac and for a GPU, the result is the total memory.
     """
     memory = psutil.virtual_memory()
     if gpu:
@@ -116,7 +116,7 @@ def check_memory(what: str, needed: int, available: int) -> None:
 
 
 def _cpu_name() -> str:
-    """Return the name of the CPU if /proc does not have it: of a Mac, or the architecture."""
+    """Return the name of the CPU without /proc: on a Mac its name, otherwise the architecture."""
     if platform.system() != "Darwin":
         return platform.processor() or platform.machine()
     query = ["sysctl", "-n", "machdep.cpu.brand_string"]

@@ -1,4 +1,7 @@
-"""Interleaved measurement: implementations take turns, so that a slower machine slows all alike."""
+"""Interleaved measurement: implementations take turns, so that a slow phase slows all of them.
+
+A comparison measures several implementations on one case.
+"""
 
 import statistics
 import time
@@ -118,7 +121,7 @@ class Rounds:
 
     @property
     def samples(self) -> dict[str, Samples]:
-        """Samples so far by contender, without failed contenders and those without a sample."""
+        """Samples so far by contender. A contender that failed or has no sample is left out."""
         return {
             turn.contender.name: Samples(tuple(turn.seconds), turn.calls, turn.cold)
             for turn in self._turns
@@ -127,22 +130,22 @@ class Rounds:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Reason by failed contender."""
+        """The reason of each failure, by contender."""
         return {
             turn.contender.name: turn.failure for turn in self._turns if turn.failure is not None
         }
 
     def _attempt(self, turn: _Turn, step: Callable[[_Turn], None]) -> None:
-        """Take a turn. A contender that fails is done, and the other contenders go on."""
+        """Run a step of a turn. A contender that fails is done; the other contenders continue."""
         try:
             step(turn)
         except PeerError as error:
             turn.failure, turn.done = str(error), True
 
     def _warm_up(self, turn: _Turn) -> None:
-        """Make a first call that does not count, and a second one to choose the calls per sample.
+        """Make a first call to warm up, and a second one to choose the calls per sample.
 
-        The first call counts if it alone exceeds the budget.
+        The first call is a sample only if that call alone exceeds the budget.
         """
         budget = self._budget
         first = self._time(turn, 1)
@@ -189,7 +192,7 @@ class Result:
     by: str  # name of the implementation, an OpSet or a peer
     samples: Samples  # seconds of one call
     cost: Cost  # least bytes and operations of one call
-    # Speed as a multiple of the reference, None if that was not measured.
+    # Speed as a multiple of the reference's speed; None if the reference was not measured.
     relative: float | None = None
 
     @property
@@ -213,12 +216,12 @@ class Comparison:
 
     case: Case  # the work
     contenders: Sequence[Contender]  # the implementations
-    # Cost of one call, by the name of the contender and the calls of a sample.
+    # Returns the cost of one call for the name of a contender and its calls per sample.
     cost: Callable[[str, int], Cost]
     budget: Budget  # limits of the measurement
 
     def run(self, results: list[Result], failures: list[Failure]) -> None:
-        """Measure, and append a row for each contender, also if Ctrl-C ends the measurement."""
+        """Measure, and append a result or failure for each contender, also after Ctrl-C."""
         rounds = Rounds(self.contenders, self.budget)
         try:
             rounds.run()

@@ -77,7 +77,7 @@ class Run:
             report.interrupted = True
 
     def _measure_ceilings(self) -> None:
-        """Measure the ceilings, and keep the better ones of before and after."""
+        """Measure the ceilings. The second time, keep the higher value of each ceiling."""
         seconds = min(_CEILING_SECONDS, 2 * self._settings.seconds)
         measured = measure_ceilings(self.report.machine, seconds)
         before = self.report.ceilings

@@ -11,10 +11,10 @@ from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.settings import Settings
 
 Progress = Callable[[int, int], None]
-"""A callback with the work done so far and the work in all."""
+"""A callback with two arguments: the work done so far and the total work."""
 
 ShowSegment = Callable[[Segment], None]
-"""A callback with each new piece of reasoning or answer."""
+"""A callback for each new segment of the reasoning or the answer."""
 
 AnswerFinishReason = Literal["stop", "length", "interrupted"]
 
@@ -30,7 +30,7 @@ class Answer:
             "interrupted" if the user stopped the answer.
         stats: counts and times; None if the user stopped the answer before its first token.
         seed: the seed of the random numbers.
-        dropped_turns: the number of turns that left the context for this answer.
+        dropped_turns: the number of oldest turns dropped to make room for this question and answer.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Answer:
 
 
 class AnswerCollector:
-    """The text of an answer in progress. Each segment is shown and stored.
+    """Shows each segment of an answer in progress, and stores its text.
 
     Attributes:
         text: the answer so far.
@@ -73,7 +73,7 @@ class Assistant(Protocol):
     """A model that answers, loaded by this process or by a server.
 
     Attributes:
-        settings: the options of the session; `model` is the name of the model in use.
+        settings: the options of the session; `settings.model` names the model in use.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         load_seconds: the time to load the model, or to reach the server.
     """
@@ -92,11 +92,11 @@ class Assistant(Protocol):
 
     @property
     def peak_memory(self) -> int | None:
-        """The largest memory of MLX so far, in bytes; None for a server."""
+        """MLX's peak memory so far, in bytes; None if a server runs the model."""
 
     @property
     def max_model_len(self) -> int:
-        """The tokens of the context, prompt and answer together."""
+        """The maximum number of tokens of a prompt and its answer together."""
 
     @property
     def is_greedy(self) -> bool:
@@ -116,11 +116,13 @@ class Assistant(Protocol):
         on_prefill: Progress = ...,
         should_stop: Callable[[], bool] = ...,
     ) -> Answer:
-        """Answer the last question of a conversation, without adding the answer to it.
+        """Answer the last question of a conversation.
+
+        The caller adds the answer to the conversation.
 
         Args:
             conversation: a conversation that ends with a question.
             show: called with each segment of text.
-            on_prefill: called with the prompt tokens computed so far and in all.
+            on_prefill: called with the prompt tokens computed so far, and their total number.
             should_stop: called between steps; True ends the answer.
         """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 USAGE, FAILURE = 2, 1
 STDIN_PATIENCE = 2.0
-"""Seconds without text on stdin after which a notice says that `chat` waits for it."""
+"""Seconds to wait for text on stdin before a notice says that `chat` is waiting."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -24,7 +24,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 def main() -> int:
     """Run `chat` and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
 
-    A pipe whose reader closes it early is not an error: 0.
+    The code is also 0 if the reader of a pipe closes the pipe early.
     """
     _replace_closed_streams()
     terminal = Terminal.standard()
@@ -180,7 +180,7 @@ def chat(
 
 
 def _print_version() -> None:
-    from importlib.metadata import version  # takes 20 ms to import, only for this option
+    from importlib.metadata import version  # imported here, because it takes 20 ms
 
     typer.echo(f"chat {version('tinyllm-chat')}")
 
@@ -188,8 +188,8 @@ def _print_version() -> None:
 def _replace_closed_streams() -> None:
     """Open the null device in place of closed standard streams.
 
-    Otherwise the next opened file gets their file descriptor, and MLX takes descriptor 0 for an
-    error.
+    Otherwise the next opened file gets the descriptor of a closed stream, and MLX treats
+    descriptor 0 as an error.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -198,7 +198,7 @@ def _replace_closed_streams() -> None:
 
 
 def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
-    """Answer once or hold a conversation, or run as a worker of the rank that does."""
+    """Answer once, hold a conversation, or run as a worker of rank 0."""
     # Imported here, because --help and usage errors do not need MLX.
     from tinyllm_qwen.parallel.member import is_launched
 
@@ -210,7 +210,7 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
         if member is not None and not member.is_driver:
             ranks.run_worker(settings, terminal, member)
             return
-        # A launcher's pipe never ends, so that its lines are a conversation and not one text.
+        # A launcher never closes its pipe. Each line of the pipe is one question.
         read_stdin = None if is_launched() else _stdin_reader(terminal)
         if prompt is not None or read_stdin is not None:
             question = one_shot.read_question(prompt, read_stdin, terminal)
@@ -218,7 +218,8 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
             return
         if as_json:
             raise UsageError("--json: expected --prompt TEXT or text on stdin as well")
-        from tinyllm_chat import repl  # with prompt_toolkit, which one question does not need
+        # Imported here, because a single question does not need prompt_toolkit.
+        from tinyllm_chat import repl
 
         repl.run(settings, terminal, member)
 
@@ -226,7 +227,8 @@ def _start(settings: Settings, prompt: str | None, *, as_json: bool) -> None:
 def _stdin_reader(terminal: Terminal) -> "ReadBytes | None":
     """Return the `read` of stdin, or None if stdin is a terminal.
 
-    Some scripts leave stdin open and write nothing. After a while a notice says so.
+    Some scripts leave stdin open and write nothing. After `STDIN_PATIENCE` seconds a notice says
+    that `chat` is waiting.
     """
     if sys.stdin.isatty():
         return None

@@ -26,7 +26,7 @@ class Command:
         name: the name, with its slash.
         argument: the placeholder of the argument in /help; empty if there is no argument.
         help: the description in /help.
-        run: the implementation, with the session and the argument.
+        run: the implementation; called with the session and the argument.
         choices: arguments that completion offers.
         takes_path: True if the argument is a path, which completion can complete.
     """
@@ -60,7 +60,7 @@ def dispatch(session: Session, line: str) -> bool:
 
 
 class CommandCompleter(Completer):
-    """Completion of commands, of their choices and of paths."""
+    """Completes commands, their choices and paths."""
 
     def __init__(self) -> None:
         """Prepare the completion of paths."""

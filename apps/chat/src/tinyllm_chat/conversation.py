@@ -37,7 +37,7 @@ class Conversation:
     dropped_turns: int = 0
 
     def add_question(self, question: str) -> None:
-        """Begin a turn."""
+        """Begin a turn with a question."""
         self.turns.append(Turn(question))
 
     def add_answer(self, text: str, reasoning: str = "") -> None:
@@ -54,7 +54,7 @@ class Conversation:
         """Remove and return the last turn.
 
         Raises:
-            ChatError: if there is none.
+            ChatError: if there are no turns.
         """
         if not self.turns:
             raise ChatError("there is no question yet")
@@ -65,10 +65,10 @@ class Conversation:
     def messages(self, first: int | None = None) -> list[Message]:
         """Return the messages for the chat template, without dropped turns.
 
-        Reasoning is a separate field: the template decides which of it the model sees.
+        Reasoning is a separate field: the chat template decides which reasoning the model sees.
 
         Args:
-            first: the first turn to include; by default the first one that is not dropped.
+            first: the index of the first turn to include; by default the first turn not dropped.
         """
         messages: list[Message] = []
         if self.system is not None:

@@ -2,11 +2,11 @@
 
 
 class UsageError(ValueError):
-    """An option, or a value of one, that is not allowed. Exit code 2."""
+    """An option or an option's value is not allowed. The exit code is 2."""
 
 
 class ChatError(ValueError):
-    """A request that cannot be fulfilled. Exit code 1."""
+    """A request cannot be fulfilled. The exit code is 1."""
 
 
 def one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""One question, one answer: `chat --prompt "..."`, or text on stdin."""
+"""Answer one question: `chat --prompt "..."`, or text on stdin."""
 
 import json
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.progress import ProgressBar
 
 MAX_STDIN_BYTES = 64_000_000
-"""The most bytes read from stdin, far beyond any context. Longer input is refused."""
+"""The maximum size of stdin, far beyond any context. Longer input is refused."""
 
 ReadBytes = Callable[[int], bytes]
-"""A function that reads at most a number of bytes, fewer only at the end of the input."""
+"""A function that reads up to the given number of bytes, fewer only at the end of the input."""
 
 
 def run(
@@ -28,14 +28,15 @@ def run(
     as_json: bool,
     member: Member | None = None,
 ) -> None:
-    """Answer a question on stdout, with the answer alone or with one JSON record.
+    """Answer a question, and print the answer's text or one JSON record to stdout.
 
     Args:
         settings: the options of the session.
         question: the text of the user.
         terminal: the output.
         as_json: True to print a JSON record.
-        member: this process as rank 0 of several that share the model.
+        member: this process as rank 0 of the group that shares the model; None if this process has
+            the whole model.
 
     Raises:
         ChatError: if the question does not fit into the context.
@@ -54,10 +55,10 @@ def run(
 
 
 def read_question(prompt: str | None, read_stdin: ReadBytes | None, terminal: Terminal) -> str:
-    """Return the text of --prompt, then that of stdin after a blank line.
+    """Return the text of --prompt, a blank line, and the text of stdin.
 
     Args:
-        prompt: the text of --prompt, if it was given.
+        prompt: the text of --prompt; None if the option is missing.
         read_stdin: reads stdin; None if stdin is a terminal or belongs to a launcher.
         terminal: the output for a notice.
 

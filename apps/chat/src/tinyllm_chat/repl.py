@@ -26,8 +26,8 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
     Args:
         settings: the options of the session.
         terminal: the output.
-        member: this process as rank 0 of several that share the model. A launcher gives it a pipe
-            instead of a terminal: then each line of stdin is a question.
+        member: this process as rank 0 of the group that shares the model; None if this process has
+            the whole model. A launcher connects stdin to a pipe: then each line is a question.
 
     Raises:
         ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
@@ -45,7 +45,7 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
 
 
 def answer_inputs(session: Session, reader: PromptReader) -> None:
-    """Answer the inputs of a terminal until Ctrl-D or /exit. Errors become notices."""
+    """Answer what the user types, until Ctrl-D or /exit. Errors become notices."""
     while True:
         try:
             line = reader.read()
@@ -67,7 +67,7 @@ def answer_inputs(session: Session, reader: PromptReader) -> None:
 
 
 def answer_lines(session: Session, lines: TextIO) -> None:
-    """Answer line by line until the last line or /exit. Errors become notices.
+    """Answer each line of a stream, until its end or /exit. Most errors become notices.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, since there is no prompt to return to.

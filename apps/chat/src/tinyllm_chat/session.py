@@ -24,16 +24,17 @@ from tinyllm_chat.terminal.progress import ProgressBar
 def load_assistant(
     settings: Settings, terminal: Terminal, member: Member | None = None
 ) -> Assistant:
-    """Load the model, or find it on its server, and show the assistant's notices.
+    """Load the model, or connect to the server, and show the assistant's notices.
 
     Args:
         settings: the options of the session.
         terminal: the terminal for progress and notices.
-        member: this process as rank 0 of several that share the model.
+        member: this process as rank 0 of the group that shares the model; None if this process has
+            the whole model.
 
     Raises:
-        ChatError, CheckpointError, HubError, ValueError: as `LocalAssistant.load` and
-            `RemoteAssistant`.
+        ChatError, CheckpointError, HubError, ValueError: if `LocalAssistant.load` or
+            `RemoteAssistant` raises them.
     """
     assistant: Assistant
     if settings.server is not None:
@@ -54,7 +55,7 @@ class Session:
         terminal: the output.
         assistant: the model.
         conversation: all questions and answers.
-        last_answer: the latest answer, if there is one.
+        last_answer: the latest answer; None before the first one.
     """
 
     def __init__(self, assistant: Assistant, terminal: Terminal) -> None:
@@ -93,7 +94,8 @@ class Session:
         """Ask the last question again, and replace its answer.
 
         Raises:
-            ChatError: if there is no question; otherwise as `ask`, and the old answer stays.
+            ChatError: if there is no question.
+            ChatError, TemplateError: as `ask`. The old answer stays.
         """
         dropped_turns = self.conversation.dropped_turns
         turn = self.conversation.pop_turn()
@@ -111,10 +113,11 @@ class Session:
         return answer
 
     def switch_model(self, model: str) -> None:
-        """Continue with another model; if it cannot be loaded, the current one stays.
+        """Continue with another model. If loading fails, the current model stays.
 
         Raises:
-            CheckpointError, HubError, ValueError: as `LocalAssistant.load`.
+            ChatError: if no model is named, or several processes share the current model.
+            ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
         """
         if not model:
             raise ChatError("/model: expected a folder or the name of a repository")
@@ -126,7 +129,7 @@ class Session:
         enable_thinking = self.assistant.enable_thinking
         self.assistant = load_assistant(settings, self.terminal)
         self.assistant.enable_thinking = enable_thinking
-        # The context of the other model may be longer.
+        # The context of the new model may be longer, so all turns are tried again.
         self.conversation.dropped_turns = 0
 
     def start(self, conversation: Conversation) -> None:

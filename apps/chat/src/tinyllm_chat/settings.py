@@ -1,4 +1,4 @@
-"""The options of the command line, checked."""
+"""The options of the command line, and their checks."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,7 +16,8 @@ class Settings:
     """All options of a session. None leaves a choice to the checkpoint.
 
     Attributes:
-        model: a folder, "pico" or the name of a repository on the Hub.
+        model: a folder, "pico" or a repository (owner/name) on the Hub; with `server`, the
+            server's name of the model.
         revision: the branch, tag or commit of a repository.
         ops: the implementation of the maths.
         dtype: the dtype of the arithmetic.
@@ -26,11 +27,11 @@ class Settings:
         temperature: the divisor of the logits; 0 is greedy decoding.
         top_k: the number of likeliest tokens to choose from; 0 for all.
         top_p: the probability mass of the likeliest tokens to choose from.
-        min_p: the least probability of a token, relative to the likeliest token.
-        repetition_penalty: the penalty of tokens that occurred; above 1 they become less likely.
+        min_p: the minimum probability of a token, as a fraction of the likeliest token's.
+        repetition_penalty: the penalty for repeated tokens; above 1 makes repetition less likely.
         seed: the seed of the first answer. Each later answer adds one.
         stop: strings that end an answer.
-        kv_bits: the bits of a cached key or value.
+        kv_bits: the bits of each cached key or value component; None for no quantization.
         max_model_len: a limit on the context, below the model's own.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         server: the URL of a server to chat with; None loads the model in this process.

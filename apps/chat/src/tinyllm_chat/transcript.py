@@ -11,7 +11,7 @@ from tinyllm_chat.errors import ChatError
 
 FORMAT, VERSION = "tinyllm-chat", 1
 MAX_BYTES = 100_000_000
-"""The largest file that is read, far beyond any conversation. A larger file is refused unread."""
+"""The maximum size of a file, far beyond any conversation. Larger files are not read."""
 
 
 def save(path: Path, conversation: Conversation, model: str) -> None:
@@ -20,7 +20,8 @@ def save(path: Path, conversation: Conversation, model: str) -> None:
     An existing file is overwritten only if it is a saved conversation.
 
     Raises:
-        ChatError: if the file is not a saved conversation, or cannot be written.
+        ChatError: if an existing file is not a saved conversation, or the file cannot be
+            written.
     """
     turns = [
         {"question": turn.question, "answer": turn.answer, "reasoning": turn.reasoning}

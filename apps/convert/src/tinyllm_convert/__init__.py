@@ -1,1 +1,1 @@
-"""Convert a Hugging Face checkpoint to an MLX one: `convert SOURCE TARGET --bits 4`."""
+"""Convert a Hugging Face checkpoint to an MLX checkpoint: `convert SOURCE TARGET --bits 4`."""

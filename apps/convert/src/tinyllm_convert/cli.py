@@ -90,7 +90,7 @@ def convert(
     after Ctrl-C; 1 otherwise.
     """
     if version:
-        from importlib.metadata import version as version_of  # takes 20 ms to import
+        from importlib.metadata import version as version_of  # imported here: takes 20 ms
 
         typer.echo(f"convert {version_of('tinyllm-convert')}")
         return 0
@@ -118,7 +118,7 @@ def convert(
     except KeyboardInterrupt:
         _notice("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the report has left
+    except BrokenPipeError:  # the reader of the report has closed the pipe
         # Python flushes both streams once more at exit, which would raise again.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -147,8 +147,8 @@ def _exit_on_signals() -> None:
 def _replace_closed_streams() -> None:
     """Open the null device in place of closed standard streams.
 
-    Otherwise the next opened file gets their file descriptor, and MLX takes descriptor 0 for an
-    error.
+    Otherwise the next opened file gets the descriptor of a closed stream, and MLX treats
+    descriptor 0 as an error.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:

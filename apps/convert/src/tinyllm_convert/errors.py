@@ -2,7 +2,7 @@
 
 
 class UsageError(ValueError):
-    """An option, or a value of one, that is not allowed. Exit code 2."""
+    """An option or an option's value is not allowed. The exit code is 2."""
 
 
 def one_line(error: BaseException) -> str:

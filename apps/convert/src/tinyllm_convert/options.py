@@ -21,9 +21,9 @@ class Options:
 
     Attributes:
         bits: the bits of a code; None if not given.
-        group_size: the number of codes that share a scale; None if not given.
-        mode: a mode of `MODES`; None if not given.
-        dtype: the dtype of unquantized tensors, of `DTYPES`; None if not given.
+        group_size: the number of consecutive codes that share a scale; None if not given.
+        mode: one of `MODES`; None if not given.
+        dtype: the dtype of unquantized tensors, one of `DTYPES`; None keeps the source's dtype.
         skip: patterns of matrices that stay unquantized.
         shard_size: the largest size of a file, in gigabytes.
     """

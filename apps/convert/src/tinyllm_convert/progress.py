@@ -32,7 +32,7 @@ class ProgressBar:
         )
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` bytes are done."""
+        """Show that `done` of `total` bytes are converted."""
         if not self._progress.tasks:
             self._progress.add_task("", total=total)
             self._progress.start()  # not earlier, because a download shows its own bars

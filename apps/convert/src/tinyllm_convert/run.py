@@ -19,8 +19,7 @@ def run(source: str, target: str, revision: str | None, options: Options) -> Non
 
     Raises:
         UsageError: if options contradict each other.
-        ValueError: as `convert`.
-        RuntimeError: as `convert`.
+        ValueError, RuntimeError: as `tinyllm_qwen.convert`.
     """
     config = options.conversion_config()
     started = time.perf_counter()

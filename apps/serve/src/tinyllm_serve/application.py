@@ -51,7 +51,7 @@ def make_endpoints(service: Service) -> ASGIApp:
         description="Qwen models behind OpenAI's API.",
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
-    # The dependency describes the key at /docs. `ApiKey` checks it.
+    # The dependency only describes the key at /docs. `ApiKey` checks the key.
     key = [Security(BEARER)] if service.settings.api_key else []
     for routes in _PROTECTED:
         app.include_router(routes.router, dependencies=key)

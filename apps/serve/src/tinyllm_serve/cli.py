@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal comes; raises the errors of `serve`, `run_replicas` and `joined`."""
+    """Serve until a signal comes. Raises the errors of `serve`, `run_replicas` and `joined`."""
     if settings.ray:
         from tinyllm_serve.replicas.local_settings import prepare_environment
 

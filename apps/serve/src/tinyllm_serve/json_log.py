@@ -10,10 +10,10 @@ _log = logging.getLogger(__name__)
 
 
 class JsonFormatter(logging.Formatter):
-    """Format a record: its message as "event", and beside it the fields of `extra`.
+    """Format a record as JSON: the message as "event", and the fields of `extra`.
 
-    Of an exception the line has the type and the traceback. The message is left out, because it may
-    hold a part of a conversation.
+    For an exception, the line has the type and the traceback. The exception's message is left out,
+    because it may hold a part of a conversation.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_log() -> None:
-    """Log warnings of all packages of this process, and infos of this package and the engine."""
+    """Log warnings of all packages, and info messages of this package and the engine."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

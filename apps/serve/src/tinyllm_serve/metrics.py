@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Names after vLLM's, with the prefix `tinyllm:`."""
+"""Metrics for Prometheus. Their names follow vLLM's, with the prefix `tinyllm:`."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,11 +9,11 @@ from prometheus_client.registry import Collector
 from tinyllm_engine import EngineStats
 
 HTTP_PREFIX = "tinyllm:http_"
-"""The prefix of the metrics that the listening process counts, also in front of replicas."""
+"""The prefix of HTTP metrics. The listening process counts them, even in front of replicas."""
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
-# By name: the attribute of `EngineStats`, and the meaning.
+# For each metric: the attribute of `EngineStats`, and the description.
 _GAUGES = {
     "num_requests_running": ("running", "Requests that hold pages."),
     "num_requests_waiting": ("waiting", "Requests in the queue."),
@@ -37,7 +37,7 @@ class Metrics:
     """The metrics of this server, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
-        """Start at zero; `stats` returns None while there is no engine."""
+        """Start at zero. `stats` returns the engine's counts, or None while there is no engine."""
         self._registry = registry = CollectorRegistry()
         registry.register(_EngineCollector(stats))
         self.http_requests = Counter(
@@ -102,7 +102,8 @@ class _EngineCollector(Collector):
 def labelled_metrics(own: bytes, replicas: Mapping[str, bytes]) -> bytes:
     """Merge the metrics of HTTP from this process's page, and all others from the replicas' pages.
 
-    Each metric of a replica gets its name, the key of `replicas`, as the label `replica`.
+    `replicas` maps the name of each replica to its page. Metrics from a replica's page get the name
+    as the label `replica`.
     """
     families: dict[str, Metric] = {}
     pages: list[tuple[str | None, bytes]] = [(None, own), *replicas.items()]

@@ -146,9 +146,9 @@ def listen(host: str, port: int) -> socket.socket:
 async def serve(settings: Settings, served: Served, application: ASGIApp) -> None:
     """Serve until a signal comes, then finish the requests in progress.
 
-    They have `settings.timeout_graceful_shutdown` seconds. A second signal ends the process at
-    once. The server of a model that several processes share also ends when a step has failed,
-    because the processes cannot continue together.
+    These requests have `settings.timeout_graceful_shutdown` seconds. A second signal ends the
+    process at once. The server of a model that several processes share also ends when a step has
+    failed, because the processes cannot continue together.
 
     Raises:
         ServeError: if the address is not available, or the model has failed.

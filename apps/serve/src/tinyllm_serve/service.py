@@ -30,11 +30,11 @@ class Service(Served):
     def __init__(self, settings: Settings, group: Group | None = None) -> None:
         """Prepare; `start` loads the model.
 
-        This process is rank 0 of the group, or without a group it has the whole model.
+        With a group, this process is rank 0. Without a group, it has the whole model.
         """
         self.settings = settings
         self._group = group
-        # A failed step does not know which rank was lost. The control channel to it does.
+        # A failed step does not know which rank was lost. The control channel to that rank does.
         failing = None if group is None else group.member.await_loss
         self.engine = AsyncEngine(self._make, failing)
         self.defaults = GenerationConfig()
@@ -92,7 +92,7 @@ class Service(Served):
         }
 
     async def failed(self) -> str:
-        """Wait until the engine has failed for good. The engine of a whole model never does."""
+        """Wait until the engine has failed for good. Without a group, wait forever."""
         if self._group is not None:
             await self.engine.ended()
             return self.failure
@@ -103,7 +103,7 @@ class Service(Served):
         await self.engine.drain()
 
     async def close(self) -> None:
-        """End the engine. One that is loading, or has failed, ends with the process."""
+        """End the engine. An engine that is loading, or has failed, ends with the process."""
         if self.state not in ("loading", "failed"):
             await self.engine.close()
 
@@ -147,10 +147,10 @@ class Service(Served):
 
 
 def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) -> Qwen:
-    """Load a draft model with the tokenizer, the backend and the dtype of the served model.
+    """Load a draft model with the backend and dtype of the served model; check its tokens.
 
     Raises:
-        ServeError: if the draft model has other tokens, so that its token ids mean other text.
+        ServeError: if token ids of the draft model mean other text than in `tokenizer`.
         CheckpointError, HubError, ValueError: if the draft model cannot be loaded.
     """
     draft, own = load(name, ops=arithmetic.ops, dtype=arithmetic.dtype)

@@ -13,10 +13,11 @@ from typer.models import OptionInfo
 from tinyllm_serve.errors import UsageError
 
 NUM_SPECULATIVE_TOKENS = 4
-"""Draft tokens ahead of each token with a draft model, unless an option gives their number."""
+"""The default number of draft tokens ahead of each token, with a draft model."""
 
 AFFINITY = 8
-"""Requests that a replica may have more than another and still get prompts that it has cached."""
+"""The default of --affinity: requests that a replica may have more than another, and still get the
+prompts whose prefix it has cached."""
 
 MAX_REPLICAS = 256
 
@@ -43,7 +44,7 @@ def _option(metavar: str, text: str, names: str = "") -> OptionInfo:
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        from importlib.metadata import version  # takes 20 ms, for this option alone
+        from importlib.metadata import version  # imported here: takes 20 ms
 
         echo(f"serve {version('tinyllm-serve')}")
         raise Exit
@@ -57,7 +58,7 @@ class Settings:
     Options with two names keep their older name as the second one.
 
     Raises:
-        UsageError: if a value is out of its range, or two options do not go together.
+        UsageError: if a value is out of its range, or two options exclude each other.
     """
 
     model: Annotated[
@@ -247,7 +248,7 @@ class Settings:
             drafts = self.draft_tokens
             _check("num_speculative_tokens", drafts, "at least 1 with --draft-model", drafts > 0)
         if self.ray:
-            _ = self.replica_range
+            _ = self.replica_range  # raises UsageError if the option is not valid
         elif self.replicas is not None or self.affinity is not None or self.update:
             raise UsageError("--replicas, --affinity, --update: expected --ray with them")
 
@@ -260,8 +261,8 @@ class Settings:
     def host_names(self) -> tuple[str, ...] | None:
         """The names that the Host header may have; None if any name is allowed.
 
-        Names are checked on a loopback address without keys, and where `allowed_host` is given.
-        See `HostCheck`.
+        Names are checked if the server listens on a loopback address without keys, or if
+        `allowed_host` is given. See `HostCheck`.
         """
         if not self.allowed_host and (self.api_key or not is_loopback(self.host)):
             return None

@@ -13,7 +13,7 @@ PAGE_SIZE = 16
 
 
 def attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on all heads of a layer. Each layer has its own cache."""
+    """Return cases of attention over all heads of a layer. Each layer has its own cache."""
     config, dtype = model.config, model.format.dtype
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head_dim = config.head_dim
@@ -38,7 +38,7 @@ def attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase
 
 
 def paged_attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on all heads of a layer over pages. Each sequence has its own pages."""
+    """Return cases of attention over paged keys and values. Each sequence has its own pages."""
     config, dtype = model.config, model.format.dtype
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head_dim = config.head_dim
@@ -65,7 +65,7 @@ def paged_attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[
 
 
 def page_table(regime: Regime) -> PageTable:
-    """Return the page table of a regime, with its arrays computed."""
+    """Return the page table of a regime, and evaluate its arrays before any call is timed."""
     count = -(-regime.keys // PAGE_SIZE)
     table = PageTable.of(
         [
@@ -87,7 +87,7 @@ def page_table(regime: Regime) -> PageTable:
 
 
 def _caches(model: BenchModel, *shape: int) -> list[tuple[mx.array, mx.array]]:
-    """Draw keys and values for each layer."""
+    """Draw random keys and values of a shape for each layer."""
     dtype = model.format.dtype
     return [
         (activations(*shape, dtype=dtype), activations(*shape, dtype=dtype))

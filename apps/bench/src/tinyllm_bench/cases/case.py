@@ -21,7 +21,7 @@ Varying `i` reproduces the cache misses of a forward pass.
 
 @dataclass(frozen=True)
 class Regime:
-    """Tokens that one call computes."""
+    """The tokens that one call computes: `length` new tokens in each of `rows` sequences."""
 
     name: str  # "decode" (one token), "batch" (one token of each sequence) or "prefill"
     rows: int  # sequences, B
@@ -49,10 +49,10 @@ class Work:
 
 @dataclass(frozen=True)
 class OpCase:
-    """An operation at one size. Inputs are made when its turn comes."""
+    """An operation at one size. `make` creates the inputs just before the measurement."""
 
     op: str  # name of the `OpSet` field, or of the layer
-    operand: str  # operand with its size
+    operand: str  # operand with its size, for the report
     regime: Regime  # tokens of one call
     make: Callable[[], Work]  # makes the inputs
 
@@ -78,17 +78,17 @@ def nbytes(*operands: Weight | None) -> int:
 
 
 def activations(*shape: int, dtype: mx.Dtype) -> mx.array:
-    """Draw normal numbers, as activations between two layers are."""
+    """Draw normally distributed numbers, similar to activations between two layers."""
     x = mx.random.normal(shape).astype(dtype)
     mx.eval(x)
     return x
 
 
 class PreparedLayers(Generic[T]):
-    """One object per layer, made for each OpSet at its first call."""
+    """One object per layer for each OpSet, made when the OpSet is first used."""
 
     def __init__(self, make: Callable[[OpSet], Sequence[T]]) -> None:
-        """Store the function that makes the objects of all layers, at least one."""
+        """Store the function that makes the objects of all layers. It returns at least one."""
         self._make = make
         self._layers: dict[str, Sequence[T]] = {}
 
@@ -101,7 +101,7 @@ class PreparedLayers(Generic[T]):
 
 
 def prepared_weights(layers: Sequence[Weight]) -> PreparedLayers[Weight]:
-    """Return one weight of several layers, in the memory layout of each OpSet."""
+    """Return the same weight of several layers, in the memory layout of each OpSet."""
 
     def make(ops: OpSet) -> list[Weight]:
         weights = {str(i): layer for i, layer in enumerate(layers)}
@@ -112,6 +112,6 @@ def prepared_weights(layers: Sequence[Weight]) -> PreparedLayers[Weight]:
 
 
 def prepare(ops: OpSet, weights: MutableMapping[str, Weight]) -> None:
-    """Convert weights in place to the memory layout of a `Backend`. Other OpSets have none."""
+    """Convert weights in place to the memory layout of a `Backend`. Other OpSets need none."""
     if isinstance(ops, Backend):
         ops.prepare(weights)

@@ -21,13 +21,13 @@ from tinyllm_bench.cost import Cost, product_flops
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_tensor
 
-# Random experts for a model without experts: together as many numbers as two MLP projections, two
-# experts per token.
+# Number of random experts, and of experts per token, for a model without experts. The random
+# experts together have as many weights as two MLP projections.
 EXPERTS, EXPERTS_PER_TOKEN = 8, 2
 
 
 def linear_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return one case for each shape among the projections of a layer, and the head."""
+    """Return cases for each distinct shape of a layer's projections, and for the head."""
     cases, seen = [], set()
     for name, shape in expected_shapes(model.config).items():
         if not name.startswith("layers.0.") or len(shape) != 2 or shape in seen:
@@ -38,7 +38,7 @@ def linear_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
         cases += _linear(part, layers, regimes, model)
     tied = model.config.tie_word_embeddings
     head = model.weights["embed_tokens.weight" if tied else "lm_head.weight"]
-    # Only the last token of a prompt needs logits.
+    # The head is not timed on prompts, because only the last token of a prompt needs logits.
     return cases + _linear("lm_head.weight", [head], [r for r in regimes if r.length == 1], model)
 
 
@@ -59,7 +59,7 @@ def _linear(
 
 
 def expert_linear_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases of the first projection of the experts, or of random experts."""
+    """Return cases of the experts' gate projection, or of random experts without experts."""
     config = model.config
     experts = config.experts
     chosen = EXPERTS_PER_TOKEN if experts is None else experts.num_experts_per_tok
@@ -72,7 +72,7 @@ def expert_linear_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[Op
     def work(regime: Regime) -> Work:
         stacks = layers or [random_experts(model, shape)]
         rows = regime.tokens * chosen
-        # As even a distribution over the experts as a trained router aims at.
+        # Rows are spread evenly over the experts, as the training of a router aims at.
         routes = mx.array(np.sort(np.arange(rows) % shape[0]).astype(np.uint32))
         x = activations(rows, shape[-1], dtype=model.format.dtype)
         mx.eval(routes)

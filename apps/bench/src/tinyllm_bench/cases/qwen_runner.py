@@ -15,7 +15,7 @@ from tinyllm_bench.models.model import BenchModel
 
 
 class QwenRunner(LocalRunner):
-    """`Qwen`, driven as `tinyllm_qwen.generate` drives it, without a tokenizer."""
+    """Runs `Qwen` with the same loop as `tinyllm_qwen.generate`, without a tokenizer."""
 
     def __init__(self, model: BenchModel, ops: OpSet, prompt: Sequence[int], context: int) -> None:
         """Build the model.
@@ -34,9 +34,10 @@ class QwenRunner(LocalRunner):
         self.costs = ModelCosts(model.config, sizes, number_bytes, len(prompt), context)
 
     def prefill(self) -> None:
-        """Compute all tokens but the last without logits, in chunks, then the last one.
+        """Compute the prompt in chunks without logits, then its last token with logits.
 
-        As in `generate`, unused results are not computed: most of the last layer, and the head.
+        As in `generate`, the chunks skip results that are not used: most of the last layer, and
+        the head.
         """
         cache, last = self._model.make_cache(), len(self._prompt) - 1
         for start in range(0, last, PREFILL_CHUNK):
@@ -56,7 +57,7 @@ class QwenRunner(LocalRunner):
         self._cache = self._filled_cache()
 
     def decode(self, tokens: int) -> None:
-        """Build the graph of the next token while the current one computes, as in `generate`."""
+        """Build the graph of the next token while the current one is computed, as in `generate`."""
         cache = self._filled_cache() if self._cache is None else self._cache
         token = self._next(self._prompt[:1], cache)
         mx.async_eval(token)

@@ -16,7 +16,7 @@ from tinyllm_bench.settings import Settings
 
 Cases = Callable[[BenchModel, Sequence[Regime]], list[OpCase]]
 
-# By the name of the `OpSet` field. A test fails if a field is missing here.
+# The function that makes the cases of each `OpSet` field. A test fails if a field is missing.
 CASES: Mapping[str, Cases] = {
     "linear": matrices.linear_cases,
     "expert_linear": matrices.expert_linear_cases,
@@ -36,14 +36,14 @@ CASES: Mapping[str, Cases] = {
 
 
 def all_opsets() -> tuple[OpSet, ...]:
-    """Return every OpSet of this installation, the reference first: speeds are relative to it."""
+    """Return every OpSet of this installation. Speeds are relative to the first, the reference."""
     return tuple(opset(backend.name) for backend in reversed(available()) if backend.present)
 
 
 def choose_opsets(names: Sequence[str]) -> tuple[OpSet, ...]:
     """Return the OpSets with these names in the order of `all_opsets`, or all without names.
 
-    Raise `UsageError` if no OpSet has a name, or it cannot run on this machine.
+    Raise `UsageError` if a name is unknown, or its OpSet cannot run on this machine.
     """
     known = {ops.name: ops for ops in all_opsets()}
     absent = {backend.name: backend.detail for backend in available() if not backend.present}
@@ -72,7 +72,7 @@ def check_ops(names: Sequence[str], cases: Mapping[str, Cases] = CASES) -> None:
 
 
 def regimes_of(settings: Settings) -> list[Regime]:
-    """Return one token after the context, a batch of such tokens, and a prompt."""
+    """Return the regimes: a token after the context, one token in each of a batch, and a prompt."""
     keys = settings.context_tokens + 1
     return [
         Regime("decode", 1, 1, keys),
@@ -93,7 +93,7 @@ def op_comparison(case: OpCase, opsets: Sequence[OpSet], seconds: float) -> Comp
 
 
 def _contender(ops: OpSet, work: Work) -> Contender:
-    """Return an OpSet that does the work. The calls of a sample are one graph, as in a model."""
+    """Return an OpSet as a contender. All calls of a sample are one MLX graph, as in a model."""
     numbers = count()
 
     def run(calls: int) -> None:

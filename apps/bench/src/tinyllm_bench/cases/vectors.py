@@ -14,7 +14,7 @@ _TOP_K = 20  # top-k that Qwen3 recommends, and the most log-probabilities of th
 
 
 def softmax_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on the scores of all heads, in float32 as in attention."""
+    """Return cases on the attention scores of all heads, in float32 as in attention."""
     heads = model.config.num_attention_heads
 
     def work(regime: Regime) -> Work:
@@ -25,7 +25,7 @@ def softmax_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
 
 
 def swiglu_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on the gate and up projections of an MLP."""
+    """Return cases on the outputs of an MLP's gate and up projections."""
     width = model.config.intermediate_size
 
     def work(regime: Regime) -> Work:
@@ -36,7 +36,7 @@ def swiglu_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
 
 
 def rms_norm_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on the norm of a layer, and on the norm of query heads if the model has one."""
+    """Return cases on hidden states, and on query heads if the model normalizes them."""
     config = model.config
 
     def cases(*shape: int) -> list[OpCase]:
@@ -66,7 +66,7 @@ def rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
 
 
 def norm_rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on queries between their projection and attention. Qwen2 has no norm there."""
+    """Return cases on queries between projection and attention. Qwen2 has no norm there."""
     config = model.config
     heads, head_dim = config.num_attention_heads, config.head_dim
 
@@ -85,7 +85,7 @@ def norm_rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase
 
 
 def quantize_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on new keys of a quantized cache; none if the model cannot have that cache."""
+    """Return cases on new keys of a quantized cache; none if `cache_group_size` is None."""
     heads, head_dim = model.config.num_key_value_heads, model.config.head_dim
     group = cache_group_size(model)
     if group is None:
@@ -120,7 +120,7 @@ def log_probability_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[
 
 
 def cache_group_size(model: BenchModel) -> int | None:
-    """Return the group size of a quantized cache, None if no group divides the head dimension."""
+    """Return the group size of a quantized cache, or None if none divides the head dimension."""
     return next((size for size in (64, 32) if model.config.head_dim % size == 0), None)
 
 
@@ -135,7 +135,7 @@ def _logits_cases(
     regimes: Sequence[Regime],
     call: Callable[[OpSet, mx.array], mx.array],
 ) -> list[OpCase]:
-    """Return cases on one row of logits per sequence: a prompt, too, has one for its last token."""
+    """Return cases on one row of logits per sequence. Of a prompt, it is the last token's row."""
     vocabulary = model.config.vocab_size
 
     def work(regime: Regime) -> Work:
@@ -150,7 +150,7 @@ def _vectors(model: BenchModel, regime: Regime, *shape: int) -> mx.array:
 
 
 def _positions(regime: Regime) -> slice | list[slice]:
-    """Return the positions of new tokens: one slice, or one with its own offset per sequence."""
+    """Return the positions of new tokens: a slice, or one per sequence with different offsets."""
     first = regime.keys - regime.length
     rows = [slice(first + i, first + i + regime.length) for i in range(regime.rows)]
     return rows[0] if regime.rows == 1 else rows

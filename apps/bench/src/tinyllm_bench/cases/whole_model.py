@@ -15,7 +15,8 @@ MODEL = "model"
 
 # Multiple of an operation's time budget: a model has two cases, operations have dozens.
 _BUDGET_SHARE = 10
-_DECODE_SAMPLE_SECONDS = 0.1  # several tokens: one graph is built while another one computes
+# Enough for several tokens, because the graph of a token is built during the previous token.
+_DECODE_SAMPLE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,14 @@ class ModelCosts:
         return prefill_cost(self.config, self.nbytes, self.prompt_tokens, self.number_bytes)
 
     def decode(self, tokens: int) -> Cost:
-        """Return the mean cost of a token when so many are decoded."""
+        """Return the mean cost of each of `tokens` tokens decoded after the context."""
         keys = self.context + (tokens + 1) // 2
         return decode_cost(self.config, self.nbytes, keys, self.number_bytes)
 
 
 @runtime_checkable
 class Runner(Protocol):
-    """A program that holds the model, with its own prompt and cache."""
+    """A program that has loaded the model, with its own prompt and cache."""
 
     name: str
     costs: ModelCosts

@@ -18,7 +18,7 @@ from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
 from tinyllm_bench.settings import Settings
 
-# Float arrays of the size of the largest matrix that exist at once while it is dequantized.
+# Number of float32 copies of the largest matrix that exist at once while it is dequantized.
 _DEQUANTIZED_ARRAYS = 4
 
 
@@ -103,10 +103,10 @@ def _check(settings: Settings, name: str, config: QwenConfig, weight_format: Wei
 
 
 def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightFormat) -> int:
-    """Return the most bytes that a run holds at once, and a tenth more."""
+    """Return the estimated peak memory of a run in bytes, plus 10 percent."""
     shapes = expected_shapes(config).values()
     weights = sum(weight_format.nbytes(shape) for shape in shapes)
-    weights *= 1 + ("mlx-lm" in settings.chosen_peers)  # its process has a copy
+    weights *= 1 + ("mlx-lm" in settings.chosen_peers)  # mlx-lm's process has a copy
     scratch = 0
     if weight_format.is_quantized and (not settings.ops or "reference" in settings.ops):
         largest = max(shape[-1] * shape[-2] for shape in shapes if len(shape) > 1)

@@ -15,8 +15,9 @@ from tinyllm_qwen.checkpoint.weights import Weights, expected_shapes
 
 from tinyllm_bench.models.weight_format import WeightFormat
 
-# By dtype: the word, its random bits (sign and mantissa), and the exponent of 2^-6. The numbers are
-# 0.016 to 0.031 in magnitude, as trained weights are, so that a deep model does not overflow.
+# For each dtype: the word, the mask of random bits (sign and mantissa), and the exponent of 2^-6.
+# Numbers of 0.016 to 0.031 in magnitude are as small as trained weights, so that a deep model does
+# not overflow.
 _FLOATS = {
     mx.float32: (np.uint32, 0x807FFFFF, 121 << 23),
     mx.float16: (np.uint16, 0x83FF, 9 << 10),
@@ -39,7 +40,7 @@ def random_weights(config: QwenConfig, weight_format: WeightFormat, seed: int = 
 def random_tensor(
     shape: tuple[int, ...], weight_format: WeightFormat, generator: np.random.Generator
 ) -> Weight:
-    """Draw a tensor: a matrix is quantized if the format is, a vector never."""
+    """Draw a tensor. In a quantized format, matrices are quantized and vectors are not."""
     if len(shape) == 1 or not weight_format.is_quantized:
         return random_floats(shape, weight_format.dtype, generator)
     return random_quantized(shape, weight_format, generator)
@@ -59,7 +60,7 @@ def random_floats(
 def random_quantized(
     shape: tuple[int, ...], weight_format: WeightFormat, generator: np.random.Generator
 ) -> QuantizedTensor:
-    """Draw codes under scales that give small numbers."""
+    """Draw random codes, with scales that make the dequantized numbers small."""
     bits, group_size, mode = weight_format.bits, weight_format.group_size, weight_format.mode
     lead, columns = shape[:-1], shape[-1]
     words = (*lead, columns * bits // 32)
@@ -84,7 +85,10 @@ def _random_bytes(
 
 
 def _scale_byte(weight_format: WeightFormat) -> int:
-    """Return the scale for codes that reach 6 in 4 bits or, without their top bit, 1.875 in 8."""
+    """Return a scale, as its byte, that makes the dequantized numbers small.
+
+    Codes of 4 bits reach 6. Codes of 8 bits, without the highest bit of the exponent, reach 1.875.
+    """
     if weight_format.mode == "nvfp4":
         return 2  # E4M3: 2 * 2^-9
     return 127 - (6 if weight_format.bits == 8 else 8)  # E8M0: 2^-6 or 2^-8

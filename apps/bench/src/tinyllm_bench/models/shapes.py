@@ -15,7 +15,7 @@ _QWEN3 = {
     "attention_bias": False,
 }
 _QWEN2 = {"model_type": "qwen2", "num_key_value_heads": 2, "max_position_embeddings": 32768}
-# By name: the common part of the config, and the sizes of `_SIZES`.
+# For each name: the common part of the config, and the values of `_SIZES`.
 _PUBLISHED = {
     "qwen3-0.6b": (_QWEN3, (1024, 3072, 28, 16)),
     "qwen3-4b": (_QWEN3, (2560, 9728, 36, 32)),

@@ -13,7 +13,7 @@ DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """Storage format of matrices. Raise `UsageError` if there is no such format."""
+    """Storage format of matrices. Raise `UsageError` if MLX does not define the format."""
 
     bits: int  # 16 or 32 for plain floats, otherwise the bits of a quantized code
     group_size: int  # codes that share a scale
@@ -37,10 +37,11 @@ class WeightFormat:
     def choose(
         cls, bits: int | None, group_size: int | None, mode: str | None, dtype: str, *, gpu: bool
     ) -> "WeightFormat":
-        """Return a format: None is 4 bits, groups of 64 and affine, and "auto" chooses the dtype.
+        """Return a format. None stands for the default: 4 bits, groups of 64, affine.
 
-        With quantized weights the dtype is float32 on a CPU, where 16-bit arithmetic of MLX is
-        slow, and bfloat16 on a GPU. Plain floats of 16 bits are bfloat16.
+        The dtype "auto" depends on the bits and the device. With quantized weights it is float32 on
+        a CPU, where MLX's 16-bit arithmetic is slow, and bfloat16 on a GPU. Plain floats of 16 bits
+        are bfloat16.
         """
         bits = 4 if bits is None else bits
         chosen = DTYPES.get(dtype)
@@ -55,7 +56,7 @@ class WeightFormat:
         return self.bits not in (16, 32)
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of a tensor. Matrices are quantized if the format is, vectors never.
+        """Return the bytes of a tensor. In a quantized format, only matrices are quantized.
 
         Raise `UsageError` if the rows of a matrix are not a whole number of groups.
         """

@@ -20,8 +20,8 @@ _TIMEOUT = 900.0  # seconds; a prompt of 8,192 tokens takes minutes on a slow ma
 class ChildRunner:
     """A `LocalRunner` in a child process.
 
-    A child that ends, raises an error or does not answer in time is a `PeerError` with the reason,
-    in this measurement and in every later one.
+    If the child ends, raises an error or does not answer in time, the measurement raises
+    `PeerError` with the reason. Every later measurement raises the same error.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ChildRunner:
         )
         self._process.start()
         child_end.close()
-        with suppress(PeerError):  # every measurement reports it
+        with suppress(PeerError):  # every measurement raises the error again
             self._receive()
 
     def time_prefill(self, times: int) -> float:

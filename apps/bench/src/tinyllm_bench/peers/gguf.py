@@ -1,8 +1,9 @@
 """GGUF file of random weights: the shape of a model in the format of llama.cpp.
 
-The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. PyPI's `gguf`
-writes it. Blocks of 32 weights share a float16 scale. Q4_0 packs a block into 18 bytes: 4.5 bits a
-weight, as in MLX's 4-bit format with groups of 64 and 16-bit scales. Q8_0 packs it into 34 bytes.
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package
+`gguf` from PyPI writes the file. Blocks of 32 weights share a float16 scale. Q4_0 packs a block
+into 18 bytes: 4.5 bits a weight, as in MLX's 4-bit format with groups of 64 and 16-bit scales. Q8_0
+packs a block into 34 bytes.
 """
 
 import importlib
@@ -20,7 +21,7 @@ from tinyllm_qwen.checkpoint.weights import expected_shapes
 from tinyllm_bench.errors import BenchError
 
 _SCALE = np.float16(2.0**-8)
-# By bits. Other widths have no type of about the same size.
+# The type for each number of bits. Other widths have no type of about the same size.
 TYPES = {4: "Q4_0", 8: "Q8_0", 16: "F16"}
 
 
@@ -37,10 +38,10 @@ def write_gguf(
 ) -> dict[str, int]:
     """Write a model of random weights, with one tensor in memory at a time.
 
-    Matrices have the type `kind`, norms and biases are float32. The tokenizer is that of a
-    checkpoint; without one, the model can only receive token ids. Return the bytes of each
-    tensor, by its Hugging Face name without "model.". Raise `BenchError` if `gguf` is not
-    installed, or cannot describe the model.
+    Matrices have the type `kind`, norms and biases are float32. `tokenizer` is the folder of a
+    checkpoint; without it, the model can only receive token ids. Return the bytes of each tensor,
+    by its Hugging Face name without "model.". Raise `BenchError` if `gguf` is not installed, or
+    cannot describe the model.
     """
     if importlib.util.find_spec("gguf") is None:
         raise BenchError("gguf is not installed (pip install gguf)")
@@ -94,7 +95,7 @@ def _add_vocabulary(writer: Any, size: int, tokenizer: Path | None, gguf: Module
     tokens: Sequence[str | bytes] = [f"t{i}" for i in range(size)]
     types, merges = [gguf.TokenType.NORMAL] * size, ["t 0"]
     if tokenizer is not None:
-        # No special token ids: an answer would end at the first end-of-sequence token.
+        # Special token ids are left out: an answer would end at the first end-of-sequence token.
         tokens, _, types = map(list, zip(*gguf.BpeVocab(tokenizer).all_tokens(), strict=True))
         merges = gguf.SpecialVocab(tokenizer, load_merges=True).merges
     writer.add_tokenizer_model("gpt2")
@@ -116,7 +117,7 @@ def _byte_shape(shape: tuple[int, ...], kind: str, gguf: ModuleType) -> tuple[in
 def _codes(
     shape: tuple[int, ...], kind: str, generator: np.random.Generator
 ) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    """Draw the bytes of a matrix: codes in blocks of 32 under scales that give small numbers."""
+    """Draw the bytes of a matrix: blocks of 32 random codes, with scales that make them small."""
     codes = generator.integers(0, 256, math.prod(shape), np.uint8)
     if kind == "F16":  # the exponent of 2^-6, as in `random_weights`
         numbers = codes.view(np.uint16)

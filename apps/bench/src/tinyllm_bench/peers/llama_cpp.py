@@ -13,7 +13,7 @@ KV_NUMBER_BYTES = 2  # the default cache of llama.cpp is float16
 
 
 class LlamaCppRunner(LocalRunner):
-    """A GGUF file, memory-mapped by llama.cpp, on all cores or on the GPU."""
+    """Runs a GGUF file in llama.cpp, on all cores or on the GPU."""
 
     def __init__(self, path: Path, prompt: Sequence[int], context: int, decode_tokens: int) -> None:
         """Load the file, with space for the prompt, and for the context and decoded tokens."""
@@ -46,10 +46,10 @@ class LlamaCppRunner(LocalRunner):
             if self._context:
                 self._llama.eval(repeated[: self._context])
             self._context_cached = True
-        self._llama.n_tokens = self._context  # `eval` drops the cached tokens after these
+        self._llama.n_tokens = self._context  # `eval` drops all cached tokens beyond
 
     def decode(self, tokens: int) -> None:
-        """Choose each token from the logits after the one before."""
+        """Choose each token from the logits after the previous token."""
         token = self._prompt[0]
         for _ in range(tokens):
             self._llama.eval([token])

@@ -35,7 +35,7 @@ class MlxLmRunner(LocalRunner):
         self._cache: list[Any] | None = None
 
     def prefill(self) -> None:
-        """Compute all tokens but the last without logits, in chunks, then the last one."""
+        """Compute the prompt in chunks without logits, then its last token with logits."""
         cache, last = self._make_cache(self._model), len(self._prompt) - 1
         for start in range(0, last, _CHUNK):
             self._model(self._prompt[None, start : min(start + _CHUNK, last)], cache=cache)
@@ -80,7 +80,7 @@ class MlxLmRunner(LocalRunner):
 
 
 def _build(model: BenchModel) -> Any:
-    """Return the model of mlx-lm, with quantized layers where ours has them."""
+    """Return the model of mlx-lm, with the same quantized layers as `model`."""
     kind = importlib.import_module(f"mlx_lm.models.{model.config.model_type}")
     built = kind.Model(kind.ModelArgs.from_dict(dict(model.hf)))
     quantized = {name for name, w in model.weights.items() if isinstance(w, QuantizedTensor)}

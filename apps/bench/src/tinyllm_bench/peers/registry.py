@@ -21,8 +21,8 @@ def find_peers(
 ) -> tuple[list[ChildRunner], list[str]]:
     """Start each requested peer in a child process, with the same prompt of token ids.
 
-    The folder keeps files of the peers until the run ends. Return the peers, and for each missing
-    peer the reason.
+    The folder keeps files of the peers until the run ends. Return the peers, and a message for each
+    missing peer.
     """
     runners, notices = [], []
     for name in settings.chosen_peers:

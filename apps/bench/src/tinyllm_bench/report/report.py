@@ -13,7 +13,7 @@ FORMAT = "tinyllm-bench/1"
 
 @dataclass
 class Report:
-    """Results of a run. It is filled during the run, so that Ctrl-C leaves the results so far."""
+    """Results of a run, added while the run goes on, so that Ctrl-C keeps the results so far."""
 
     settings: Settings  # options of the run
     machine: Machine  # machine of the run
@@ -21,7 +21,7 @@ class Report:
     name: str  # name of the model
     weight_format: str  # storage format of its weights
     model_bytes: int  # bytes of all its weights
-    # The better ceilings of before and after; None until they are measured.
+    # The better of the ceilings before and after the run; None until they are measured.
     ceilings: Ceilings | None = None
     results: list[Result] = field(default_factory=list)  # measurements, in their order
     failures: list[Failure] = field(default_factory=list)  # measurements that failed

@@ -14,11 +14,11 @@ from tinyllm_bench.rounds import Case, Failure, Result
 _WIDTH = 118  # characters of a line in a file or a pipe
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _SPEEDS = ("GB/s", "of read", "TFLOP/s", "of peak", "x ref")
-_BRIEF = slice(1, None, 2)  # shares, without the speeds that they follow from
+_BRIEF = slice(1, None, 2)  # selects the shares, and leaves out the speeds
 
 
 class _Console(Console):
-    """A console that passes on a closed pipe. By itself, rich would exit with code 1."""
+    """A console that raises the error of a closed pipe. By default, rich exits with code 1."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error again."""
@@ -74,7 +74,7 @@ def heading(report: Report) -> list[str]:
 
 
 def _model_table(report: Report, rows: list[Result], brief: bool) -> Table:
-    """Return tokens per second of each implementation, or the reason of its failure."""
+    """Return a table of the tokens per second, or the failure, of each implementation."""
     numbers = ("tokens/s", "first token", "spread", "MB", *_speed_names(brief))
     table = new_table(("model", "by"), numbers)
     every: list[Result | Failure] = [*rows, *report.failures]
@@ -100,7 +100,7 @@ def _model_table(report: Report, rows: list[Result], brief: bool) -> Table:
 
 
 def _op_table(report: Report, rows: list[Result], brief: bool) -> Table:
-    """Return the time of each operation at each size."""
+    """Return a table of the time of each operation at each size."""
     table = new_table(("operation", "by"), ("time", "spread", *_speed_names(brief)))
     last: Case | None = None
     for row in rows:

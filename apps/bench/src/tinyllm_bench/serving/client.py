@@ -17,7 +17,7 @@ _TIMEOUT = 600.0  # seconds
 class Reply:
     """Answer to one request, with the times of its pieces."""
 
-    sent: float  # time of the request, in seconds on some clock
+    sent: float  # time of the request, in seconds of a monotonic clock
     # Time of each piece of text on the same clock.
     pieces: list[float] = field(default_factory=list)
     prompt_tokens: int = 0  # tokens of the prompt, as the server counts them
@@ -37,7 +37,7 @@ class Reply:
 
 
 async def send(load: Load, url: str, extra: dict[str, object]) -> list[Reply]:
-    """Send all requests at their times, with extra fields, and wait for all answers."""
+    """Send each request at its time, with the fields `extra`, and wait for all answers."""
     slots = asyncio.Semaphore(load.concurrency)
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits) as client:

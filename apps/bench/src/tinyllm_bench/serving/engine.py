@@ -39,7 +39,7 @@ class LongPromptResult:
     """Effect of a long prompt on other requests."""
 
     prompt_tokens: int  # tokens of the long prompt
-    prompt_seconds: float  # its time to first token
+    prompt_seconds: float  # time to first token of the long prompt
     gaps: tuple[float, ...]  # seconds between two tokens of a request that decodes meanwhile
     first_tokens: tuple[float, ...]  # times to first token of short requests that arrive meanwhile
 
@@ -52,7 +52,7 @@ class LoadTarget(Protocol):
         """Let requests decode `tokens` tokens each. Time the steps in which all of them decode."""
 
     def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
-        """Prefill a long prompt while a request decodes and short ones arrive `every` seconds."""
+        """Prefill a long prompt while one request decodes. A short request comes each `every` s."""
 
 
 @dataclass(frozen=True)

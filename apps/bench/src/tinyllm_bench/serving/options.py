@@ -16,7 +16,7 @@ _WORDS = ("the", "a", "of", "to", "and", "in", "is", "it", "that", "for", "on", 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request."""
+    """A request of a load."""
 
     seconds: float  # time after the first request
     prompt: str  # text of the prompt
@@ -121,7 +121,7 @@ class ServeOptions(LoadShape):
         return (self.peer or list(PEERS)) if self.peers else []
 
     def loads(self) -> list[Load]:
-        """Return one load per rate, with its own seed: prompts are not in a cache from before."""
+        """Return one load per rate, each with its own seed, so that its prompts are not cached."""
         shape = {each.name: getattr(self, each.name) for each in fields(LoadShape)}
         return [
             Load(**shape | {"rate": rate, "seed": self.seed + i})

@@ -19,9 +19,9 @@ class ServerResult:
     """Statistics of a server under a load. Times are in seconds."""
 
     name: str  # name of the server
-    rate: float  # mean requests per second; 0 if all came at once
+    rate: float  # mean requests per second; 0 if all were sent at once
     answered: int  # requests with an answer
-    failed: int  # requests without one
+    failed: int  # requests without an answer
     seconds: float  # time from the first request to the last piece
     tokens_per_second: float  # tokens of all answers per second
     prompt_tokens: int  # tokens of all prompts

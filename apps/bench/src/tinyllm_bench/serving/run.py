@@ -20,7 +20,7 @@ from tinyllm_bench.serving.server import Server
 
 
 def run_serve(options: ServeOptions) -> int:
-    """Measure the servers one after the other. Return 1 if one of them answered nothing."""
+    """Measure the servers one after the other. Return 1 if a server failed, otherwise 0."""
     loads = options.loads()
     with tempfile.TemporaryDirectory() as folder:
         if options.shape is None:

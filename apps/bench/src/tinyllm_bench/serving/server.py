@@ -19,7 +19,7 @@ from tinyllm_bench.serving.model_files import ModelFiles
 
 _LOADING_TIMEOUT = 180.0  # seconds
 _PARALLEL = 8  # requests that llama.cpp computes at a time
-_TOKEN_MARGIN = 64  # tokens that a prompt may have more than words
+_TOKEN_MARGIN = 64  # extra tokens, since a prompt may have more tokens than words
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Server:
     name: str  # name in the report
     command: Sequence[str]  # command line without the port
     ready: str  # path that answers 200 once the model is loaded
-    # Further fields of a request, which this server understands.
+    # Fields to add to each request to this server.
     extra: dict[str, object] = field(default_factory=dict)
 
     @contextmanager
     def running(self, log: Path) -> Iterator[RunningServer]:
         """Start the server on a free port, and stop it at the end.
 
-        Raise `BenchError` if it does not start, with the last line of its log.
+        Raise `BenchError` with the last line of the log if the server does not start.
         """
         port = _free_port()
         url = f"http://127.0.0.1:{port}"
@@ -96,12 +96,12 @@ def find_servers(
 def _mlx_lm(files: ModelFiles) -> Server:
     check_installed("mlx_lm", "it is not installed (pip install mlx-lm)")
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(files.folder)]
-    # The server downloads a model of any other name.
+    # With any other name, the server would download a model.
     return Server("mlx_lm.server", command, "/health", {"model": "default_model"})
 
 
 def _llama_cpp(files: ModelFiles, most_tokens: int) -> Server:
-    """Return llama-server, or the server of llama-cpp-python, which answers one at a time."""
+    """Return llama-server, or llama-cpp-python's server, which runs one request at a time."""
     if files.gguf is None:
         raise BenchError(files.without_gguf)
     context = most_tokens + _TOKEN_MARGIN
@@ -109,7 +109,7 @@ def _llama_cpp(files: ModelFiles, most_tokens: int) -> Server:
     llama = shutil.which("llama-server")
     if llama is not None:
         command = [llama, *model, "--threads", threads, "--parallel", str(_PARALLEL)]
-        command += ["--ctx-size", str(_PARALLEL * context)]  # shared by its slots
+        command += ["--ctx-size", str(_PARALLEL * context)]  # all slots share it
         return Server("llama.cpp", command, "/health", {"ignore_eos": True})
     check_installed("llama_cpp", "neither llama-server nor llama-cpp-python is installed")
     command = [sys.executable, "-m", "llama_cpp.server", *model, "--n_threads", threads]

@@ -30,7 +30,7 @@ from tinyllm_chat.summary import format_bytes
 
 
 class _StoppedError(Exception):
-    """The user stopped the answer while the prompt was computed."""
+    """The user stopped the answer during prefill."""
 
 
 class LocalAssistant:
@@ -42,7 +42,7 @@ class LocalAssistant:
         defaults: the sampling defaults of the checkpoint's `generation_config.json`.
         model: the model.
         cache: keys and values of the conversation so far.
-        context: the limit on prompt and answer.
+        context: the context window, which limits prompt and answer together.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         load_seconds: the time to load the model.
     """
@@ -56,7 +56,7 @@ class LocalAssistant:
         settings: Settings,
         load_seconds: float = 0.0,
     ) -> None:
-        """Combine loaded parts; `load` is the usual way.
+        """Combine loaded parts. Callers normally use `load`.
 
         Raises:
             ValueError: if the model's head dimension does not suit `settings.kv_bits`, or the
@@ -90,13 +90,14 @@ class LocalAssistant:
         Args:
             settings: the options of the session.
             progress: called with the bytes of weights read so far and in all.
-            member: this process as rank 0 of several that share the model.
+            member: this process as rank 0 of the group that shares the model; None if this process
+                has the whole model.
 
         Raises:
             ChatError: if the implementation of `--ops` is not available on this machine.
             CheckpointError: if the model's files cannot be used.
             HubError: if the files cannot be downloaded.
-            ValueError: as the constructor.
+            ValueError: if the constructor raises it.
         """
         started = time.perf_counter()
         try:
@@ -121,7 +122,7 @@ class LocalAssistant:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the arithmetic, by its short name."""
+        """The short name of the arithmetic's dtype, such as "float32"."""
         return str(self.model.dtype).removeprefix("mlx.core.")
 
     @property
@@ -137,12 +138,12 @@ class LocalAssistant:
 
     @property
     def peak_memory(self) -> int:
-        """The largest memory of MLX so far, in bytes."""
+        """MLX's peak memory so far, in bytes."""
         return mx.get_peak_memory()
 
     @property
     def max_model_len(self) -> int:
-        """The tokens of the context, prompt and answer together."""
+        """The maximum number of tokens of a prompt and its answer together."""
         return self.context.max_model_len
 
     @property
@@ -177,9 +178,9 @@ class LocalAssistant:
         return notices
 
     def next_sampling(self) -> SamplingParams:
-        """Return the sampling of the next answer, with a new seed."""
+        """Return the sampling parameters of the next answer, with a new seed."""
         first = self.settings.seed
-        # 32 bits, because every JSON reader keeps them exact; the user can pass them to --seed.
+        # A seed of 32 bits: every JSON reader keeps it exact, and the user can pass it to --seed.
         seed = secrets.randbits(32) if first is None else (first + self._answers) % 2**64
         return sampling_params(self.settings, self.defaults, seed)
 
@@ -191,17 +192,20 @@ class LocalAssistant:
         on_prefill: Progress = lambda _done, _total: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """Answer the last question of a conversation, without adding the answer to it.
+        """Answer the last question of a conversation.
+
+        The caller adds the answer to the conversation.
 
         Args:
             conversation: a conversation that ends with a question.
             show: called with each segment of text.
-            on_prefill: called with the prompt tokens computed so far and in all.
+            on_prefill: called with the prompt tokens computed so far, and their total number.
             should_stop: called between steps; True ends the answer.
 
         Raises:
             ChatError: if the question does not fit into the context, or the model computes NaN.
-            TemplateError: if the checkpoint has no template, or it refuses the conversation.
+            TemplateError: if the checkpoint has no chat template, or the template refuses the
+                conversation.
         """
         dropped_before = conversation.dropped_turns
         prompt = self.context.fit(conversation, self.settings.max_tokens)
@@ -244,7 +248,7 @@ class LocalAssistant:
                 elif should_stop():
                     break
         except _StoppedError:
-            pass  # raised between two chunks of the prompt: the caches hold all chunks before
+            pass  # raised between two chunks of the prompt: the caches hold all earlier chunks
         finally:
             pieces.close()
             collector.add(*parser.finish())
@@ -266,7 +270,7 @@ class LocalAssistant:
 
 
 def sampling_params(settings: Settings, defaults: GenerationConfig, seed: int) -> SamplingParams:
-    """Return the sampling of one answer: options replace the checkpoint's defaults.
+    """Return the sampling parameters of one answer. Options replace the checkpoint's defaults.
 
     Raises:
         ValueError: if the checkpoint's defaults are out of range.

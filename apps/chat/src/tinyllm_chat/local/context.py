@@ -1,4 +1,4 @@
-"""The context window, and the oldest turns that leave it when it is full."""
+"""The context window, which drops the oldest turns of a conversation when it is full."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class ContextWindow:
 
     If a conversation leaves no space for an answer, its oldest turns are dropped until it fills at
     most half of the window. Dropping one turn at a time would change the prefix of every prompt,
-    so that each one would have to be computed anew. The system message stays.
+    and each prompt would be computed without the prefix cache. The system message stays.
     """
 
     def __init__(self, max_model_len: int, encode: Encode) -> None:
@@ -32,8 +32,8 @@ class ContextWindow:
 
         Args:
             conversation: a conversation that ends with a question.
-            max_tokens: the most tokens of the answer; up to an eighth of the window is reserved
-                for them.
+            max_tokens: the maximum number of tokens of the answer. Up to an eighth of the window is
+                reserved for the answer.
 
         Raises:
             ChatError: if the last question alone does not fit.
@@ -49,8 +49,8 @@ class ContextWindow:
                 f"prompt: expected fewer than {self.max_model_len:,} tokens (the context, answer "
                 f"included), got {len(alone):,}: shorten it, or use a model with a longer context"
             )
-        # A bisection, because fewer turns make a shorter prompt, and rendering a long question
-        # again and again would be slow.
+        # Bisection works because fewer turns give a shorter prompt. It renders the conversation
+        # less often than a linear search.
         firsts = range(conversation.dropped_turns + 1, last + 1)
         fits = bisect_left(
             firsts,

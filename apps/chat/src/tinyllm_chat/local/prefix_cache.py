@@ -7,7 +7,7 @@ from tinyllm_layers import KVCache
 
 
 class PrefixCache:
-    """The caches of one conversation, and the tokens whose keys and values they hold."""
+    """The KV caches of one conversation, and the tokens whose keys and values are cached."""
 
     def __init__(self, make_caches: Callable[[], list[KVCache]]) -> None:
         """Start empty.
@@ -26,14 +26,14 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated."""
+        """The number of bytes allocated for the caches."""
         return sum(cache.nbytes for cache in self._caches)
 
     def acquire(self, prompt: Sequence[int]) -> list[KVCache]:
-        """Return caches with the longest cached prefix of the prompt.
+        """Return caches that hold the longest cached prefix of the prompt.
 
-        The last token of the prompt is never part of that prefix, because its logits choose the
-        next token. Until `store` the prefix cache counts as empty.
+        The prefix never includes the prompt's last token, because the model must compute that
+        token's logits. Until `store` is called, the prefix cache is empty.
         """
         pairs = zip(self._tokens, prompt[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -49,7 +49,7 @@ class PrefixCache:
 
         Args:
             caches: the caches from `acquire`, after the model has used them.
-            tokens: the prompt and the answer; the caches may not hold the last of them yet.
+            tokens: the tokens of prompt and answer. The last token may not be cached yet.
         """
         self._caches = caches
         self._tokens = list(tokens[: caches[0].offset])

@@ -1,4 +1,4 @@
-"""Several processes that share one model: rank 0 talks to the user, the others are workers."""
+"""Several processes that share one model: rank 0 talks to the user, other ranks are workers."""
 
 import os
 import signal
@@ -21,7 +21,9 @@ EXIT_RANK_LOST = 1
 
 @contextmanager
 def join_ranks(settings: Settings, terminal: Terminal) -> Iterator[Member | None]:
-    """Join the ranks that a launcher has started; None without a launcher, or with --server.
+    """Join the ranks that a launcher has started, and yield this process's membership.
+
+    Yield None if this process is the only one, or with --server.
 
     Raises:
         RuntimeError: if the launcher's description of the group is wrong.
@@ -39,9 +41,9 @@ def join_ranks(settings: Settings, terminal: Terminal) -> Iterator[Member | None
 
     def on_loss(rank: int, reason: str) -> None:
         # This runs in a thread. The main thread may wait for the lost rank forever, so only
-        # os._exit can end the process. On rank 0 the prompt may have changed the terminal's mode.
-        # Workers, which lose rank 0, leave the terminal alone: a shell stops a background process
-        # that changes it.
+        # os._exit can end the process. If this is rank 0, the prompt may have changed the
+        # terminal's mode. A worker, which loses rank 0, does not change the mode: a shell stops a
+        # background process that does.
         if tty_mode is not None and rank != 0:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, tty_mode)
         terminal.notice(f"rank {rank} {reason}: the group ends")
@@ -59,9 +61,9 @@ def run_worker(settings: Settings, terminal: Terminal, member: Member) -> None:
     """Execute the commands of rank 0 until rank 0 ends.
 
     Raises:
-        CheckpointError, HubError, ValueError: as `LocalAssistant.load`.
+        BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
-    # Ctrl-C on a terminal reaches all its processes. Only rank 0 acts on it.
+    # Ctrl-C sends SIGINT to all processes of the terminal. Only rank 0 handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     backend = Arithmetic.choose(settings.ops, settings.dtype)
     bytes_read = 0

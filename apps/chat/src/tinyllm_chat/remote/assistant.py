@@ -25,13 +25,13 @@ class RemoteAssistant:
     """A model of a server, and the settings of one conversation with it.
 
     Attributes:
-        settings: the options of the session; `model` is the server's name of the model.
+        settings: the options of the session; `settings.model` is the server's name of the model.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
-        load_seconds: the time to reach the server.
+        load_seconds: the time to get the server's list of models.
     """
 
     def __init__(self, settings: Settings, connection: ServerConnection) -> None:
-        """Choose a model of the server.
+        """Choose a model of the server by its name, `settings.model`.
 
         Raises:
             ChatError: if the server cannot be reached, or does not have the model.
@@ -39,7 +39,7 @@ class RemoteAssistant:
         started = time.perf_counter()
         models = {str(model["id"]): model for model in connection.models()}
         name = settings.model
-        # pico is the default of --model, so a server without it answers with its first model.
+        # pico is the default of --model. If the server does not have pico, use its first model.
         if name not in models and name == PICO and models:
             name = next(iter(models))
         if name not in models:
@@ -67,12 +67,12 @@ class RemoteAssistant:
 
     @property
     def peak_memory(self) -> None:
-        """None: the memory of the server is unknown."""
+        """None, because the memory of the server is unknown."""
         return None
 
     @property
     def max_model_len(self) -> int:
-        """The tokens of the context; 0 if the server does not report them."""
+        """The context length in tokens; 0 if the server does not report it."""
         return self._max_model_len
 
     @property
@@ -99,7 +99,9 @@ class RemoteAssistant:
         on_prefill: Progress = lambda _done, _total: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """Answer the last question of a conversation, without adding the answer to it.
+        """Answer the last question of a conversation.
+
+        The caller adds the answer to the conversation.
 
         Args:
             conversation: a conversation that ends with a question.
@@ -108,7 +110,8 @@ class RemoteAssistant:
             should_stop: called after each line from the server; True ends the answer.
 
         Raises:
-            ChatError: if the server refuses, with its message, or is lost.
+            ChatError: if the server refuses the request (the error has the server's message), or
+                the connection is lost.
         """
         del on_prefill
         first = self.settings.seed
@@ -124,7 +127,7 @@ class RemoteAssistant:
         return answer.result("length" if answer.finish_reason == "length" else "stop", seed)
 
     def _body(self, conversation: Conversation, seed: int) -> Json:
-        """Return the body of the request; options that were not given are left to the server."""
+        """Return the body of the request, without options that the user did not give."""
         settings = self.settings
         thinking = self.enable_thinking
         given: Json = {
@@ -148,7 +151,9 @@ class RemoteAssistant:
 
 
 class StreamedAnswer:
-    """An answer in progress, made from the chunks of a stream and timed by this process.
+    """An answer in progress, assembled from the chunks of a stream.
+
+    The times of the answer are measured in this process.
 
     Attributes:
         finish_reason: the finish reason of the server; None before the end.
@@ -195,7 +200,7 @@ class StreamedAnswer:
         return Stats(
             prompt_tokens=_count(self._usage.get("prompt_tokens"), 0),
             cached_tokens=_count(cached, 0),
-            # A cancelled stream has no usage. Nearly every segment is one token.
+            # A cancelled stream has no usage. Then segments are counted: most have one token.
             generated_tokens=_count(self._usage.get("completion_tokens"), self._segments),
             prefill_seconds=self._first - self._started,
             decode_seconds=self._latest - self._first,

@@ -11,7 +11,7 @@ from tinyllm_chat.errors import ChatError
 
 Json = dict[str, object]
 TIMEOUT = 120.0
-"""Seconds without any data after which a server counts as lost."""
+"""Seconds without data after which the connection counts as lost."""
 
 
 class ServerConnection:
@@ -32,7 +32,7 @@ class ServerConnection:
         """Return the model objects of `/v1/models`.
 
         Raises:
-            ChatError: if the server cannot be reached, or refuses.
+            ChatError: if the server cannot be reached, or refuses the request.
         """
         with self._request("/v1/models") as response:
             listed = _parse_object(response.read()).get("data")
@@ -40,12 +40,15 @@ class ServerConnection:
 
     @contextmanager
     def stream(self, body: Json) -> Iterator[Iterator[Json | None]]:
-        """Request a chat completion, and yield its chunks; None for each other line.
+        """Request a chat completion, and yield an iterator over the lines of the response.
+
+        The iterator yields each chunk as a JSON object, and None for each line without a chunk.
 
         Leaving the context closes the connection, which cancels the request.
 
         Raises:
-            ChatError: if the server cannot be reached, refuses, or closes the connection early.
+            ChatError: if the server cannot be reached, refuses the request, or closes the
+                connection early.
         """
         with self._request("/v1/chat/completions", json.dumps(body).encode()) as response:
             yield self._chunks(response)
@@ -85,7 +88,7 @@ class ServerConnection:
 
 
 def _parse_object(text: bytes) -> Json:
-    """Return a JSON object; an empty one if the text is anything else."""
+    """Parse a JSON object. Return an empty object if the text is not a JSON object."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -94,6 +97,6 @@ def _parse_object(text: bytes) -> Json:
 
 
 def _error_message(body: Json) -> str:
-    """Return the message of an OpenAI error object."""
+    """Return the message of an OpenAI error body; empty if there is no message."""
     error = body.get("error")
     return str(error.get("message", "")) if isinstance(error, dict) else ""

@@ -1,1 +1,1 @@
-"""Input from a terminal and output to one."""
+"""Terminal input and output."""

@@ -18,7 +18,9 @@ def history_path(environ: Mapping[str, str]) -> Path:
 
 
 class InputHistory(FileHistory):
-    """A history that only its user can read. Its first failure is reported; none is fatal.
+    """A history file that only its user can read.
+
+    If reading or writing the file fails, the user gets one notice and the history is switched off.
 
     Inputs with pastes of more than 10,000 characters are not stored.
     """
@@ -28,7 +30,7 @@ class InputHistory(FileHistory):
 
         Args:
             path: the path of the file.
-            warn: called with the reason if the history cannot be stored.
+            warn: called once, with the reason, if the history cannot be read or stored.
         """
         super().__init__(str(path))
         self._path = path
@@ -47,7 +49,7 @@ class InputHistory(FileHistory):
     def store_string(self, string: str) -> None:
         """Store an input."""
         if len(string) <= MAX_SHOWN_PASTE and not has_placeholder(string):
-            # Bytes of a terminal that are not UTF-8 arrive as lone surrogates.
+            # Typed bytes that are not UTF-8 arrive as lone surrogates, which cannot be encoded.
             text = string.encode("utf-8", "replace").decode()
             self._try(lambda: super(InputHistory, self).store_string(text))
 

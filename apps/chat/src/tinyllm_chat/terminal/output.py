@@ -32,7 +32,7 @@ class Terminal:
         Args:
             out: the stream of answers.
             err: the stream of everything else.
-            environ: the environment; a NO_COLOR that is not empty, or TERM=dumb, turns colors off.
+            environ: the environment. A non-empty NO_COLOR, or TERM=dumb, turns colors off.
         """
         self.out = out
         self.err = err
@@ -43,7 +43,10 @@ class Terminal:
 
     @classmethod
     def standard(cls) -> "Terminal":
-        """Return the standard streams; "?" replaces characters that their encoding lacks."""
+        """Return a terminal on stdout and stderr.
+
+        "?" replaces characters that a stream's encoding lacks.
+        """
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")

@@ -10,21 +10,26 @@ if TYPE_CHECKING:
     import rich.progress
 
 _DELAY = 0.4
-"""Seconds before the bar appears. Shorter work needs no bar, and no import of rich."""
+"""Seconds before the bar appears. Shorter work does not show a bar or import rich."""
 
 
 class ProgressBar:
     """A progress callback. The bar appears after a delay; leaving the context removes it."""
 
     def __init__(self, label: str, terminal: Terminal) -> None:
-        """Prepare a bar. It is never shown if stderr is not a terminal."""
+        """Prepare a bar. It is shown only if stderr is a terminal that can redraw a line."""
         self._label = label
         self._terminal = terminal
         self._started = time.perf_counter()
         self._bar: rich.progress.Progress | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` is done."""
+        """Show the progress, if the delay has passed.
+
+        Args:
+            done: the work done so far.
+            total: the total work, in the same unit.
+        """
         if self._bar is None:
             late = time.perf_counter() - self._started > _DELAY
             if not late or done >= total or not self._terminal.animated:
@@ -52,7 +57,7 @@ class ProgressBar:
             self._bar = None
 
     def _make(self) -> "rich.progress.Progress":
-        from rich.console import Console  # rich takes 0.1 s to import
+        from rich.console import Console  # imported here, because it takes 0.1 s
         from rich.progress import Progress
 
         console = Console(file=self._terminal.err)

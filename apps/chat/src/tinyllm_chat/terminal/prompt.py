@@ -13,13 +13,13 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.output.defaults import create_output
 
 MAX_SHOWN_PASTE = 10_000
-"""The most characters of a paste that is shown: a terminal takes minutes to draw a megabyte."""
+"""Characters above which a paste is not shown: a terminal needs minutes to draw a megabyte."""
 
 _PLACEHOLDER = re.compile(r"\[paste \d+: [\d,]+ characters\]")
 
 
 class PasteBuffer:
-    """Long pastes of a session, each with the placeholder that is shown in its place."""
+    """The long pastes of a session, each shown as a short placeholder."""
 
     def __init__(self) -> None:
         """Start without pastes."""

@@ -9,9 +9,11 @@ _JOINER = "\N{ZERO WIDTH JOINER}"
 class WordWrap:
     """Inserts a line feed where a terminal would break a word at its right edge.
 
-    Only the current word and the space before it are held back; a line feed replaces that space.
-    The terminal breaks words that are longer than a line. A wide character is a word of its own, as
-    in Chinese and Japanese, except for closing punctuation, which stays with the word before it.
+    Only the current word and the space before the word are held back. If the word does not fit on
+    the line, a line feed replaces the space. The terminal breaks words that are longer than a line.
+
+    A wide character, as in Chinese and Japanese, is a word of its own. Closing punctuation is an
+    exception: it stays with the word before it.
     """
 
     def __init__(self) -> None:
@@ -23,7 +25,7 @@ class WordWrap:
         self._too_long = False  # True if the word is longer than a line
 
     def push(self, text: str, columns: int) -> str:
-        """Take the next piece, and return the text that can be shown.
+        """Add the next piece, and return the text that can be shown now.
 
         Args:
             text: a piece without control characters other than line feed and tab.
@@ -59,7 +61,7 @@ class WordWrap:
         return not closes if width > 1 else _char_width(self._word[-1]) > 1 and not closes
 
     def _finish_word(self, columns: int) -> str:
-        """Return the complete word, on this line or on the next one."""
+        """Return the complete word, after a line feed if it does not fit on the current line."""
         if not self._word:
             return ""
         if self._column and self._column_after_space(columns) + self._width > columns:
@@ -68,14 +70,14 @@ class WordWrap:
         return self._flush_space(columns) + self._flush_word(columns)
 
     def _column_after_space(self, columns: int) -> int:
-        """Return the column after the held space; a tab stops at the right edge."""
+        """Return the column after the held space. A tab never moves beyond the right edge."""
         column = self._column
         for char in self._space:
             column += 1 if char == " " else min(_TAB - column % _TAB, max(columns - column, 0))
         return column
 
     def _flush_space(self, columns: int) -> str:
-        """Return the held space, or nothing if it would pass the right edge."""
+        """Return the held space, or an empty string if the space would pass the right edge."""
         end, space = self._column_after_space(columns), self._space
         self._space = ""
         if end > columns:
@@ -84,7 +86,7 @@ class WordWrap:
         return space
 
     def _flush_word(self, columns: int) -> str:
-        """Return the held word, and count its columns as a terminal that breaks it would."""
+        """Return the held word, and update the column as a terminal that breaks long words does."""
         for char in self._word:
             width = _char_width(char)
             self._column = self._column + width if self._column + width <= columns else width
@@ -96,6 +98,6 @@ def _char_width(char: str) -> int:
     """Return the columns of a character; 0 if it combines with the character before it."""
     if char < "\u0300":  # Latin letters
         return 1
-    from wcwidth import wcwidth  # takes 30 ms to import, and English does not need it
+    from wcwidth import wcwidth  # imported here: takes 30 ms, and English does not need it
 
     return max(wcwidth(char), 0)

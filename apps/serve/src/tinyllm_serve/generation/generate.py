@@ -22,7 +22,7 @@ class AnswerToken:
 
     Attributes:
         index: the answer's index in the response.
-        parts: the parts that the token made certain.
+        parts: the parts of the answer that can be sent since this token.
         finish_reason: None before the last token.
         is_first: True for the first token of the answer.
         calls_before: the number of function calls before `parts`.
@@ -38,7 +38,7 @@ class AnswerToken:
 
 @dataclass
 class Answer:
-    """One answer so far.
+    """An answer in progress.
 
     Attributes:
         index: the answer's index in the response.
@@ -109,9 +109,9 @@ class Generation:
         """Prepare `fields.choices` answers to each prompt.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
-        With `one_call` an answer ends after its first function call. `field_names` are the
-        endpoint's names of the engine's fields, for errors. The token counts and the finish reasons
-        are written to `log`.
+        With `one_call` an answer ends after its first call. `field_names` maps the engine's
+        names of fields to the endpoint's, for errors. The token counts and the finish reasons are
+        written to `log`.
 
         Raises:
             ApiError: if a request can never be served.
@@ -157,7 +157,7 @@ class Generation:
         Raises:
             ApiError: if a request can never be served.
             EngineFullError: if the queue is full.
-            EngineClosedError: if the engine is closed, or fails in the middle.
+            EngineClosedError: if the engine is closed, or fails before the answers are complete.
         """
         return _merge([self._tokens_of(answer) for answer in self.answers])
 
@@ -208,7 +208,7 @@ def _merge(
 ) -> AsyncGenerator[AnswerToken, None]:
     """Merge the tokens of several answers.
 
-    A single source is returned as it is: a task between it and its reader would be woken for every
+    A single source is returned unchanged: a task between source and reader would be woken for every
     token.
     """
     return sources[0] if len(sources) == 1 else _merge_several(sources)

@@ -17,7 +17,7 @@ from tinyllm_serve.protocol.output_format import (
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import Function
 
-# The format in which templates write the calls of a conversation: json.dumps, on one line.
+# Chat templates write the calls of a conversation as json.dumps does, on one line.
 _SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -39,7 +39,7 @@ def output_grammar(request: SamplingFields) -> Grammar | None:
 
 
 def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
-    """Return the grammar of an answer, which holds after the reasoning; None allows any text."""
+    """Return the grammar of an answer after its reasoning, or None if any text is allowed."""
     grammar = output_grammar(request)
     functions = [tool.function for tool in request.callable_tools]
     if functions and (request.must_call or grammar is not None):
@@ -56,7 +56,7 @@ def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
 def call_grammar(functions: Sequence[Function], *, several: bool) -> Grammar:
     """Return the grammar of calls in Qwen's format, with arguments that conform to the schemas.
 
-    There is at least one function. With `several` the answer may have more than one call.
+    `functions` must not be empty. With `several` the answer may have more than one call.
     """
     calls = r'call ("\n" call)*' if several else "call"
     bodies = _bodies([(function, function.parameters or {}) for function in functions])
@@ -64,10 +64,10 @@ def call_grammar(functions: Sequence[Function], *, several: bool) -> Grammar:
 
 
 def text_or_calls(functions: Sequence[Function]) -> Grammar:
-    """Return the grammar of text with calls: text that opens a call must complete it.
+    """Return the grammar of text with calls. The text must complete each call that it opens.
 
     Arguments of functions that are `strict` conform to their schema. Arguments of the other
-    functions are any object. There is at least one function.
+    functions are any object. `functions` must not be empty.
     """
     bodies = _bodies([(each, (each.parameters or {}) if each.strict else {}) for each in functions])
     return _grammar(

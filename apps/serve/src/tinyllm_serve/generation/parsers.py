@@ -68,7 +68,7 @@ class AnswerParser:
 
         Args:
             opened: True if the prompt has opened the reasoning already.
-            functions: names of the functions that may be called. Without any, calls stay text.
+            functions: names of the functions that may be called. If empty, calls stay text.
         """
         self.thinking = opened
         self._reasoning = ReasoningParser(opened=opened)
@@ -105,7 +105,7 @@ class ToolCallParser:
 
     A call is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. It is returned whole, once
     its end has been seen. Text between the tags that is no call (no JSON, or an unknown function)
-    stays content, to the letter, and so does a call without an end. White space around calls is
+    stays content, unchanged. A call without an end stays content too. White space around calls is
     dropped.
     """
 

@@ -44,10 +44,10 @@ class Prompt:
         tools: Sequence[Tool],
         variables: TemplateVariables,
     ) -> "Prompt":
-        """Render a conversation, with the tools to show, with the model's chat template.
+        """Render a conversation and its tools with the model's chat template, and tokenize them.
 
         Raises:
-            TemplateError: if there is no template, or it refuses the conversation.
+            TemplateError: if there is no template, or the template refuses the conversation.
             ApiError: 400 if the template ignores tools.
         """
         turns = [message.template_form for message in messages]
@@ -69,6 +69,6 @@ class Prompt:
                 400, "tools: expected none, this model's chat template ignores them", param="tools"
             )
         opened = text.rstrip().endswith(OPEN)
-        # If the template can switch reasoning off, its model reasons unless it is switched off.
+        # A template that can switch reasoning off belongs to a model that reasons by default.
         hybrid = thinking is not False and text != render(offered, False)
         return cls(tokenizer.encode(text), opened, opened or hybrid)

@@ -17,7 +17,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client has disconnected. Its request must have been read."""
+    """Wait until the client has disconnected. The request's body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -70,7 +70,7 @@ class ApiError(Exception):
 
 
 def unavailable(reason: str) -> ApiError:
-    """Return the error of a server that takes no requests now."""
+    """Return the error of a server that does not accept requests now."""
     return ApiError(503, reason, code="unavailable", headers={"Retry-After": str(RETRY_AFTER)})
 
 
@@ -98,7 +98,7 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Convert any error. The client learns nothing about an unexpected one."""
+    """Convert any error. For an unexpected error, the client gets no details."""
     match error:
         case ApiError():
             known = error
@@ -112,7 +112,7 @@ def as_api_error(error: Exception) -> ApiError:
         case TemplateError():
             known = ApiError(400, str(error), param="messages")
         case PromptTooLongError():
-            # OpenAI's code: clients look for it, to shorten the conversation.
+            # OpenAI's code. Clients check for it, and then shorten the conversation.
             known = ApiError(
                 400, str(error), param=_field(str(error)), code="context_length_exceeded"
             )
@@ -126,9 +126,9 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def _validation_error(error: RequestValidationError) -> ApiError:
-    # The deepest error: every branch of a union reports one, and the branch that matched most of
-    # the body knows most. At equal depth an error of `type` comes first: an object of another type
-    # has other fields too.
+    # Choose the deepest error: every branch of a union reports errors, and the deepest one is from
+    # the branch that matched most of the body. At equal depth choose an error of `type`: an object
+    # of another type has other fields too.
     first = max(error.errors(), key=lambda each: (len(each["loc"]), each["loc"][-1:] == ("type",)))
     if first["loc"] == ("body",) and first["type"] in _NO_OBJECT:
         return ApiError(

@@ -115,9 +115,9 @@ class RequestLog:
 class HostCheck:
     """Refuse requests whose Host header is not a name of this server.
 
-    A web page may give its own name the address 127.0.0.1 (DNS rebinding). The browser then takes
-    a server on this machine for the page's own, so that the page can send requests to it and read
-    the responses. Those requests still have the page's name in their Host header.
+    A web page may give its own name the address 127.0.0.1 (DNS rebinding). The browser then
+    treats a server on this machine as the page's own: the page can send requests to the server and
+    read the responses. Such requests still have the page's name in their Host header.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from tinyllm_serve.http.errors import ApiError, as_api_error
 Event = dict[str, object]
 
 STREAM_RESPONSE: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {}}}}
-"""The OpenAPI description of an endpoint's response with `stream`, beside its JSON."""
+"""The OpenAPI description of a response with `stream`, in addition to the JSON response."""
 
 _KEEP_ALIVE = b": keep-alive\n\n"
 _log = logging.getLogger(__name__)
@@ -25,13 +25,13 @@ class EventStream(Response):
     """Send events as they come, and close their source as soon as the client disconnects.
 
     The status is sent with the first event, or after a silence of `keep_alive` seconds, whichever
-    comes first. An error before that has a status of its own. An error after it is an event in
-    OpenAI's shape. In each silence of `keep_alive` seconds a comment is sent. A library's response
-    would send the status at once, and its comments also beside events.
+    comes first. An error before the status is sent becomes a response with its own status. A later
+    error becomes an event in OpenAI's shape. After each `keep_alive` seconds of silence, a comment
+    is sent. A library's response would send the status at once, and comments also beside events.
 
     Attributes:
-        events: the source; it is closed in any case.
-        keep_alive: seconds.
+        events: the source of the events; always closed at the end.
+        keep_alive: the seconds of silence before a comment.
         named: True to send each event's "type" as its name, as /v1/responses does.
     """
 
@@ -90,7 +90,7 @@ class EventStream(Response):
                 await asyncio.sleep(self.keep_alive - silence)
 
     async def _send(self, send: Send, chunk: bytes, *, last: bool = False) -> None:
-        """Send bytes, after the status; one caller at a time."""
+        """Send bytes, and before the first bytes the status. One task sends at a time."""
         async with self._lock:
             if not self._started:
                 self._started = True
@@ -101,7 +101,7 @@ class EventStream(Response):
 
 
 def error_event(error: ApiError, *, named: bool) -> bytes:
-    """Return the last bytes of a stream that has failed after its status."""
+    """Return the last bytes of a stream that has failed after its status was sent."""
     return _encode(error.body, named=named) + _end(named=named)
 
 

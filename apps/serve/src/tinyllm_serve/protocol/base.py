@@ -39,7 +39,7 @@ class Strict(BaseModel):
 class ClientFields(Strict):
     """Fields that SDKs send by default.
 
-    They are accepted where the server already does what they say, and refused otherwise.
+    A value is accepted if the server does what it asks for anyway, and refused otherwise.
     """
 
     metadata: dict[str, str] | None = Field(
@@ -62,7 +62,7 @@ class ClientFields(Strict):
 
     @property
     def end_user(self) -> str | None:
-        """The user to log, from either field."""
+        """The name of the user to log: `user`, otherwise `safety_identifier`."""
         return self.user or self.safety_identifier
 
 
@@ -99,7 +99,7 @@ class UsageBody(BaseModel):
     def of(
         cls, usages: Sequence[Usage], reasoning_tokens: int = 0, *, choices: int = 1
     ) -> "UsageBody":
-        """Sum over answers, which come in groups of `choices` for each prompt."""
+        """Sum over all answers. Each prompt has `choices` consecutive answers."""
         prompt = sum(usage.prompt_tokens for usage in usages[::choices])
         cached = sum(usage.cached_tokens for usage in usages[::choices])
         completion = sum(usage.completion_tokens for usage in usages)

@@ -87,7 +87,7 @@ class ChatRequest(ClientFields, SamplingFields):
 
     @property
     def token_limit(self) -> int | None:
-        """The most tokens of an answer, from either field."""
+        """The most tokens of an answer; None if the request has no limit."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
@@ -110,7 +110,7 @@ class ChatRequest(ClientFields, SamplingFields):
 
     @property
     def has_strict_tools(self) -> bool:
-        """True if the calls of some tool must conform to its schema."""
+        """True if calls of at least one tool must conform to the tool's schema."""
         return any(tool.function.strict for tool in self.callable_tools)
 
     @property

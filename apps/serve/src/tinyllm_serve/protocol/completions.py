@@ -19,7 +19,7 @@ TextOrTokens = str | Texts | Tokens | TokenLists
 
 
 def token_lists(given: TextOrTokens, tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the tokens of each text. One text, or one list of tokens, is a list of one."""
+    """Return the tokens of each text. A single text or token list gives a list of one item."""
     if isinstance(given, str):
         return [tokenizer.encode(given)]
     lists: list[list[int]] = []

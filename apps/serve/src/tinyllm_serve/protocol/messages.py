@@ -69,7 +69,7 @@ class SystemMessage(_Turn):
 
     @property
     def template_form(self) -> dict[str, object]:
-        """The message for chat templates, which know no developer."""
+        """The message for chat templates, which do not know the role developer."""
         return {**super().template_form, "role": "system"}
 
 
@@ -111,5 +111,5 @@ Message = Annotated[
 
 
 def text_of(content: str | Sequence[Text]) -> str:
-    """Return a content as one text."""
+    """Return the content of a message as one text."""
     return content if isinstance(content, str) else "".join(part.text for part in content)

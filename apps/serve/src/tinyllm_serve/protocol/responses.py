@@ -74,7 +74,7 @@ class CallOutputItem(_Item):
 
 
 def _type(item: object) -> str:
-    """Return the type of an item; a message may leave it out."""
+    """Return the type of an item. An item without a type is a message."""
     kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
     return kind if isinstance(kind, str) else "message"
 

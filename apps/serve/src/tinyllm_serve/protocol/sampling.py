@@ -102,8 +102,8 @@ class SamplingFields(GenerationFields):
     ) -> SamplingParams:
         """Return the sampling parameters of one answer.
 
-        The checkpoint's `defaults` stand for fields that are None. `choice`, the index of the
-        answer to its prompt, is added to the seed.
+        The checkpoint's `defaults` replace fields that are None. `choice`, the index of the answer
+        among all answers to its prompt, is added to the seed.
         """
         params = defaults.sampling(
             temperature=self.temperature,

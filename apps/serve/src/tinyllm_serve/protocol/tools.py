@@ -28,7 +28,7 @@ class Tool(Strict):
 
     @property
     def template_form(self) -> dict[str, object]:
-        """The tool for chat templates, without `strict`, which is no matter of the model."""
+        """The tool for chat templates, without `strict`, which the server handles."""
         return self.model_dump(exclude_none=True, exclude={"function": {"strict"}})
 
 

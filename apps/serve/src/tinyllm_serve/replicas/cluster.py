@@ -17,10 +17,10 @@ from tinyllm_serve.settings import AFFINITY, Settings
 
 APPLICATION = "tinyllm"
 OBJECT_BYTES = 256_000_000
-"""Shared memory for requests and responses between processes."""
+"""Bytes of shared memory for requests and responses between processes."""
 
 SPARE_REQUESTS = 64
-"""Requests that Ray sends to a replica beyond those that its engine can run and queue."""
+"""Requests that Ray may send to a replica beyond those that its engine can run and queue."""
 
 
 def start_cluster() -> str:
@@ -64,10 +64,11 @@ def join_cluster() -> None:
 def deploy(settings: Settings) -> DeploymentHandle:
     """Start the replicas, or replace running ones one after the other, and wait for them.
 
-    `settings` are valid for one replica: see `local_settings`.
+    `settings` are the settings of each replica: see `local_settings`.
 
     Raises:
-        ServeError: if the replicas cannot be started; the message has the reason of the last one.
+        ServeError: if the replicas cannot be started; the message has the reason of the
+            last failure.
     """
     low, high = settings.replica_range
     affinity = AFFINITY if settings.affinity is None else settings.affinity
@@ -85,7 +86,7 @@ def deploy(settings: Settings) -> DeploymentHandle:
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=settings.timeout_graceful_shutdown,
         max_constructor_retry_count=2,
-        max_surge_percent=1,  # rounded up to one more replica, so that one always answers
+        max_surge_percent=1,  # rounded up to one more replica, to update without a gap
         logging_config=_log_config(),
         request_router_config=RequestRouterConfig(
             request_router_class=PrefixRouter, request_router_kwargs={"slack": affinity}
@@ -117,7 +118,7 @@ def _reason() -> str:
 
 
 def _autoscaling(settings: Settings) -> AutoscalingConfig | None:
-    """Return the rule to add a replica when each one computes half of what it can."""
+    """Return the rule to add a replica when each one runs half of `max_num_seqs` requests."""
     low, high = settings.replica_range
     if low == high:
         return None

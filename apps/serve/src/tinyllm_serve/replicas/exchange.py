@@ -12,7 +12,7 @@ from tinyllm_serve.http.middleware import LogFields
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """A complete HTTP request, its path decoded, and the result of `prefix_hashes`."""
+    """A complete HTTP request: `path` is decoded, `prefixes` is the result of `prefix_hashes`."""
 
     method: str
     path: str

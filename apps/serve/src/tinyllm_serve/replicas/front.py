@@ -27,7 +27,7 @@ from tinyllm_serve.server import serve
 from tinyllm_serve.settings import Settings
 
 CHARACTERS_PER_TOKEN = 4
-"""Roughly; a prefix is hashed every so many characters as a page holds tokens, times this."""
+"""The approximate length of a token, to hash prefixes about once per page of tokens."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def run_replicas(settings: Settings) -> None:
     """Serve replicas until a signal comes, or update the replicas of a running server.
 
     Raises:
-        UsageError: if an option does not go together with replicas.
+        UsageError: if an option is not allowed with replicas.
         ServeError: if the address is not available, or the replicas cannot be started.
     """
     if settings.update:
@@ -114,7 +114,7 @@ class Front:
                 raise _as_api_error(error) from error
             kind = Headers(raw=start["headers"]).get("content-type", "")
             if not kind.startswith("text/event-stream"):
-                raise
+                raise  # a partial response cannot report an error, so the connection is closed
             end = error_event(_as_api_error(error), named=request.path == "/v1/responses")
             await send({"type": "http.response.body", "body": end, "more_body": False})
 

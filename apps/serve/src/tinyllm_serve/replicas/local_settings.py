@@ -16,7 +16,7 @@ _VARIABLES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_AUTH_MODE": "token",  # Ray's ports require the token in ~/.ray/auth_token
     "RAY_worker_niceness": "0",  # replicas would yield to every other process of this machine
-    # Without clusters of machines Ray's processes listen on the loopback address alone.
+    # If clusters of machines are not allowed, Ray's processes listen on the loopback address alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Ray hides all devices from processes that have not reserved one.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -24,7 +24,7 @@ _VARIABLES = {
 
 
 def prepare_environment() -> None:
-    """Set the variables for this process and for the processes that Ray starts.
+    """Set Ray's variables for this process and for the processes that Ray starts.
 
     Raises:
         UsageError: if Ray is not installed.
@@ -44,7 +44,7 @@ def local_settings(settings: Settings) -> Settings:
     describes them at /docs, for which a placeholder is enough.
 
     Raises:
-        UsageError: if all replicas would write one file, or their models are to be split.
+        UsageError: if all replicas would write one file, or each model would be split.
         CheckpointError, HubError: if a model is not available.
     """
     if settings.prefix_cache_path is not None:

@@ -7,11 +7,11 @@ from hashlib import blake2b
 
 HASH_BYTES = 16
 MAX_HASHES = 1024
-"""The most hashes of a request. A longer common prefix does not change the choice of a replica."""
+"""The most hashes of a request. Text after them does not change the choice of a replica."""
 
 CAPACITY = 1 << 16
 
-# In the order in which chat templates write them, because a prefix begins with the first.
+# Fields of the prompt, in the order in which chat templates write them.
 _FIELDS = ("tools", "instructions", "messages", "input", "prompt")
 
 
@@ -46,7 +46,8 @@ class PrefixMap:
 
     A request goes to the replica of its longest known prefix, unless that replica has `slack`
     requests more than the least loaded one: then computing the prompt again takes less time than
-    waiting. Without a known prefix it goes to the least loaded replica, in turn among equals.
+    waiting. Without a known prefix the request goes to the least loaded replica; equally loaded
+    replicas take turns.
     """
 
     def __init__(self, slack: int, capacity: int = CAPACITY) -> None:
@@ -60,7 +61,7 @@ class PrefixMap:
     def rank(self, prefixes: Sequence[bytes], load: Mapping[str, int]) -> list[str]:
         """Return all replicas, the best one for a request first.
 
-        The shortest prefix comes first. The load is the number of requests in progress.
+        `prefixes` are sorted, the shortest first. `load` has the requests in progress by replica.
         """
         ranked = sorted(load, key=lambda replica: (load[replica], self._last_choice[replica]))
         for prefix in reversed(prefixes):
@@ -71,14 +72,14 @@ class PrefixMap:
                     ranked.insert(0, home)
                 break
         if ranked:
-            # Now, because the next request may come before this one counts in the load.
+            # Recorded here: the next request may come before this request counts in the load.
             self._choices += 1
             self._last_choice[ranked[0]] = self._choices
         return ranked
 
     def record(self, prefixes: Sequence[bytes], replica: str) -> None:
-        """Record that a request went to a replica, which has its prefixes cached from now on."""
-        # The shortest last: most requests have it in common, so it should be forgotten last.
+        """Record that a request went to a replica, which now has the request's prefixes cached."""
+        # The shortest prefix comes last: most requests share it, so it is forgotten last.
         for prefix in reversed(prefixes):
             self._replica_of[prefix] = replica
             self._replica_of.move_to_end(prefix)

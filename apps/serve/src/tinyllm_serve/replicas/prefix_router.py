@@ -12,7 +12,7 @@ class PrefixRouter(RequestRouter):
     """Send requests with a common prefix to one replica: see `PrefixMap`.
 
     All requests come through one process, so that the router can count the requests in progress.
-    Ray's own numbers are cached for ten seconds, and a long answer takes longer than that.
+    Ray's own counts are cached for ten seconds, and a long answer takes longer than that.
     """
 
     def initialize_state(self, slack: int) -> None:

@@ -24,7 +24,7 @@ class Replica:
     """A model with an engine and all endpoints."""
 
     def __init__(self, settings: Settings, threads: int) -> None:
-        """Prepare. The first health check loads the model, and requests come after it.
+        """Prepare. Ray's first health check loads the model, before any request comes.
 
         The kernels use `threads` threads, unless TINYLLM_NUM_THREADS is set.
         """
@@ -48,7 +48,7 @@ class Replica:
     async def respond(
         self, request: ReplicaRequest
     ) -> AsyncGenerator[Message | RequestSummary, None]:
-        """Yield the ASGI messages of a response, and before the last one its summary."""
+        """Yield the ASGI messages of a response, and a summary before the last message."""
         fields: LogFields = {}
         scope = request.scope(fields)
         try:

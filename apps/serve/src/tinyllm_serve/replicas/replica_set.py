@@ -27,7 +27,7 @@ class ReplicaSet(Served):
     """Replicas of a model on Ray Serve, each with an engine of its own.
 
     The set never fails, because Ray replaces a lost replica.
-    `metrics` are of HTTP alone, which this process counts.
+    `metrics` has only the HTTP metrics, which this process counts.
     """
 
     loading = "the replicas are still being started"
@@ -47,13 +47,13 @@ class ReplicaSet(Served):
         """Start Ray and the replicas.
 
         Raises:
-            UsageError: if an option does not go together with replicas.
+            UsageError: if an option is not allowed with replicas.
             CheckpointError, HubError: if the model is not available.
             ServeError: if the replicas cannot be started.
         """
         local = await _in_daemon(lambda: local_settings(self.settings))
         loop = asyncio.get_running_loop()
-        # In a thread that lives until the end, because Ray's processes end with it.
+        # In a thread that lives until the end, because Ray's processes end with that thread.
         self._logs = await loop.run_in_executor(self._owner, start_cluster)
         _restore_signal_handlers()
         self._handle = await _in_daemon(lambda: deploy(local))
@@ -83,7 +83,7 @@ class ReplicaSet(Served):
             RayError, RayServeException: if the replica is lost, or all replicas are full.
         """
         self.check_ready()
-        assert self._handle is not None  # since the state "ready"
+        assert self._handle is not None  # set before the state is "ready"
         answer = self._handle.options(method_name="respond", stream=True).remote(request)
         self._in_progress += 1
         self._idle.clear()

@@ -37,7 +37,7 @@ from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
 ENGINE_FIELDS = {"prompt": "messages"}
-"""This endpoint's names of the engine's fields."""
+"""The endpoint's name for each field that the engine names differently."""
 
 router = APIRouter(tags=["chat"])
 
@@ -61,7 +61,7 @@ async def start_chat(
 ) -> Generation:
     """Prepare the answers to a conversation.
 
-    `field_names` are the endpoint's names of the engine's fields, for errors.
+    `field_names` maps the engine's names of fields to the endpoint's, for errors.
 
     Raises:
         ApiError: if the request names another model, or cannot be served.
@@ -69,7 +69,7 @@ async def start_chat(
     """
     service.check_ready()
     service.check_model(body.model)
-    # In a thread: a long conversation takes a while, and other streams go on meanwhile.
+    # In a thread, so that other streams continue while a long conversation is rendered.
     prompt = await asyncio.to_thread(
         Prompt.of_chat,
         service.tokenizer,
@@ -93,7 +93,7 @@ async def start_chat(
 
 
 class ChatCompletion:
-    """The answers to a conversation as OpenAI's objects: `events` or `response`, once."""
+    """Converts answers to OpenAI's objects. Call either `events` or `response`, once."""
 
     def __init__(self, service: Service, body: ChatRequest, generation: Generation) -> None:
         """Prepare the objects of a generation."""
@@ -197,7 +197,7 @@ def _chosen(output: Output, tokenizer: Tokenizer) -> ChosenLogprob:
 
 def _logprob(scored: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprobBody:
     token = tokenizer.token_bytes(scored.token)
-    # Half of a character is shown as U+FFFD.
+    # A token may hold a part of a character, which is shown as U+FFFD.
     return TokenLogprobBody(
         token=token.decode(errors="replace"), logprob=scored.logprob, bytes=list(token)
     )

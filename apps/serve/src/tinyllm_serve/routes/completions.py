@@ -64,7 +64,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
 
 
 class TextCompletion:
-    """The continuations of prompts as OpenAI's objects: `events` or `response`, once."""
+    """Converts texts to OpenAI's objects. Call either `events` or `response`, once."""
 
     def __init__(
         self,
@@ -152,5 +152,5 @@ class TextCompletion:
         )
 
     def _text(self, token: int) -> str:
-        """Return the text of one token; half of a character is shown as U+FFFD."""
+        """Return the text of one token. A part of a character is shown as U+FFFD."""
         return self._service.tokenizer.token_bytes(token).decode(errors="replace")

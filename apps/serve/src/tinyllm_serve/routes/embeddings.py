@@ -17,7 +17,7 @@ from tinyllm_serve.protocol.completions import TextOrTokens, token_lists
 from tinyllm_serve.routes.dependencies import ModelService
 
 ENGINE_FIELDS = {"prompt": "input"}
-"""This endpoint's names of the engine's fields."""
+"""The endpoint's name for each field that the engine names differently."""
 
 
 class EmbeddingRequest(Strict):

@@ -12,7 +12,7 @@ from tinyllm_serve.server import State
 
 router = APIRouter(tags=["operations"])
 metrics_router = APIRouter(tags=["operations"])
-"""The endpoint of the metrics, which needs a key where there is one."""
+"""The endpoint of the metrics, which needs an API key if the server has keys."""
 
 
 class Health(BaseModel):

@@ -13,8 +13,8 @@ TYPES = {
     "chat.js": "text/javascript; charset=utf-8",
     "events.js": "text/javascript; charset=utf-8",
 }
-# The page may load its own files and send requests to this server, so that text of a model cannot
-# load anything else.
+# The page may load only its own files, and send requests only to this server, so that text of a
+# model cannot load anything else.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "

@@ -28,9 +28,10 @@ CHAT_FIELDS = {
     "prompt": "input",
     "response_format": "text.format",
 }
-"""This endpoint's names of the fields of chat completions and of the engine."""
+"""The endpoint's name for each field that chat completions or the engine name differently."""
 
 _REPEATED = {"instructions", "temperature", "top_p", "max_output_tokens", "tool_choice"}
+"""Fields of the request that the response repeats."""
 
 router = APIRouter(tags=["responses"])
 
@@ -49,9 +50,9 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
 
 
 class ModelResponse:
-    """An answer as OpenAI's events, the last of which has the whole response.
+    """Converts an answer to OpenAI's events. The last event has the whole response.
 
-    Use `events` or `last`, once.
+    Call either `events` or `last`, once.
     """
 
     def __init__(self, service: Service, body: ResponseRequest, generation: Generation) -> None:

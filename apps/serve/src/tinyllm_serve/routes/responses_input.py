@@ -40,7 +40,7 @@ def as_chat(body: ResponseRequest) -> ChatRequest:
     """Convert a request.
 
     Raises:
-        RequestValidationError: if fields do not go together.
+        RequestValidationError: if fields exclude each other.
     """
     messages: list[Message] = []
     if body.instructions is not None:
@@ -118,7 +118,7 @@ def _tool_choice(body: ResponseRequest) -> ToolMode | NamedTool | None:
         case NamedFunction(name=name):
             return NamedTool(type="function", function=FunctionName(name=name))
         case "auto":
-            return None  # means the same, and is also allowed without tools
+            return None  # means "auto" too, and is also allowed without tools
         case choice:
             return choice
 

@@ -74,7 +74,7 @@ class OutputTextItem:
         self._logprobs: Event = {} if reasoning else {"logprobs": []}
 
     def body(self, status: str) -> Event:
-        """Return the item; its content is complete, or empty while it is in progress."""
+        """Return the item. With the status "in_progress" the content is still empty."""
         content = [] if status == "in_progress" else [self._part]
         item: Event = {"id": self._id, "status": status, "content": content}
         if self.reasoning:
