@@ -49,16 +49,6 @@ def show(run: "Run") -> int:
     return INTERRUPTED if run.report.interrupted else 0
 
 
-def _ops(settings: Settings) -> int:
-    """Time every operation, for every OpSet."""
-    return _bench(settings)
-
-
-def _model(settings: Settings) -> int:
-    """Time prefill and decoding of the whole model, for every OpSet and for peers."""
-    return _bench(settings)
-
-
 def _engine(options: EngineOptions) -> int:
     """Time many requests in one engine, alone and beside a long prompt.
 
@@ -92,13 +82,7 @@ def _print_version(wanted: bool) -> None:
 
 _VERSION = Annotated[
     bool,
-    typer.Option(
-        "--version",
-        help="Print the version.",
-        is_eager=True,
-        expose_value=False,
-        callback=_print_version,
-    ),
+    typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
 ]
 _MORE = (
     Parameter("context_", Parameter.KEYWORD_ONLY, annotation=typer.Context),
@@ -106,7 +90,11 @@ _MORE = (
 )
 
 app.callback(invoke_without_command=True)(command(Settings, _bench, {}, (), *_MORE))
-app.command("ops")(command(Settings, _ops, {"only": "ops"}, ("peers", "peer", "decode_tokens")))
-app.command("model")(command(Settings, _model, {"only": "model"}, ("op", "batch")))
+app.command("ops", help="Time every operation, for every OpSet.")(
+    command(Settings, _bench, {"only": "ops"}, ("peers", "peer", "decode_tokens"))
+)
+app.command("model", help="Time prefill and decoding of the whole model, for OpSets and peers.")(
+    command(Settings, _bench, {"only": "model"}, ("op", "batch"))
+)
 app.command("engine")(command(EngineOptions, _engine))
 app.command("serve")(command(ServeOptions, _serve))

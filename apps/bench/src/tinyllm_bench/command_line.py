@@ -50,14 +50,10 @@ def notice(text: str, program: str = "bench") -> None:
 
 
 def option(default: Any, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
-    """Return a dataclass field that is an option of a command.
+    """Return a dataclass field that is an option of a command, by default named as the field.
 
-    Args:
-        default: the default value. A list can be given repeatedly on the command line.
-        metavar: the placeholder of the value in the help text, None for a flag.
-        text: the help text.
-        names: names of the option, by default the name of the field.
-        more: further arguments of `typer.Option`.
+    An option with a list as its default may be repeated. A flag has None as its `metavar`. `more`
+    are further arguments of `typer.Option`.
     """
     metadata = {"names": names, "option": {"metavar": metavar, "help": text, **more}}
     if isinstance(default, list):
@@ -74,12 +70,9 @@ def command(
 ) -> Callable[..., int]:
     """Make a Typer command from a dataclass whose fields are made by `option`.
 
-    Args:
-        options: the dataclass.
-        run: the command. Its docstring is the help text.
-        fixed: values of fields that are fixed in the command, and are no options of the command.
-        without: fields that keep their default and are no options of the command.
-        more: further parameters. `context_` receives the Typer context of a group of commands.
+    Fields in `fixed` have the given value, and fields in `without` have their default: both are no
+    options of the command. Of the further parameters, `context_` receives the Typer context of a
+    group of commands. The docstring of `run` is the help text.
     """
     given = dict(fixed or {})
     hints = get_type_hints(options)

@@ -57,10 +57,8 @@ def decode_cost(config: QwenConfig, nbytes: Mapping[str, int], keys: int, key_by
     name. A number in the cache has `key_bytes` bytes.
     """
     seen = sum(_visible(config, layer, keys) for layer in range(config.num_hidden_layers))
-    return Cost(
-        bytes=_weight_bytes(config, nbytes, 1) + _kv_numbers(config) * seen * key_bytes,
-        flops=_product_flops(config, 1) + _attention_flops(config, seen),
-    )
+    products = Cost(_weight_bytes(config, nbytes, 1), _product_flops(config, 1))
+    return products + _attention_cost(config, seen, seen, key_bytes)
 
 
 def prefill_cost(
@@ -73,16 +71,23 @@ def prefill_cost(
     """
     layers = range(config.num_hidden_layers)
     pairs = sum(_visible(config, layer, i + 1) for layer in layers for i in range(tokens))
-    cached = len(layers) * tokens * _kv_numbers(config)
-    return Cost(
-        bytes=_weight_bytes(config, nbytes, tokens) + cached * key_bytes,
-        flops=_product_flops(config, tokens) + _attention_flops(config, pairs),
-    )
+    products = Cost(_weight_bytes(config, nbytes, tokens), _product_flops(config, tokens))
+    return products + _attention_cost(config, len(layers) * tokens, pairs, key_bytes)
 
 
 def weight_bytes(weights: Mapping[str, Weight]) -> dict[str, int]:
     """Return the bytes of each tensor, packed if it is quantized, by name."""
     return {name: weight.nbytes for name, weight in weights.items()}
+
+
+def _attention_cost(config: QwenConfig, cached: int, pairs: int, key_bytes: int) -> Cost:
+    """Return the cost of attention to `cached` tokens, in `pairs` of a query and a key.
+
+    Both are summed over the layers.
+    """
+    kv_numbers = 2 * config.num_key_value_heads * config.head_dim  # a key and a value per head
+    flops = attention_flops(config.num_attention_heads, config.head_dim, pairs)
+    return Cost(cached * kv_numbers * key_bytes, flops)
 
 
 def _weight_bytes(config: QwenConfig, nbytes: Mapping[str, int], tokens: int) -> int:
@@ -115,16 +120,7 @@ def _product_flops(config: QwenConfig, tokens: int) -> int:
     return 2 * (total * tokens + config.vocab_size * config.hidden_size)
 
 
-def _kv_numbers(config: QwenConfig) -> int:
-    """Return the numbers in the cache of one token and layer: a key and a value for each head."""
-    return 2 * config.num_key_value_heads * config.head_dim
-
-
 def _visible(config: QwenConfig, layer: int, keys: int) -> int:
     """Return how many of `keys` tokens a layer attends to."""
     window = config.sliding_window
     return keys if window is None or layer not in window.layers else min(keys, window.size)
-
-
-def _attention_flops(config: QwenConfig, pairs: int) -> int:
-    return attention_flops(config.num_attention_heads, config.head_dim, pairs)

@@ -5,7 +5,7 @@ A comparison measures several implementations on one case.
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,7 +57,7 @@ class Samples:
 class Contender:
     """One implementation that takes part in a comparison."""
 
-    name: str  # name of the implementation
+    name: str
     # Runs the work `calls` times and returns the seconds that it took. Preparation of the work is
     # not part of the time. Raises `PeerError` if the implementation fails.
     time: Callable[[int], float]
@@ -94,10 +94,8 @@ class _Turn:
     """Progress of one contender."""
 
     contender: Contender
-    spent: float = 0.0
     calls: int = 1
     cold: bool = False
-    done: bool = False
     failure: str | None = None
     seconds: list[float] = field(default_factory=list)
 
@@ -111,13 +109,10 @@ class Rounds:
         self._budget = budget
 
     def run(self) -> None:
-        """Warm up, choose the calls per sample, and take turns until every budget is spent."""
-        for turn in self._turns:
-            self._attempt(turn, self._warm_up)
-        while any(not turn.done for turn in self._turns):
-            for turn in self._turns:
-                if not turn.done:
-                    self._attempt(turn, self._sample)
+        """Take turns until the budget of every contender is spent."""
+        waiting = [self._measure(turn) for turn in self._turns]
+        while waiting:
+            waiting = [steps for steps in waiting if next(steps, False)]
 
     @property
     def samples(self) -> dict[str, Samples]:
@@ -135,43 +130,33 @@ class Rounds:
             turn.contender.name: turn.failure for turn in self._turns if turn.failure is not None
         }
 
-    def _attempt(self, turn: _Turn, step: Callable[[_Turn], None]) -> None:
-        """Run a step of a turn. A contender that fails is done; the other contenders continue."""
-        try:
-            step(turn)
-        except PeerError as error:
-            turn.failure, turn.done = str(error), True
+    def _measure(self, turn: _Turn) -> Iterator[bool]:
+        """Measure a contender until it fails or its budget is spent. Yield True between turns.
 
-    def _warm_up(self, turn: _Turn) -> None:
-        """Make a first call to warm up, and a second one to choose the calls per sample.
-
-        The first call is a sample only if that call alone exceeds the budget.
+        The first turn warms up with one call, and chooses the calls per sample with a second one.
+        The first call counts only if it alone exceeds the budget.
         """
-        budget = self._budget
-        first = self._time(turn, 1)
-        if first >= budget.seconds:
-            turn.seconds.append(first)
-            turn.cold = turn.done = True
-            return
-        second = self._time(turn, 1)
-        fitting = int(budget.sample_seconds / second) if second > 0 else budget.calls
-        turn.calls = max(1, min(fitting, budget.calls))
-        if turn.calls == 1:
-            turn.seconds.append(second)
-
-    def _sample(self, turn: _Turn) -> None:
-        """Take one more sample, unless the budget is spent."""
-        budget = self._budget
-        full = len(turn.seconds) >= budget.samples
-        if full or (turn.seconds and turn.spent + turn.seconds[-1] * turn.calls > budget.seconds):
-            turn.done = True
-            return
-        turn.seconds.append(self._time(turn, turn.calls) / turn.calls)
-
-    def _time(self, turn: _Turn, calls: int) -> float:
-        seconds = turn.contender.time(calls)
-        turn.spent += seconds
-        return seconds
+        budget, time_calls = self._budget, turn.contender.time
+        try:
+            first = time_calls(1)
+            if first >= budget.seconds:
+                turn.seconds, turn.cold = [first], True
+                return
+            second = time_calls(1)
+            fitting = int(budget.sample_seconds / second) if second > 0 else budget.calls
+            turn.calls = max(1, min(fitting, budget.calls))
+            if turn.calls == 1:
+                turn.seconds.append(second)
+            left = budget.seconds - first - second
+            while len(turn.seconds) < budget.samples:
+                if turn.seconds and turn.seconds[-1] * turn.calls > left:
+                    return
+                yield True
+                taken = time_calls(turn.calls)
+                left -= taken
+                turn.seconds.append(taken / turn.calls)
+        except PeerError as error:
+            turn.failure = str(error)
 
 
 @dataclass(frozen=True)
@@ -188,7 +173,7 @@ class Case:
 class Result:
     """Measurement of one implementation on one case."""
 
-    case: Case  # the work
+    case: Case
     by: str  # name of the implementation, an OpSet or a peer
     samples: Samples  # seconds of one call
     cost: Cost  # least bytes and operations of one call
@@ -214,11 +199,11 @@ class Failure:
 class Comparison:
     """Contenders on one case."""
 
-    case: Case  # the work
-    contenders: Sequence[Contender]  # the implementations
-    # Returns the cost of one call for the name of a contender and its calls per sample.
+    case: Case
+    contenders: Sequence[Contender]
+    # Cost of one call, by the name of the contender and the calls of a sample.
     cost: Callable[[str, int], Cost]
-    budget: Budget  # limits of the measurement
+    budget: Budget
 
     def run(self, results: list[Result], failures: list[Failure]) -> None:
         """Measure, and append a result or failure for each contender, also after Ctrl-C."""

@@ -1,6 +1,5 @@
 """Progress of a run on stderr, if stderr is a terminal."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,16 +14,16 @@ def progress_line(steps: int | None = None) -> Iterator[Callable[[str, int], Non
 
     The context yields a function that sets the name of the current step and the finished steps.
     """
-    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
     line = Progress(
         *columns,
         TimeElapsedColumn(),
-        console=Console(file=sys.stderr),
+        console=console,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
-        disable=not shown,
+        disable=not sys.stderr.isatty() or console.is_dumb_terminal,
     )
     task = line.add_task("", total=steps)
 

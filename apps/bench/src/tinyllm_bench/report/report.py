@@ -15,8 +15,8 @@ FORMAT = "tinyllm-bench/1"
 class Report:
     """Results of a run, added while the run goes on, so that Ctrl-C keeps the results so far."""
 
-    settings: Settings  # options of the run
-    machine: Machine  # machine of the run
+    settings: Settings
+    machine: Machine
     version: str  # version of this program
     name: str  # name of the model
     weight_format: str  # storage format of its weights
@@ -57,12 +57,8 @@ def result_row(ceilings: Ceilings | None, result: Result) -> dict[str, object]:
     """Return a result with derived values, and with shares of the ceilings if they are known."""
     samples, cost = result.samples, result.cost
     median = samples.median
-    row: dict[str, object] = {
-        "what": result.case.what,
-        "operand": result.case.operand,
-        "regime": result.case.regime,
+    row = asdict(result.case) | {
         "by": result.by,
-        "tokens": result.case.tokens,
         "samples": list(samples.seconds),
         "calls_per_sample": samples.calls,
         "cold": samples.cold,

@@ -8,13 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tinyllm_bench.cases.whole_model import MODEL
+from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.report.report import Report
 from tinyllm_bench.rounds import Case, Failure, Result
 
 _WIDTH = 118  # characters of a line in a file or a pipe
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _SPEEDS = ("GB/s", "of read", "TFLOP/s", "of peak", "x ref")
-_BRIEF = slice(1, None, 2)  # selects the shares, and leaves out the speeds
+_SHARES = ("of read", "of peak", "x ref")  # without the speeds that they follow from
 
 
 class _Console(Console):
@@ -52,17 +53,21 @@ def tables(report: Report, *, brief: bool = False) -> RenderableType:
 
     For a narrow terminal, `brief` leaves out columns that follow from other columns.
     """
-    parts: list[RenderableType] = [Text(line) for line in heading(report)]
-    models = [row for row in report.results if row.case.what == MODEL]
-    operations = [row for row in report.results if row.case.what != MODEL]
-    if models or report.failures:
-        parts += [Text(), _model_table(report, models, brief)]
-    if operations:
-        parts += [Text(), _op_table(report, operations, brief)]
+    rows: list[Result | Failure] = [*report.results, *report.failures]
+    cases = list(dict.fromkeys(row.case for row in rows))
+    rows.sort(key=lambda row: cases.index(row.case))
+    speeds = _SHARES if brief else _SPEEDS
+    parts: list[RenderableType] = [Text(line) for line in _heading(report)]
+    if models := [row for row in rows if row.case.what == MODEL]:
+        columns = ("tokens/s", "first token", "spread", "MB", *speeds)
+        parts += [Text(), _table("model", columns, models, report.ceilings)]
+    if operations := [row for row in rows if row.case.what != MODEL]:
+        columns = ("time", "spread", *speeds)
+        parts += [Text(), _table("operation", columns, operations, report.ceilings)]
     return Group(*parts, *map(Text, _remarks(report)))
 
 
-def heading(report: Report) -> list[str]:
+def _heading(report: Report) -> list[str]:
     """Return lines for the machine, its ceilings and the model."""
     lines = [str(report.machine)]
     ceilings = report.ceilings
@@ -73,67 +78,55 @@ def heading(report: Report) -> list[str]:
     return [*lines, f"{report.name}: {size} of weights, {report.weight_format}"]
 
 
-def _model_table(report: Report, rows: list[Result], brief: bool) -> Table:
-    """Return a table of the tokens per second, or the failure, of each implementation."""
-    numbers = ("tokens/s", "first token", "spread", "MB", *_speed_names(brief))
-    table = new_table(("model", "by"), numbers)
-    every: list[Result | Failure] = [*rows, *report.failures]
-    last: Case | None = None
-    for row in sorted(every, key=lambda row: [each.case for each in every].index(row.case)):
-        label = "" if row.case == last else f"{row.case.regime}, {row.case.operand}"
-        last = row.case
-        if isinstance(row, Failure):
-            reason = f"failed: {row.reason}"
-            table.add_row(f"{label}\n{reason}" if label else reason, row.by, "failed")
-            continue
-        is_prefill = row.case.regime == "prefill"
-        table.add_row(
-            label,
-            row.by,
-            number(row.tokens_per_second) + _mark(row),
-            duration(row.samples.median) if is_prefill else "",
-            _spread(row),
-            number(row.cost.bytes / 1e6),
-            *_speeds(report, row, brief),
-        )
-    return table
-
-
-def _op_table(report: Report, rows: list[Result], brief: bool) -> Table:
-    """Return a table of the time of each operation at each size."""
-    table = new_table(("operation", "by"), ("time", "spread", *_speed_names(brief)))
+def _table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Result | Failure],
+    ceilings: Ceilings | None,
+) -> Table:
+    """Return a table of measurements, and of failures with their reasons. Name each case once."""
+    table = new_table((title, "by"), columns)
     last: Case | None = None
     for row in rows:
-        case = row.case
+        case, label = row.case, ""
         if last is not None and last.what != case.what:
             table.add_section()
-        table.add_row(
-            "" if case == last else f"{case.what} {case.operand}, {case.regime}",
-            row.by,
-            duration(row.samples.median) + _mark(row),
-            _spread(row),
-            *_speeds(report, row, brief),
-        )
+        if case != last:
+            label = f"{case.what} {case.operand}, {case.regime}"
+            if case.what == MODEL:
+                label = f"{case.regime}, {case.operand}"
         last = case
+        if isinstance(row, Failure):
+            table.add_row(f"{label}\nfailed: {row.reason}".lstrip(), row.by, "failed")
+        else:
+            cells = _cells(row, ceilings)
+            table.add_row(label, row.by, *(cells.get(name, "") for name in columns))
     return table
 
 
-def _speed_names(brief: bool) -> tuple[str, ...]:
-    return (*_SPEEDS[:4][_BRIEF], _SPEEDS[4]) if brief else _SPEEDS
-
-
-def _speeds(report: Report, row: Result, brief: bool) -> list[str]:
-    """Return the columns of both tables."""
-    median, cost, ceilings = row.samples.median, row.cost, report.ceilings
-    cells = [number(cost.gbps(median)), "", "", ""]
-    if ceilings is not None:
-        cells[1] = percent(ceilings.share_of_read(cost, median))
+def _cells(row: Result, ceilings: Ceilings | None) -> dict[str, str]:
+    """Return the cells of a row by column, without columns that do not apply."""
+    samples, cost, median = row.samples, row.cost, row.samples.median
+    mark = "*" if samples.cold else ""
+    cells = {
+        "time": duration(median) + mark,
+        "tokens/s": number(row.tokens_per_second) + mark,
+        "MB": number(cost.bytes / 1e6),
+        "GB/s": number(cost.gbps(median)),
+    }
+    if row.case.regime == "prefill":
+        cells["first token"] = duration(median)
+    if len(samples.seconds) > 1:
+        cells["spread"] = f"±{samples.spread / 2:.0%}"  # half the interquartile range
     if cost.flops:
-        cells[2] = number(cost.tflops(median))
-        if ceilings is not None:
-            cells[3] = percent(ceilings.share_of_compute(cost, median))
-    relative = "" if row.relative is None else number(row.relative)
-    return [*(cells[_BRIEF] if brief else cells), relative]
+        cells["TFLOP/s"] = number(cost.tflops(median))
+    if ceilings is not None:
+        cells["of read"] = percent(ceilings.share_of_read(cost, median))
+        if cost.flops:
+            cells["of peak"] = percent(ceilings.share_of_compute(cost, median))
+    if row.relative is not None:
+        cells["x ref"] = number(row.relative)
+    return cells
 
 
 def _remarks(report: Report) -> list[str]:
@@ -146,15 +139,6 @@ def _remarks(report: Report) -> list[str]:
     if report.interrupted:
         lines.append("interrupted: the remaining cases were not measured")
     return ["", *lines] if lines else []
-
-
-def _mark(row: Result) -> str:
-    return "*" if row.samples.cold else ""
-
-
-def _spread(row: Result) -> str:
-    """Return half the interquartile range."""
-    return "" if len(row.samples.seconds) == 1 else f"±{row.samples.spread / 2:.0%}"
 
 
 def number(value: float) -> str:
