@@ -17,9 +17,9 @@ app = new_app()
 
 def main(options: EngineOptions) -> int:
     """Time many requests in an engine and in a server of the same model, in turns."""
-    from engine_over_http.http_target import http_target
-    from tinyllm_bench.models.model import BenchModel  # imports MLX, which --help does not need
-    from tinyllm_bench.serving.engine import EngineTarget, measure
+    from engine_over_http.http_target import HttpTarget, http_target
+    from tinyllm_bench.models.model import BenchModel  # imports MLX, unlike --help
+    from tinyllm_bench.serving.engine import EngineTarget, LoadResults, write_results
     from tinyllm_bench.settings import Settings
     from tinyllm_kernels import Arithmetic
 
@@ -28,7 +28,22 @@ def main(options: EngineOptions) -> int:
     model = BenchModel.make(settings)
     engine = EngineTarget.of(model, ops, most)
     with http_target(model, ops.name, options.dtype, most) as server:
-        measure(options, ops, {"engine": engine, "over HTTP": server})
+        targets: dict[str, EngineTarget | HttpTarget] = {"engine": engine, "over HTTP": server}
+        for target in targets.values():
+            target.batch(1, 4)  # warm-up
+        rounds = [
+            [
+                {name: each.batch(size, options.tokens, seed) for name, each in targets.items()}
+                for size in options.sizes
+            ]
+            for seed in range(options.rounds)
+        ]
+        results = {}
+        for name, target in targets.items():
+            batches = [[size[name] for size in sizes] for sizes in rounds]
+            prompt = target.long_prompt(options.prompt, every=1.0) if options.prompt else None
+            results[name] = LoadResults(batches, prompt)
+    write_results(options, ops, results)
     return 0
 
 

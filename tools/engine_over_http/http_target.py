@@ -37,11 +37,11 @@ class HttpTarget:
     context: int  # most tokens of a prompt and its answer
 
     def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
-        """See `LoadTarget`."""
+        """See `EngineTarget`."""
         return asyncio.run(self._batch(requests, tokens, seed))
 
     def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
-        """See `LoadTarget`."""
+        """See `EngineTarget`."""
         return asyncio.run(self._long_prompt(prompt_tokens, every, seed))
 
     async def _batch(self, requests: int, tokens: int, seed: int) -> BatchResult:

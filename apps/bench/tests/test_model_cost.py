@@ -10,7 +10,7 @@ from tinyllm_bench.cost import (
     prefill_cost,
     product_flops,
 )
-from tinyllm_bench.models.shapes import published_config
+from tinyllm_bench.models.model import published_config
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes

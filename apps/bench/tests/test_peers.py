@@ -79,7 +79,7 @@ def test_a_peer_that_fails_is_a_row_with_the_reason(
             child._timeout = 2.0  # after loading, which may take longer
         return child
 
-    monkeypatch.setattr(registry, "_start_mlx_lm", start_failing)
+    monkeypatch.setattr(registry, "_start", start_failing)
     code, out, err = bench(f"{QUICK} --peers --peer mlx-lm --json")
     assert (code, err) == (0, "")
     document = json.loads(out)
@@ -98,7 +98,7 @@ def test_a_failed_peer_is_a_line_of_the_table(
     bench: Bench, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = fake("FailingPeer", "segmentation fault")
-    monkeypatch.setattr(registry, "_start_mlx_lm", lambda *_: start("mlx-lm", make))
+    monkeypatch.setattr(registry, "_start", lambda *_: start("mlx-lm", make))
     code, out, _ = bench(f"{QUICK} --peers --peer mlx-lm")
     assert code == 0
     (place,) = (i for i, line in enumerate(out.splitlines()) if "failed:" in line)

@@ -18,7 +18,7 @@ from tinyllm_bench.serving import server
 from tinyllm_bench.serving.client import Reply
 from tinyllm_bench.serving.model_files import ModelFiles, write_checkpoint
 from tinyllm_bench.serving.options import Load
-from tinyllm_bench.serving.results import ServerResult
+from tinyllm_bench.serving.run import ServerResult
 from tinyllm_bench.serving.server import Server
 from tinyllm_bench.settings import Settings
 from tinyllm_qwen import Tokenizer, load

@@ -13,38 +13,29 @@ PAGE_SIZE = 16
 
 
 def attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases of attention over all heads of a layer. Each layer has its own cache."""
-    config, dtype = model.config, model.format.dtype
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    head_dim = config.head_dim
+    """Return cases on all heads of a layer. Each layer has its own cache."""
+    (heads, kv_heads, head_dim), dtype = _heads(model), model.format.dtype
 
     def work(regime: Regime) -> Work:
-        rows, length, keys = regime.rows, regime.length, regime.keys
-        q = activations(rows, heads, length, head_dim, dtype=dtype)
-        caches = _caches(model, rows, kv_heads, keys, head_dim)
-        mask = "causal" if length > 1 else None
+        q = activations(regime.rows, heads, regime.length, head_dim, dtype=dtype)
+        caches = _caches(model, regime.rows, kv_heads, regime.keys, head_dim)
+        mask = "causal" if regime.length > 1 else None
 
         def call(ops: OpSet, i: int) -> mx.array:
             k, v = caches[i % len(caches)]
             return ops.attention(q, k, v, None, mask, phase=regime.phase)
 
-        flops = attention_flops(heads, head_dim, rows * causal_pairs(length, keys))
-        return Work(call, Cost(2 * nbytes(q) + nbytes(*caches[0]), flops))
+        return Work(call, Cost(2 * nbytes(q) + nbytes(*caches[0]), _flops(model, regime)))
 
-    def operand(regime: Regime) -> str:
-        return f"{heads}/{kv_heads} heads of {head_dim}, {regime.keys} keys"
-
-    return cases_of("attention", operand, regimes, work)
+    size = f"{heads}/{kv_heads} heads of {head_dim}"
+    return cases_of("attention", lambda r: f"{size}, {r.keys} keys", regimes, work)
 
 
 def paged_attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases of attention over paged keys and values. Each sequence has its own pages."""
-    config, dtype = model.config, model.format.dtype
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    head_dim = config.head_dim
+    """Return cases on all heads of a layer over pages. Each sequence has its own pages."""
+    (heads, kv_heads, head_dim), dtype = _heads(model), model.format.dtype
 
     def work(regime: Regime) -> Work:
-        rows, keys = regime.rows, regime.keys
         q = activations(regime.tokens, heads, head_dim, dtype=dtype)
         table = page_table(regime)
         caches = _caches(model, table.num_pages, kv_heads, PAGE_SIZE, head_dim)
@@ -53,15 +44,11 @@ def paged_attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[
             k, v = caches[i % len(caches)]
             return ops.paged_attention(q, k, v, table, phase=regime.phase)
 
-        flops = attention_flops(heads, head_dim, rows * causal_pairs(regime.length, keys))
-        read = 2 * rows * kv_heads * keys * head_dim * dtype.size
-        return Work(call, Cost(2 * nbytes(q) + read, flops))
+        read = 2 * regime.rows * kv_heads * regime.keys * head_dim * dtype.size
+        return Work(call, Cost(2 * nbytes(q) + read, _flops(model, regime)))
 
-    def operand(regime: Regime) -> str:
-        size = f"{heads}/{kv_heads} heads of {head_dim}"
-        return f"{size}, {regime.keys} keys in pages of {PAGE_SIZE}"
-
-    return cases_of("paged_attention", operand, regimes, work)
+    size, pages = f"{heads}/{kv_heads} heads of {head_dim}", f"keys in pages of {PAGE_SIZE}"
+    return cases_of("paged_attention", lambda r: f"{size}, {r.keys} {pages}", regimes, work)
 
 
 def page_table(regime: Regime) -> PageTable:
@@ -75,21 +62,28 @@ def page_table(regime: Regime) -> PageTable:
         num_pages=regime.rows * count,
         page_size=PAGE_SIZE,
     )
-    arrays = table.arrays
-    mx.eval(
-        arrays.block_tables,
-        arrays.cu_seqlens_q,
-        arrays.seq_lens,
-        arrays.positions,
-        arrays.slot_mapping,
-    )
+    of = table.arrays
+    mx.eval(of.block_tables, of.cu_seqlens_q, of.seq_lens, of.positions, of.slot_mapping)
     return table
 
 
+def _heads(model: BenchModel) -> tuple[int, int, int]:
+    """Return the query heads, the heads of keys and values, and their dimension."""
+    config = model.config
+    return config.num_attention_heads, config.num_key_value_heads, config.head_dim
+
+
+def _flops(model: BenchModel, regime: Regime) -> int:
+    """Return the operations of one call."""
+    heads, _, head_dim = _heads(model)
+    pairs = regime.rows * causal_pairs(regime.length, regime.keys)
+    return attention_flops(heads, head_dim, pairs)
+
+
 def _caches(model: BenchModel, *shape: int) -> list[tuple[mx.array, mx.array]]:
-    """Draw random keys and values of a shape for each layer."""
-    dtype = model.format.dtype
-    return [
-        (activations(*shape, dtype=dtype), activations(*shape, dtype=dtype))
-        for _ in range(model.config.num_hidden_layers)
-    ]
+    """Draw keys and values for each layer."""
+
+    def draw() -> mx.array:
+        return activations(*shape, dtype=model.format.dtype)
+
+    return [(draw(), draw()) for _ in range(model.config.num_hidden_layers)]

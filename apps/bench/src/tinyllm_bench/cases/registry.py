@@ -1,6 +1,7 @@
 """Registry of cases: every operation of the `OpSet` contract, and the layers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 import mlx.core as mx
@@ -29,9 +30,7 @@ CASES: Mapping[str, Cases] = {
     "attention": attention.attention_cases,
     "paged_attention": attention.paged_attention_cases,
     "quantize": vectors.quantize_cases,
-    "argmax": vectors.argmax_cases,
-    "top_k": vectors.top_k_cases,
-    "log_probability": vectors.log_probability_cases,
+    **{op: partial(vectors.logits_cases, op) for op in vectors.LOGITS_CALLS},
 }
 
 

@@ -1,6 +1,6 @@
 """Cases of the operations on vectors: norms, rotations, activations, quantization, sampling."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
 from tinyllm_ops import OpSet, Weight, norm_rope
@@ -99,24 +99,27 @@ def quantize_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]
     return cases_of("quantize", f"{heads}x{head_dim}, {_CACHE_BITS}-bit", regimes, work)
 
 
-def argmax_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases of greedy decoding."""
-    return _logits_cases("argmax", model, regimes, lambda ops, x: ops.argmax(x))
+def logits_cases(op: str, model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
+    """Return cases on one row of logits per sequence: a prompt, too, has one for its last token."""
+    vocabulary, call = model.config.vocab_size, LOGITS_CALLS[op]
+
+    def work(regime: Regime) -> Work:
+        x = activations(regime.rows, vocabulary, dtype=model.format.dtype)
+        return Work(lambda ops, _i: call(ops, x), Cost(nbytes(x)))
+
+    return cases_of(op, str(vocabulary), regimes, work)
 
 
-def top_k_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases that select the candidates of top-k sampling."""
-    return _logits_cases("top_k", model, regimes, lambda ops, x: ops.top_k(x, _TOP_K)[0])
+def _log_probabilities(ops: OpSet, x: mx.array) -> mx.array:
+    ids = mx.broadcast_to(mx.arange(_TOP_K, dtype=mx.int32), (x.shape[0], _TOP_K))
+    return ops.log_probability(x, ids)
 
 
-def log_probability_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases that compute the log-probabilities of a few tokens."""
-
-    def call(ops: OpSet, x: mx.array) -> mx.array:
-        ids = mx.broadcast_to(mx.arange(_TOP_K, dtype=mx.int32), (x.shape[0], _TOP_K))
-        return ops.log_probability(x, ids)
-
-    return _logits_cases("log_probability", model, regimes, call)
+LOGITS_CALLS: Mapping[str, Callable[[OpSet, mx.array], mx.array]] = {
+    "argmax": lambda ops, x: ops.argmax(x),
+    "top_k": lambda ops, x: ops.top_k(x, _TOP_K)[0],
+    "log_probability": _log_probabilities,
+}
 
 
 def cache_group_size(model: BenchModel) -> int | None:
@@ -127,22 +130,6 @@ def cache_group_size(model: BenchModel) -> int | None:
 def _elementwise(call: Callable[[OpSet], Weight], x: mx.array, *others: mx.array | None) -> Work:
     """Return work that reads its operands and writes as many bytes as `x` has."""
     return Work(lambda ops, _i: call(ops), Cost(2 * nbytes(x) + nbytes(*others)))
-
-
-def _logits_cases(
-    op: str,
-    model: BenchModel,
-    regimes: Sequence[Regime],
-    call: Callable[[OpSet, mx.array], mx.array],
-) -> list[OpCase]:
-    """Return cases on one row of logits per sequence. Of a prompt, it is the last token's row."""
-    vocabulary = model.config.vocab_size
-
-    def work(regime: Regime) -> Work:
-        x = activations(regime.rows, vocabulary, dtype=model.format.dtype)
-        return Work(lambda ops, _i: call(ops, x), Cost(nbytes(x)))
-
-    return cases_of(op, str(vocabulary), regimes, work)
 
 
 def _vectors(model: BenchModel, regime: Regime, *shape: int) -> mx.array:

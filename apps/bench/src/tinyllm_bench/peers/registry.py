@@ -1,11 +1,11 @@
 """Registry of peers: mlx-lm and llama.cpp, if they are installed."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tinyllm_bench.cases.whole_model import ModelCosts
+from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
 from tinyllm_bench.cost import weight_bytes
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
@@ -27,36 +27,31 @@ def find_peers(
     runners, notices = [], []
     for name in settings.chosen_peers:
         try:
-            start = _start_mlx_lm if name == "mlx-lm" else _start_llama_cpp
-            runners.append(start(model, settings, prompt, folder))
+            runners.append(_start(name, model, settings, prompt, folder))
         except BenchError as error:
             notices.append(f"--peers: {error}")
     return runners, notices
 
 
-def _start_mlx_lm(
-    model: BenchModel, settings: Settings, prompt: Sequence[int], _folder: Path
+def _start(
+    name: str, model: BenchModel, settings: Settings, prompt: Sequence[int], folder: Path
 ) -> ChildRunner:
-    """Start mlx-lm with the same weights: random weights are drawn again from the same seed."""
-    check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
-    sizes, number_bytes = weight_bytes(model.weights), model.format.dtype.size
+    """Start mlx-lm with the same weights, or llama.cpp with random weights of the same shape."""
     context = settings.context_tokens
+    make: Callable[[], LocalRunner]
+    if name == "mlx-lm":
+        check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
+        sizes, number_bytes = weight_bytes(model.weights), model.format.dtype.size
+        make = partial(make_runner, settings, prompt)  # draws random weights from the same seed
+    else:
+        install = "llama-cpp-python is not installed (uv run --group peers bench --peers)"
+        check_installed("llama_cpp", install)
+        kind, path = gguf_type(model.format.bits), folder / "model.gguf"
+        name = f"llama.cpp {kind}"
+        sizes, number_bytes = write_gguf(path, model.config, kind), KV_NUMBER_BYTES
+        make = partial(LlamaCppRunner, path, prompt, context, settings.decode_tokens)
     costs = ModelCosts(model.config, sizes, number_bytes, len(prompt), context)
-    return ChildRunner("mlx-lm", costs, partial(make_runner, settings, list(prompt)))
-
-
-def _start_llama_cpp(
-    model: BenchModel, settings: Settings, prompt: Sequence[int], folder: Path
-) -> ChildRunner:
-    """Start llama.cpp with random weights of the same shape."""
-    check_installed(
-        "llama_cpp", "llama-cpp-python is not installed (uv run --group peers bench --peers)"
-    )
-    kind, path = gguf_type(model.format.bits), folder / "model.gguf"
-    sizes, context = write_gguf(path, model.config, kind), settings.context_tokens
-    costs = ModelCosts(model.config, sizes, KV_NUMBER_BYTES, len(prompt), context)
-    make = partial(LlamaCppRunner, path, list(prompt), context, settings.decode_tokens)
-    return ChildRunner(f"llama.cpp {kind}", costs, make)
+    return ChildRunner(name, costs, make)
 
 
 def check_installed(package: str, message: str) -> None:

@@ -5,9 +5,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
+from rich.table import Table
 from tinyllm_engine import Engine, EngineSettings, Request, RequestState
 from tinyllm_kernels import Arithmetic
 from tinyllm_ops import OpSet
@@ -44,15 +44,17 @@ class LongPromptResult:
     first_tokens: tuple[float, ...]  # times to first token of short requests that arrive meanwhile
 
 
-@runtime_checkable
-class LoadTarget(Protocol):
-    """An engine or a server that can be measured with several requests at once."""
+@dataclass(frozen=True)
+class LoadResults:
+    """Results of an engine, or of a server that receives the same requests."""
 
-    def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
-        """Let requests decode `tokens` tokens each. Time the steps in which all of them decode."""
+    rounds: Sequence[Sequence[BatchResult]]  # in each round, a batch of each size
+    long_prompt: LongPromptResult | None
 
-    def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
-        """Prefill a long prompt while one request decodes. A short request comes each `every` s."""
+    @property
+    def by_size(self) -> list[tuple[BatchResult, ...]]:
+        """Batches of all rounds for each size."""
+        return list(zip(*self.rounds, strict=True))
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class EngineTarget:
         return cls(Engine(Qwen(model.config, weights, ops=ops), tokenizer, settings))
 
     def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
-        """See `LoadTarget`."""
+        """Let requests decode `tokens` tokens each. Time the steps in which all of them decode."""
         engine = self.engine
         prompts = random_prompts(engine.model.config.vocab_size, requests, SHORT_PROMPT, seed)
         states = [self._add(prompt, tokens + 2) for prompt in prompts]
@@ -88,7 +90,7 @@ class EngineTarget:
         return BatchResult(requests, generated / seconds, tuple(gaps))
 
     def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
-        """See `LoadTarget`."""
+        """Prefill a long prompt while a request decodes and short ones arrive `every` seconds."""
         engine, config = self.engine, self.engine.model.config
         (long,) = random_prompts(config.vocab_size, 1, prompt_tokens, seed)
         shorts = iter(random_prompts(config.vocab_size, 1000, SHORT_PROMPT, seed + 1))
@@ -135,62 +137,56 @@ def run_engine(options: EngineOptions) -> int:
     ops = Arithmetic.choose(options.ops, options.dtype).ops
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
     target = EngineTarget.of(BenchModel.make(settings), ops, max(options.sizes))
-    measure(options, ops, {"engine": target})
+    target.batch(1, 4)  # warm-up
+    rounds = [
+        [target.batch(size, options.tokens, seed) for size in options.sizes]
+        for seed in range(options.rounds)
+    ]
+    prompt = target.long_prompt(options.prompt, every=1.0) if options.prompt else None
+    write_results(options, ops, {"engine": LoadResults(rounds, prompt)})
     return 0
 
 
-def measure(options: EngineOptions, ops: OpSet, targets: Mapping[str, LoadTarget]) -> None:
-    """Measure targets in turns, and write the results to stdout."""
-    for target in targets.values():
-        target.batch(1, 4)  # warm-up
-    batches: dict[str, list[list[BatchResult]]] = {n: [[] for _ in options.sizes] for n in targets}
-    for seed in range(options.rounds):
-        for i, size in enumerate(options.sizes):
-            for name, target in targets.items():
-                batches[name][i].append(target.batch(size, options.tokens, seed))
-    prompts = {
-        name: target.long_prompt(options.prompt, every=1.0)
-        for name, target in targets.items()
-        if options.prompt
-    }
+def write_results(options: EngineOptions, ops: OpSet, results: Mapping[str, LoadResults]) -> None:
+    """Write results, by the name of the program, to stdout: a table or JSON."""
     machine = f"{Machine.here()}; {options.shape}, {options.dtype}, ops {ops.name}"
-    if not options.as_json:
-        _print_tables(machine, batches, prompts)
+    if options.as_json:
+        document: dict[str, object] = {"machine": machine}
+        for name, found in results.items():
+            batches = [asdict(batch) for size in found.by_size for batch in size]
+            company = asdict(found.long_prompt) if found.long_prompt else None
+            document[name] = {"batches": batches, "company": company}
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return
-    document: dict[str, object] = {"machine": machine}
-    for name, sizes in batches.items():
-        document[name] = {
-            "batches": [asdict(each) for rounds in sizes for each in rounds],
-            "company": asdict(prompts[name]) if name in prompts else None,
-        }
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
-
-
-def _print_tables(
-    machine: str,
-    batches: Mapping[str, Sequence[Sequence[BatchResult]]],
-    prompts: Mapping[str, LongPromptResult],
-) -> None:
     table = new_table(("by",), ("requests", "tokens/s", "times one", "gap p50", "p95 (ms)"))
-    for name, sizes in batches.items():
-        rates = [percentile([each.tokens_per_second for each in rounds], 50) for rounds in sizes]
-        one = rates[0] / sizes[0][0].requests
-        for rate, rounds in zip(rates, sizes, strict=True):
-            every = [gap for each in rounds for gap in each.gaps]
-            times = [f"{1e3 * percentile(every, share):.1f}" for share in (50, 95)]
-            table.add_row(name, str(rounds[0].requests), f"{rate:.1f}", f"{rate / one:.2f}", *times)
     effects = new_table(
         ("during a long prompt",),
         ("tokens", "seconds", "gap p50", "p95", "requests", "first token p50", "max (ms)"),
     )
-    for name, found in prompts.items():
-        gaps = [percentile(found.gaps, share) for share in (50, 95)]
-        first = [percentile(found.first_tokens, share) for share in (50, 100)]
-        gap, high, median, longest = (f"{1e3 * seconds:.0f}" for seconds in gaps + first)
-        size, requests = str(found.prompt_tokens), str(len(found.first_tokens))
-        effects.add_row(
-            name, size, f"{found.prompt_seconds:.1f}", gap, high, requests, median, longest
-        )
+    for name, found in results.items():
+        _add_batches(table, name, found)
+        if found.long_prompt:
+            _add_long_prompt(effects, name, found.long_prompt)
     console = report_console()
     console.print(f"{machine}\n")
-    console.print(table, *(["", effects] if prompts else []), sep="\n")
+    console.print(table, *(["", effects] if options.prompt else []), sep="\n")
+
+
+def _add_batches(table: Table, name: str, results: LoadResults) -> None:
+    """Add a row for each number of requests."""
+    one = 0.0
+    for batches in results.by_size:
+        requests = batches[0].requests
+        rate = percentile([batch.tokens_per_second for batch in batches], 50)
+        one = one or rate / requests
+        gaps = [gap for batch in batches for gap in batch.gaps]
+        times = [f"{1e3 * percentile(gaps, share):.1f}" for share in (50, 95)]
+        table.add_row(name, str(requests), f"{rate:.1f}", f"{rate / one:.2f}", *times)
+
+
+def _add_long_prompt(table: Table, name: str, result: LongPromptResult) -> None:
+    """Add a row for the effect of a long prompt."""
+    gaps = [f"{1e3 * percentile(result.gaps, share):.0f}" for share in (50, 95)]
+    first = [f"{1e3 * percentile(result.first_tokens, share):.0f}" for share in (50, 100)]
+    size, requests = str(result.prompt_tokens), str(len(result.first_tokens))
+    table.add_row(name, size, f"{result.prompt_seconds:.1f}", *gaps, requests, *first)
