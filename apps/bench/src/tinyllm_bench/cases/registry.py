@@ -26,7 +26,7 @@ CASES: Mapping[str, Cases] = {
     "swiglu": vectors.swiglu_cases,
     "rms_norm": vectors.rms_norm_cases,
     "rope": vectors.rope_cases,
-    "norm_rope": vectors.norm_rope_cases,
+    "norm_rope": partial(vectors.rope_cases, norm=True),
     "attention": attention.attention_cases,
     "paged_attention": attention.paged_attention_cases,
     "quantize": vectors.quantize_cases,

@@ -52,36 +52,25 @@ def rms_norm_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]
     return cases(config.hidden_size) + heads
 
 
-def rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on queries. In a batch, each sequence has its own position."""
+def rope_cases(model: BenchModel, regimes: Sequence[Regime], *, norm: bool = False) -> list[OpCase]:
+    """Return cases on queries, with the norm before it if requested. Qwen2 has no norm there.
+
+    In a batch, each sequence has its own position.
+    """
     config = model.config
     heads, head_dim = config.num_attention_heads, config.head_dim
 
     def work(regime: Regime) -> Work:
         x = _vectors(model, regime, heads, head_dim)
         rotation = (_positions(regime), config.rope_theta, False, config.rope_scaling)
-        return _elementwise(lambda ops: ops.rope(x, *rotation), x)
-
-    return cases_of("rope", f"{heads}x{head_dim}", regimes, work)
-
-
-def norm_rope_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on queries between projection and attention. Qwen2 has no norm there."""
-    config = model.config
-    heads, head_dim = config.num_attention_heads, config.head_dim
-
-    def work(regime: Regime) -> Work:
-        x = _vectors(model, regime, heads, head_dim)
+        if not norm:
+            return _elementwise(lambda ops: ops.rope(x, *rotation), x)
         weight = mx.ones((head_dim,), x.dtype) if config.qk_norm else None
         mx.eval([] if weight is None else weight)
-        rotation = (_positions(regime), config.rope_theta, False, config.rope_scaling)
+        eps = config.rms_norm_eps
+        return _elementwise(lambda ops: norm_rope(ops, x, weight, eps, *rotation), x, weight)
 
-        def call(ops: OpSet) -> mx.array:
-            return norm_rope(ops, x, weight, config.rms_norm_eps, *rotation)
-
-        return _elementwise(call, x, weight)
-
-    return cases_of("norm_rope", f"{heads}x{head_dim}", regimes, work)
+    return cases_of("norm_rope" if norm else "rope", f"{heads}x{head_dim}", regimes, work)
 
 
 def quantize_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:

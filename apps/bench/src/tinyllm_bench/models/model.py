@@ -98,11 +98,8 @@ class BenchModel:
             settings.bits, settings.group_size, settings.mode, settings.dtype, gpu=on_gpu()
         )
         if weight_format.is_quantized:
-            hf["quantization"] = {
-                "bits": weight_format.bits,
-                "group_size": weight_format.group_size,
-                "mode": weight_format.mode,
-            }
+            names = ("bits", "group_size", "mode")
+            hf["quantization"] = {name: getattr(weight_format, name) for name in names}
         config = QwenConfig.from_hf(hf)
         _check(settings, settings.shape, config, weight_format)
         weights = random_weights(config, weight_format)
