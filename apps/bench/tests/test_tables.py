@@ -7,7 +7,7 @@ from rich.console import Console
 from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.cost import Cost
 from tinyllm_bench.machine import Machine
-from tinyllm_bench.report.report import Report
+from tinyllm_bench.report.report import ModelInfo, Report
 from tinyllm_bench.report.tables import duration, number, percent, tables
 from tinyllm_bench.rounds import Case, Failure, Result, Samples
 from tinyllm_bench.settings import Settings
@@ -19,7 +19,11 @@ MACHINE = Machine("A CPU", 2, ("avx2",), 1, 2, "Linux x86_64", "cpu", "A CPU", "
 def report() -> Report:
     """A machine of 10 GB/s and 2 TFLOP/s."""
     found = Report(
-        Settings(), MACHINE, "0", "pico", "4-bit", 3_000_000, Ceilings(10.0, 2.0, "r", "c")
+        Settings(),
+        MACHINE,
+        "0",
+        ModelInfo("pico", "4-bit", 3_000_000),
+        Ceilings(10.0, 2.0, "r", "c"),
     )
     cost = Cost(1_000_000_000, 500_000_000_000)
     found.results += [

@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -85,9 +84,15 @@ def command(
                 name = context.invoked_subcommand
                 raise UsageError(f"options: expected after `{name}`, got some before it")
             return 0
-        with closed_pipe_is_success():
-            return run(chosen)
-        return 0
+        try:
+            code = run(chosen)
+            sys.stdout.flush()
+        except BrokenPipeError:  # The reader left early. Typer would exit with code 1.
+            # Python flushes both streams once more at exit and would print the error again.
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            return 0
+        return code
 
     chosen = [each for each in fields(options) if each.name not in {*given, *without}]  # type: ignore[arg-type]
     parameters = [_parameter(each, hints[each.name]) for each in chosen]
@@ -104,18 +109,3 @@ def _parameter(each: "Field[Any]", kind: Any) -> Parameter:
     names = each.metadata["names"] or ("--" + each.name.replace("_", "-"),)
     typed = Annotated[kind, typer.Option(*names, **each.metadata["option"])]
     return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=typed)
-
-
-@contextmanager
-def closed_pipe_is_success() -> Iterator[None]:
-    """End without an error if the reader of stdout closes the pipe early.
-
-    For use inside of a command: Typer would turn the error into exit code 1.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes both streams once more at exit and would print the error again.
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

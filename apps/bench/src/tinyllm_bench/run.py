@@ -25,7 +25,7 @@ from tinyllm_bench.machine import Machine
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.peers.registry import find_peers
 from tinyllm_bench.report.progress import progress_line
-from tinyllm_bench.report.report import Report
+from tinyllm_bench.report.report import ModelInfo, Report
 from tinyllm_bench.settings import Settings
 
 _CEILING_SECONDS = 1.0
@@ -44,9 +44,8 @@ class Run:
         with progress_line() as progress:
             progress("making the weights", 0)
             self._model = model = BenchModel.make(settings)
-        self.report = Report(
-            settings, machine, program, model.name, str(model.format), model.nbytes
-        )
+        made = ModelInfo(model.name, str(model.format), model.nbytes)
+        self.report = Report(settings, machine, program, made)
 
     def measure(self) -> None:
         """Measure everything. After Ctrl-C the report holds the results so far."""

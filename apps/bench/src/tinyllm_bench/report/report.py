@@ -11,6 +11,15 @@ from tinyllm_bench.settings import Settings
 FORMAT = "tinyllm-bench/1"
 
 
+@dataclass(frozen=True)
+class ModelInfo:
+    """Model of a run."""
+
+    name: str
+    weights: str  # storage format of the weights
+    bytes: int  # bytes of all weights
+
+
 @dataclass
 class Report:
     """Results of a run, added while the run goes on, so that Ctrl-C keeps the results so far."""
@@ -18,9 +27,7 @@ class Report:
     settings: Settings
     machine: Machine
     version: str  # version of this program
-    name: str  # name of the model
-    weight_format: str  # storage format of its weights
-    model_bytes: int  # bytes of all its weights
+    model: ModelInfo
     # The better of the ceilings before and after the run; None until they are measured.
     ceilings: Ceilings | None = None
     results: list[Result] = field(default_factory=list)  # measurements, in their order
@@ -34,21 +41,11 @@ def json_report(report: Report) -> str:
     """Return a JSON document with the raw samples. Times are in seconds, sizes in bytes."""
     document = {
         "format": FORMAT,
-        "version": report.version,
-        "machine": asdict(report.machine),
-        "ceilings": None if report.ceilings is None else asdict(report.ceilings),
-        "settings": asdict(report.settings),
-        "model": {
-            "name": report.name,
-            "weights": report.weight_format,
-            "bytes": report.model_bytes,
-        },
+        **asdict(report),
         "results": [result_row(report.ceilings, result) for result in report.results],
         "failures": [
             asdict(each.case) | {"by": each.by, "reason": each.reason} for each in report.failures
         ],
-        "notices": report.notices,
-        "interrupted": report.interrupted,
     }
     return json.dumps(document, indent=2)
 

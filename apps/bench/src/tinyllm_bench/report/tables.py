@@ -74,8 +74,8 @@ def _heading(report: Report) -> list[str]:
     if ceilings is not None:
         lines.append(f"reads {number(ceilings.read_gbps)} GB/s ({ceilings.read_how})")
         lines.append(f"computes {number(ceilings.tflops)} TFLOP/s ({ceilings.tflops_how})")
-    size = f"{report.model_bytes / 1e6:,.0f} MB"
-    return [*lines, f"{report.name}: {size} of weights, {report.weight_format}"]
+    model = report.model
+    return [*lines, f"{model.name}: {model.bytes / 1e6:,.0f} MB of weights, {model.weights}"]
 
 
 def _table(
