@@ -42,6 +42,7 @@ def test_every_field_of_the_contract_has_cases(pico: BenchModel) -> None:
 def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: BenchModel, op: str) -> None:
     for case in op_cases(pico, dataclasses.replace(SETTINGS, op=[op])):
         work = case.make()
+        # 3 is the number of the call, which selects a layer of the model.
         first, *others = (plain(work.call(ops, 3)) for ops in all_opsets())
         assert np.isfinite(first).all()
         for other in others:
@@ -49,6 +50,7 @@ def test_all_opsets_compute_the_same_from_a_cases_inputs(pico: BenchModel, op: s
 
 
 def cost_of(model: BenchModel, op: str, operand: str, regime: str) -> tuple[int, int]:
+    """Return the bytes and the FLOP of a call."""
     (case,) = (
         case
         for case in op_cases(model, SETTINGS)
@@ -58,7 +60,8 @@ def cost_of(model: BenchModel, op: str, operand: str, regime: str) -> tuple[int,
     return cost.bytes, cost.flops
 
 
-# pico in 4 bits of group 64 and float32: a matrix has 4 + 2 * 32 / 64 = 5 bits a number.
+# The matrices of pico have 4-bit codes, and each group of 64 codes has a float32 scale and bias. So
+# a number takes 4 + 2 * 32 / 64 = 5 bits. All other tensors are float32.
 @pytest.mark.parametrize(
     ("op", "operand", "regime", "expected"),
     [
@@ -76,7 +79,9 @@ def cost_of(model: BenchModel, op: str, operand: str, regime: str) -> tuple[int,
         ),
         ("embedding", "2048x256", "batch", (2 * (256 * 5 // 8 + 256 * 4 + 4), 0)),
         (
-            "expert_linear",  # two tokens, two experts each: four of the eight are read
+            # Two tokens choose two experts each. The call reads four of the eight experts, and
+            # an id and a row of x for each choice.
+            "expert_linear",
             "2 of 8x192x256",
             "batch",
             (4 * 4 + 4 * 256 * 4 + 4 * 192 * 256 * 5 // 8 + 4 * 192 * 4, 4 * 2 * 192 * 256),
@@ -116,7 +121,7 @@ def test_calls_go_through_the_layers(pico: BenchModel) -> None:
 
 
 def linear(model: BenchModel) -> list[OpCase]:
-    decode = regimes_of(SETTINGS)[:1]
+    decode = regimes_of(SETTINGS)[:1]  # decode is the first regime
     return CASES["linear"](model, decode)
 
 

@@ -17,7 +17,7 @@ MACHINE = Machine("A CPU", 2, ("avx2",), 1, 2, "Linux x86_64", "cpu", "A CPU", "
 
 @pytest.fixture
 def report() -> Report:
-    """A machine of 10 GB/s and 2 TFLOP/s."""
+    """Report of a machine that reads 10 GB/s and computes 2 TFLOP/s."""
     found = Report(
         Settings(),
         MACHINE,
@@ -25,8 +25,8 @@ def report() -> Report:
         ModelInfo("pico", "4-bit", 3_000_000),
         Ceilings(10.0, 2.0, "r", "c"),
     )
-    cost = Cost(1_000_000_000, 500_000_000_000)
-    found.results += [
+    cost = Cost(1_000_000_000, 500_000_000_000)  # bytes and FLOP of a call
+    found.results += [  # the last value is the speed relative to the reference
         Result(Case("linear", "q 2x2", "decode", 1), "reference", Samples((1.0, 1.0)), cost, 1.0),
         Result(Case("linear", "q 2x2", "decode", 1), "mlx", Samples((0.4, 0.5, 0.6)), cost, 2.0),
         Result(Case("swiglu", "2", "decode", 1), "mlx", Samples((9.0,), cold=True), Cost(9), None),
@@ -45,6 +45,8 @@ def lines(report: Report, width: int, *, brief: bool) -> list[str]:
 
 def test_a_row_says_time_spread_speeds_and_shares(report: Report) -> None:
     (row,) = (line for line in lines(report, 118, brief=False) if "500 ms" in line and "±" in line)
+    # After the median and half the interquartile range: 2 GB/s of 10, 1 TFLOP/s of 2, and the speed
+    # relative to the reference.
     figures = ["mlx", "500", "ms", "±10%", "2.00", "20%", "1.00", "50%", "2.00"]
     assert row.split() == figures
 
@@ -77,6 +79,7 @@ def test_a_failure_is_a_row_of_its_case(report: Report) -> None:
     shown = lines(report, 118, brief=False)
     place = next(i for i, line in enumerate(shown) if line.startswith("prefill, 8 tokens"))
     assert shown[place + 1].split()[-3:] == ["llama.cpp", "Q4_0", "failed"]
+    # The reason is wrapped in the first column, which ends at two spaces.
     reason = " ".join(line.split("  ")[0] for line in shown[place + 1 : place + 4])
     assert reason.startswith("failed: ended by SIGSEGV")
 
