@@ -1,4 +1,4 @@
-"""Compare with PyTorch's own functions, through the file made by tools/goldens/ops.py."""
+"""Compare with the results of PyTorch in the file that tools/goldens/ops.py writes."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ GOLDENS = Path(__file__).parent / "goldens" / "ops.safetensors"
 
 
 def golden(case: str) -> dict[str, mx.array]:
+    """Return the inputs of a case by name, and its result as "y"."""
     tensors = mx.load(str(GOLDENS))
     prefix = f"{case}."
     return {
@@ -48,8 +49,9 @@ def test_silu_equals_pytorch(device: mx.Device) -> None:
 def test_rope_equals_transformers(ops: OpSet) -> None:
     case = golden("rope")
     y = ops.rope(case["x"], case["positions"], 1e6)
-    # Tokens 0 to 2 have positions up to 100. Position 4,000 needs a wider tolerance, because the
-    # error of the angle is proportional to the position.
+    # Tokens 0 to 2 have positions up to 100 and the tolerance of float32. Token 4 of the second row
+    # has position 4,000. The error of its angle is proportional to the position, so tokens 3 and 4
+    # have the tolerance of float16.
     for tokens in (slice(0, 3), slice(3, 5)):
         limit = mx.float32 if tokens.stop == 3 else mx.float16
         assert_close(y[:, tokens], exact(case["y"][:, tokens]), limit)

@@ -1,6 +1,6 @@
 """Every op in float64 NumPy, written from its formula: slow, simple, and without code of the ops.
 
-The oracle computes in another way than the ops, so that both do not share a mistake. The oracle
+The oracle computes in another way than the ops, so that the two do not share a mistake. The oracle
 repeats keys where an op broadcasts keys. It rotates complex numbers instead of pairs of features,
 and packs codes into one long integer instead of shifting bits in parallel. Functions accept and
 return NumPy arrays, and do not use MLX.
@@ -76,27 +76,31 @@ def swiglu(gate: Array, up: Array) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
-    """x / sqrt(mean(x^2) + eps) weight."""
+    """weight * x / sqrt(mean(x^2) + eps)."""
     y: Array = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * weight
     return y
 
 
 def yarn(dim: int, base: float, scaling: Yarn) -> tuple[Array, float]:
-    """Return the frequencies of the D/2 pairs and the magnitude (Peng et al. 2023).
+    """Return the frequencies of the dim/2 pairs, and the factor of all rotated numbers.
 
-    The function solves r = context / wavelength for the pairs at which r is beta_fast and
-    beta_slow, and interpolates linearly between these two pairs.
+    A pair makes r = context / wavelength rotations in the original context (Peng et al. 2023). The
+    function solves for the pair with r = beta_fast and the pair with r = beta_slow. They are
+    fractions, rounded outwards if `scaling.truncate`. Pairs up to the first keep their frequency,
+    pairs from the second on have it divided by `scaling.factor`, and between them the frequencies
+    are interpolated linearly.
     """
     pair = np.arange(dim // 2)
     frequency = base ** (-2.0 * pair / dim)
     context = scaling.original_max_position_embeddings
-    # r(pair) = context base^(-2 pair / D) / 2 pi, a straight line in the logarithm.
+    # r(pair) = context base^(-2 pair / dim) / 2 pi, so log r is linear in the pair.
     ends = [
         dim / 2 * (np.log(context) - np.log(2 * np.pi * beta)) / np.log(base)
         for beta in (scaling.beta_fast, scaling.beta_slow)
     ]
     if scaling.truncate:
         ends = [np.floor(ends[0]), np.ceil(ends[1])]
+    # The limit dim - 1 and the 0.001 against a division by 0 are those of the published YaRN code.
     low, high = max(ends[0], 0), min(ends[1], dim - 1)
     gamma = 1 - np.clip((pair - low) / (high - low if high != low else 0.001), 0, 1)
     stretched = gamma * frequency + (1 - gamma) * frequency / scaling.factor
@@ -112,6 +116,8 @@ def rope(
     scaling: Yarn | None = None,
 ) -> Array:
     """Multiply each pair, as a complex number a + ib, by exp(i position base^(-pair / (D/2))).
+
+    With `scaling` the frequencies are those of `yarn`, and the pairs are multiplied by its factor.
 
     Args:
         x: `B L H D`.
@@ -161,7 +167,8 @@ def attention(
 ) -> Array:
     """Attention in which query head h reads key/value head h // (H / Hkv).
 
-    The mask is "causal", or additive and broadcast to `H L S`.
+    The shapes are q `*batch H L D`, k and v `*batch Hkv S D`. The mask is "causal", or additive and
+    broadcast to `H L S`.
     """
     group = q.shape[-3] // k.shape[-3]
     k, v = np.repeat(k, group, axis=-3), np.repeat(v, group, axis=-3)
@@ -189,14 +196,14 @@ def paged_attention(
         cu_seqlens_q: see `tinyllm_ops.PageTable`.
         seq_lens: see `tinyllm_ops.PageTable`.
         scale: 1/sqrt(D) unless given.
-        window: number of most recent keys that a token sees; None for all.
+        window: number of most recent keys that a token sees, its own included; None for all.
     """
     out = np.zeros_like(q)
     page = k.shape[2]
     for r, length in enumerate(seq_lens):
         first, end = cu_seqlens_q[r], cu_seqlens_q[r + 1]
         for t in range(first, end):
-            last = length - (end - t)
+            last = length - (end - t)  # position of the token, and of the last key it sees
             oldest = 0 if window is None else max(0, last - window + 1)
             seen = [(block_tables[r][j // page], j % page) for j in range(oldest, last + 1)]
             keys, values = (np.stack([x[p, :, at] for p, at in seen], axis=1) for x in (k, v))
@@ -205,7 +212,11 @@ def paged_attention(
 
 
 def pack(codes: NDArray[np.integer], bits: int) -> Words:
-    """Write each row as one integer, the sum of code i << (i * bits), in little-endian bytes."""
+    """Write each row as one integer, the sum of codes[i] << (i * bits), in little-endian bytes.
+
+    The number of bits in a row must be a multiple of 32. A row of the result has a word for each 32
+    bits.
+    """
     rows = codes.reshape(math.prod(codes.shape[:-1]), codes.shape[-1])
     size = codes.shape[-1] * bits // 8
     streams = [sum(int(c) << (i * bits) for i, c in enumerate(row)) for row in rows]
@@ -245,7 +256,8 @@ def dequantize(
 ) -> Array:
     """Return scale * code + bias in affine mode, scale * minifloat(code) in the float modes.
 
-    A scale of mxfp4 and mxfp8 is 2^(byte - 127), a scale of nvfp4 is an E4M3 number.
+    A scale of mxfp4 and mxfp8 is 2^(byte - 127). A scale of nvfp4 is an E4M3 number. Scales and
+    biases have an entry on the last axis for each group of `group_size` codes.
     """
     codes = unpack(packed, bits)
     if mode == "affine":
