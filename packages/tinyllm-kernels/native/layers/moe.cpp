@@ -14,7 +14,8 @@ const void* offset_by(const void* data, int64_t bytes) {
   return data ? static_cast<const char*>(data) + bytes : nullptr;
 }
 
-// Copies the row of each token once for each of its experts, sorted by expert.
+// Copies the row of each token once for each of its experts, and sorts the copies by expert. Copy i
+// belongs to token i / experts_per_token and goes to row `routing.sorted_rows[i]` of the result.
 Aligned<char> gather_rows(const Routing& routing, const MoeTask& t, const char* x,
                           int64_t row_bytes) {
   const int64_t per_token = t.experts_per_token;
@@ -28,7 +29,8 @@ Aligned<char> gather_rows(const Routing& routing, const MoeTask& t, const char* 
   return rows;
 }
 
-// One operand for each expert that was chosen. `rows` are sorted by expert.
+// One operand for each expert that was chosen. `rows` are sorted by expert. An operand reads its
+// rows at its first product, so they may be written after this call.
 std::vector<Operand> operands_by_expert(const Kernels& kernels, const Routing& routing,
                                         const MoeTask& t, const char* rows, int columns) {
   std::vector<Operand> operands;

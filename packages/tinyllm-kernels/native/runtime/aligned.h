@@ -17,7 +17,7 @@ struct Free {
 template <typename T>
 using Aligned = std::unique_ptr<T[], Free>;
 
-// Allocates `count` >= 0 numbers at a multiple of 64 bytes. Throws std::bad_alloc.
+// Allocates `count` >= 0 numbers at an address that is a multiple of 64. Throws std::bad_alloc.
 template <typename T>
 Aligned<T> aligned(int64_t count) {
   // `std::aligned_alloc` takes whole multiples of 64 bytes, and may return null for no bytes.

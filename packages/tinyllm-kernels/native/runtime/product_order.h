@@ -20,10 +20,10 @@ class ProductOrder {
  public:
   static ProductOrder& of_this_thread();
 
-  // Records that a product of `parts` parts begins, identified by the address of its weights.
-  // `find()` computes its prefetch lists and is called when the product is new or `parts` changed.
-  // Returns the lists of the predicted next product, or an empty vector. The reference is valid
-  // until the next call.
+  // Records that a product begins. The address of its weights identifies it. `parts` >= 1 is the
+  // number of parts that the threads of the pool share. `find()` computes the prefetch lists of the
+  // product. It is called when the product is new or `parts` changed. Returns the lists of the
+  // predicted next product, or an empty vector. The reference is valid until the next call.
   template <typename Find>
   const PrefetchLists& begin(const void* weights, int64_t parts, Find find) {
     if (products_.size() > kMaxProducts) clear();

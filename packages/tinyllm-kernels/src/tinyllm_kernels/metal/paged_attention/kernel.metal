@@ -1,6 +1,10 @@
-// Attention over pages: a tile of query rows, and the merge of a decode step's parts.
+// Attention over pages: the tiles of prefill, and the last launch of decode, which merges the
+// results of the parts of the keys. The body of each kernel is in `__init__.py`.
 
-// Computes the tile `at` of the query rows of one sequence, for one key/value head.
+// Computes the query rows of one tile, for one key/value head. `at` names the sequence and the
+// first row of the tile. A row is a query head of a token: all heads of the group for the first
+// token, then for the second. q and out are `T H D`, out is contiguous. `tile` has TILE * STRIDE
+// numbers.
 template <typename T, int D, int STRIDE, typename Table, typename Keys, typename Values,
           typename Shape, typename Strides>
 void attend_tile_of_sequence(Table sequences, TileOfSequence at, const device T* q, Keys k,
@@ -16,8 +20,10 @@ void attend_tile_of_sequence(Table sequences, TileOfSequence at, const device T*
                             results_from(out, q_shape, token, heads), tile, thread_index);
 }
 
-// Merges the parts of a sequence with exactly one query. A threadgroup computes the query heads
-// that share a key/value head.
+// Merges the results of the parts of the keys, for a sequence with exactly one query. Sequences
+// with more queries are computed as tiles. A threadgroup computes the query heads that share a
+// key/value head. `partial` is `sequences heads most_parts D+2`, with the rows of `PartResults`.
+// `out` is `T H D`, contiguous.
 template <typename T, int D, int THREADS, int MIN_PART, int MAX_PARTS, typename Table>
 void merge_sequence(Table sequences, const device float* partial, device T* out, int heads,
                     int kv_heads, int most_parts, int sequence, int kv_head, int thread_index) {
