@@ -16,7 +16,7 @@ from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, load
 Model = tuple[Qwen, Tokenizer]
 Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
 
-SETTINGS = EngineSettings(8, memory_bytes=1 << 24)
+SETTINGS = EngineSettings(8, memory_bytes=1 << 24)  # pages of 8 tokens
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_the_next_engine_loads_the_prefix_cache(
     assert [answer(handle) for handle in handles] == wanted
     for handle in handles:
         length = len(handle.request.prompt)
+        # The model computes at least the last token of a prompt.
         assert handle.usage.cached_tokens == min(length // 8 * 8, length - 1)
     assert second.stats.pages_used == 0
 
@@ -65,17 +66,19 @@ def test_pages_and_their_order_of_eviction_are_restored_exactly(
         first.step()
     assert running.finish_reason is None
     saved = first.save_prefixes(path)
-    assert saved > first.stats.pages_cached
+    assert saved > first.stats.pages_cached  # the pages that the running request holds are saved
     limit = None if cap is None else cap * PagePool(pico[0], SETTINGS).page_bytes
     second = Engine(*pico, replace(SETTINGS, prefix_path=path, prefix_cache_bytes=limit))
     before, after = (
         list(first._pages.registered().items()),
         list(second._pages.registered().items()),
     )
-    before = before[-len(after) :]
+    before = before[-len(after) :]  # the page to evict first comes first
     assert len(after) == (cap or saved)
     assert [key for key, _ in before] == [key for key, _ in after]
-    assert before[-1][1] == running.pages[0]  # held, and first of its request
+    # A request holds its pages, and a page is of no use without those before it in the text. So the
+    # first page of the running request is the last to evict.
+    assert before[-1][1] == running.pages[0]
     pages = [mx.array([page for _, page in named]) for named in (before, after)]
     for old, new in zip(first._runner._caches, second._runner._caches, strict=True):
         for kept, restored in zip(old.arrays, new.arrays, strict=True):
@@ -113,6 +116,7 @@ def test_pages_of_another_model_or_layout_are_ignored(
     settings = replace(SETTINGS, prefix_path=path)
     other = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
     layers = list(other.layers)
+    # The other model differs in the scales of one matrix.
     w_down = layers[2].mlp.w_down
     mlp = replace(layers[2].mlp, w_down=replace(w_down, scales=w_down.scales * 1.01))  # type: ignore[type-var]
     layers[2] = replace(layers[2], mlp=mlp)
@@ -165,13 +169,14 @@ def test_a_failed_write_is_logged_and_leaves_the_old_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
-    assert engine.save_prefixes() == 0  # there is nothing yet
+    assert engine.save_prefixes() == 0  # no page is cached yet
     assert not path.exists()
     ask(engine, prompts[:2])
     saved = engine.save_prefixes()
     old = path.read_bytes()
 
     def write_half(file: str, *_: object) -> None:
+        """Write an incomplete file without an error, as on a full disk."""
         Path(file).write_bytes(old[: len(old) // 2])
 
     with monkeypatch.context() as full:
@@ -192,6 +197,7 @@ def test_a_draft_model_computes_the_pages_of_a_file(
     first = Engine(*pico, SETTINGS)
     ask(first, prompts)
     first.save_prefixes(path)
+    # The file has the keys and values of the model only, so the draft model computes its own.
     engine = Engine(*pico, replace(SETTINGS, prefix_path=path, speculation=3), draft=pico[0])
     for handle in ask(engine, prompts):
         assert answer(handle) == generated(handle.request.prompt, 12, SamplingParams())
