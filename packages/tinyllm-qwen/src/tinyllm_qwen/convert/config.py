@@ -8,7 +8,8 @@ from tinyllm_ops.quantization.tensor import check_format
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
 
-SHARD_BYTES = 5_000_000_000  # about the limit of mlx-lm; suitable for file systems and the Hub
+# About the largest file that mlx-lm writes. The Hugging Face Hub accepts files of this size.
+SHARD_BYTES = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +18,12 @@ class ConversionConfig:
 
     Attributes:
         packed: the format of the matrices; None for no quantization.
-        dtype: the dtype of unpacked tensors and of affine scales; None keeps the dtypes of the
-            source.
-        skip: patterns (`fnmatch`) of matrices that are not packed, matched with MLX's module paths,
+        dtype: the dtype of unpacked tensors and of affine scales and biases; None keeps the dtypes
+            of the source.
+        skip: patterns (`fnmatch`) of matrices that are not packed. They match MLX's module paths,
             such as "lm_head" or "model.layers.0.*".
-        shard_bytes: the largest size of a file. A single tensor may be larger.
+        shard_bytes: the largest number of tensor bytes in a file. A tensor with more bytes has a
+            file of its own.
 
     Raises:
         ValueError: if a value is not allowed.
