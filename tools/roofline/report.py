@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 FORMAT = "tinyllm-roofline/1"
 
 _MARGIN = 2.0  # factor from the outermost points to the ends of the axis
-_CROWDED = 1.15  # ratio of two peaks below which the label of the lower one stands below its line
+# A peak has its label below its line if the next higher peak is less than this many times as high.
+_CROWDED = 1.15
 
 
 def heading(machine: Machine, name: str, limits: Limits) -> list[str]:
@@ -58,7 +59,10 @@ def print_roofline(title: Sequence[str], limits: Limits, kernels: Sequence[Kerne
 
 
 def json_report(machine: Machine, name: str, limits: Limits, kernels: Sequence[Kernel]) -> str:
-    """Return a JSON document with the raw samples. Times are in seconds, sizes in bytes."""
+    """Return a JSON document with the raw samples.
+
+    Times are in seconds, sizes in bytes, and intensities in FLOP per byte.
+    """
     document = {
         "format": FORMAT,
         "machine": asdict(machine),
@@ -88,6 +92,9 @@ def draw_roofline(
 ) -> None:
     """Draw TFLOP/s over arithmetic intensity. The number at a point is its number of tokens.
 
+    Each kernel has at least one result. The kernels come in pairs: one for decoded tokens, then one
+    for prompts.
+
     Raises:
         OSError: if the file cannot be written.
     """
@@ -97,7 +104,7 @@ def draw_roofline(
     image.suptitle("\n".join(title), fontsize=8)
     axes = image.subplots()
     for i, kernel in enumerate(kernels):
-        # Each format of the weights has a color and two kernels, each with its own marker.
+        # The two kernels of a pair have the same color and different markers.
         _draw_kernel(axes, kernel, f"C{i // 2}", "o" if i % 2 == 0 else "s")
     _draw_limits(axes, limits, kernels)
     axes.set_xscale("log", base=2)
@@ -126,7 +133,11 @@ def _draw_kernel(axes: "Axes", kernel: Kernel, color: str, marker: str) -> None:
 
 
 def _draw_limits(axes: "Axes", limits: Limits, kernels: Sequence[Kernel]) -> None:
-    """Draw the slope of memory up to the highest peak, and each peak to the right of the slope."""
+    """Draw the roof, and each peak as a horizontal line.
+
+    The roof rises with the bandwidth of the memory up to the highest peak. The line of a peak
+    begins at the intensity where the roof reaches that peak.
+    """
     found = [intensity(row.cost) for kernel in kernels for row in kernel.results]
     left, right = min(found) / _MARGIN, max(found) * _MARGIN
     across = np.geomspace(left, right, 200)
@@ -136,7 +147,7 @@ def _draw_limits(axes: "Axes", limits: Limits, kernels: Sequence[Kernel]) -> Non
     axes.annotate(f"{number(rate)} GB/s", position, (4, 12), textcoords="offset points", fontsize=7)
     ordered = sorted(limits.peaks.items(), key=lambda item: item[1])
     for i, (name, peak) in enumerate(ordered):
-        ridge = 1e3 * peak / rate
+        ridge = 1e3 * peak / rate  # TFLOP/s over GB/s, in FLOP per byte
         axes.plot([ridge, max(ridge, right)], [peak, peak], color="black", linewidth=0.8)
         crowded = i + 1 < len(ordered) and ordered[i + 1][1] < _CROWDED * peak
         axes.annotate(
