@@ -70,8 +70,8 @@ FAULTS: dict[str, Fault] = {
     "a sampler does not go back after a draft": (
         Sampler,
         "ahead",
-        "copy.copy(states[-1])",
-        "states[-1]",
+        "copy.copy(samplers[-1])",
+        "samplers[-1]",
     ),
 }
 
