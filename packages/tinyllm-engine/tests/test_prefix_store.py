@@ -150,7 +150,8 @@ def test_a_damaged_file_is_logged_and_ignored(
         mx.save_safetensors(f"{path}.safetensors", {"x": mx.zeros(3)})
         Path(f"{path}.safetensors").rename(path)
     else:
-        data[-100] ^= 1
+        if damage == "one bit":
+            data[-100] ^= 1
         lengths = {"truncated": len(data) - 50, "empty": 0, "one bit": len(data)}
         path.write_bytes(data[: lengths[damage]] if damage in lengths else b"hello, world\n" * 9)
     engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
