@@ -22,10 +22,6 @@ class Cost:
     # are not counted.
     flops: int = 0
 
-    def __add__(self, other: "Cost") -> "Cost":
-        """Return the cost of both computations."""
-        return Cost(self.bytes + other.bytes, self.flops + other.flops)
-
     def gbps(self, seconds: float) -> float:
         """Return gigabytes per second."""
         return self.bytes / seconds / 1e9
@@ -57,8 +53,7 @@ def decode_cost(config: QwenConfig, nbytes: Mapping[str, int], keys: int, key_by
     name. A number in the cache has `key_bytes` bytes.
     """
     seen = sum(_visible(config, layer, keys) for layer in range(config.num_hidden_layers))
-    products = Cost(_weight_bytes(config, nbytes, 1), _product_flops(config, 1))
-    return products + _attention_cost(config, seen, seen, key_bytes)
+    return _model_cost(config, nbytes, 1, cached=seen, pairs=seen, key_bytes=key_bytes)
 
 
 def prefill_cost(
@@ -71,8 +66,8 @@ def prefill_cost(
     """
     layers = range(config.num_hidden_layers)
     pairs = sum(_visible(config, layer, i + 1) for layer in layers for i in range(tokens))
-    products = Cost(_weight_bytes(config, nbytes, tokens), _product_flops(config, tokens))
-    return products + _attention_cost(config, len(layers) * tokens, pairs, key_bytes)
+    cached = len(layers) * tokens
+    return _model_cost(config, nbytes, tokens, cached=cached, pairs=pairs, key_bytes=key_bytes)
 
 
 def weight_bytes(weights: Mapping[str, Weight]) -> dict[str, int]:
@@ -80,14 +75,25 @@ def weight_bytes(weights: Mapping[str, Weight]) -> dict[str, int]:
     return {name: weight.nbytes for name, weight in weights.items()}
 
 
-def _attention_cost(config: QwenConfig, cached: int, pairs: int, key_bytes: int) -> Cost:
-    """Return the cost of attention to `cached` tokens, in `pairs` of a query and a key.
+def _model_cost(
+    config: QwenConfig,
+    nbytes: Mapping[str, int],
+    tokens: int,
+    *,
+    cached: int,
+    pairs: int,
+    key_bytes: int,
+) -> Cost:
+    """Return the cost of `tokens` tokens with attention to `cached` tokens.
 
-    Both are summed over the layers.
+    Attention computes `pairs` of a query and a key. Both are summed over the layers.
     """
     kv_numbers = 2 * config.num_key_value_heads * config.head_dim  # a key and a value per head
     flops = attention_flops(config.num_attention_heads, config.head_dim, pairs)
-    return Cost(cached * kv_numbers * key_bytes, flops)
+    return Cost(
+        _weight_bytes(config, nbytes, tokens) + cached * kv_numbers * key_bytes,
+        _product_flops(config, tokens) + flops,
+    )
 
 
 def _weight_bytes(config: QwenConfig, nbytes: Mapping[str, int], tokens: int) -> int:

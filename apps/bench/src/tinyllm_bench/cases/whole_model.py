@@ -72,12 +72,7 @@ class LocalRunner(ABC):
 
     def time_prefill(self, times: int) -> float:
         """See `Runner`."""
-
-        def run(count: int) -> None:
-            for _ in range(count):
-                self.prefill()
-
-        return timed(run)(times)
+        return timed(lambda count: [self.prefill() for _ in range(count)])(times)
 
     def time_decode(self, tokens: int) -> float:
         """See `Runner`."""

@@ -15,9 +15,10 @@ def progress_line(steps: int | None = None) -> Iterator[Callable[[str, int], Non
     The context yields a function that sets the name of the current step and the finished steps.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
     line = Progress(
-        *columns,
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -26,9 +27,5 @@ def progress_line(steps: int | None = None) -> Iterator[Callable[[str, int], Non
         disable=not sys.stderr.isatty() or console.is_dumb_terminal,
     )
     task = line.add_task("", total=steps)
-
-    def show(name: str, finished: int) -> None:
-        line.update(task, description=name, completed=finished)
-
     with line:
-        yield show
+        yield lambda name, finished: line.update(task, description=name, completed=finished)

@@ -136,10 +136,10 @@ def run_engine(options: EngineOptions) -> int:
     """Measure an engine, and write the results to stdout."""
     ops = Arithmetic.choose(options.ops, options.dtype).ops
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
-    target = EngineTarget.of(BenchModel.make(settings), ops, max(options.sizes))
+    target = EngineTarget.of(BenchModel.make(settings), ops, max(options.requests))
     target.batch(1, 4)  # warm-up
     rounds = [
-        [target.batch(size, options.tokens, seed) for size in options.sizes]
+        [target.batch(size, options.tokens, seed) for size in options.requests]
         for seed in range(options.rounds)
     ]
     prompt = target.long_prompt(options.prompt, every=1.0) if options.prompt else None
