@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
-from tinyllm_bench.cost import weight_bytes
+from tinyllm_bench.cases.whole_model import LocalRunner
+from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.errors import BenchError, PeerError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.peers import registry
@@ -36,7 +36,7 @@ REASONS = {
 def start(pico: BenchModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start children that can import the peers of `fake_peers`, and end them after the test."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    costs = ModelCosts(pico.config, weight_bytes(pico.weights), 4, 4, 4)
+    costs = ModelCosts(pico.config, weight_bytes(pico.weights), 4)
     children = []
 
     def make(name: str, runner: Callable[[], LocalRunner]) -> ChildRunner:

@@ -9,8 +9,8 @@ from tinyllm_qwen import Qwen
 from tinyllm_qwen.generate import PREFILL_CHUNK
 
 from tinyllm_bench.cases.case import prepare
-from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
-from tinyllm_bench.cost import weight_bytes
+from tinyllm_bench.cases.whole_model import LocalRunner
+from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.models.model import BenchModel
 
 
@@ -30,8 +30,8 @@ class QwenRunner(LocalRunner):
         self._context = context
         self._cache: list[KVCache] | None = None
         self.name = ops.name
-        sizes, number_bytes = weight_bytes(model.weights), self._model.dtype.size
-        self.costs = ModelCosts(model.config, sizes, number_bytes, len(prompt), context)
+        sizes = weight_bytes(model.weights)
+        self.costs = ModelCosts(model.config, sizes, self._model.dtype.size)
 
     def prefill(self) -> None:
         """Compute the prompt in chunks without logits, then its last token with logits.
