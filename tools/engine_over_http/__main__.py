@@ -26,7 +26,7 @@ def main(options: EngineOptions) -> int:
     ops, most = Arithmetic.choose(options.ops, options.dtype).ops, max(options.requests)
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
     model = BenchModel.make(settings)
-    engine = EngineTarget.of(model, ops, most)
+    engine = EngineTarget(model, ops, most)
     with http_target(model, ops.name, options.dtype, most) as server:
         targets: dict[str, EngineTarget | HttpTarget] = {"engine": engine, "over HTTP": server}
         for target in targets.values():

@@ -25,11 +25,9 @@ class Runner(Protocol):
 
     def time_prefill(self, times: int) -> float:
         """Return the seconds of reading the prompt `times` times."""
-        ...
 
     def time_decode(self, tokens: int) -> float:
         """Return the seconds of decoding `tokens` tokens after the context."""
-        ...
 
 
 class LocalRunner(ABC):
@@ -45,7 +43,7 @@ class LocalRunner(ABC):
 
     @abstractmethod
     def decode(self, tokens: int) -> None:
-        """Generate `tokens` tokens greedily, one after the other."""
+        """Generate `tokens` tokens greedily, one after the other, after a `rewind`."""
 
     def time_prefill(self, times: int) -> float:
         """See `Runner`."""
