@@ -35,12 +35,11 @@ class Run:
         self._cases = cases
         self._opsets = registry.choose_opsets(settings.ops)
         self._settings = settings
-        machine, program = Machine.here(), version("tinyllm-bench")
         with progress_line() as progress:
             progress("making the weights", 0)
             self._model = model = BenchModel.make(settings)
         made = ModelInfo(model.name, str(model.format), model.nbytes)
-        self.report = Report(settings, machine, program, made)
+        self.report = Report(settings, Machine.here(), version("tinyllm-bench"), made)
 
     def measure(self) -> None:
         """Measure everything. After Ctrl-C the report holds the results so far."""
