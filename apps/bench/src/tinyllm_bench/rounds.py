@@ -96,7 +96,7 @@ class _Turn:
     contender: Contender
     calls: int = 1
     cold: bool = False
-    failure: str = ""  # reason of a failure
+    failure: str = ""
     seconds: list[float] = field(default_factory=list)
 
 
