@@ -23,10 +23,10 @@ def main(options: EngineOptions) -> int:
     from tinyllm_bench.settings import Settings
     from tinyllm_kernels import Arithmetic
 
-    ops, most = Arithmetic.choose(options.ops, options.dtype).ops, max(options.sizes)
+    ops, most = Arithmetic.choose(options.ops, options.dtype).ops, max(options.requests)
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
     model = BenchModel.make(settings)
-    engine = EngineTarget.of(model, ops, most)
+    engine = EngineTarget(model, ops, most)
     with http_target(model, ops.name, options.dtype, most) as server:
         targets: dict[str, EngineTarget | HttpTarget] = {"engine": engine, "over HTTP": server}
         for target in targets.values():
@@ -34,7 +34,7 @@ def main(options: EngineOptions) -> int:
         rounds = [
             [
                 {name: each.batch(size, options.tokens, seed) for name, each in targets.items()}
-                for size in options.sizes
+                for size in options.requests
             ]
             for seed in range(options.rounds)
         ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import mlx.core as mx
-from tinyllm_bench.cost import decode_cost
+from tinyllm_bench.cost import ModelCosts
 from tinyllm_bench.models.model import published_config
 from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
 from tinyllm_ops.quantization.tensor import AFFINE
@@ -77,7 +77,8 @@ class ModelSpec:
             part = partition.slices(name, shape, self.config)
             if part is not None:
                 nbytes[name] = self._nbytes(name, tuple(map(len, part)))
-        return decode_cost(partition.local(self.config), nbytes, keys, self.dtype.size).bytes
+        costs = ModelCosts(partition.local(self.config), nbytes, self.dtype.size)
+        return costs.decode(keys).bytes
 
     def _nbytes(self, name: str, shape: tuple[int, ...]) -> int:
         packed = self.formats.get(name.removesuffix(".weight"))

@@ -51,7 +51,7 @@ def main(options: Options) -> int:
     from tinyllm_bench.ceilings import measure_ceilings  # imports MLX, which --help does not need
     from tinyllm_bench.machine import Machine
     from tinyllm_bench.models.model import BenchModel
-    from tinyllm_bench.report.progress import progress_line
+    from tinyllm_bench.report.tables import progress_line
     from tinyllm_bench.settings import Settings
     from tinyllm_kernels import Arithmetic
 

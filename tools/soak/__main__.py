@@ -39,7 +39,7 @@ def main(options: Options) -> int:
     from soak.resource_usage import ResourceUsage
     from soak.soak import soak
     from tinyllm_bench.machine import Machine  # imports MLX, which --help does not need
-    from tinyllm_bench.report.progress import progress_line
+    from tinyllm_bench.report.tables import progress_line
     from tinyllm_bench.serving.model_files import ModelFiles
     from tinyllm_bench.serving.server import tinyllm
 

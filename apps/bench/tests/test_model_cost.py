@@ -4,10 +4,9 @@ import pytest
 from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.cost import (
     Cost,
+    ModelCosts,
     attention_flops,
     causal_pairs,
-    decode_cost,
-    prefill_cost,
     product_flops,
 )
 from tinyllm_bench.models.model import published_config
@@ -34,7 +33,7 @@ NORMS = 28 * (2 * 1024 + 2 * 128) + 1024
 @pytest.mark.parametrize("context", [0, 1, 512])
 def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int) -> None:
     weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
-    cost = decode_cost(config, sizes(config, weight_format), context, 2)
+    cost = ModelCosts(config, sizes(config, weight_format), 2).decode(context)
     # Four bits a number, and of every 64 numbers two more of 16 bits.
     matrices = (28 * BLOCK + HEAD) * 36 // 64
     keys_and_values = 28 * 2 * 8 * 128 * 2 * context
@@ -44,7 +43,9 @@ def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int
 
 def test_bytes_of_a_token_limit_its_speed(config: QwenConfig) -> None:
     weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
-    empty, long = (decode_cost(config, sizes(config, weight_format), keys, 2) for keys in (0, 512))
+    empty, long = (
+        ModelCosts(config, sizes(config, weight_format), 2).decode(keys) for keys in (0, 512)
+    )
     assert round(empty.bytes / 1e6) == 335
     assert 33e9 / empty.bytes == pytest.approx(98.4, abs=0.1)  # tokens/s at 33 GB/s
     assert 33e9 / long.bytes == pytest.approx(83.7, abs=0.1)
@@ -52,7 +53,7 @@ def test_bytes_of_a_token_limit_its_speed(config: QwenConfig) -> None:
 
 def test_a_prompt_reads_weights_once_and_computes_the_head_once(config: QwenConfig) -> None:
     weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
-    cost = prefill_cost(config, sizes(config, weight_format), 10, 2)
+    cost = ModelCosts(config, sizes(config, weight_format), 2).prefill(10)
     assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS) + 28 * 2 * 8 * 128 * 2 * 10
     pairs = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10
     assert cost.flops == 2 * (28 * BLOCK * 10 + HEAD) + 28 * 4 * 16 * 128 * pairs
@@ -62,7 +63,7 @@ def test_an_embedding_that_is_not_the_head_is_read_by_row() -> None:
     hf = published_config("qwen3-0.6b") | {"tie_word_embeddings": False}
     config = QwenConfig.from_hf(hf)
     weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
-    cost = decode_cost(config, sizes(config, weight_format), 0, 2)
+    cost = ModelCosts(config, sizes(config, weight_format), 2).decode(0)
     assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS + 1024)
 
 
@@ -81,10 +82,10 @@ def test_only_chosen_experts_are_read() -> None:
     weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
     attention = 2 * 2048 * 1024 + 2 * 1024 * 1024
     expert, router, norms = 3 * 64 * 1024, 8 * 1024, 2 * 1024 + 2 * 128 + 1024
-    one = decode_cost(config, sizes(config, weight_format), 0, 2)
+    one = ModelCosts(config, sizes(config, weight_format), 2).decode(0)
     assert one.bytes == 2 * (attention + 2 * expert + router + norms + HEAD)
     assert one.flops == 2 * (attention + 2 * expert + router + HEAD)
-    many = prefill_cost(config, sizes(config, weight_format), 100, 0)
+    many = ModelCosts(config, sizes(config, weight_format), 0).prefill(100)
     assert many.bytes == 2 * (attention + 8 * expert + router + norms + HEAD)
 
 
@@ -95,7 +96,7 @@ def test_a_sliding_window_limits_the_keys() -> None:
         "max_window_layers": 20,
     }
     config = QwenConfig.from_hf(hf)
-    cost = decode_cost(config, {}, 100, 2)
+    cost = ModelCosts(config, {}, 2).decode(100)
     assert cost.bytes == (20 * 100 + 4 * 16) * 2 * 2 * 64 * 2
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
-from tinyllm_bench.cost import weight_bytes
+from tinyllm_bench.cases.whole_model import LocalRunner
+from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.errors import BenchError, PeerError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.peers import registry
@@ -36,7 +36,7 @@ REASONS = {
 def start(pico: BenchModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start children that can import the peers of `fake_peers`, and end them after the test."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    costs = ModelCosts(pico.config, weight_bytes(pico.weights), 4, 4, 4)
+    costs = ModelCosts(pico.config, weight_bytes(pico.weights), 4)
     children = []
 
     def make(name: str, runner: Callable[[], LocalRunner]) -> ChildRunner:
@@ -152,7 +152,10 @@ def test_the_cost_of_llama_cpp_is_that_of_its_file(
     matrices = 5_246_976 - (6 * (2 * 256 + 2 * 64) + 256)
     keys = 2 * 6 * 2 * 64 * (6 + 1) * 2
     vectors = 4 * (6 * 640 + 256)
-    assert child.costs.decode(2).bytes == matrices * 18 // 32 + vectors + keys
+    assert (
+        child.costs.decode(settings.context_tokens + 1).bytes
+        == matrices * 18 // 32 + vectors + keys
+    )
 
 
 @pytest.mark.parametrize("missing", ["mlx_lm", "llama_cpp", "gguf"])

@@ -44,11 +44,8 @@ class Ceilings:
 
     def best(self, other: "Ceilings") -> "Ceilings":
         """Return the higher value of each ceiling: other load can only lower a measurement."""
-        return replace(
-            self,
-            read_gbps=max(self.read_gbps, other.read_gbps),
-            tflops=max(self.tflops, other.tflops),
-        )
+        read, product = max(self.read_gbps, other.read_gbps), max(self.tflops, other.tflops)
+        return replace(self, read_gbps=read, tflops=product)
 
 
 def measure_ceilings(machine: Machine, seconds: float) -> Ceilings:

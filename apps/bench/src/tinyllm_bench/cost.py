@@ -22,10 +22,6 @@ class Cost:
     # are not counted.
     flops: int = 0
 
-    def __add__(self, other: "Cost") -> "Cost":
-        """Return the cost of both computations."""
-        return Cost(self.bytes + other.bytes, self.flops + other.flops)
-
     def gbps(self, seconds: float) -> float:
         """Return gigabytes per second."""
         return self.bytes / seconds / 1e9
@@ -50,77 +46,76 @@ def causal_pairs(length: int, keys: int) -> int:
     return sum(range(keys - length + 1, keys + 1))
 
 
-def decode_cost(config: QwenConfig, nbytes: Mapping[str, int], keys: int, key_bytes: int) -> Cost:
-    """Return the cost of one decoded token of a whole model.
+@dataclass(frozen=True)
+class ModelCosts:
+    """Costs of a whole model."""
 
-    The token attends to `keys` tokens, itself included. `nbytes` has the bytes of each tensor by
-    name. A number in the cache has `key_bytes` bytes.
-    """
-    seen = sum(_visible(config, layer, keys) for layer in range(config.num_hidden_layers))
-    products = Cost(_weight_bytes(config, nbytes, 1), _product_flops(config, 1))
-    return products + _attention_cost(config, seen, seen, key_bytes)
+    config: QwenConfig  # the model
+    nbytes: Mapping[str, int]  # bytes of each tensor by name
+    number_bytes: int  # bytes of one number in the cache
 
+    def decode(self, keys: int) -> Cost:
+        """Return the cost of one decoded token that attends to `keys` tokens, itself included."""
+        seen = sum(self._visible(layer, keys) for layer in range(self.config.num_hidden_layers))
+        return self._cost(1, seen, seen)
 
-def prefill_cost(
-    config: QwenConfig, nbytes: Mapping[str, int], tokens: int, key_bytes: int
-) -> Cost:
-    """Return the cost of a prompt from an empty cache, with the logits of its last token.
+    def prefill(self, tokens: int) -> Cost:
+        """Return the cost of a prompt from an empty cache, with the logits of its last token.
 
-    Every layer counts in full for every token, as is usual. An implementation may skip the part of
-    the last layer that the next token does not need, and then seems that much faster.
-    """
-    layers = range(config.num_hidden_layers)
-    pairs = sum(_visible(config, layer, i + 1) for layer in layers for i in range(tokens))
-    products = Cost(_weight_bytes(config, nbytes, tokens), _product_flops(config, tokens))
-    return products + _attention_cost(config, len(layers) * tokens, pairs, key_bytes)
+        Every layer counts in full for every token, as is usual. An implementation may skip the part
+        of the last layer that the next token does not need, and then seems that much faster.
+        """
+        layers = range(self.config.num_hidden_layers)
+        pairs = sum(self._visible(layer, i + 1) for layer in layers for i in range(tokens))
+        return self._cost(tokens, len(layers) * tokens, pairs)
+
+    def _cost(self, tokens: int, cached: int, pairs: int) -> Cost:
+        """Return the cost of `tokens` tokens with attention to `cached` tokens.
+
+        Attention computes `pairs` of a query and a key. Both are summed over the layers.
+        """
+        config = self.config
+        kv_numbers = 2 * config.num_key_value_heads * config.head_dim  # a key and a value per head
+        attention = attention_flops(config.num_attention_heads, config.head_dim, pairs)
+        return Cost(
+            self._weight_bytes(tokens) + cached * kv_numbers * self.number_bytes,
+            self._product_flops(tokens) + attention,
+        )
+
+    def _weight_bytes(self, tokens: int) -> int:
+        """Return the bytes of weights that `tokens` tokens read.
+
+        Experts count in the share that the tokens can choose at most. If the embedding is not also
+        the head, only the rows of the tokens count.
+        """
+        config, total = self.config, 0.0
+        for name, size in self.nbytes.items():
+            share = 1.0
+            if name == _EMBEDDING and not config.tie_word_embeddings:
+                share = tokens / config.vocab_size
+            elif config.experts is not None and "switch_mlp" in name:
+                share = tokens * config.experts.num_experts_per_tok / config.experts.num_experts
+            total += min(1.0, share) * size
+        return int(total)
+
+    def _product_flops(self, tokens: int) -> int:
+        """Return the operations of the projections for all tokens, and of the head for one."""
+        config, total = self.config, 0
+        for name, shape in expected_shapes(config).items():
+            if len(shape) < 2 or name in (_EMBEDDING, _HEAD):
+                continue
+            numbers = math.prod(shape)
+            if config.experts is not None and "switch_mlp" in name:
+                numbers = numbers // shape[0] * config.experts.num_experts_per_tok
+            total += numbers
+        return 2 * (total * tokens + config.vocab_size * config.hidden_size)
+
+    def _visible(self, layer: int, keys: int) -> int:
+        """Return how many of `keys` tokens a layer attends to."""
+        window = self.config.sliding_window
+        return keys if window is None or layer not in window.layers else min(keys, window.size)
 
 
 def weight_bytes(weights: Mapping[str, Weight]) -> dict[str, int]:
     """Return the bytes of each tensor, packed if it is quantized, by name."""
     return {name: weight.nbytes for name, weight in weights.items()}
-
-
-def _attention_cost(config: QwenConfig, cached: int, pairs: int, key_bytes: int) -> Cost:
-    """Return the cost of attention to `cached` tokens, in `pairs` of a query and a key.
-
-    Both are summed over the layers.
-    """
-    kv_numbers = 2 * config.num_key_value_heads * config.head_dim  # a key and a value per head
-    flops = attention_flops(config.num_attention_heads, config.head_dim, pairs)
-    return Cost(cached * kv_numbers * key_bytes, flops)
-
-
-def _weight_bytes(config: QwenConfig, nbytes: Mapping[str, int], tokens: int) -> int:
-    """Return the bytes of weights that `tokens` tokens read.
-
-    Experts count in the share that the tokens can choose at most. If the embedding is not also the
-    head, only the rows of the tokens count.
-    """
-    total = 0.0
-    for name, size in nbytes.items():
-        share = 1.0
-        if name == _EMBEDDING and not config.tie_word_embeddings:
-            share = tokens / config.vocab_size
-        elif config.experts is not None and "switch_mlp" in name:
-            share = tokens * config.experts.num_experts_per_tok / config.experts.num_experts
-        total += min(1.0, share) * size
-    return int(total)
-
-
-def _product_flops(config: QwenConfig, tokens: int) -> int:
-    """Return the operations of the projections for all tokens, and of the head for one."""
-    total = 0
-    for name, shape in expected_shapes(config).items():
-        if len(shape) < 2 or name in (_EMBEDDING, _HEAD):
-            continue
-        numbers = math.prod(shape)
-        if config.experts is not None and "switch_mlp" in name:
-            numbers = numbers // shape[0] * config.experts.num_experts_per_tok
-        total += numbers
-    return 2 * (total * tokens + config.vocab_size * config.hidden_size)
-
-
-def _visible(config: QwenConfig, layer: int, keys: int) -> int:
-    """Return how many of `keys` tokens a layer attends to."""
-    window = config.sliding_window
-    return keys if window is None or layer not in window.layers else min(keys, window.size)

@@ -96,7 +96,7 @@ class _Turn:
     contender: Contender
     calls: int = 1
     cold: bool = False
-    failure: str | None = None
+    failure: str = ""
     seconds: list[float] = field(default_factory=list)
 
 
@@ -120,15 +120,13 @@ class Rounds:
         return {
             turn.contender.name: Samples(tuple(turn.seconds), turn.calls, turn.cold)
             for turn in self._turns
-            if turn.seconds and turn.failure is None
+            if turn.seconds and not turn.failure
         }
 
     @property
     def failures(self) -> dict[str, str]:
         """The reason of each failure, by contender."""
-        return {
-            turn.contender.name: turn.failure for turn in self._turns if turn.failure is not None
-        }
+        return {turn.contender.name: turn.failure for turn in self._turns if turn.failure}
 
     def _measure(self, turn: _Turn) -> Iterator[bool]:
         """Measure a contender until it fails or its budget is spent. Yield True between turns.
@@ -156,7 +154,7 @@ class Rounds:
                 left -= taken
                 turn.seconds.append(taken / turn.calls)
         except PeerError as error:
-            turn.failure = str(error)
+            turn.failure = str(error) or "failed"
 
 
 @dataclass(frozen=True)
@@ -212,10 +210,8 @@ class Comparison:
             rounds.run()
         finally:
             reference = rounds.samples.get(REFERENCE)
+            failures += [Failure(self.case, *failure) for failure in rounds.failures.items()]
             for name, samples in rounds.samples.items():
                 relative = None if reference is None else reference.median / samples.median
                 cost = self.cost(name, samples.calls)
                 results.append(Result(self.case, name, samples, cost, relative))
-            failures += [
-                Failure(self.case, name, reason) for name, reason in rounds.failures.items()
-            ]

@@ -10,22 +10,15 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from tinyllm_bench.cases import registry
 from tinyllm_bench.cases.qwen_runner import QwenRunner
-from tinyllm_bench.cases.registry import (
-    CASES,
-    Cases,
-    check_ops,
-    choose_opsets,
-    op_cases,
-    op_comparison,
-)
 from tinyllm_bench.cases.whole_model import Runner, decode_comparison, prefill_comparison
 from tinyllm_bench.ceilings import measure_ceilings
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.peers.registry import find_peers
-from tinyllm_bench.report.progress import progress_line
 from tinyllm_bench.report.report import ModelInfo, Report
+from tinyllm_bench.report.tables import progress_line
 from tinyllm_bench.settings import Settings
 
 _CEILING_SECONDS = 1.0
@@ -34,24 +27,25 @@ _CEILING_SECONDS = 1.0
 class Run:
     """One run of the program. Its report holds the results so far."""
 
-    def __init__(self, settings: Settings, cases: Mapping[str, Cases] = CASES) -> None:
+    def __init__(
+        self, settings: Settings, cases: Mapping[str, registry.Cases] = registry.CASES
+    ) -> None:
         """Make the model. `cases` are the operations that can be timed, by name."""
-        check_ops(settings.op, cases)
+        registry.check_ops(settings.op, cases)
         self._cases = cases
-        self._opsets = choose_opsets(settings.ops)
+        self._opsets = registry.choose_opsets(settings.ops)
         self._settings = settings
-        machine, program = Machine.here(), version("tinyllm-bench")
         with progress_line() as progress:
             progress("making the weights", 0)
             self._model = model = BenchModel.make(settings)
         made = ModelInfo(model.name, str(model.format), model.nbytes)
-        self.report = Report(settings, machine, program, made)
+        self.report = Report(settings, Machine.here(), version("tinyllm-bench"), made)
 
     def measure(self) -> None:
         """Measure everything. After Ctrl-C the report holds the results so far."""
         settings, report = self._settings, self.report
         mx.random.seed(0)
-        cases = op_cases(self._model, settings, self._cases) if settings.times_ops else []
+        cases = registry.op_cases(self._model, settings, self._cases) if settings.times_ops else []
         finished = count()
         try:
             with (
@@ -62,7 +56,7 @@ class Run:
                 self._measure_ceilings()
                 for case in cases:
                     progress(f"{case.op} {case.operand}, {case.regime.name}", next(finished))
-                    comparison = op_comparison(case, self._opsets, settings.seconds)
+                    comparison = registry.op_comparison(case, self._opsets, settings.seconds)
                     comparison.run(report.results, report.failures)
                     mx.clear_cache()
                 runners = self._start_runners(stack) if settings.times_model else []

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import mlx.core as mx
@@ -64,12 +65,11 @@ def cases_of(
     work: Callable[[Regime], Work],
 ) -> list[OpCase]:
     """Return one case for each regime."""
-
-    def case(regime: Regime) -> OpCase:
-        size = operand if isinstance(operand, str) else operand(regime)
-        return OpCase(op, size, regime, lambda: work(regime))
-
-    return [case(regime) for regime in regimes]
+    sizes = [operand if isinstance(operand, str) else operand(each) for each in regimes]
+    return [
+        OpCase(op, size, regime, partial(work, regime))
+        for size, regime in zip(sizes, regimes, strict=True)
+    ]
 
 
 def nbytes(*operands: Weight | None) -> int:

@@ -9,8 +9,8 @@ from tinyllm_qwen import Qwen
 from tinyllm_qwen.generate import PREFILL_CHUNK
 
 from tinyllm_bench.cases.case import prepare
-from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
-from tinyllm_bench.cost import weight_bytes
+from tinyllm_bench.cases.whole_model import LocalRunner
+from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.models.model import BenchModel
 
 
@@ -28,10 +28,10 @@ class QwenRunner(LocalRunner):
         self._model = Qwen(model.config, weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
-        self._cache: list[KVCache] | None = None
+        self._cache: list[KVCache] = []  # `rewind` fills it
         self.name = ops.name
-        sizes, number_bytes = weight_bytes(model.weights), self._model.dtype.size
-        self.costs = ModelCosts(model.config, sizes, number_bytes, len(prompt), context)
+        sizes = weight_bytes(model.weights)
+        self.costs = ModelCosts(model.config, sizes, self._model.dtype.size)
 
     def prefill(self) -> None:
         """Compute the prompt in chunks without logits, then its last token with logits.
@@ -49,25 +49,22 @@ class QwenRunner(LocalRunner):
 
     def rewind(self) -> None:
         """Trim the cache to the context, or fill a new one if the cache cannot be trimmed."""
-        cache = self._cache
-        if cache is not None and all(layer.can_trim(self._context) for layer in cache):
-            for layer in cache:
+        if self._cache and all(layer.can_trim(self._context) for layer in self._cache):
+            for layer in self._cache:
                 layer.trim(self._context)
-            return
-        self._cache = self._filled_cache()
+        else:
+            self._cache = self._filled_cache()
 
     def decode(self, tokens: int) -> None:
         """Build the graph of the next token while the current one is computed, as in `generate`."""
-        cache = self._filled_cache() if self._cache is None else self._cache
-        token = self._next(self._prompt[:1], cache)
+        token = self._next(self._prompt[:1], self._cache)
         mx.async_eval(token)
         for _ in range(tokens - 1):
-            following = self._next(token, cache)
+            following = self._next(token, self._cache)
             mx.eval(token)
             mx.async_eval(following)
             token = following
         mx.eval(token)
-        self._cache = cache
 
     def _next(self, tokens: mx.array, cache: Sequence[KVCache]) -> mx.array:
         """Return the most probable token after one token."""

@@ -58,9 +58,8 @@ def op_cases(
     model: BenchModel, settings: Settings, cases: Mapping[str, Cases] = CASES
 ) -> list[OpCase]:
     """Return the cases of all operations, or of the requested ones."""
-    regimes = regimes_of(settings)
-    names = [name for name in cases if not settings.op or name in settings.op]
-    return [case for name in names for case in cases[name](model, regimes)]
+    regimes, chosen = regimes_of(settings), settings.op or cases
+    return [case for name in cases if name in chosen for case in cases[name](model, regimes)]
 
 
 def check_ops(names: Sequence[str], cases: Mapping[str, Cases] = CASES) -> None:

@@ -74,9 +74,9 @@ def rope_cases(model: BenchModel, regimes: Sequence[Regime], *, norm: bool = Fal
 
 
 def quantize_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
-    """Return cases on new keys of a quantized cache; none if `cache_group_size` is None."""
+    """Return cases on new keys of a quantized cache, none if no group size divides the head."""
     heads, head_dim = model.config.num_key_value_heads, model.config.head_dim
-    group = cache_group_size(model)
+    group = next((size for size in (64, 32) if head_dim % size == 0), None)
     if group is None:
         return []
 
@@ -109,11 +109,6 @@ LOGITS_CALLS: Mapping[str, Callable[[OpSet, mx.array], mx.array]] = {
     "top_k": lambda ops, x: ops.top_k(x, _TOP_K)[0],
     "log_probability": _log_probabilities,
 }
-
-
-def cache_group_size(model: BenchModel) -> int | None:
-    """Return the group size of a quantized cache, or None if none divides the head dimension."""
-    return next((size for size in (64, 32) if model.config.head_dim % size == 0), None)
 
 
 def _elementwise(call: Callable[[OpSet], Weight], x: mx.array, *others: mx.array | None) -> Work:

@@ -1,13 +1,10 @@
 """Cases of a whole model: reading a prompt, then decoding token by token."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tinyllm_qwen import QwenConfig
-
-from tinyllm_bench.cost import Cost, decode_cost, prefill_cost
+from tinyllm_bench.cost import ModelCosts
 from tinyllm_bench.rounds import Budget, Case, Comparison, Contender, timed
 from tinyllm_bench.settings import Settings
 
@@ -19,26 +16,6 @@ _BUDGET_SHARE = 10
 _DECODE_SAMPLE_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class ModelCosts:
-    """Costs of a model with its prompt and context."""
-
-    config: QwenConfig  # the model
-    nbytes: Mapping[str, int]  # bytes of each tensor by name
-    number_bytes: int  # bytes of one number in the cache
-    prompt_tokens: int  # tokens of the prompt
-    context: int  # tokens in the cache when decoding begins
-
-    def prefill(self) -> Cost:
-        """Return the cost of the prompt."""
-        return prefill_cost(self.config, self.nbytes, self.prompt_tokens, self.number_bytes)
-
-    def decode(self, tokens: int) -> Cost:
-        """Return the mean cost of each of `tokens` tokens decoded after the context."""
-        keys = self.context + (tokens + 1) // 2
-        return decode_cost(self.config, self.nbytes, keys, self.number_bytes)
-
-
 @runtime_checkable
 class Runner(Protocol):
     """A program that has loaded the model, with its own prompt and cache."""
@@ -48,11 +25,9 @@ class Runner(Protocol):
 
     def time_prefill(self, times: int) -> float:
         """Return the seconds of reading the prompt `times` times."""
-        ...
 
     def time_decode(self, tokens: int) -> float:
         """Return the seconds of decoding `tokens` tokens after the context."""
-        ...
 
 
 class LocalRunner(ABC):
@@ -68,16 +43,11 @@ class LocalRunner(ABC):
 
     @abstractmethod
     def decode(self, tokens: int) -> None:
-        """Generate `tokens` tokens greedily, one after the other."""
+        """Generate `tokens` tokens greedily, one after the other, after a `rewind`."""
 
     def time_prefill(self, times: int) -> float:
         """See `Runner`."""
-
-        def run(count: int) -> None:
-            for _ in range(count):
-                self.prefill()
-
-        return timed(run)(times)
+        return timed(lambda count: [self.prefill() for _ in range(count)])(times)
 
     def time_decode(self, tokens: int) -> float:
         """See `Runner`."""
@@ -91,18 +61,22 @@ def prefill_comparison(runners: Sequence[Runner], settings: Settings) -> Compari
     return Comparison(
         case=Case(MODEL, f"{tokens} tokens", "prefill", tokens),
         contenders=[Contender(runner.name, runner.time_prefill) for runner in runners],
-        cost=lambda name, _calls: costs[name].prefill(),
+        cost=lambda name, _calls: costs[name].prefill(tokens),
         budget=Budget(_BUDGET_SHARE * settings.seconds, calls=1),
     )
 
 
 def decode_comparison(runners: Sequence[Runner], settings: Settings) -> Comparison:
-    """Compare the time of a few tokens after the context. Each sample starts at the context."""
+    """Compare the time of a few tokens after the context. Each sample starts at the context.
+
+    The cost is that of the mean token of a sample.
+    """
+    context = settings.context_tokens
     costs = {runner.name: runner.costs for runner in runners}
     return Comparison(
-        case=Case(MODEL, f"after {settings.context_tokens} tokens", "decode", 1),
+        case=Case(MODEL, f"after {context} tokens", "decode", 1),
         contenders=[Contender(runner.name, runner.time_decode) for runner in runners],
-        cost=lambda name, calls: costs[name].decode(calls),
+        cost=lambda name, calls: costs[name].decode(context + (calls + 1) // 2),
         budget=Budget(
             _BUDGET_SHARE * settings.seconds,
             sample_seconds=_DECODE_SAMPLE_SECONDS,

@@ -24,6 +24,13 @@ _FLOATS = {
     mx.bfloat16: (np.uint16, 0x807F, 121 << 7),
 }
 _LARGEST = 2.0**-5
+# Scales, as bytes, that make the dequantized numbers small. Codes of mxfp4 and nvfp4 reach 6. Codes
+# of mxfp8, without the highest bit of the exponent, reach 1.875.
+_SCALE_BYTES = {
+    "mxfp4": 127 - 8,  # E8M0: 2^-8
+    "mxfp8": 127 - 6,  # E8M0: 2^-6
+    "nvfp4": 2,  # E4M3: 2 * 2^-9
+}
 
 
 def random_weights(config: QwenConfig, weight_format: WeightFormat, seed: int = 0) -> Weights:
@@ -66,13 +73,14 @@ def random_quantized(
     words = (*lead, columns * bits // 32)
     codes = _random_bytes(math.prod(words) * 4, generator)
     groups = (*lead, columns // group_size)
-    scales, biases = mx.full(groups, _scale_byte(weight_format), mx.uint8), None
+    biases = None
     if mode == AFFINE:
-        step = 2 * _LARGEST / (2**bits - 1)
-        scales = mx.full(groups, step, weight_format.dtype)
+        scales = mx.full(groups, 2 * _LARGEST / (2**bits - 1), weight_format.dtype)
         biases = mx.full(groups, -_LARGEST, weight_format.dtype)
-    elif bits == 8:
-        codes &= np.uint8(0xBF)  # without the highest bit of the exponent no code is NaN
+    else:
+        scales = mx.full(groups, _SCALE_BYTES[mode], mx.uint8)
+        if bits == 8:
+            codes &= np.uint8(0xBF)  # without the highest bit of the exponent no code is NaN
     packed = mx.array(codes.view(np.uint32)).reshape(words)
     return QuantizedTensor(packed, scales, biases, group_size, bits, mode)
 
@@ -82,13 +90,3 @@ def _random_bytes(
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
     """Draw words of 8 bytes, which is fast, and return the first `count` bytes."""
     return generator.integers(0, 2**64, -(-count // 8), np.uint64).view(np.uint8)[:count]
-
-
-def _scale_byte(weight_format: WeightFormat) -> int:
-    """Return a scale, as its byte, that makes the dequantized numbers small.
-
-    Codes of 4 bits reach 6. Codes of 8 bits, without the highest bit of the exponent, reach 1.875.
-    """
-    if weight_format.mode == "nvfp4":
-        return 2  # E4M3: 2 * 2^-9
-    return 127 - (6 if weight_format.bits == 8 else 8)  # E8M0: 2^-6 or 2^-8

@@ -54,24 +54,22 @@ def write_gguf(
     architecture = gguf.MODEL_ARCH[config.model_type.upper()]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     types, matrices, vectors = gguf.GGMLQuantizationType, np.dtype(np.uint8), np.dtype(np.float32)
-    shapes = {}
+    shapes, sizes = {}, {}
     for name, shape in expected_shapes(config).items():
         full = name if name.startswith("lm_head.") else f"model.{name}"
         stored_name = names.get_name(full, try_suffixes=(".weight", ".bias"))
         dtype = matrices if len(shape) > 1 else vectors
         shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else shape
-        size = math.prod(shapes[name]) * dtype.itemsize
+        sizes[name] = math.prod(shapes[name]) * dtype.itemsize
         stored = types[kind] if dtype == matrices else types.F32
-        writer.add_tensor_info(stored_name, shapes[name], dtype, size, stored)
+        writer.add_tensor_info(stored_name, shapes[name], dtype, sizes[name], stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     generator = np.random.default_rng(0)
-    sizes = {}
-    for name, shape in shapes.items():
+    for shape in shapes.values():
         data = _codes(shape, kind, generator) if len(shape) > 1 else np.ones(shape, np.float32)
         writer.write_tensor_data(data)
-        sizes[name] = data.nbytes
     writer.close()
     return sizes
 

@@ -32,7 +32,7 @@ class MlxLmRunner(LocalRunner):
         self._config, self._dtype = model.config, model.format.dtype
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
-        self._cache: list[Any] | None = None
+        self._cache: list[Any] = []  # `rewind` fills it
 
     def prefill(self) -> None:
         """Compute the prompt in chunks without logits, then its last token with logits."""
@@ -44,23 +44,21 @@ class MlxLmRunner(LocalRunner):
 
     def rewind(self) -> None:
         """Trim the cache to the context."""
-        if self._cache is None:
+        if not self._cache:
             self._cache = self._filled_cache()
         for layer in self._cache:
             layer.trim(layer.offset - self._context)
 
     def decode(self, tokens: int) -> None:
         """Schedule the next token before waiting for the current one, as mlx-lm does."""
-        cache = self._filled_cache() if self._cache is None else self._cache
-        token = self._next(self._prompt[:1], cache)
+        token = self._next(self._prompt[:1], self._cache)
         mx.async_eval(token)
         for _ in range(tokens - 1):
-            following = self._next(token, cache)
+            following = self._next(token, self._cache)
             mx.async_eval(following)
             mx.eval(token)
             token = following
         mx.eval(token)
-        self._cache = cache
 
     def _next(self, tokens: mx.array, cache: list[Any]) -> mx.array:
         """Return the most probable token after these tokens."""

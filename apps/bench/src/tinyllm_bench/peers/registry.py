@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tinyllm_bench.cases.whole_model import LocalRunner, ModelCosts
-from tinyllm_bench.cost import weight_bytes
+from tinyllm_bench.cases.whole_model import LocalRunner
+from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.peers.child import ChildRunner
@@ -37,7 +37,6 @@ def _start(
     name: str, model: BenchModel, settings: Settings, prompt: Sequence[int], folder: Path
 ) -> ChildRunner:
     """Start mlx-lm with the same weights, or llama.cpp with random weights of the same shape."""
-    context = settings.context_tokens
     make: Callable[[], LocalRunner]
     if name == "mlx-lm":
         check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
@@ -49,9 +48,9 @@ def _start(
         kind, path = gguf_type(model.format.bits), folder / "model.gguf"
         name = f"llama.cpp {kind}"
         sizes, number_bytes = write_gguf(path, model.config, kind), KV_NUMBER_BYTES
-        make = partial(LlamaCppRunner, path, prompt, context, settings.decode_tokens)
-    costs = ModelCosts(model.config, sizes, number_bytes, len(prompt), context)
-    return ChildRunner(name, costs, make)
+        context, decoded = settings.context_tokens, settings.decode_tokens
+        make = partial(LlamaCppRunner, path, prompt, context, decoded)
+    return ChildRunner(name, ModelCosts(model.config, sizes, number_bytes), make)
 
 
 def check_installed(package: str, message: str) -> None:

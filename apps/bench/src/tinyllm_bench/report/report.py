@@ -32,8 +32,7 @@ class Report:
     ceilings: Ceilings | None = None
     results: list[Result] = field(default_factory=list)  # measurements, in their order
     failures: list[Failure] = field(default_factory=list)  # measurements that failed
-    # Messages for the reader, such as missing peers.
-    notices: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)  # messages, such as missing peers
     interrupted: bool = False  # True if Ctrl-C ended the run
 
 

@@ -1,9 +1,12 @@
-"""Tables of a report, and numbers for people."""
+"""Tables of a report, numbers for people, and the progress of a run."""
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -158,3 +161,26 @@ def duration(seconds: float) -> str:
     """Return a time in seconds, milliseconds or microseconds."""
     size, unit = next((pair for pair in _UNITS if seconds >= pair[0]), _UNITS[-1])
     return f"{number(seconds / size)} {unit}"
+
+
+@contextmanager
+def progress_line(steps: int | None = None) -> Iterator[Callable[[str, int], None]]:
+    """Redraw one line on stderr, and remove it at the end. Without a terminal, do nothing.
+
+    The context yields a function that sets the name of the current step and the finished steps.
+    """
+    console = Console(stderr=True)
+    line = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not sys.stderr.isatty() or console.is_dumb_terminal,
+    )
+    task = line.add_task("", total=steps)
+    with line:
+        yield lambda name, finished: line.update(task, description=name, completed=finished)

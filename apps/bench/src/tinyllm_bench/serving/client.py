@@ -18,8 +18,7 @@ class Reply:
     """Answer to one request, with the times of its pieces."""
 
     sent: float  # time of the request, in seconds of a monotonic clock
-    # Time of each piece of text on the same clock.
-    pieces: list[float] = field(default_factory=list)
+    pieces: list[float] = field(default_factory=list)  # time of each piece, on the same clock
     prompt_tokens: int = 0  # tokens of the prompt, as the server counts them
     cached_tokens: int = 0  # tokens of the prompt that the server had cached
     tokens: int = 0  # tokens of the answer as the server counts them, or its pieces

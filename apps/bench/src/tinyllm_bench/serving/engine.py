@@ -21,8 +21,7 @@ from tinyllm_bench.rounds import percentile
 from tinyllm_bench.serving.options import EngineOptions
 from tinyllm_bench.settings import Settings
 
-SHORT_PROMPT = 32
-"""Tokens of a prompt that takes little time to prefill."""
+SHORT_PROMPT = 32  # tokens of a prompt that takes little time to prefill
 
 
 @dataclass(frozen=True)
@@ -57,20 +56,16 @@ class LoadResults:
         return list(zip(*self.rounds, strict=True))
 
 
-@dataclass(frozen=True)
 class EngineTarget:
     """An engine in this process."""
 
-    engine: Engine
-
-    @classmethod
-    def of(cls, model: BenchModel, ops: OpSet, max_running: int) -> "EngineTarget":
+    def __init__(self, model: BenchModel, ops: OpSet, max_running: int) -> None:
         """Build an engine for `max_running` requests at a time, at least two."""
         _, tokenizer = load("pico")  # the text of the answers is not used
         weights = dict(model.weights)
         prepare(ops, weights)
         settings = EngineSettings(max_running=max(max_running, 2), prefix_cache=False)
-        return cls(Engine(Qwen(model.config, weights, ops=ops), tokenizer, settings))
+        self.engine = Engine(Qwen(model.config, weights, ops=ops), tokenizer, settings)
 
     def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
         """Let requests decode `tokens` tokens each. Time the steps in which all of them decode."""
@@ -136,10 +131,10 @@ def run_engine(options: EngineOptions) -> int:
     """Measure an engine, and write the results to stdout."""
     ops = Arithmetic.choose(options.ops, options.dtype).ops
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
-    target = EngineTarget.of(BenchModel.make(settings), ops, max(options.sizes))
+    target = EngineTarget(BenchModel.make(settings), ops, max(options.requests))
     target.batch(1, 4)  # warm-up
     rounds = [
-        [target.batch(size, options.tokens, seed) for size in options.sizes]
+        [target.batch(size, options.tokens, seed) for size in options.requests]
         for seed in range(options.rounds)
     ]
     prompt = target.long_prompt(options.prompt, every=1.0) if options.prompt else None

@@ -76,18 +76,11 @@ class EngineOptions:
     bits: int | None = option(None, "N", _BITS)
     dtype: str = option("bfloat16", "float32|float16|bfloat16", "Type of activations.")
     ops: str = option("auto", "NAME", "OpSet.")
-    requests: list[int] = option(
-        [], "N", "Requests at a time; may be repeated. [default: 1, 8, 16]"
-    )
+    requests: list[int] = option([1, 8, 16], "N", "Requests at a time; may be repeated.")
     tokens: int = option(64, "N", "Tokens of each answer.", min=1)
     rounds: int = option(3, "N", "Repetitions.", min=1)
     prompt: int = option(0, "N", "Also prefill a prompt of N tokens beside other requests.")
     as_json: bool = option(False, None, _JSON, "--json")
-
-    @property
-    def sizes(self) -> list[int]:
-        """Numbers of requests."""
-        return self.requests or [1, 8, 16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +91,7 @@ class ServeOptions(LoadShape):
     shape: str | None = option(None, "NAME", "Random weights instead: qwen3-0.6b, ...")
     bits: int | None = option(None, "N", _BITS)
     rate: list[float] = option(
-        [], "R", "Mean requests per second, 0: all at once; may be repeated. [default: 4]"
+        [4.0], "R", "Mean requests per second, 0: all at once; may be repeated."
     )
     peers: bool = option(False, None, "Also measure mlx_lm.server and llama.cpp, if installed.")
     peer: list[str] = option([], "NAME", "Only this peer, mlx-lm or llama.cpp; may be repeated.")
@@ -125,5 +118,5 @@ class ServeOptions(LoadShape):
         shape = {each.name: getattr(self, each.name) for each in fields(LoadShape)}
         return [
             Load(**shape | {"rate": rate, "seed": self.seed + i})
-            for i, rate in enumerate(self.rate or [4.0])
+            for i, rate in enumerate(self.rate)
         ]

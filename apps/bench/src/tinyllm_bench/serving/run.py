@@ -12,8 +12,7 @@ from pathlib import Path
 from tinyllm_bench.command_line import notice
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.machine import Machine
-from tinyllm_bench.report.progress import progress_line
-from tinyllm_bench.report.tables import new_table, report_console
+from tinyllm_bench.report.tables import new_table, progress_line, report_console
 from tinyllm_bench.rounds import percentile
 from tinyllm_bench.serving import server as servers
 from tinyllm_bench.serving.client import Reply, send
@@ -21,8 +20,7 @@ from tinyllm_bench.serving.model_files import ModelFiles
 from tinyllm_bench.serving.options import Load, ServeOptions
 from tinyllm_bench.serving.server import Server
 
-Percentiles = tuple[float, float, float]
-"""Percentiles 50, 95 and 99."""
+Percentiles = tuple[float, float, float]  # percentiles 50, 95 and 99
 
 
 @dataclass(frozen=True)

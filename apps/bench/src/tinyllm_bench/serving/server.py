@@ -37,8 +37,7 @@ class Server:
     name: str  # name in the report
     command: Sequence[str]  # command line without the port
     ready: str  # path that answers 200 once the model is loaded
-    # Fields to add to each request to this server.
-    extra: dict[str, object] = field(default_factory=dict)
+    extra: dict[str, object] = field(default_factory=dict)  # fields to add to each request
 
     @contextmanager
     def running(self, log: Path) -> Iterator[RunningServer]:
