@@ -14,7 +14,6 @@ from tinyllm_bench.cases import case
 from tinyllm_bench.cases.attention import PAGE_SIZE, page_table
 from tinyllm_bench.cases.case import OpCase, PreparedLayers, Regime, Work, cases_of, nbytes
 from tinyllm_bench.cases.matrices import EXPERTS, EXPERTS_PER_TOKEN, random_experts
-from tinyllm_bench.cases.vectors import cache_group_size
 from tinyllm_bench.cost import Cost, attention_flops, causal_pairs
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_floats
@@ -83,7 +82,8 @@ def grouped_query_attention_cases(model: BenchModel, regimes: Sequence[Regime]) 
 
 def decoder_layer_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
     """Return cases of a whole layer over each kind of cache."""
-    group, number_bytes = cache_group_size(model), model.format.dtype.size
+    number_bytes = model.format.dtype.size
+    group = next((size for size in (64, 32) if model.config.head_dim % size == 0), None)
 
     def dense(regime: Regime) -> Work:
         cost = _layer_cost(model, regime, number_bytes)

@@ -1,6 +1,8 @@
 """Costs of models, against numbers worked out by hand from the published shapes."""
 
 import pytest
+from tinyllm_bench.cases.qwen_runner import QwenRunner
+from tinyllm_bench.cases.whole_model import decode_comparison
 from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.cost import (
     Cost,
@@ -9,8 +11,10 @@ from tinyllm_bench.cost import (
     causal_pairs,
     product_flops,
 )
-from tinyllm_bench.models.model import published_config
+from tinyllm_bench.models.model import BenchModel, published_config
 from tinyllm_bench.models.weight_format import WeightFormat
+from tinyllm_bench.settings import Settings
+from tinyllm_ops import MLX
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 
@@ -114,3 +118,12 @@ def test_the_limit_is_the_slower_of_reading_and_computing() -> None:
     assert ceilings.share_of_compute(computing, 6.0) == 0.5
     assert (reading.gbps(4.0), computing.tflops(6.0)) == (5.0, 1.0)
     assert ceilings.best(Ceilings(9.0, 3.0, "", "")) == Ceilings(10.0, 3.0, "", "")
+
+
+def test_the_cost_of_a_decode_sample_is_that_of_its_mean_token(pico: BenchModel) -> None:
+    settings = Settings(prompt_tokens=4, decode_tokens=4)
+    runner = QwenRunner(pico, MLX, [5, 900, 31, 7], settings.context_tokens)
+    cost = decode_comparison([runner], settings).cost
+    # Three tokens see 1, 2 and 3 keys more than the context.
+    assert cost(runner.name, 3) == runner.costs.decode(settings.context_tokens + 2)
+    assert cost(runner.name, 1) == runner.costs.decode(settings.context_tokens + 1)
