@@ -73,7 +73,9 @@ def grouped_query_attention_cases(model: BenchModel, regimes: Sequence[Regime]) 
 
     def work(regime: Regime) -> Work:
         weights = weights_of(_layers(model, REFERENCE)[0].attention)
-        cost = _weights_cost(weights, regime) + _kv_cost(model, regime, model.format.dtype.size)
+        cost = _total(
+            _weights_cost(weights, regime), _kv_cost(model, regime, model.format.dtype.size)
+        )
         return _cached_work(model, regime, DenseCache, attention, cost)
 
     heads = f"{config.num_attention_heads}/{config.num_key_value_heads} heads"
@@ -130,7 +132,7 @@ def _cached_work(
         y: mx.array = prepared.of(ops, i)(x, batch, [cache])
         return y
 
-    return Work(_pass_by_pass(call, len(caches)), Cost(2 * nbytes(x)) + cost)
+    return Work(_pass_by_pass(call, len(caches)), _total(Cost(2 * nbytes(x)), cost))
 
 
 def _paged_work(model: BenchModel, regime: Regime) -> Work:
@@ -149,7 +151,7 @@ def _paged_work(model: BenchModel, regime: Regime) -> Work:
         y: mx.array = prepared.of(ops, i)(x, batch, [caches[i % len(caches)]])
         return y
 
-    cost = Cost(2 * nbytes(x)) + _layer_cost(model, regime, dtype.size)
+    cost = _total(Cost(2 * nbytes(x)), _layer_cost(model, regime, dtype.size))
     return Work(_pass_by_pass(call, len(caches)), cost)
 
 
@@ -164,7 +166,8 @@ def _feed_forward_work(
         def call(ops: OpSet, i: int) -> mx.array:
             return prepared.of(ops, i)(x, residual=x, phase=regime.phase)
 
-        return Work(call, Cost(2 * nbytes(x)) + _feed_forward_cost(make(REFERENCE)[0], regime))
+        cost = _total(Cost(2 * nbytes(x)), _feed_forward_cost(make(REFERENCE)[0], regime))
+        return Work(call, cost)
 
     return work
 
@@ -221,13 +224,18 @@ def _pass_by_pass(call: Callable[[OpSet, int], mx.array], layers: int) -> case.C
     return computed
 
 
+def _total(*costs: Cost) -> Cost:
+    """Return the cost of several computations."""
+    return Cost(sum(cost.bytes for cost in costs), sum(cost.flops for cost in costs))
+
+
 def _layer_cost(model: BenchModel, regime: Regime, number_bytes: float) -> Cost:
     """Return the cost of a layer, with `number_bytes` per number in the cache."""
     layer = _layers(model, REFERENCE)[0]
     norms = Cost(nbytes(layer.input_norm.weight, layer.post_attention_norm.weight))
     attention = _weights_cost(weights_of(layer.attention), regime)
     feed_forward = _feed_forward_cost(layer.mlp, regime)
-    return norms + attention + _kv_cost(model, regime, number_bytes) + feed_forward
+    return _total(norms, attention, _kv_cost(model, regime, number_bytes), feed_forward)
 
 
 def _kv_cost(model: BenchModel, regime: Regime, number_bytes: float) -> Cost:
@@ -247,7 +255,7 @@ def _feed_forward_cost(mlp: MLP | MoE, regime: Regime) -> Cost:
     chosen, experts = mlp.num_experts_per_tok, mlp.num_experts
     read = nbytes(*matrices) * min(regime.tokens * chosen, experts) // experts
     flops = _weights_cost(matrices, regime).flops * chosen // experts
-    return _weights_cost([mlp.w_router], regime) + Cost(read, flops)
+    return _total(_weights_cost([mlp.w_router], regime), Cost(read, flops))
 
 
 def _weights_cost(weights: Sequence[Weight], regime: Regime) -> Cost:
