@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.middleware import log_fields
@@ -33,7 +34,7 @@ CHAT_FIELDS = {
 _REPEATED = {"instructions", "temperature", "top_p", "max_output_tokens", "tool_choice"}
 """Fields of the request that the response repeats."""
 
-router = APIRouter(tags=["responses"])
+router = APIRouter(tags=["responses"], route_class=BodyRoute)
 
 
 @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
