@@ -14,6 +14,7 @@ from tinyllm_engine import Output
 from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import Content, PlainText
+from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
@@ -52,6 +53,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         prompts,
         PlainText,
         log,
+        client_of(request),
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
         grammar=output_grammar(body),
         logprobs=body.logprobs,
