@@ -86,7 +86,9 @@ class Connections:
             if other is not connection and other.waiting_since is not None
         ]
         if waiting:
-            min(waiting)[-1].transport.abort()
+            oldest = min(waiting)[-1]
+            oldest.transport.abort()
+            self.remove(oldest)  # at once, because several connections can come in one turn
             self._count("evicted")
         else:
             connection.transport.write(_FULL)
