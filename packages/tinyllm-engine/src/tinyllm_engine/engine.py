@@ -14,7 +14,6 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.embedding import EmbeddingRequest
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
@@ -32,10 +31,7 @@ from tinyllm_engine.runner import Runner, Scores
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.draft_model import DraftModel
-from tinyllm_engine.speculative.draft_progress import DraftProgress
-from tinyllm_engine.speculative.drafter import Drafter
-from tinyllm_engine.speculative.prompt_lookup import PromptLookup
+from tinyllm_engine.speculative.make_drafter import make_drafter
 
 RETRY_AFTER = 1.0
 """Seconds after which a client should send a request again if the queue was full."""
@@ -83,6 +79,11 @@ class Engine:
             ValueError: if the memory is too little for one page, or a setting or the draft model
                 does not fit the model.
         """
+        if model.num_ranks > 1 and settings.prefix_path is not None:
+            raise ValueError(
+                "prefix_path: expected None with several ranks, whose pages one file cannot hold, "
+                f"got {settings.prefix_path}: leave it out"
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
@@ -95,8 +96,12 @@ class Engine:
         )
         self._runner = Runner(model, self._pool.caches)
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
-        self._drafter = self._make_drafter(draft)
+        self._drafter = make_drafter(
+            settings, tokenizer, self._pool, self._scheduler.reserve, draft
+        )
         self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
+        self._failed: list[RequestState] = []
+        self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
         self.failures = 0
@@ -137,13 +142,15 @@ class Engine:
         Raises:
             RequestError: if this engine can never serve the request. A prompt that is too long
                 raises `PromptTooLongError`, a subclass.
-            EngineFullError: if the queue is full.
+            EngineFullError: if the queue is full, or the tenant has `max_per_tenant` requests. If
+                another tenant has more requests in a full queue, its last request fails with this
+                error instead.
         """
         prompt, config = list(request.prompt), self.model.config
         self._check(prompt)
-        if self._scheduler.waiting >= self.settings.max_waiting:
-            raise EngineFullError(self._scheduler.waiting, RETRY_AFTER)
         max_tokens = min(request.max_tokens, config.context_length - len(prompt))
+        if request.embedding:
+            max_tokens = 0
         needed = self._pages.pages_for(len(prompt) + max_tokens)
         if needed > self._pages.num_pages:
             raise RequestError(
@@ -165,6 +172,7 @@ class Engine:
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
+        self._make_room(request.tenant)
         self._arrivals += 1
         self._prompt_tokens += len(prompt)
         self._scheduler.add(state)
@@ -190,36 +198,48 @@ class Engine:
             step = self._schedule()
             scores = self._run(step)
             sampled = self._sample(step, scores)
-        except Exception as error:
+        except Exception:
             if not (self._can_recover and self._scheduler.running):
                 raise
             _log.exception("a step failed")
             # The graph of the scores refers to the old pages: drop it before new pages are made.
-            message, scores = str(error) or type(error).__name__, None
+            scores = None
         else:
             return self._update(step, sampled)
         # Recover only after the except block: until then, the traceback refers to the old pages.
-        self._recover(message)
+        self._recover()
         return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
         """Compute steps until a request has ended, and yield its outputs.
 
         The steps also compute other requests. Their outputs are queued in `RequestState.outputs`,
-        until `run` is called with the handle of such a request.
+        until `run` is called with the handle of such a request. A request that the caller gives up
+        holds its pages until `cancel`.
 
         Raises:
             RequestFailedError: if the request ends with the finish reason "error".
+            EngineFullError: if the request left a full queue for a request of another tenant.
         """
         while True:
             while handle.outputs:
                 yield handle.outputs.popleft()
             if handle.finish_reason is not None:
                 break
-            for owner, output in self.step():
+            try:
+                outputs = self.step()
+            except Exception:
+                self.cancel(handle)  # the caller cannot continue it
+                raise
+            for owner, output in outputs:
                 owner.outputs.append(output)
         if handle.error is not None:
-            raise RequestFailedError(handle.error)
+            raise handle.error
+
+    def take_failed(self) -> list[RequestState]:
+        """Return the requests that ended with the finish reason "error" since the last call."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def save_prefixes(self, path: Path | None = None) -> int:
         """Write the prefix cache to a file, for the next engine of this model.
@@ -240,27 +260,17 @@ class Engine:
             )
         return self._prefixes.save(path)
 
-    def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
-        """Start an embedding, computed in chunks of the same duration as the chunks of prompts.
-
-        Raises:
-            RequestError: if the text is empty or too long.
-        """
-        self._check(tokens)
-        return EmbeddingRequest(self.model, tokens, self._budget)
-
     def embed(self, tokens: Sequence[int]) -> list[float]:
-        """Return the embedding of a text, a vector of length 1: see `EmbeddingRequest`.
-
-        No other request is computed meanwhile. `AsyncEngine.embed` computes steps between chunks.
+        """Return the embedding of a text, E numbers: see `Request.embedding`.
 
         Raises:
             RequestError: if the text is empty or too long.
+            EngineFullError: if the queue is full.
+            RequestFailedError: if the steps that computed the text failed.
         """
-        embedding = self.embedding(tokens)
-        while (vector := embedding.advance()) is None:
-            pass
-        return vector
+        (output,) = self.run(self.add(Request(tokens, embedding=True)))
+        assert output.embedding is not None
+        return output.embedding
 
     def _schedule(self) -> Step:
         """Choose the tokens of the next step, draft tokens included."""
@@ -274,28 +284,36 @@ class Engine:
 
     def _run(self, step: Step) -> Scores | None:
         """Compute a step; return the scores of the next tokens, or None if no token is chosen."""
-        started = time.perf_counter()
+        self._lap()
         if self._drafter is not None:
             self._drafter.follow(step)
         self._runner.copy(step.copies)
         if step.prefill:
-            self._runner.prefill(step.prefill)
-            tokens = sum(len(chunk.tokens) for chunk in step.prefill)
-            self._budget.observe(tokens, time.perf_counter() - started)
+            for request, vector in self._runner.prefill(step.prefill).items():
+                request.vector = vector
+            seconds = self._lap()
+            self._budget.observe(sum(len(chunk.tokens) for chunk in step.prefill), seconds)
+            self._scheduler.charge_prefill(step.prefill, seconds)
         return self._runner.decode(step.decode)
 
     def _sample(self, step: Step, scores: Scores | None) -> list[list[SampledToken]]:
         """Choose the next tokens: one list for each chunk of `step.decode` that has choices."""
-        return self._runner.sample(step.decode, scores)
+        sampled = self._runner.sample(step.decode, scores)
+        self._scheduler.charge_decode(step.decode, self._lap())
+        return sampled
 
     def _update(
         self, step: Step, sampled: list[list[SampledToken]]
     ) -> list[tuple[RequestState, Output]]:
         """Advance all requests of a step; return the outputs of the accepted tokens."""
         self.failures = 0
-        for chunk in step.prefill:
-            self._scheduler.update(chunk.request, chunk.stop)
         outputs: list[tuple[RequestState, Output]] = []
+        for chunk in step.prefill:
+            request = chunk.request
+            self._scheduler.update(request, chunk.stop)
+            if request.vector is not None:
+                self._finish(request, "stop")
+                outputs.append((request, request.embedded()))
         following = iter(sampled)
         for chunk in step.decode:
             request = chunk.request
@@ -313,7 +331,13 @@ class Engine:
             outputs += [(request, output) for output in accepted]
         return outputs
 
-    def _recover(self, message: str) -> None:
+    def _lap(self) -> float:
+        """Return the seconds since the last call."""
+        now = time.perf_counter()
+        seconds, self._lap_started = now - self._lap_started, now
+        return seconds
+
+    def _recover(self) -> None:
         """Queue all requests again, with new pages, after a failed step."""
         self.failures += 1
         self._failed_steps += 1
@@ -323,9 +347,25 @@ class Engine:
         for request in running:
             request.failures += 1
             if request.failures > 1:
-                request.error = message
-                self._finish(request, "error")
+                # The error of the step may quote other requests: it is in the log alone.
+                self._fail(request, RequestFailedError("two steps with it failed: send it again"))
         self._pool.renew()
+
+    def _make_room(self, tenant: str) -> None:
+        """Make room in the queue for a request of a tenant, or raise EngineFullError."""
+        waiting = self._scheduler.waiting
+        if waiting < self.settings.max_waiting:
+            return
+        error = EngineFullError(waiting, RETRY_AFTER)
+        last = self._scheduler.displaceable(tenant)
+        if last is None:
+            raise error
+        self._fail(last, error)
+
+    def _fail(self, request: RequestState, error: RuntimeError) -> None:
+        request.error = error
+        self._failed.append(request)
+        self._finish(request, "error")
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         request.finish_reason = reason
@@ -365,35 +405,11 @@ class Engine:
                 f"{config.context_length}, got {len(prompt)}: shorten it"
             )
 
-    def _make_drafter(self, draft: LanguageModel | None) -> Drafter | None:
-        """Return the drafter of the settings; None if speculation is off."""
-        speculation, vocab_size = self.settings.speculation, self.tokenizer.vocab_size
-        if draft is None:
-            return PromptLookup() if speculation else None
-        if not speculation:
-            raise ValueError(
-                "speculation: expected at least 1 with a draft model, got 0: set it, or drop the "
-                "draft model"
-            )
-        if draft.config.vocab_size < vocab_size:
-            raise ValueError(
-                f"draft: expected a model of the same tokenizer, with at least {vocab_size} "
-                f"tokens, got one of {draft.config.vocab_size}: choose another draft model"
-            )
-        return DraftModel(
-            draft,
-            self._pool.draft_caches,
-            DraftProgress(self._pool.num_pages, self.settings.page_size),
-            self._scheduler.reserve,
-            vocab_size=vocab_size,
-            prefill_tokens=self.settings.prefill_tokens,
-        )
-
     def _draft_limits(self) -> dict[RequestState, int]:
         """Return the most draft tokens allowed for each request that chooses a next token."""
         limits = {
             request: min(self.settings.speculation, request.remaining - 1)
-            for request in self._scheduler.running
+            for request in self._scheduler.served
             if not request.is_prefilling and request.computed == len(request.tokens) - 1
         }
         return {request: limit for request, limit in limits.items() if limit > 0}

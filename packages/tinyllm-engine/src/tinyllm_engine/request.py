@@ -54,8 +54,13 @@ class Request:
         tenant: the name of the client that shares the engine with other clients, such as an API
             key. Tenants get equal shares of the engine's time: see `FairShare`.
         weight: the share of the tenant in relation to other tenants, above 0.
+        group: the name of the requests that belong together, such as the choices of one HTTP
+            request. The groups of a tenant take turns.
         cache_salt: requests share pages of equal prefixes only if their salts are equal. A tenant
             with its own salt cannot learn the prompts of other tenants from response times.
+        embedding: True to compute the embedding of the prompt, and no tokens: the hidden state of
+            the last token after the final norm, scaled to length 1. This is the pooling of
+            Qwen3-Embedding (Zhang et al. 2025).
         grammar: the grammar of the answer; None for any text.
         logprobs: True to report the log-probability of each chosen token, also without
             `top_logprobs`.
@@ -73,7 +78,9 @@ class Request:
     priority: int = 0
     tenant: str = ""
     weight: float = 1.0
+    group: str = ""
     cache_salt: str = ""
+    embedding: bool = False
     grammar: Grammar | None = None
     logprobs: bool = False
     ignore_end: bool = False
@@ -113,8 +120,9 @@ class RequestState:
         draft: draft tokens after `tokens`, verified in the next step.
         outputs: outputs that no caller has received yet; see `Engine.run`.
         finish_reason: None until the request has ended.
-        error: the message of the failure, if the finish reason is "error".
+        error: the failure, if the finish reason is "error".
         failures: failed steps since the latest token.
+        vector: the embedding of the prompt, E numbers; None before its computation.
     """
 
     request: Request
@@ -130,8 +138,9 @@ class RequestState:
     draft: list[int] = field(default_factory=list)
     outputs: deque[Output] = field(default_factory=deque)
     finish_reason: RequestFinishReason | None = None
-    error: str | None = None
+    error: RuntimeError | None = None
     failures: int = 0
+    vector: list[float] | None = None
     _block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -140,8 +149,11 @@ class RequestState:
 
     @property
     def prefill_end(self) -> int:
-        """The position of the first decoded token, the last token of the prompt."""
-        return len(self.request.prompt) - 1
+        """The position of the first decoded token: the last token of the prompt.
+
+        For an embedding, all tokens of the prompt are prefilled.
+        """
+        return len(self.request.prompt) - (not self.request.embedding)
 
     @property
     def is_prefilling(self) -> bool:
@@ -181,6 +193,11 @@ class RequestState:
             self.tokens, page_size, self._block_hashes, salt=self.request.cache_salt
         )
         return self._block_hashes
+
+    def embedded(self) -> Output:
+        """Return the output of an embedding, after its computation."""
+        token = self.tokens[-1]
+        return Output("", token, self.finish_reason, self.usage, embedding=self.vector)
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
         """Append sampled tokens through the first that differs from the draft or ends the text.
