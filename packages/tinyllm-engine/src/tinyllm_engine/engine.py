@@ -21,20 +21,18 @@ from tinyllm_engine.kv.prefix_store import PrefixStore, model_fingerprint
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
 from tinyllm_engine.request import (
     EngineFullError,
-    PromptTooLongError,
     Request,
     RequestError,
     RequestFailedError,
     RequestState,
+    check_prompt,
 )
 from tinyllm_engine.runner import Runner, Scores
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.step import Step
+from tinyllm_engine.speculative.drafter import draft_limits
 from tinyllm_engine.speculative.make_drafter import make_drafter
-
-RETRY_AFTER = 1.0
-"""Seconds after which a client should send a request again if the queue was full."""
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +145,8 @@ class Engine:
                 error instead.
         """
         prompt, config = list(request.prompt), self.model.config
-        self._check(prompt)
+        check_prompt(prompt, config)
+        displaced = self._displaced_by(request.tenant)
         max_tokens = min(request.max_tokens, config.context_length - len(prompt))
         if request.embedding:
             max_tokens = 0
@@ -172,7 +171,8 @@ class Engine:
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
-        self._make_room(request.tenant)
+        if displaced is not None:
+            self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._arrivals += 1
         self._prompt_tokens += len(prompt)
         self._scheduler.add(state)
@@ -275,7 +275,7 @@ class Engine:
     def _schedule(self) -> Step:
         """Choose the tokens of the next step, draft tokens included."""
         if self._drafter is not None:
-            limits = self._draft_limits()
+            limits = draft_limits(self._scheduler.served, self.settings.speculation)
             self._drafter.propose(limits)
             for request in limits:
                 if request.constraint is not None:
@@ -351,16 +351,19 @@ class Engine:
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
         self._pool.renew()
 
-    def _make_room(self, tenant: str) -> None:
-        """Make room in the queue for a request of a tenant, or raise EngineFullError."""
+    def _displaced_by(self, tenant: str) -> RequestState | None:
+        """Return the request whose place in the queue a tenant takes; None if there is room.
+
+        Raises:
+            EngineFullError: if the queue is full, and no tenant has more requests in it.
+        """
         waiting = self._scheduler.waiting
         if waiting < self.settings.max_waiting:
-            return
-        error = EngineFullError(waiting, RETRY_AFTER)
+            return None
         last = self._scheduler.displaceable(tenant)
         if last is None:
-            raise error
-        self._fail(last, error)
+            raise EngineFullError(waiting)
+        return last
 
     def _fail(self, request: RequestState, error: RuntimeError) -> None:
         request.error = error
@@ -388,28 +391,3 @@ class Engine:
         settings = self.settings
         identity = f"{model_fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
         return PrefixStore(self._pages, self._pool.caches, identity)
-
-    def _check(self, prompt: Sequence[int]) -> None:
-        """Raise RequestError unless the model can compute the prompt and one more token."""
-        config = self.model.config
-        if not prompt:
-            raise RequestError("prompt: expected at least one token, got none")
-        if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
-            raise RequestError(
-                f"prompt: expected token ids below {config.vocab_size}, "
-                f"got {min(prompt)} to {max(prompt)}"
-            )
-        if len(prompt) >= config.context_length:
-            raise PromptTooLongError(
-                f"prompt: expected fewer tokens than the model's context of "
-                f"{config.context_length}, got {len(prompt)}: shorten it"
-            )
-
-    def _draft_limits(self) -> dict[RequestState, int]:
-        """Return the most draft tokens allowed for each request that chooses a next token."""
-        limits = {
-            request: min(self.settings.speculation, request.remaining - 1)
-            for request in self._scheduler.served
-            if not request.is_prefilling and request.computed == len(request.tokens) - 1
-        }
-        return {request: limit for request, limit in limits.items() if limit > 0}

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinyllm_qwen import Sampler, SamplingParams
+from tinyllm_qwen import QwenConfig, Sampler, SamplingParams
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.grammar.constraint import Constraint
@@ -30,14 +30,31 @@ class EngineFullError(RuntimeError):
         retry_after: seconds after which the client should send the request again.
     """
 
-    def __init__(self, waiting: int, retry_after: float) -> None:
-        """Make the message from the length of the queue and the time to wait."""
-        super().__init__(f"{waiting} requests are waiting: try again in {retry_after:.0f} s")
-        self.retry_after = retry_after
+    retry_after = 1.0
+
+    def __init__(self, waiting: int) -> None:
+        """Make the message from the length of the queue."""
+        super().__init__(f"{waiting} requests are waiting: try again in {self.retry_after:.0f} s")
 
 
 class RequestFailedError(RuntimeError):
     """The request ended because the steps that computed it failed."""
+
+
+def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
+    """Raise RequestError unless the model can compute the prompt and one more token."""
+    if not prompt:
+        raise RequestError("prompt: expected at least one token, got none")
+    if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
+        raise RequestError(
+            f"prompt: expected token ids below {config.vocab_size}, "
+            f"got {min(prompt)} to {max(prompt)}"
+        )
+    if len(prompt) >= config.context_length:
+        raise PromptTooLongError(
+            f"prompt: expected fewer tokens than the model's context of "
+            f"{config.context_length}, got {len(prompt)}: shorten it"
+        )
 
 
 @dataclass(frozen=True)

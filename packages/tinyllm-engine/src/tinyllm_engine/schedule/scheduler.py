@@ -50,6 +50,7 @@ class Scheduler:
         self.preemptions = 0
         self._time = FairShare()
         self._is_shared = False  # True if the running requests belong to several tenants
+        self._may_admit = False  # True if a request or a page came or went since the last admission
         self._waiting: list[RequestState] = []
         self._running: list[RequestState] = []
         self._copies: dict[int, int] = {}  # the source of each page to copy before the next step
@@ -93,11 +94,6 @@ class Scheduler:
         """Return the number of requests of a tenant in the queue."""
         return sum(each.request.tenant == tenant for each in self._waiting)
 
-    def requests_of(self, tenant: str) -> int:
-        """Return the number of requests of a tenant, running or in the queue."""
-        running = sum(each.request.tenant == tenant for each in self._running)
-        return running + self.waiting_of(tenant)
-
     def displaceable(self, tenant: str) -> RequestState | None:
         """Return the request that leaves a full queue for a new request of `tenant`.
 
@@ -110,10 +106,12 @@ class Scheduler:
 
     def add(self, request: RequestState) -> None:
         """Put a request into the queue."""
+        self._may_admit = True
         insort(self._waiting, request, key=_rank)
 
     def remove(self, request: RequestState) -> None:
         """Remove a request that has ended or was cancelled, and free its pages."""
+        self._may_admit = True
         if request in self._running:
             self._running.remove(request)
             self._free(request)
@@ -123,7 +121,8 @@ class Scheduler:
     def schedule(self, prefill_tokens: int) -> Step:
         """Choose the tokens of the next step, with at most `prefill_tokens` prompt tokens."""
         self._copies = {}
-        if self._waiting:
+        if self._waiting and self._may_admit:
+            self._may_admit = False
             self._admit()
         served = self.served
         for request in self._running:
@@ -148,6 +147,7 @@ class Scheduler:
         if self.prefix_cache:
             full = range(request.computed // page_size, computed // page_size)
             hashes = request.block_hashes(page_size) if full else []
+            self._may_admit |= bool(full)
             for index in full:
                 self.pages.register(request.pages[index], hashes[index])
         request.computed = computed
@@ -175,6 +175,7 @@ class Scheduler:
             The requests that were running.
         """
         running, self._running = self._running, []
+        self._may_admit = True
         self.pages.reset()
         for request in running:
             _forget_pages(request)
@@ -337,6 +338,7 @@ class Scheduler:
         insort(self._waiting, request, key=_rank)
 
     def _free(self, request: RequestState) -> None:
+        self._may_admit = True
         for page in request.pages:
             self._copies.pop(page, None)
         self.pages.free(request.pages)
