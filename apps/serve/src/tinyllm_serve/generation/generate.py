@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from tinyllm_engine import Grammar, Output, Request, Usage
 
+from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.parsers import Content, Parser, Part, Reasoning, ToolCall
-from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.middleware import LogFields
 from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
@@ -99,6 +100,7 @@ class Generation:
         prompts: Sequence[Sequence[int]],
         make_parser: Callable[[], Parser],
         log: LogFields,
+        client: Client,
         *,
         max_tokens: int,
         grammar: Grammar | None,
@@ -116,6 +118,8 @@ class Generation:
         Raises:
             ApiError: if a request can never be served.
         """
+        _check_client_limits(service, fields, len(prompts), client)
+        log["priority"] = fields.priority or None
         self._service = service
         self._choices = fields.choices
         self._log = log
@@ -133,6 +137,9 @@ class Generation:
                     ),
                     stop=fields.stops,
                     priority=fields.priority,
+                    tenant=client.tenant,
+                    weight=client.weight,
+                    cache_salt=client.salt(fields.cache_salt),
                     grammar=grammar,
                     logprobs=logprobs is not None,
                     ignore_end=fields.ignore_eos,
@@ -201,6 +208,27 @@ class Generation:
         self._log["cached_tokens"] = sum(usage.cached_tokens for usage in usages)
         self._log["completion_tokens"] = sum(usage.completion_tokens for usage in usages)
         self._log["finish_reasons"] = [answer.finish_reason or "abort" for answer in begun]
+
+
+def _check_client_limits(
+    service: Service, fields: SamplingFields, prompts: int, client: Client
+) -> None:
+    """Refuse a priority that the client may not have, and a request that can never be admitted.
+
+    Raises:
+        ApiError: 400.
+    """
+    if fields.priority < -client.max_priority:
+        message = f"priority: expected at least {-client.max_priority}, got {fields.priority}"
+        raise ApiError(400, message, param="priority")
+    settings = service.settings
+    answers, room = prompts * fields.choices, settings.max_waiting + settings.max_num_seqs
+    if answers > room:
+        message = (
+            f"n: expected at most {room} answers in one request, got {prompts} prompts with "
+            f"{fields.choices} answers each: send several requests"
+        )
+        raise ApiError(400, message, param="n")
 
 
 def _merge(

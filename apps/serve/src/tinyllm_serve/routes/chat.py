@@ -12,10 +12,13 @@ from starlette.requests import Request
 from tinyllm_engine import Output, TokenLogprob
 from tinyllm_qwen import Tokenizer
 
+from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import chat_grammar
 from tinyllm_serve.generation.parsers import AnswerParser, Content, Part, Reasoning, ToolCall
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.http.api_key import client_of
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.middleware import LogFields, log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
@@ -39,7 +42,7 @@ from tinyllm_serve.service import Service
 ENGINE_FIELDS = {"prompt": "messages"}
 """The endpoint's name for each field that the engine names differently."""
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(tags=["chat"], route_class=BodyRoute)
 
 
 @router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSE)
@@ -47,7 +50,7 @@ async def chat_completions(body: ChatRequest, request: Request, service: ModelSe
     """Continue a conversation. With `stream` the response is server-sent events."""
     log = log_fields(request)
     log["user"] = body.end_user
-    generation = await start_chat(service, body, log, ENGINE_FIELDS)
+    generation = await start_chat(service, body, log, client_of(request), ENGINE_FIELDS)
     completion = ChatCompletion(service, body, generation)
     if body.stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
@@ -57,7 +60,11 @@ async def chat_completions(body: ChatRequest, request: Request, service: ModelSe
 
 
 async def start_chat(
-    service: Service, body: ChatRequest, log: LogFields, field_names: Mapping[str, str]
+    service: Service,
+    body: ChatRequest,
+    log: LogFields,
+    client: Client,
+    field_names: Mapping[str, str],
 ) -> Generation:
     """Prepare the answers to a conversation.
 
@@ -84,6 +91,7 @@ async def start_chat(
         [prompt.tokens],
         lambda: AnswerParser(opened=prompt.opened, functions=functions),
         log,
+        client,
         max_tokens=body.token_limit or service.settings.max_tokens,
         grammar=chat_grammar(body, prompt),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,

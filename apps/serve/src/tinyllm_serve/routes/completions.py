@@ -14,6 +14,8 @@ from tinyllm_engine import Output
 from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import Content, PlainText
+from tinyllm_serve.http.api_key import client_of
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.middleware import log_fields
@@ -32,7 +34,7 @@ from tinyllm_serve.service import Service
 DEFAULT_MAX_TOKENS = 16
 
 
-router = APIRouter(tags=["completions"])
+router = APIRouter(tags=["completions"], route_class=BodyRoute)
 
 
 @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
@@ -51,6 +53,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         prompts,
         PlainText,
         log,
+        client_of(request),
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
         grammar=output_grammar(body),
         logprobs=body.logprobs,
