@@ -4,7 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tinyllm_serve.protocol.base import ChatFinishReason, ClientFields, CompletionFields, UsageBody
+from tinyllm_serve.protocol.base import (
+    ChatFinishReason,
+    ClientFields,
+    CompletionFields,
+    UsageBody,
+    is_null,
+)
 from tinyllm_serve.protocol.messages import CalledFunction, Message
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
@@ -13,7 +19,8 @@ MAX_TOP_LOGPROBS = 20
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-_RESERVED = ("messages", "tools", "add_generation_prompt")
+_SET_BY_SERVER = ("messages", "tools", "add_generation_prompt", "documents")
+_USED_BY_JINJA = ("self", "super", "loop", "caller", "varargs", "kwargs", "context", "environment")
 
 
 class TemplateVariables(BaseModel):
@@ -27,9 +34,13 @@ class TemplateVariables(BaseModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> "TemplateVariables":
-        for name in _RESERVED:
-            if name in self.extra:
+        for name in self.extra:
+            if name in _SET_BY_SERVER:
                 raise ValueError(f"{name}: expected no variable of this name, the server sets it")
+            if name in _USED_BY_JINJA or not name.isidentifier():
+                raise ValueError(
+                    f"expected names of variables, got {name[:40]!r}: templates cannot use it"
+                )
         return self
 
     @property
@@ -140,24 +151,25 @@ class ChatLogprobs(BaseModel):
     """Log-probabilities of an answer's tokens, reasoning included."""
 
     content: list[ChosenLogprob]
+    refusal: None = None
 
 
 class ToolCallBody(BaseModel):
-    """A function call; `index` is given in streams only."""
+    """A function call."""
 
-    index: int | None = None
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
 class AnswerMessage(BaseModel):
-    """An answer, or in a stream the new part of it."""
+    """An answer. `content` is null if the answer consists of calls."""
 
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = Field(default=None, exclude_if=is_null)
+    tool_calls: list[ToolCallBody] | None = Field(default=None, exclude_if=is_null)
 
 
 class ChatChoice(BaseModel):
@@ -165,7 +177,7 @@ class ChatChoice(BaseModel):
 
     index: int
     message: AnswerMessage
-    logprobs: ChatLogprobs | None = None
+    logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason
 
 
@@ -175,20 +187,4 @@ class ChatResponse(CompletionFields):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: UsageBody
-
-
-class ChatDelta(BaseModel):
-    """The new part of one answer."""
-
-    index: int
-    delta: AnswerMessage
-    logprobs: ChatLogprobs | None = None
-    finish_reason: ChatFinishReason | None = None
-
-
-class ChatChunk(CompletionFields):
-    """An event of a stream."""
-
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    choices: list[ChatDelta]
-    usage: UsageBody | None = None
+    service_tier: Literal["default"] = "default"
