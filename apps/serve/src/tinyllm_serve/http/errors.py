@@ -13,6 +13,8 @@ from starlette.exceptions import HTTPException
 from tinyllm_engine import EngineClosedError, EngineFullError, PromptTooLongError, RequestError
 from tinyllm_qwen import TemplateError
 
+from tinyllm_serve.http.json_text import JsonText
+
 RETRY_AFTER = 5
 """Seconds after which a client may retry: the time that a restart takes."""
 
@@ -66,7 +68,7 @@ class ApiError(Exception):
     @property
     def response(self) -> JSONResponse:
         """The response."""
-        return JSONResponse(self.body, self.status, self.headers)
+        return JsonText(self.body, self.status, self.headers)
 
 
 def unavailable(reason: str) -> ApiError:
