@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +16,15 @@ from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.embedding import EmbeddingRequest
-from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, model_fingerprint
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
 from tinyllm_engine.request import (
     EngineFullError,
+    GrammarLimitError,
     PromptTooLongError,
     Request,
     RequestError,
@@ -59,6 +62,7 @@ class Engine:
         model: the model.
         tokenizer: the tokenizer of the model.
         settings: limits and options.
+        grammars: the compiler of the requests' grammars.
         failures: the number of failed steps since the last successful step.
     """
 
@@ -96,9 +100,11 @@ class Engine:
         self._runner = Runner(model, self._pool.caches)
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self._drafter = self._make_drafter(draft)
-        self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
+        self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
+        weakref.finalize(self, self.grammars.close)
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
+        self._failed: list[RequestState] = []
         self.failures = 0
         self._arrivals = self._failed_steps = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -128,8 +134,13 @@ class Engine:
             failed_steps=self._failed_steps,
         )
 
-    def add(self, request: Request) -> RequestState:
+    def add(self, request: Request, grammar: CompiledGrammar | None = None) -> RequestState:
         """Put a request into the queue. Later steps compute its tokens.
+
+        Args:
+            request: the request.
+            grammar: the compiled form of the request's grammar, if the caller has it. Otherwise the
+                call waits for the compiler.
 
         Returns:
             The handle of the request.
@@ -152,7 +163,8 @@ class Engine:
                 "engine more memory"
             )
         try:
-            grammar = request.grammar
+            if grammar is None and request.grammar is not None:
+                grammar = self.grammars.compile(request.grammar, request.tenant)
             sampler = Sampler(request.sampling, config.vocab_size, self.model.ops)
             sampler.start(mx.array(prompt, dtype=mx.int32))
             state = RequestState(
@@ -161,7 +173,7 @@ class Engine:
                 max_tokens,
                 sampler,
                 OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end),
-                None if grammar is None else self._grammars.compile(grammar),
+                None if grammar is None else grammar.constraint(),
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
@@ -209,7 +221,8 @@ class Engine:
         until `run` is called with the handle of such a request.
 
         Raises:
-            RequestFailedError: if the request ends with the finish reason "error".
+            RequestFailedError: if the steps that computed the request failed.
+            GrammarLimitError: if the request's grammar was given up.
         """
         while True:
             while handle.outputs:
@@ -219,7 +232,12 @@ class Engine:
             for owner, output in self.step():
                 owner.outputs.append(output)
         if handle.error is not None:
-            raise RequestFailedError(handle.error)
+            raise handle.error
+
+    def take_failed(self) -> list[RequestState]:
+        """Return the requests that ended with the finish reason "error" since the last call."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def save_prefixes(self, path: Path | None = None) -> int:
         """Write the prefix cache to a file, for the next engine of this model.
@@ -303,7 +321,11 @@ class Engine:
                 self._scheduler.update(request, chunk.stop)
                 continue
             drafted = len(request.draft)
-            accepted = request.accept(next(following))
+            choices = next(following)
+            if request.constraint is not None and request.constraint.error is not None:
+                self._fail(request, GrammarLimitError(request.constraint.error))
+                continue
+            accepted = request.accept(choices)
             if self._drafter is not None:
                 self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
             self._generated_tokens += len(accepted)
@@ -323,9 +345,14 @@ class Engine:
         for request in running:
             request.failures += 1
             if request.failures > 1:
-                request.error = message
-                self._finish(request, "error")
+                error = RequestFailedError(f"the request failed: {message}: send it again")
+                self._fail(request, error)
         self._pool.renew()
+
+    def _fail(self, request: RequestState, error: RuntimeError) -> None:
+        request.error = error
+        self._failed.append(request)
+        self._finish(request, "error")
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         request.finish_reason = reason

@@ -9,8 +9,8 @@ RequestFinishReason = Literal["stop", "length", "cancelled", "error"]
 """The reason why a request has ended.
 
 "stop": the text reached an end token or a stop string. "length": it reached `max_tokens` or the end
-of the model's context. "cancelled": the caller cancelled the request. "error": two steps with the
-request failed, with no new token in between.
+of the model's context. "cancelled": the caller cancelled the request. "error": see
+`RequestState.error`.
 """
 
 

@@ -40,6 +40,13 @@ class RequestFailedError(RuntimeError):
     """The request ended because the steps that computed it failed."""
 
 
+class GrammarLimitError(RuntimeError):
+    """The grammar of a request was given up, because its masks take too much time or memory.
+
+    The text of the request so far is incomplete. The message says what to change.
+    """
+
+
 @dataclass(frozen=True)
 class Request:
     """A prompt, and the settings of its continuation.
@@ -113,7 +120,7 @@ class RequestState:
         draft: draft tokens after `tokens`, verified in the next step.
         outputs: outputs that no caller has received yet; see `Engine.run`.
         finish_reason: None until the request has ended.
-        error: the message of the failure, if the finish reason is "error".
+        error: the failure, if the finish reason is "error".
         failures: failed steps since the latest token.
     """
 
@@ -130,7 +137,7 @@ class RequestState:
     draft: list[int] = field(default_factory=list)
     outputs: deque[Output] = field(default_factory=deque)
     finish_reason: RequestFinishReason | None = None
-    error: str | None = None
+    error: RuntimeError | None = None
     failures: int = 0
     _block_hashes: list[bytes] = field(default_factory=list)
 
