@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from tinyllm_engine.request import Request, RequestState
+from tinyllm_engine.request import EngineFullError, Request, RequestState
 from tinyllm_engine.schedule.fair_share import FairShare, PassTime
 from tinyllm_engine.schedule.step import Chunk
 from tinyllm_engine.testing import SchedulerMemory, state_without_model
@@ -169,9 +169,12 @@ def test_groups_of_a_tenant_take_turns() -> None:
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
     world = SchedulerMemory(pages=500, max_running=1)
     greedy = [add(world, "greedy") for _ in range(5)]
-    assert world.scheduler.displaceable("greedy") is None
-    assert world.scheduler.displaceable("quiet") is greedy[-1]
-    quiet = [add(world, "quiet") for _ in range(4)]
-    assert world.scheduler.displaceable("quiet") is None
-    assert world.scheduler.displaceable("third") is greedy[-1]
-    assert quiet
+    assert world.scheduler.displaced_by("quiet", 6) is None
+    assert world.scheduler.displaced_by("quiet", 5) is greedy[-1]
+    with pytest.raises(EngineFullError, match="5 requests are waiting"):
+        world.scheduler.displaced_by("greedy", 5)
+    for _ in range(4):
+        add(world, "quiet")
+    with pytest.raises(EngineFullError):
+        world.scheduler.displaced_by("quiet", 9)
+    assert world.scheduler.displaced_by("third", 9) is greedy[-1]

@@ -16,6 +16,8 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
+from tinyllm_engine.grammar.compiler import CompiledGrammar
+from tinyllm_engine.grammar.worker import MAX_SECONDS, too_slow
 from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_engine.output import EngineStats, Output
 from tinyllm_engine.request import Request, RequestState
@@ -131,6 +133,7 @@ class AsyncEngine:
         Raises:
             RequestError: if the request can never be served.
             RequestFailedError: if the steps that computed the request failed.
+            GrammarLimitError: if the request's grammar was given up.
             EngineFullError: if the queue is full; see `Engine.add`.
             EngineClosedError: if the engine is closed, or fails before the request has ended.
         """
@@ -139,7 +142,8 @@ class AsyncEngine:
         self._in_progress += 1
         self._idle.clear()
         try:
-            await self._call(lambda engine: self._add(engine, request, stream))
+            grammar = await self._compiled(request)
+            await self._call(lambda engine: self._add(engine, request, grammar, stream))
             reason = None
             while reason is None:
                 output = await stream.outputs.get()
@@ -201,6 +205,22 @@ class AsyncEngine:
     def _refuse_if_closed(self) -> None:
         if self._closed is not None or self._engine is None:
             raise EngineClosedError(self._closed or "the engine was not started")
+
+    async def _compiled(self, request: Request) -> CompiledGrammar | None:
+        """Wait until the grammar of a request is compiled. Other requests go on meanwhile."""
+        if request.grammar is None:
+            return None
+        future = asyncio.wrap_future(
+            self._started.grammars.prepare(request.grammar, request.tenant)
+        )
+        give_up = partial(_fail, future)
+        self._pending.add(give_up)
+        try:
+            return await asyncio.wait_for(future, MAX_SECONDS)
+        except TimeoutError:
+            raise too_slow(request.grammar) from None
+        finally:
+            self._pending.discard(give_up)
 
     async def _call(self, function: Callable[[Engine], T]) -> T:
         """Call a function in the engine's thread, between two steps; return its result."""
@@ -279,8 +299,14 @@ class AsyncEngine:
         if pairs:
             self._loop.call_soon_threadsafe(_put, pairs)
 
-    def _add(self, engine: Engine, request: Request, stream: _Stream) -> None:
-        stream.handle = engine.add(request)
+    def _add(
+        self,
+        engine: Engine,
+        request: Request,
+        grammar: CompiledGrammar | None,
+        stream: _Stream,
+    ) -> None:
+        stream.handle = engine.add(request, grammar)
         self._streams[stream.handle] = stream
         self._deliver(engine, [])  # a request that left the queue for this one
 

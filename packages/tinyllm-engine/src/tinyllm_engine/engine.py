@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +15,15 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, model_fingerprint
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
 from tinyllm_engine.request import (
     EngineFullError,
+    GrammarLimitError,
     Request,
     RequestError,
     RequestFailedError,
@@ -53,6 +56,7 @@ class Engine:
         model: the model.
         tokenizer: the tokenizer of the model.
         settings: limits and options.
+        grammars: the compiler of the requests' grammars.
         failures: the number of failed steps since the last successful step.
     """
 
@@ -97,11 +101,12 @@ class Engine:
         self._drafter = make_drafter(
             settings, tokenizer, self._pool, self._scheduler.reserve, draft
         )
-        self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
-        self._failed: list[RequestState] = []
+        self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
+        weakref.finalize(self, self.grammars.close)
         self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
+        self._failed: list[RequestState] = []
         self.failures = 0
         self._arrivals = self._failed_steps = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -131,8 +136,13 @@ class Engine:
             failed_steps=self._failed_steps,
         )
 
-    def add(self, request: Request) -> RequestState:
+    def add(self, request: Request, grammar: CompiledGrammar | None = None) -> RequestState:
         """Put a request into the queue. Later steps compute its tokens.
+
+        Args:
+            request: the request.
+            grammar: the compiled form of the request's grammar, if the caller has it. Otherwise the
+                call waits for the compiler.
 
         Returns:
             The handle of the request.
@@ -140,13 +150,12 @@ class Engine:
         Raises:
             RequestError: if this engine can never serve the request. A prompt that is too long
                 raises `PromptTooLongError`, a subclass.
-            EngineFullError: if the queue is full, or the tenant has `max_per_tenant` requests. If
-                another tenant has more requests in a full queue, its last request fails with this
-                error instead.
+            EngineFullError: if the queue is full. If another tenant has more requests in the
+                queue, its last request fails with this error instead.
         """
         prompt, config = list(request.prompt), self.model.config
         check_prompt(prompt, config)
-        displaced = self._displaced_by(request.tenant)
+        displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
         max_tokens = min(request.max_tokens, config.context_length - len(prompt))
         if request.embedding:
             max_tokens = 0
@@ -158,7 +167,8 @@ class Engine:
                 "engine more memory"
             )
         try:
-            grammar = request.grammar
+            if grammar is None and request.grammar is not None:
+                grammar = self.grammars.compile(request.grammar, request.tenant)
             sampler = Sampler(request.sampling, config.vocab_size, self.model.ops)
             sampler.start(mx.array(prompt, dtype=mx.int32))
             state = RequestState(
@@ -167,7 +177,7 @@ class Engine:
                 max_tokens,
                 sampler,
                 OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end),
-                None if grammar is None else self._grammars.compile(grammar),
+                None if grammar is None else grammar.constraint(),
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
@@ -194,6 +204,7 @@ class Engine:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
+        self._failed.clear()
         try:
             step = self._schedule()
             scores = self._run(step)
@@ -218,7 +229,8 @@ class Engine:
         holds its pages until `cancel`.
 
         Raises:
-            RequestFailedError: if the request ends with the finish reason "error".
+            RequestFailedError: if the steps that computed the request failed.
+            GrammarLimitError: if the request's grammar was given up.
             EngineFullError: if the request left a full queue for a request of another tenant.
         """
         while True:
@@ -237,7 +249,7 @@ class Engine:
             raise handle.error
 
     def take_failed(self) -> list[RequestState]:
-        """Return the requests that ended with the finish reason "error" since the last call."""
+        """Return the requests that ended with an error since the last call, or the last step."""
         failed, self._failed = self._failed, []
         return failed
 
@@ -321,7 +333,11 @@ class Engine:
                 self._scheduler.update(request, chunk.stop)
                 continue
             drafted = len(request.draft)
-            accepted = request.accept(next(following))
+            choices = next(following)
+            if request.constraint is not None and request.constraint.error is not None:
+                self._fail(request, GrammarLimitError(request.constraint.error))
+                continue
+            accepted = request.accept(choices)
             if self._drafter is not None:
                 self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
             self._generated_tokens += len(accepted)
@@ -350,20 +366,6 @@ class Engine:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
         self._pool.renew()
-
-    def _displaced_by(self, tenant: str) -> RequestState | None:
-        """Return the request whose place in the queue a tenant takes; None if there is room.
-
-        Raises:
-            EngineFullError: if the queue is full, and no tenant has more requests in it.
-        """
-        waiting = self._scheduler.waiting
-        if waiting < self.settings.max_waiting:
-            return None
-        last = self._scheduler.displaceable(tenant)
-        if last is None:
-            raise EngineFullError(waiting)
-        return last
 
     def _fail(self, request: RequestState, error: RuntimeError) -> None:
         request.error = error

@@ -41,6 +41,13 @@ class RequestFailedError(RuntimeError):
     """The request ended because the steps that computed it failed."""
 
 
+class GrammarLimitError(RuntimeError):
+    """The grammar of a request was given up, because its masks take too much time or memory.
+
+    The text of the request so far is incomplete. The message says what to change.
+    """
+
+
 def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
     """Raise RequestError unless the model can compute the prompt and one more token."""
     if not prompt:

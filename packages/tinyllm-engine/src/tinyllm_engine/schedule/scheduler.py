@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.request import RequestState
+from tinyllm_engine.request import EngineFullError, RequestState
 from tinyllm_engine.schedule.fair_share import FairShare
 from tinyllm_engine.schedule.shares import Shares, by_tenant
 from tinyllm_engine.schedule.step import Chunk, Step
@@ -90,19 +90,23 @@ class Scheduler:
         if self._is_shared:
             self._time.charge_decode(chunks, seconds)
 
-    def waiting_of(self, tenant: str) -> int:
-        """Return the number of requests of a tenant in the queue."""
-        return sum(each.request.tenant == tenant for each in self._waiting)
-
-    def displaceable(self, tenant: str) -> RequestState | None:
-        """Return the request that leaves a full queue for a new request of `tenant`.
+    def displaced_by(self, tenant: str, max_waiting: int) -> RequestState | None:
+        """Return the request whose place in a full queue a tenant takes.
 
         The result is the last request in rank, without a generated token, of the tenant with the
-        longest queue. It is None if that queue is not longer than the queue of `tenant` will be.
+        longest queue. It is None if fewer than `max_waiting` requests wait.
+
+        Raises:
+            EngineFullError: if no queue is longer than the queue of `tenant` will be.
         """
+        if self.waiting < max_waiting:
+            return None
+        own = sum(each.request.tenant == tenant for each in self._waiting)
         queues = by_tenant(each for each in self._waiting if not each.generated)
         longest = max(queues.values(), key=len, default=[])
-        return longest[-1] if len(longest) > 1 + self.waiting_of(tenant) else None
+        if len(longest) <= 1 + own:
+            raise EngineFullError(self.waiting)
+        return longest[-1]
 
     def add(self, request: RequestState) -> None:
         """Put a request into the queue."""
