@@ -9,6 +9,11 @@ from __future__ import annotations
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the long form of tests/attack."""
+    parser.addoption("--full", action="store_true", help="run the long form of tests/attack")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests marked as exhaustive, unless files or folders are named."""

@@ -21,10 +21,12 @@ TEMPLATE = (
     "{{ messages[-1].content }}"
 )
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+LONG = ['"Os', 'lo}"', "}}", "\n</tool_call>", "<|im_end|>"]
 SCRIPTS = (
     ["#think", "<think>", "Hm.", "</think>", "\n\nIt is ", "so.", "<|im_end|>"],
     ["#call", "Let me see.\n", CALL, "\n<tool_call>", '{"name": "nothing"', "<|endoftext|>!"],
     ["#json", "{", '"a"', ":", "1", "}", "<|im_end|>"],
+    ["#long", "<tool_call>", '\n{"name": ', '"weather", "arguments": {', '"city": ', *LONG],
     ["#rome", CALL.replace("Oslo", "Rome"), "<|im_end|>"],
 )
 

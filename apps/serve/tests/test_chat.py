@@ -91,13 +91,31 @@ def test_function_calls_are_parsed(scripted: Server) -> None:
     assert alone.choices[0].message.content == "Let me see."
     streamed = stream(scripted, "#call", tools=TOOLS, parallel_tool_calls=False)
     chunks = [chunk.choices[0] for chunk in streamed]
-    (new,) = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
-    assert new.index == 0
-    assert new.function.to_dict() == call.function.to_dict()
+    new, *pieces = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    assert (new.index, new.type, bool(new.id)) == (0, "function", True)
+    assert new.function.to_dict() == {"name": "weather", "arguments": ""}
+    assert [(piece.index, piece.id, piece.function.name) for piece in pieces] == [(0, None, None)]
+    assert pieces[0].function.arguments == call.function.arguments
     assert chunks[-1].finish_reason == "tool_calls"
     plain = ask(scripted, "#call", tools=TOOLS, tool_choice="none", max_tokens=2)
     assert plain.choices[0].message.tool_calls is None
     assert "<tool_call>" in plain.choices[0].message.content
+
+
+def test_arguments_stream_while_they_are_generated(scripted: Server) -> None:
+    """The answer ends within the arguments, at its token limit."""
+    options: dict[str, Any] = {"tools": TOOLS, "max_tokens": 5}
+    answer = ask(scripted, "#long", **options).choices[0]
+    assert (answer.finish_reason, answer.message.content) == ("length", None)
+    (call,) = answer.message.tool_calls or []
+    assert call.function.arguments == '{"city": "Os'
+    deltas = [chunk.choices[0].delta for chunk in stream(scripted, "#long", **options)]
+    new, *pieces = [call for delta in deltas for call in delta.tool_calls or []]
+    assert (new.function.name, new.function.arguments) == ("weather", "")
+    assert [piece.function.arguments for piece in pieces] == ["{", '"city": ', '"Os']
+    whole = ask(scripted, "#long", tools=TOOLS).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.tool_calls[0].function.arguments == '{"city": "Oslo}"}'
 
 
 def test_the_result_of_a_call_is_accepted(scripted: Server) -> None:

@@ -18,6 +18,8 @@ from pydantic import SecretStr
 from schemathesis import GenerationMode
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from tinyllm_engine.output import EngineStats
+from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.testing import Server
 
 QUESTION = "what does rmsnorm do?"
@@ -109,6 +111,15 @@ def test_a_generation_is_counted(pico: Server) -> None:
     httpx.post(f"{pico.url}/v1/completions", json=body)
     counted = [pico.metric(name) - old for name, old in zip(names, before, strict=True)]
     assert counted == [2, 2, 2, 8, 6, 6]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_lookups_are_counted_only_with_a_prefix_cache(enabled: bool) -> None:
+    stats = EngineStats(*range(1, 13))
+    text = Metrics(lambda: stats, prefix_cache=enabled).text().decode()
+    assert f"prefix_cache_queries_total {6.0 if enabled else 0.0}\n" in text
+    assert f"prefix_cache_hits_total {7.0 if enabled else 0.0}\n" in text
+    assert "prompt_tokens_total 6.0\n" in text
 
 
 def test_the_api_page_needs_no_network(pico: Server) -> None:

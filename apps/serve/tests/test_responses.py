@@ -3,6 +3,7 @@
 from typing import Any
 
 import openai
+import pytest
 from openai.types.responses import FunctionToolParam, Response
 from tinyllm_serve.testing import Server
 
@@ -34,6 +35,7 @@ def test_reasoning_is_an_item(scripted: Server) -> None:
     assert answer.metadata == {"a": "b"}
     short = ask(scripted, "#think", max_output_tokens=5)
     assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert [item.status for item in short.output] == ["completed", "incomplete"]
 
 
 def test_the_events_of_a_stream_build_the_response(scripted: Server) -> None:
@@ -100,7 +102,40 @@ def test_default_fields_of_agents_are_accepted(scripted: Server) -> None:
     )
     assert answer.output_text == "It is so."
     assert answer.output[0].content[0].text == "Hm."  # the client sends this text back
+    assert answer.reasoning.model_dump(include={"effort", "summary"}) == {
+        "effort": "xhigh",
+        "summary": None,
+    }
+    assert answer.prompt_cache_key == "session"
     scripted.wait_for("request", path="/v1/responses", user="user-1")
+
+
+def test_an_incomplete_call_has_the_status_incomplete(scripted: Server) -> None:
+    (call,) = ask(scripted, "#long", tools=[WEATHER], max_output_tokens=5).output
+    assert (call.status, call.arguments) == ("incomplete", '{"city": "Os')
+    with client(scripted) as connection:
+        events = list(connection.responses.create(input="#long", stream=True, tools=[WEATHER]))
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert deltas == ["{", '"city": ', '"Os', 'lo}"', "}"]
+    (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert done.arguments == "".join(deltas)
+    assert events[-1].response.output[0].arguments == done.arguments
+
+
+def test_encrypted_reasoning_can_be_sent_back(scripted: Server) -> None:
+    include = ["reasoning.encrypted_content"]
+    first = ask(scripted, "#think", include=include).output[0]
+    assert ask(scripted, "#think").output[0].encrypted_content is None
+    answer = {"role": "assistant", "content": "It is so."}
+    plain = {"type": "reasoning", "summary": [], "content": first.model_dump()["content"]}
+    encoded = {"type": "reasoning", "summary": [], "encrypted_content": first.encrypted_content}
+    counts = [
+        ask(scripted, [*reasoning, answer, {"role": "user", "content": "#json"}]).usage.input_tokens
+        for reasoning in ([plain], [encoded], [])
+    ]
+    assert counts[0] == counts[1] > counts[2]
+    with pytest.raises(openai.BadRequestError, match="encrypted_content"):
+        ask(scripted, [{**encoded, "encrypted_content": "gAAAA"}, answer])
 
 
 def test_a_stream_has_the_events_of_a_call(scripted: Server) -> None:

@@ -228,7 +228,7 @@ def test_calls_of_strict_functions_conform_to_the_schema(text: str) -> None:
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
     tokens = [*tokenizer.encode(text), min(tokenizer.eos_token_ids)]
     assert (
-        compiler.compile(text_or_calls(functions)).num_allowed(tokens) == len(tokens)
+        compiler.compile(text_or_calls(functions)).constraint().num_allowed(tokens) == len(tokens)
     ) == valid_calls
 
 
@@ -238,7 +238,7 @@ def test_beside_strict_functions_an_open_call_must_be_completed(broken: str) -> 
     functions = [Tool.model_validate(tool(name, "Oslo", strict=True)).function for name in ("map",)]
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
     tokens = tokenizer.encode(f"so: <tool_call>{broken}")
-    assert compiler.compile(text_or_calls(functions)).num_allowed(tokens) < len(tokens)
+    assert compiler.compile(text_or_calls(functions)).constraint().num_allowed(tokens) < len(tokens)
 
 
 @pytest.mark.parametrize("strict", [False, True])

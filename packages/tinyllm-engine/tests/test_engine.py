@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ from tinyllm_engine import (
     Engine,
     EngineFullError,
     EngineSettings,
+    Output,
     Request,
     RequestError,
     RequestState,
@@ -144,12 +146,39 @@ def test_outputs_are_text_logprobs_and_a_reason(pico: Model, prompts: list[list[
     assert outputs[-1].usage.completion_tokens == len(outputs)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_tenants_get_their_tokens_beside_other_tenants(
+    pico: Model, prompts: list[list[int]], generated: Oracle, seed: int
+) -> None:
+    tally = run_schedule(*pico, prompts, generated, seed, tenants=3)
+    assert tally.tokens > 0
+
+
+def test_tenants_do_not_share_prefixes(pico: Model, prompts: list[list[int]]) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8))
+
+    def cached(salt: str) -> int:
+        (output,) = engine.run(engine.add(Request(prompts[6], 1, cache_salt=salt)))
+        return output.usage.cached_tokens
+
+    assert [cached("a"), cached("b"), cached("")] == [0, 0, 0]
+    assert min(cached("a"), cached("b"), cached("")) > 0
+
+
+def test_several_ranks_cannot_keep_prefixes_in_a_file(
+    pico: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Qwen, "num_ranks", 2)
+    with pytest.raises(ValueError, match="prefix_path: expected None with several ranks"):
+        Engine(*pico, EngineSettings(prefix_path=tmp_path / "prefixes"))
+
+
 def test_run_keeps_the_outputs_of_other_requests(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
     engine = Engine(*pico)
     first, second, third = (engine.add(Request(prompt, 9)) for prompt in prompts[:3])
-    outputs = {handle: [] for handle in (first, second, third)}  # type: ignore[var-annotated]
+    outputs: dict[RequestState, list[Output]] = {handle: [] for handle in (first, second, third)}
     outputs[first] += engine.run(first)
     for mine, others in zip(engine.run(second), engine.run(third), strict=False):
         outputs[second].append(mine)

@@ -101,9 +101,8 @@ def test_requests_that_fail_again_end_with_an_error(
     model.fails = lambda number: True
     finish(engine)
     assert {handle.finish_reason for handle in handles} == {"error"}
-    assert "on fire" in handles[0].error
     assert len(answer(handles[0])) == 1  # the token before the failures is kept
-    with pytest.raises(RequestFailedError, match="on fire"):
+    with pytest.raises(RequestFailedError, match="two steps"):
         list(engine.run(handles[0]))
     assert_nothing_is_left(engine)
     model.fails = lambda number: False
@@ -189,7 +188,7 @@ def test_streams_raise_the_error_of_their_request_and_the_engine_goes_on(
         for prompt in prompts[:2]:
             tokens = asyncio.create_task(collect(engine, Request(prompt, 5)))
             if prompt is prompts[0]:
-                with pytest.raises(RequestFailedError, match="on fire"):
+                with pytest.raises(RequestFailedError, match="two steps"):
                     await tokens
             else:
                 assert await tokens == generated(prompt, 5, GREEDY)

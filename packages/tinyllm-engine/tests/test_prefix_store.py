@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings, Request, RequestState
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import model_fingerprint
+from tinyllm_ops import QuantizedTensor
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, load
 
 Model = tuple[Qwen, Tokenizer]
@@ -227,3 +229,24 @@ def test_models_differ_in_their_fingerprints(pico: Model) -> None:
     assert model_fingerprint(load("pico", dtype=mx.bfloat16)[0]) != model_fingerprint(twin)
     twin.norm = replace(twin.norm, weight=twin.norm.weight + mx.array([1.0] + [0.0] * 255))
     assert model_fingerprint(twin) != model_fingerprint(pico[0])
+
+
+@pytest.mark.parametrize("index", [1, 30_001, -1])
+def test_one_changed_word_of_a_weight_changes_the_fingerprint(pico: Model, index: int) -> None:
+    twin = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
+    table = twin.embed_tokens.weight
+    assert isinstance(table, QuantizedTensor)
+    words = table.packed.flatten()
+    words[index] = words[index] ^ 1
+    packed = replace(table, packed=words.reshape(table.packed.shape))
+    twin.embed_tokens = replace(twin.embed_tokens, weight=packed)
+    assert model_fingerprint(twin) != model_fingerprint(pico[0])
+
+
+def test_a_named_pipe_is_refused_and_not_awaited(
+    pico: Model, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == 0
+    assert "expected a file, found a named pipe" in caplog.text

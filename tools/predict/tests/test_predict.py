@@ -1,6 +1,5 @@
 """Predictions: counted bytes compared with those of real processes, and the command."""
 
-import io
 import json
 import os
 import socket
@@ -8,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -23,8 +23,6 @@ from predict.messages import (
 )
 from predict.model_spec import ModelSpec
 from predict.prediction import Assumptions, break_even, fastest, predict
-from tinyllm_bench import ceilings
-from tinyllm_bench.command_line import run_program
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import load_part
@@ -37,25 +35,10 @@ TOKENS = 3
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs TCP_INFO of Linux")
 
 
-@pytest.fixture(autouse=True)
-def small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure ceilings with a buffer and matrices that fit into a cache."""
-    monkeypatch.setattr(ceilings, "_READ_BYTES", 1 << 16)
-    monkeypatch.setattr(ceilings, "_SIDE", 64)
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run_tool: Callable[..., tuple[int, str, str]], small_ceilings: None) -> Run:
     """Return a function that runs the command and returns its exit code, stdout and stderr."""
-
-    def call(options: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        monkeypatch.setattr(sys, "argv", ["predict", *options.split()])
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        return run_program(app, "predict"), out.getvalue(), err.getvalue()
-
-    return call
+    return partial(run_tool, app, "predict")
 
 
 @pytest.fixture(scope="module")

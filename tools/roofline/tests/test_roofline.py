@@ -1,42 +1,24 @@
 """Roofline: limits by hand, and consistent reports."""
 
-import io
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from roofline.__main__ import app
 from roofline.limits import Limits, named_peaks
-from tinyllm_bench import ceilings
 from tinyllm_bench.ceilings import Ceilings
-from tinyllm_bench.command_line import run_program
 from tinyllm_bench.cost import Cost
 
 Run = Callable[[str], tuple[int, str, str]]
 QUICK = "--shape pico --dtype float32 --seconds 0.0001"
 
 
-@pytest.fixture(autouse=True)
-def small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure ceilings with a buffer and matrices that fit into a cache."""
-    monkeypatch.setattr(ceilings, "_READ_BYTES", 1 << 16)
-    monkeypatch.setattr(ceilings, "_SIDE", 64)
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run_tool: Callable[..., tuple[int, str, str]], small_ceilings: None) -> Run:
     """Return a function that runs the command and returns its exit code, stdout and stderr."""
-
-    def call(options: str) -> tuple[int, str, str]:
-        out, err = io.StringIO(), io.StringIO()
-        monkeypatch.setattr(sys, "argv", ["roofline", *options.split()])
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        return run_program(app, "roofline"), out.getvalue(), err.getvalue()
-
-    return call
+    return partial(run_tool, app, "roofline")
 
 
 def test_the_limit_is_reading_and_then_the_highest_peak() -> None:

@@ -1,10 +1,9 @@
 """Soak test: a short run, and the detection of leaks."""
 
-import io
 import random
 import re
-import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import pytest
@@ -13,7 +12,6 @@ from soak.__main__ import app
 from soak.requests import ClientRequest
 from soak.resource_usage import ResourceUsage, highest
 from soak.soak import SoakResult
-from tinyllm_bench.command_line import run_program
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.serving.server import RunningServer
 
@@ -24,17 +22,13 @@ NAMES = [each.name for each in fields(ResourceUsage)]
 
 
 @pytest.mark.exhaustive
-def test_a_server_frees_its_resources(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "argv", ["soak", "--minutes", "0.2", "--clients", "12"])
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    code = run_program(app, "soak")
-    complaints = err.getvalue().splitlines()
+def test_a_server_frees_its_resources(run_tool: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, err = run_tool(app, "soak", "--minutes 0.2 --clients 12")
+    complaints = err.splitlines()
     # In a few seconds the memory still grows, because caches are being filled.
     assert [line for line in complaints if not line.startswith("soak: memory")] == []
     assert code == (1 if complaints else 0)
-    lines = out.getvalue().splitlines()
+    lines = out.splitlines()
     table = {
         row[0]: [int(n.replace(",", "")) for n in row[1:]] for row in map(str.split, lines[4:])
     }

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -94,9 +94,11 @@ def command(
             return 0
         return code
 
-    chosen = [each for each in fields(options) if each.name not in {*given, *without}]  # type: ignore[arg-type]
+    assert is_dataclass(options)
+    chosen = [each for each in fields(options) if each.name not in {*given, *without}]
     parameters = [_parameter(each, hints[each.name]) for each in chosen]
-    invoke.__signature__ = Signature([*parameters, *more])  # type: ignore[attr-defined]
+    signature = Signature([*parameters, *more])
+    invoke.__signature__ = signature  # type: ignore[attr-defined] # functions declare no signature
     invoke.__annotations__ = {}
     invoke.__doc__ = run.__doc__
     return invoke

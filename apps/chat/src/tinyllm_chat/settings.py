@@ -1,6 +1,7 @@
 """The options of the command line, and their checks."""
 
 import math
+import secrets
 from dataclasses import dataclass, field
 
 from tinyllm_chat.errors import UsageError
@@ -90,6 +91,13 @@ class Settings:
             _check("--max-model-len", self.max_model_len, "at least 2 tokens", valid)
         if self.server is not None:
             self._check_server(self.server)
+
+    def seed_of(self, answer: int) -> int:
+        """Return the seed of an answer, by its number from 0 on; a random one without `seed`."""
+        if self.seed is None:
+            # 32 bits: every JSON reader keeps it exact, and the user can pass it to --seed.
+            return secrets.randbits(32)
+        return (self.seed + answer) % 2**64
 
     def _check_server(self, server: str) -> None:
         """Refuse options that only the server can set."""

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -42,11 +41,6 @@ class ProgressBar:
         """Return the bar."""
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the bar."""
         self._progress.stop()

@@ -36,10 +36,17 @@ _COUNTERS = {
 class Metrics:
     """The metrics of this server, in a registry of its own."""
 
-    def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
-        """Start at zero. `stats` returns the engine's counts, or None while there is no engine."""
+    def __init__(
+        self, stats: Callable[[], EngineStats | None], *, prefix_cache: bool = True
+    ) -> None:
+        """Start at zero.
+
+        Args:
+            stats: returns the engine's counts, or None while there is no engine.
+            prefix_cache: False if the engine looks up no prompt tokens in a prefix cache.
+        """
         self._registry = registry = CollectorRegistry()
-        registry.register(_EngineCollector(stats))
+        registry.register(_EngineCollector(stats, prefix_cache))
         self.http_requests = Counter(
             f"{HTTP_PREFIX}requests",
             "Finished HTTP requests.",
@@ -92,8 +99,9 @@ class Metrics:
 class _EngineCollector(Collector):
     """The engine's counts, read when Prometheus asks for them."""
 
-    def __init__(self, stats: Callable[[], EngineStats | None]) -> None:
+    def __init__(self, stats: Callable[[], EngineStats | None], prefix_cache: bool) -> None:
         self._stats = stats
+        self._prefix_cache = prefix_cache
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -102,7 +110,9 @@ class _EngineCollector(Collector):
         for name, (attribute, meaning) in _GAUGES.items():
             yield GaugeMetricFamily(f"tinyllm:{name}", meaning, getattr(stats, attribute))
         for name, (attribute, meaning) in _COUNTERS.items():
-            yield CounterMetricFamily(f"tinyllm:{name}", meaning, getattr(stats, attribute))
+            off = name.startswith("prefix_cache") and not self._prefix_cache
+            count = 0 if off else getattr(stats, attribute)
+            yield CounterMetricFamily(f"tinyllm:{name}", meaning, count)
         used = stats.pages_used / max(1, stats.pages_total)
         meaning = "Part of the KV cache that requests use; 1 is all of it."
         yield GaugeMetricFamily("tinyllm:kv_cache_usage_perc", meaning, used)

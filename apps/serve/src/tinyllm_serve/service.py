@@ -41,7 +41,10 @@ class Service(Served):
         self.arithmetic: Arithmetic | None = None
         self._weight_bytes = 0
         self.created = int(time.time())
-        self.metrics = Metrics(lambda: None if self.state == "loading" else self.engine.stats)
+        self.metrics = Metrics(
+            lambda: None if self.state == "loading" else self.engine.stats,
+            prefix_cache=settings.enable_prefix_caching,
+        )
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, TokenLogprob, Usage
 from tinyllm_engine.request import (
     EngineFullError,
+    GrammarLimitError,
     PromptTooLongError,
     Request,
     RequestError,
@@ -30,6 +31,7 @@ __all__ = [
     "EngineSettings",
     "EngineStats",
     "Grammar",
+    "GrammarLimitError",
     "Output",
     "PromptTooLongError",
     "Request",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -15,9 +16,11 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
+from tinyllm_engine.grammar.compiler import CompiledGrammar
+from tinyllm_engine.grammar.worker import MAX_SECONDS, too_slow
 from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_engine.output import EngineStats, Output
-from tinyllm_engine.request import Request, RequestFailedError, RequestState
+from tinyllm_engine.request import Request, RequestState
 
 T = TypeVar("T")
 
@@ -79,7 +82,6 @@ class AsyncEngine:
         self._idle = asyncio.Event()
         self._idle.set()
         self._in_progress = 0
-        self._embedding = asyncio.Lock()
         self._engine: Engine | None = None
         self._thread: Thread | None = None
 
@@ -131,7 +133,8 @@ class AsyncEngine:
         Raises:
             RequestError: if the request can never be served.
             RequestFailedError: if the steps that computed the request failed.
-            EngineFullError: if the queue is full.
+            GrammarLimitError: if the request's grammar was given up.
+            EngineFullError: if the queue is full; see `Engine.add`.
             EngineClosedError: if the engine is closed, or fails before the request has ended.
         """
         self._refuse_if_closed()
@@ -139,7 +142,8 @@ class AsyncEngine:
         self._in_progress += 1
         self._idle.clear()
         try:
-            await self._call(lambda engine: self._add(engine, request, stream))
+            grammar = await self._compiled(request)
+            await self._call(lambda engine: self._add(engine, request, grammar, stream))
             reason = None
             while reason is None:
                 output = await stream.outputs.get()
@@ -156,23 +160,15 @@ class AsyncEngine:
                 self._idle.set()
 
     async def embed(self, tokens: Sequence[int]) -> list[float]:
-        """Return the embedding of a text: see `EmbeddingRequest`.
-
-        A text is computed in chunks, like a long prompt, with one chunk between two steps. Texts of
-        concurrent calls are computed one after the other. Many texts therefore delay running
-        requests no more than one text, and memory holds the keys and values of only one text.
+        """Return the embedding of a text: see `Request.embedding`.
 
         Raises:
-            RequestError: if the text is empty or too long.
-            EngineClosedError: if the engine is closed.
+            RequestError, RequestFailedError, EngineFullError, EngineClosedError: see `stream`.
         """
-        self._refuse_if_closed()
-        embedding = await self._call(lambda engine: engine.embedding(tokens))
-        async with self._embedding:
-            vector = None
-            while vector is None:
-                vector = await self._call(lambda _: embedding.advance())
-        return vector
+        async with aclosing(self.stream(Request(tokens, embedding=True))) as outputs:
+            output = await anext(outputs)
+        assert output.embedding is not None
+        return output.embedding
 
     async def drain(self) -> None:
         """Refuse new requests from now on, and wait until all requests in progress have ended."""
@@ -210,6 +206,22 @@ class AsyncEngine:
         if self._closed is not None or self._engine is None:
             raise EngineClosedError(self._closed or "the engine was not started")
 
+    async def _compiled(self, request: Request) -> CompiledGrammar | None:
+        """Wait until the grammar of a request is compiled. Other requests go on meanwhile."""
+        if request.grammar is None:
+            return None
+        future = asyncio.wrap_future(
+            self._started.grammars.prepare(request.grammar, request.tenant)
+        )
+        give_up = partial(_fail, future)
+        self._pending.add(give_up)
+        try:
+            return await asyncio.wait_for(future, MAX_SECONDS)
+        except TimeoutError:
+            raise too_slow(request.grammar) from None
+        finally:
+            self._pending.discard(give_up)
+
     async def _call(self, function: Callable[[Engine], T]) -> T:
         """Call a function in the engine's thread, between two steps; return its result."""
         answer: asyncio.Future[T] = self._loop.create_future()
@@ -240,17 +252,18 @@ class AsyncEngine:
         self._loop.call_soon_threadsafe(_resolve, ready, None)
         reason = None
         try:
-            while self._run_calls(self._engine):
-                self._deliver(self._engine.step())
+            while reason is None and self._run_calls(self._engine):
+                self._deliver(self._engine, self._engine.step())
                 if self._engine.failures >= MAX_FAILURES:
-                    raise RuntimeError(f"{MAX_FAILURES} steps have failed in succession")
-            if self._engine.settings.prefix_path is not None:
+                    reason = f"the engine has failed: {MAX_FAILURES} steps failed in succession"
+            if reason is None and self._engine.settings.prefix_path is not None:
                 self._engine.save_prefixes()
         except Exception:
             _log.exception("the engine has failed")
             if self._failing is not None:
                 self._failing()
-            reason = "the engine has failed: its log says why"  # clients get this text
+            # The text of the error may quote requests. Callers show the reason to any client.
+            reason = "the engine has failed: its log says why"
         self._loop.call_soon_threadsafe(self._end, reason)
 
     def _run_calls(self, engine: Engine) -> bool:
@@ -275,22 +288,27 @@ class AsyncEngine:
                 return False
             call(engine)
 
-    def _deliver(self, outputs: list[tuple[RequestState, Output]]) -> None:
-        """Pass the outputs of a step to the event loop, all in one call."""
+    def _deliver(self, engine: Engine, outputs: list[tuple[RequestState, Output]]) -> None:
+        """Pass outputs and failures of requests to the event loop, all in one call."""
         pairs: list[tuple[_Stream, Output | RuntimeError]] = [
             (self._streams[handle], output) for handle, output in outputs
         ]
-        if not outputs:  # requests fail only in a failed step, which has no outputs
-            pairs = [
-                (stream, RequestFailedError(f"the request failed: {handle.error}: send it again"))
-                for handle, stream in self._streams.items()
-                if handle.error is not None
-            ]
-        self._loop.call_soon_threadsafe(_put, pairs)
+        for handle in engine.take_failed():
+            assert handle.error is not None
+            pairs.append((self._streams[handle], handle.error))
+        if pairs:
+            self._loop.call_soon_threadsafe(_put, pairs)
 
-    def _add(self, engine: Engine, request: Request, stream: _Stream) -> None:
-        stream.handle = engine.add(request)
+    def _add(
+        self,
+        engine: Engine,
+        request: Request,
+        grammar: CompiledGrammar | None,
+        stream: _Stream,
+    ) -> None:
+        stream.handle = engine.add(request, grammar)
         self._streams[stream.handle] = stream
+        self._deliver(engine, [])  # a request that left the queue for this one
 
     def _remove(self, engine: Engine, stream: _Stream) -> None:
         if stream.handle is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,31 +15,27 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.embedding import EmbeddingRequest
-from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, model_fingerprint
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
 from tinyllm_engine.request import (
     EngineFullError,
-    PromptTooLongError,
+    GrammarLimitError,
     Request,
     RequestError,
     RequestFailedError,
     RequestState,
+    check_prompt,
 )
 from tinyllm_engine.runner import Runner, Scores
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.draft_model import DraftModel
-from tinyllm_engine.speculative.draft_progress import DraftProgress
-from tinyllm_engine.speculative.drafter import Drafter
-from tinyllm_engine.speculative.prompt_lookup import PromptLookup
-
-RETRY_AFTER = 1.0
-"""Seconds after which a client should send a request again if the queue was full."""
+from tinyllm_engine.speculative.drafter import draft_limits
+from tinyllm_engine.speculative.make_drafter import make_drafter
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +56,7 @@ class Engine:
         model: the model.
         tokenizer: the tokenizer of the model.
         settings: limits and options.
+        grammars: the compiler of the requests' grammars.
         failures: the number of failed steps since the last successful step.
     """
 
@@ -83,6 +81,11 @@ class Engine:
             ValueError: if the memory is too little for one page, or a setting or the draft model
                 does not fit the model.
         """
+        if model.num_ranks > 1 and settings.prefix_path is not None:
+            raise ValueError(
+                "prefix_path: expected None with several ranks, whose pages one file cannot hold, "
+                f"got {settings.prefix_path}: leave it out"
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
@@ -95,10 +98,15 @@ class Engine:
         )
         self._runner = Runner(model, self._pool.caches)
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
-        self._drafter = self._make_drafter(draft)
-        self._grammars = GrammarCompiler(tokenizer, model.config.vocab_size)
+        self._drafter = make_drafter(
+            settings, tokenizer, self._pool, self._scheduler.reserve, draft
+        )
+        self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
+        weakref.finalize(self, self.grammars.close)
+        self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
+        self._failed: list[RequestState] = []
         self.failures = 0
         self._arrivals = self._failed_steps = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -128,8 +136,13 @@ class Engine:
             failed_steps=self._failed_steps,
         )
 
-    def add(self, request: Request) -> RequestState:
+    def add(self, request: Request, grammar: CompiledGrammar | None = None) -> RequestState:
         """Put a request into the queue. Later steps compute its tokens.
+
+        Args:
+            request: the request.
+            grammar: the compiled form of the request's grammar, if the caller has it. Otherwise the
+                call waits for the compiler.
 
         Returns:
             The handle of the request.
@@ -137,13 +150,15 @@ class Engine:
         Raises:
             RequestError: if this engine can never serve the request. A prompt that is too long
                 raises `PromptTooLongError`, a subclass.
-            EngineFullError: if the queue is full.
+            EngineFullError: if the queue is full. If another tenant has more requests in the
+                queue, its last request fails with this error instead.
         """
         prompt, config = list(request.prompt), self.model.config
-        self._check(prompt)
-        if self._scheduler.waiting >= self.settings.max_waiting:
-            raise EngineFullError(self._scheduler.waiting, RETRY_AFTER)
+        check_prompt(prompt, config)
+        displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
         max_tokens = min(request.max_tokens, config.context_length - len(prompt))
+        if request.embedding:
+            max_tokens = 0
         needed = self._pages.pages_for(len(prompt) + max_tokens)
         if needed > self._pages.num_pages:
             raise RequestError(
@@ -152,7 +167,8 @@ class Engine:
                 "engine more memory"
             )
         try:
-            grammar = request.grammar
+            if grammar is None and request.grammar is not None:
+                grammar = self.grammars.compile(request.grammar, request.tenant)
             sampler = Sampler(request.sampling, config.vocab_size, self.model.ops)
             sampler.start(mx.array(prompt, dtype=mx.int32))
             state = RequestState(
@@ -161,10 +177,12 @@ class Engine:
                 max_tokens,
                 sampler,
                 OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end),
-                None if grammar is None else self._grammars.compile(grammar),
+                None if grammar is None else grammar.constraint(),
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
+        if displaced is not None:
+            self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._arrivals += 1
         self._prompt_tokens += len(prompt)
         self._scheduler.add(state)
@@ -186,40 +204,54 @@ class Engine:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
+        self._failed.clear()
         try:
             step = self._schedule()
             scores = self._run(step)
             sampled = self._sample(step, scores)
-        except Exception as error:
+        except Exception:
             if not (self._can_recover and self._scheduler.running):
                 raise
             _log.exception("a step failed")
             # The graph of the scores refers to the old pages: drop it before new pages are made.
-            message, scores = str(error) or type(error).__name__, None
+            scores = None
         else:
             return self._update(step, sampled)
         # Recover only after the except block: until then, the traceback refers to the old pages.
-        self._recover(message)
+        self._recover()
         return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
         """Compute steps until a request has ended, and yield its outputs.
 
         The steps also compute other requests. Their outputs are queued in `RequestState.outputs`,
-        until `run` is called with the handle of such a request.
+        until `run` is called with the handle of such a request. A request that the caller gives up
+        holds its pages until `cancel`.
 
         Raises:
-            RequestFailedError: if the request ends with the finish reason "error".
+            RequestFailedError: if the steps that computed the request failed.
+            GrammarLimitError: if the request's grammar was given up.
+            EngineFullError: if the request left a full queue for a request of another tenant.
         """
         while True:
             while handle.outputs:
                 yield handle.outputs.popleft()
             if handle.finish_reason is not None:
                 break
-            for owner, output in self.step():
+            try:
+                outputs = self.step()
+            except Exception:
+                self.cancel(handle)  # the caller cannot continue it
+                raise
+            for owner, output in outputs:
                 owner.outputs.append(output)
         if handle.error is not None:
-            raise RequestFailedError(handle.error)
+            raise handle.error
+
+    def take_failed(self) -> list[RequestState]:
+        """Return the requests that ended with an error since the last call, or the last step."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def save_prefixes(self, path: Path | None = None) -> int:
         """Write the prefix cache to a file, for the next engine of this model.
@@ -240,32 +272,22 @@ class Engine:
             )
         return self._prefixes.save(path)
 
-    def embedding(self, tokens: Sequence[int]) -> EmbeddingRequest:
-        """Start an embedding, computed in chunks of the same duration as the chunks of prompts.
-
-        Raises:
-            RequestError: if the text is empty or too long.
-        """
-        self._check(tokens)
-        return EmbeddingRequest(self.model, tokens, self._budget)
-
     def embed(self, tokens: Sequence[int]) -> list[float]:
-        """Return the embedding of a text, a vector of length 1: see `EmbeddingRequest`.
-
-        No other request is computed meanwhile. `AsyncEngine.embed` computes steps between chunks.
+        """Return the embedding of a text, E numbers: see `Request.embedding`.
 
         Raises:
             RequestError: if the text is empty or too long.
+            EngineFullError: if the queue is full.
+            RequestFailedError: if the steps that computed the text failed.
         """
-        embedding = self.embedding(tokens)
-        while (vector := embedding.advance()) is None:
-            pass
-        return vector
+        (output,) = self.run(self.add(Request(tokens, embedding=True)))
+        assert output.embedding is not None
+        return output.embedding
 
     def _schedule(self) -> Step:
         """Choose the tokens of the next step, draft tokens included."""
         if self._drafter is not None:
-            limits = self._draft_limits()
+            limits = draft_limits(self._scheduler.served, self.settings.speculation)
             self._drafter.propose(limits)
             for request in limits:
                 if request.constraint is not None:
@@ -274,28 +296,36 @@ class Engine:
 
     def _run(self, step: Step) -> Scores | None:
         """Compute a step; return the scores of the next tokens, or None if no token is chosen."""
-        started = time.perf_counter()
+        self._lap()
         if self._drafter is not None:
             self._drafter.follow(step)
         self._runner.copy(step.copies)
         if step.prefill:
-            self._runner.prefill(step.prefill)
-            tokens = sum(len(chunk.tokens) for chunk in step.prefill)
-            self._budget.observe(tokens, time.perf_counter() - started)
+            for request, vector in self._runner.prefill(step.prefill).items():
+                request.vector = vector
+            seconds = self._lap()
+            self._budget.observe(sum(len(chunk.tokens) for chunk in step.prefill), seconds)
+            self._scheduler.charge_prefill(step.prefill, seconds)
         return self._runner.decode(step.decode)
 
     def _sample(self, step: Step, scores: Scores | None) -> list[list[SampledToken]]:
         """Choose the next tokens: one list for each chunk of `step.decode` that has choices."""
-        return self._runner.sample(step.decode, scores)
+        sampled = self._runner.sample(step.decode, scores)
+        self._scheduler.charge_decode(step.decode, self._lap())
+        return sampled
 
     def _update(
         self, step: Step, sampled: list[list[SampledToken]]
     ) -> list[tuple[RequestState, Output]]:
         """Advance all requests of a step; return the outputs of the accepted tokens."""
         self.failures = 0
-        for chunk in step.prefill:
-            self._scheduler.update(chunk.request, chunk.stop)
         outputs: list[tuple[RequestState, Output]] = []
+        for chunk in step.prefill:
+            request = chunk.request
+            self._scheduler.update(request, chunk.stop)
+            if request.vector is not None:
+                self._finish(request, "stop")
+                outputs.append((request, request.embedded()))
         following = iter(sampled)
         for chunk in step.decode:
             request = chunk.request
@@ -303,7 +333,11 @@ class Engine:
                 self._scheduler.update(request, chunk.stop)
                 continue
             drafted = len(request.draft)
-            accepted = request.accept(next(following))
+            choices = next(following)
+            if request.constraint is not None and request.constraint.error is not None:
+                self._fail(request, GrammarLimitError(request.constraint.error))
+                continue
+            accepted = request.accept(choices)
             if self._drafter is not None:
                 self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
             self._generated_tokens += len(accepted)
@@ -313,7 +347,13 @@ class Engine:
             outputs += [(request, output) for output in accepted]
         return outputs
 
-    def _recover(self, message: str) -> None:
+    def _lap(self) -> float:
+        """Return the seconds since the last call."""
+        now = time.perf_counter()
+        seconds, self._lap_started = now - self._lap_started, now
+        return seconds
+
+    def _recover(self) -> None:
         """Queue all requests again, with new pages, after a failed step."""
         self.failures += 1
         self._failed_steps += 1
@@ -323,9 +363,14 @@ class Engine:
         for request in running:
             request.failures += 1
             if request.failures > 1:
-                request.error = message
-                self._finish(request, "error")
+                # The error of the step may quote other requests: it is in the log alone.
+                self._fail(request, RequestFailedError("two steps with it failed: send it again"))
         self._pool.renew()
+
+    def _fail(self, request: RequestState, error: RuntimeError) -> None:
+        request.error = error
+        self._failed.append(request)
+        self._finish(request, "error")
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         request.finish_reason = reason
@@ -348,52 +393,3 @@ class Engine:
         settings = self.settings
         identity = f"{model_fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
         return PrefixStore(self._pages, self._pool.caches, identity)
-
-    def _check(self, prompt: Sequence[int]) -> None:
-        """Raise RequestError unless the model can compute the prompt and one more token."""
-        config = self.model.config
-        if not prompt:
-            raise RequestError("prompt: expected at least one token, got none")
-        if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
-            raise RequestError(
-                f"prompt: expected token ids below {config.vocab_size}, "
-                f"got {min(prompt)} to {max(prompt)}"
-            )
-        if len(prompt) >= config.context_length:
-            raise PromptTooLongError(
-                f"prompt: expected fewer tokens than the model's context of "
-                f"{config.context_length}, got {len(prompt)}: shorten it"
-            )
-
-    def _make_drafter(self, draft: LanguageModel | None) -> Drafter | None:
-        """Return the drafter of the settings; None if speculation is off."""
-        speculation, vocab_size = self.settings.speculation, self.tokenizer.vocab_size
-        if draft is None:
-            return PromptLookup() if speculation else None
-        if not speculation:
-            raise ValueError(
-                "speculation: expected at least 1 with a draft model, got 0: set it, or drop the "
-                "draft model"
-            )
-        if draft.config.vocab_size < vocab_size:
-            raise ValueError(
-                f"draft: expected a model of the same tokenizer, with at least {vocab_size} "
-                f"tokens, got one of {draft.config.vocab_size}: choose another draft model"
-            )
-        return DraftModel(
-            draft,
-            self._pool.draft_caches,
-            DraftProgress(self._pool.num_pages, self.settings.page_size),
-            self._scheduler.reserve,
-            vocab_size=vocab_size,
-            prefill_tokens=self.settings.prefill_tokens,
-        )
-
-    def _draft_limits(self) -> dict[RequestState, int]:
-        """Return the most draft tokens allowed for each request that chooses a next token."""
-        limits = {
-            request: min(self.settings.speculation, request.remaining - 1)
-            for request in self._scheduler.running
-            if not request.is_prefilling and request.computed == len(request.tokens) - 1
-        }
-        return {request: limit for request, limit in limits.items() if limit > 0}

@@ -9,8 +9,8 @@ RequestFinishReason = Literal["stop", "length", "cancelled", "error"]
 """The reason why a request has ended.
 
 "stop": the text reached an end token or a stop string. "length": it reached `max_tokens` or the end
-of the model's context. "cancelled": the caller cancelled the request. "error": two steps with the
-request failed, with no new token in between.
+of the model's context. "cancelled": the caller cancelled the request. "error": see
+`RequestState.error`.
 """
 
 
@@ -54,16 +54,17 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class Output:
-    """One generated token, and the text that became complete with the token.
+    """One generated token, and the text that became complete with the token; or an embedding.
 
     Attributes:
         text: the text to show next. It is empty while a character is incomplete, or while the text
             may be the start of a stop string.
-        token: the id of the token.
+        token: the id of the token; for an embedding, of the last token of the prompt.
         finish_reason: the reason for the end in the last output; None in all outputs before.
         usage: token counts so far.
         logprob: the log-probability of the token; None unless the request asks for it.
         top: the `top_logprobs` most likely tokens, the most likely first.
+        embedding: the embedding of the prompt, E numbers; None unless the request asks for it.
     """
 
     text: str
@@ -72,6 +73,7 @@ class Output:
     usage: Usage
     logprob: float | None = None
     top: tuple[TokenLogprob, ...] = ()
+    embedding: list[float] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinyllm_qwen import Sampler, SamplingParams
+from tinyllm_qwen import QwenConfig, Sampler, SamplingParams
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.grammar.constraint import Constraint
@@ -30,14 +30,38 @@ class EngineFullError(RuntimeError):
         retry_after: seconds after which the client should send the request again.
     """
 
-    def __init__(self, waiting: int, retry_after: float) -> None:
-        """Make the message from the length of the queue and the time to wait."""
-        super().__init__(f"{waiting} requests are waiting: try again in {retry_after:.0f} s")
-        self.retry_after = retry_after
+    retry_after = 1.0
+
+    def __init__(self, waiting: int) -> None:
+        """Make the message from the length of the queue."""
+        super().__init__(f"{waiting} requests are waiting: try again in {self.retry_after:.0f} s")
 
 
 class RequestFailedError(RuntimeError):
     """The request ended because the steps that computed it failed."""
+
+
+class GrammarLimitError(RuntimeError):
+    """The grammar of a request was given up, because its masks take too much time or memory.
+
+    The text of the request so far is incomplete. The message says what to change.
+    """
+
+
+def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
+    """Raise RequestError unless the model can compute the prompt and one more token."""
+    if not prompt:
+        raise RequestError("prompt: expected at least one token, got none")
+    if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
+        raise RequestError(
+            f"prompt: expected token ids below {config.vocab_size}, "
+            f"got {min(prompt)} to {max(prompt)}"
+        )
+    if len(prompt) >= config.context_length:
+        raise PromptTooLongError(
+            f"prompt: expected fewer tokens than the model's context of "
+            f"{config.context_length}, got {len(prompt)}: shorten it"
+        )
 
 
 @dataclass(frozen=True)
@@ -54,8 +78,13 @@ class Request:
         tenant: the name of the client that shares the engine with other clients, such as an API
             key. Tenants get equal shares of the engine's time: see `FairShare`.
         weight: the share of the tenant in relation to other tenants, above 0.
+        group: the name of the requests that belong together, such as the choices of one HTTP
+            request. The groups of a tenant take turns.
         cache_salt: requests share pages of equal prefixes only if their salts are equal. A tenant
             with its own salt cannot learn the prompts of other tenants from response times.
+        embedding: True to compute the embedding of the prompt, and no tokens: the hidden state of
+            the last token after the final norm, scaled to length 1. This is the pooling of
+            Qwen3-Embedding (Zhang et al. 2025).
         grammar: the grammar of the answer; None for any text.
         logprobs: True to report the log-probability of each chosen token, also without
             `top_logprobs`.
@@ -73,7 +102,9 @@ class Request:
     priority: int = 0
     tenant: str = ""
     weight: float = 1.0
+    group: str = ""
     cache_salt: str = ""
+    embedding: bool = False
     grammar: Grammar | None = None
     logprobs: bool = False
     ignore_end: bool = False
@@ -113,8 +144,9 @@ class RequestState:
         draft: draft tokens after `tokens`, verified in the next step.
         outputs: outputs that no caller has received yet; see `Engine.run`.
         finish_reason: None until the request has ended.
-        error: the message of the failure, if the finish reason is "error".
+        error: the failure, if the finish reason is "error".
         failures: failed steps since the latest token.
+        vector: the embedding of the prompt, E numbers; None before its computation.
     """
 
     request: Request
@@ -130,8 +162,9 @@ class RequestState:
     draft: list[int] = field(default_factory=list)
     outputs: deque[Output] = field(default_factory=deque)
     finish_reason: RequestFinishReason | None = None
-    error: str | None = None
+    error: RuntimeError | None = None
     failures: int = 0
+    vector: list[float] | None = None
     _block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -140,8 +173,11 @@ class RequestState:
 
     @property
     def prefill_end(self) -> int:
-        """The position of the first decoded token, the last token of the prompt."""
-        return len(self.request.prompt) - 1
+        """The position of the first decoded token: the last token of the prompt.
+
+        For an embedding, all tokens of the prompt are prefilled.
+        """
+        return len(self.request.prompt) - (not self.request.embedding)
 
     @property
     def is_prefilling(self) -> bool:
@@ -181,6 +217,11 @@ class RequestState:
             self.tokens, page_size, self._block_hashes, salt=self.request.cache_salt
         )
         return self._block_hashes
+
+    def embedded(self) -> Output:
+        """Return the output of an embedding, after its computation."""
+        token = self.tokens[-1]
+        return Output("", token, self.finish_reason, self.usage, embedding=self.vector)
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
         """Append sampled tokens through the first that differs from the draft or ends the text.

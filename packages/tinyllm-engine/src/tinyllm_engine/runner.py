@@ -45,12 +45,29 @@ class Runner:
         if pairs:
             self._model.copy_pages(self._caches, pairs)
 
-    def prefill(self, chunks: Sequence[Chunk]) -> None:
-        """Write the keys and values of prompt chunks to their pages."""
+    def prefill(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
+        """Write the keys and values of prompt chunks to their pages.
+
+        Returns:
+            The embedding of each prompt that ends in a chunk and asks for it.
+        """
         pages = self._table([(chunk.request.pages, chunk.start, chunk.stop) for chunk in chunks])
         tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
-        self._model.hidden(tokens, Batch.paged(pages, "prefill"), self._caches)
+        h = self._model.hidden(tokens, Batch.paged(pages, "prefill"), self._caches)
+        last = {}
+        stop = 0
+        for chunk in chunks:
+            stop += len(chunk.tokens)
+            if chunk.request.request.embedding and chunk.stop == chunk.request.prefill_end:
+                last[chunk.request] = stop - 1
+        if not last:
+            self._wait()
+            return {}
+        states = self._model.norm(h[0, mx.array(list(last.values()))]).astype(mx.float32)
+        vectors = states / mx.linalg.norm(states, axis=-1, keepdims=True)
+        mx.eval(vectors)
         self._wait()
+        return dict(zip(last, cast("list[list[float]]", vectors.tolist()), strict=True))
 
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
         """Write the keys and values of decoded tokens, and score the tokens that may follow.

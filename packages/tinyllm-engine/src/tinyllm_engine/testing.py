@@ -1,4 +1,4 @@
-"""Random schedules for tests, whose tokens are compared with `tinyllm_qwen.generate`."""
+"""Schedules for tests: random ones, compared with `tinyllm_qwen.generate`, and of no model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tinyllm_qwen.text.output import FinishReason, OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
+from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.output import SampledToken
 from tinyllm_engine.request import Request, RequestState
 from tinyllm_engine.runner import Runner, Scores
-from tinyllm_engine.schedule.step import Chunk
+from tinyllm_engine.schedule.scheduler import Scheduler
+from tinyllm_engine.schedule.step import Chunk, Step
 
 GREEDY = SamplingParams()
 # At temperature 1 nearly every draw of pico is the greedy token, which hides wrong random keys.
@@ -32,6 +34,9 @@ _QUESTIONS = (
     "x",
 )
 _LONGEST_ANSWER = 24
+
+PAGE = 4
+"""The number of tokens in a page of `SchedulerMemory`."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,10 @@ class _UnreliableRunner(Runner):
         self._draw = draw
         self._rate = rate
 
-    def prefill(self, chunks: Sequence[Chunk]) -> None:
-        super().prefill(chunks)
+    def prefill(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
+        vectors = super().prefill(chunks)
         self._perhaps_fail(chunks)
+        return vectors
 
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
         self._perhaps_fail(chunks)
@@ -128,6 +134,87 @@ def state_without_model(request: Request, arrival: int = 0) -> RequestState:
     return RequestState(request, arrival, request.max_tokens, sampler, _NoText())
 
 
+class SchedulerMemory:
+    """A scheduler without a model, and a memory that shows what each slot of a page holds.
+
+    A slot holds all tokens of its text up to the token that was written to it.
+
+    Attributes:
+        pages: the allocation of pages.
+        scheduler: the scheduler.
+        slots: the tokens by slot.
+        arrivals: the number of requests so far.
+        last: the latest step.
+    """
+
+    def __init__(self, pages: int, max_running: int = 4) -> None:
+        """Make a scheduler with `pages` empty pages of `PAGE` tokens."""
+        self.pages = BlockManager(pages, PAGE)
+        self.scheduler = Scheduler(self.pages, max_running)
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.arrivals = 0
+        self.last = Step()
+
+    def add(self, request: Request) -> RequestState:
+        """Put a request into the queue."""
+        state = state_without_model(request, self.arrivals)
+        self.arrivals += 1
+        self.scheduler.add(state)
+        return state
+
+    def step(self, budget: int) -> list[RequestState]:
+        """Compute a step, and check that it reads and writes the right slots.
+
+        Random numbers stand for tokens.
+
+        Args:
+            budget: the most prompt tokens.
+
+        Returns:
+            The finished requests.
+
+        Raises:
+            AssertionError: if a slot holds another text than the request that reads it.
+        """
+        step = self.last = self.scheduler.schedule(budget)
+        assert sum(len(chunk.tokens) for chunk in step.prefill) <= budget
+        for source, target in step.copies:
+            for place in range(PAGE):
+                if source * PAGE + place in self.slots:
+                    self.slots[target * PAGE + place] = self.slots[source * PAGE + place]
+        for chunk in [*step.prefill, *step.decode]:
+            assert chunk.start < chunk.stop
+            assert chunk.tokens == chunk.request.tokens[chunk.start : chunk.stop]
+        for chunk in step.prefill:
+            assert chunk.stop <= chunk.request.prefill_end
+            self._write(chunk.request, chunk.start, chunk.stop)
+            self.scheduler.update(chunk.request, chunk.stop)
+        ended = []
+        for chunk in step.decode:
+            request = chunk.request
+            assert chunk.start == request.computed >= request.prefill_end
+            self._write(request, chunk.start, chunk.stop)
+            self._read(request, chunk.stop)
+            self.scheduler.update(request, chunk.stop)
+            if chunk.choices:
+                request.tokens.append(random.Random(str(request.tokens)).randrange(3))
+            if request.generated == request.request.max_tokens:
+                self.scheduler.remove(request)
+                ended.append(request)
+        return ended
+
+    def _write(self, request: RequestState, start: int, stop: int) -> None:
+        for at in range(start, stop):
+            page = request.pages[at // PAGE]
+            assert not self.pages.is_shared(page), "a shared page is written"
+            self.slots[page * PAGE + at % PAGE] = tuple(request.tokens[: at + 1])
+
+    def _read(self, request: RequestState, stop: int) -> None:
+        for at in range(stop):
+            slot = request.pages[at // PAGE] * PAGE + at % PAGE
+            assert self.slots[slot] == tuple(request.tokens[: at + 1]), "a token of another request"
+
+
 def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
     """Return conversations as token ids. Four of them share a prefix of several pages."""
     short = [
@@ -156,6 +243,7 @@ def run_schedule(
     draft: LanguageModel | None = None,
     requests: int = 14,
     failures: float = 0.0,
+    tenants: int = 1,
 ) -> Tally:
     """Add, preempt and cancel requests at random, in an engine with random settings.
 
@@ -168,6 +256,8 @@ def run_schedule(
         draft: a draft model.
         requests: the number of requests.
         failures: the probability that a pass fails.
+        tenants: the number of tenants, with different weights and prefix caches. The times of the
+            machine then change the schedule, which no seed repeats.
 
     Returns:
         The counts of the schedule.
@@ -197,9 +287,17 @@ def run_schedule(
         sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
         count = draw.choice([1, 2, 9, _LONGEST_ANSWER])
         priority = draw.randrange(-1, 2)
-        handles.append(
-            engine.add(Request(draw.choice(prompts), count, sampling, priority=priority))
+        tenant = len(handles) % tenants
+        request = Request(
+            draw.choice(prompts),
+            count,
+            sampling,
+            priority=priority,
+            tenant=f"tenant {tenant}",
+            weight=1.0 + tenant,
+            cache_salt=str(tenant) if tenant else "",
         )
+        handles.append(engine.add(request))
         for _ in range(draw.randrange(6)):
             engine.step()
         if draw.random() < 0.2:

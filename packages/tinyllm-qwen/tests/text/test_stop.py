@@ -1,6 +1,8 @@
 """StopStrings: text in any chunks ends before the stop string that is complete first."""
 
+import random
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -84,3 +86,15 @@ def test_time_is_linear_however_much_stops_overlap() -> None:
     shown = "".join(finder.push("a" * 100)[0] for _ in range(2000))
     assert shown + finder.flush() == "a" * 200_000
     assert time.perf_counter() - start < 30  # takes 1 s; a quadratic search takes minutes
+
+
+def test_many_searches_for_the_same_stops_cost_as_much_as_one() -> None:
+    stops = ["".join(random.Random(seed).choices("abc", k=1000)) for seed in range(16)]
+    tracemalloc.start()
+    try:
+        finders = [StopStrings(stops) for _ in range(256)]
+        assert all(finder.push(stops[0][:999]) == ("", False) for finder in finders)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000  # 3 MB; one automaton each: 1 GB
+    finally:
+        tracemalloc.stop()
+    assert [finder.push(stops[0][999:]) for finder in finders] == [("", True)] * 256

@@ -1,7 +1,6 @@
 """An assistant whose model this process has loaded."""
 
 import math
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -179,9 +178,7 @@ class LocalAssistant:
 
     def next_sampling(self) -> SamplingParams:
         """Return the sampling parameters of the next answer, with a new seed."""
-        first = self.settings.seed
-        # A seed of 32 bits: every JSON reader keeps it exact, and the user can pass it to --seed.
-        seed = secrets.randbits(32) if first is None else (first + self._answers) % 2**64
+        seed = self.settings.seed_of(self._answers)
         return sampling_params(self.settings, self.defaults, seed)
 
     def reply(

@@ -1,6 +1,5 @@
 """An assistant whose model a server has loaded."""
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -114,8 +113,7 @@ class RemoteAssistant:
                 the connection is lost.
         """
         del on_prefill
-        first = self.settings.seed
-        seed = secrets.randbits(32) if first is None else (first + self._answers) % 2**64
+        seed = self.settings.seed_of(self._answers)
         self._answers += 1
         answer = StreamedAnswer(show)
         with self._connection.stream(self._body(conversation, seed)) as chunks:

@@ -1,7 +1,6 @@
 """A progress bar on stderr."""
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tinyllm_chat.terminal.output import Terminal
@@ -41,12 +40,7 @@ class ProgressBar:
         """Return the bar."""
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the bar."""
         self.close()
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from tinyllm_engine import Grammar, Output, Request, Usage
 
 from tinyllm_serve.clients import Client
-from tinyllm_serve.generation.parsers import Content, Parser, Part, Reasoning, ToolCall
+from tinyllm_serve.generation.parsers import Parser
+from tinyllm_serve.generation.parts import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Content,
+    Part,
+    Reasoning,
+    ToolCall,
+)
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.middleware import LogFields
 from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
@@ -44,6 +53,9 @@ class Answer:
     Attributes:
         index: the answer's index in the response.
         one_call: True to end the answer after its first function call.
+        keeps_outputs: True to keep the outputs for their log-probabilities.
+        outputs: the outputs so far, if they are kept.
+        usage: token counts so far; None before the first token.
         finish_reason: None until the answer has ended.
     """
 
@@ -51,17 +63,14 @@ class Answer:
     parser: Parser
     index: int
     one_call: bool = False
+    keeps_outputs: bool = False
     content: str = ""
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     reasoning_tokens: int = 0
+    usage: Usage | None = None
     finish_reason: ChatFinishReason | None = None
-
-    @property
-    def usage(self) -> Usage:
-        """Token counts so far."""
-        return self.outputs[-1].usage
 
     def add(self, output: Output) -> AnswerToken:
         """Add the next token."""
@@ -77,12 +86,19 @@ class Answer:
                     self.content += text
                 case Reasoning(text):
                     self.reasoning += text
-                case ToolCall():
-                    self.calls.append(part)
-        if self.calls and (self.finish_reason == "stop" or self.one_call):
+                case CallStart(name, identity):
+                    self.calls.append(ToolCall(name, identity))
+                case CallArguments(text):
+                    self.calls[-1].arguments += text
+                case CallEnd():
+                    self.calls[-1].is_complete = True
+        has_calls = bool(self.calls) and self.calls[-1].is_complete
+        if has_calls and (self.finish_reason == "stop" or self.one_call):
             self.finish_reason = "tool_calls"
-        self.outputs.append(output)
-        is_first = len(self.outputs) == 1
+        if self.keeps_outputs:
+            self.outputs.append(output)
+        is_first = self.usage is None
+        self.usage = output.usage
         return AnswerToken(self.index, parts, output, self.finish_reason, is_first, calls_before)
 
 
@@ -125,6 +141,8 @@ class Generation:
         self._log = log
         self._field_names = field_names or {}
         self.answers: list[Answer] = []
+        # A stream reports log-probabilities with each token. A token with 20 of them has 5 kB.
+        keeps_outputs = logprobs is not None and not fields.stream
         with renamed_fields(self._field_names):
             for index in range(len(prompts) * fields.choices):
                 request = Request(
@@ -144,14 +162,15 @@ class Generation:
                     logprobs=logprobs is not None,
                     ignore_end=fields.ignore_eos,
                 )
-                self.answers.append(Answer(request, make_parser(), index, one_call))
+                answer = Answer(request, make_parser(), index, one_call, keeps_outputs)
+                self.answers.append(answer)
         self._unfinished = len(self.answers)
 
     @property
     def usage(self) -> UsageBody:
         """Token counts of the complete answers."""
         return UsageBody.of(
-            [answer.usage for answer in self.answers],
+            [answer.usage for answer in self.answers if answer.usage is not None],
             sum(answer.reasoning_tokens for answer in self.answers),
             choices=self._choices,
         )
@@ -202,12 +221,13 @@ class Generation:
 
     def _write_log(self) -> None:
         """Write the token counts so far, and the finish reasons, to the log line."""
-        begun = [answer for answer in self.answers if answer.outputs]
-        usages = [answer.usage for answer in begun]
+        usages = [answer.usage for answer in self.answers if answer.usage is not None]
         self._log["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
         self._log["cached_tokens"] = sum(usage.cached_tokens for usage in usages)
         self._log["completion_tokens"] = sum(usage.completion_tokens for usage in usages)
-        self._log["finish_reasons"] = [answer.finish_reason or "abort" for answer in begun]
+        self._log["finish_reasons"] = [
+            answer.finish_reason or "abort" for answer in self.answers if answer.usage is not None
+        ]
 
 
 def _check_client_limits(

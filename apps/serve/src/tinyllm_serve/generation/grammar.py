@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tinyllm_engine import Grammar
 
-from tinyllm_serve.generation.parsers import CALL_CLOSE, CALL_OPEN
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,

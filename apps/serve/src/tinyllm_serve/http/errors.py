@@ -10,8 +10,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from tinyllm_engine import EngineClosedError, EngineFullError, PromptTooLongError, RequestError
+from tinyllm_engine import (
+    EngineClosedError,
+    EngineFullError,
+    GrammarLimitError,
+    PromptTooLongError,
+    RequestError,
+)
 from tinyllm_qwen import TemplateError
+
+from tinyllm_serve.http.json_text import JsonText
 
 RETRY_AFTER = 5
 """Seconds after which a client may retry: the time that a restart takes."""
@@ -66,7 +74,7 @@ class ApiError(Exception):
     @property
     def response(self) -> JSONResponse:
         """The response."""
-        return JSONResponse(self.body, self.status, self.headers)
+        return JsonText(self.body, self.status, self.headers)
 
 
 def unavailable(reason: str) -> ApiError:
@@ -120,6 +128,8 @@ def as_api_error(error: Exception) -> ApiError:
             known = ApiError(400, str(error), param=_field(str(error)))
         case RequestValidationError():
             known = _validation_error(error)
+        case GrammarLimitError():
+            known = ApiError(500, str(error), param=_field(str(error)), code="grammar_limit")
         case _:
             known = ApiError(500, "the server failed: its log says why", code="internal_error")
     return known

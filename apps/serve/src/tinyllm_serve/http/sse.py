@@ -1,7 +1,6 @@
 """Server-sent events: a response that is sent while it is generated."""
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -12,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import ApiError, as_api_error
+from tinyllm_serve.http.json_text import json_bytes
 
 Event = dict[str, object]
 
@@ -113,4 +113,4 @@ def _end(*, named: bool) -> bytes:
 
 def _encode(event: Event, *, named: bool) -> bytes:
     name = f"event: {event['type']}\n" if named and "type" in event else ""
-    return f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+    return b"%sdata: %s\n\n" % (name.encode(), json_bytes(event))

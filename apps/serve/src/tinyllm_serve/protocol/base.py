@@ -82,7 +82,7 @@ class ClientFields(Strict):
     prompt_cache_key: str | None = Field(
         default=None,
         max_length=1024,
-        description="Ignored: prompts share the cache of their common prefix with any key.",
+        description="With replicas, requests of one key prefer one replica and its cache.",
     )
     prompt_cache_retention: Literal["in_memory"] | None = None
     safety_identifier: EndUser = None
@@ -94,12 +94,18 @@ class ClientFields(Strict):
         return self.user or self.safety_identifier
 
 
+def is_null(value: object) -> bool:
+    """Return True for None: the condition of response fields that are left out when null."""
+    return value is None
+
+
 class CompletionFields(BaseModel):
-    """The fields of responses and stream events of both kinds of completions."""
+    """The fields of responses of both kinds of completions."""
 
     id: str
     created: int
     model: str
+    system_fingerprint: None = None
 
 
 class PromptTokens(BaseModel):

@@ -12,6 +12,7 @@ from tinyllm_serve.protocol.base import (
     CompletionFields,
     ListOf,
     UsageBody,
+    is_null,
 )
 from tinyllm_serve.protocol.messages import CalledFunction, Message
 from tinyllm_serve.protocol.sampling import SamplingFields
@@ -23,7 +24,8 @@ MAX_VARIABLES = 64
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-_RESERVED = ("messages", "tools", "add_generation_prompt")
+_SET_BY_SERVER = ("messages", "tools", "add_generation_prompt", "documents")
+_USED_BY_JINJA = ("self", "super", "loop", "caller", "varargs", "kwargs", "context", "environment")
 
 
 class TemplateVariables(BaseModel):
@@ -39,9 +41,13 @@ class TemplateVariables(BaseModel):
     def _check_names(self) -> "TemplateVariables":
         if len(self.extra) > MAX_VARIABLES:
             raise ValueError(f"expected at most {MAX_VARIABLES} variables, got {len(self.extra)}")
-        for name in _RESERVED:
-            if name in self.extra:
+        for name in self.extra:
+            if name in _SET_BY_SERVER:
                 raise ValueError(f"{name}: expected no variable of this name, the server sets it")
+            if name in _USED_BY_JINJA or not name.isidentifier():
+                raise ValueError(
+                    f"expected names of variables, got {name[:40]!r}: templates cannot use it"
+                )
         return self
 
     @property
@@ -152,24 +158,25 @@ class ChatLogprobs(BaseModel):
     """Log-probabilities of an answer's tokens, reasoning included."""
 
     content: list[ChosenLogprob]
+    refusal: None = None
 
 
 class ToolCallBody(BaseModel):
-    """A function call; `index` is given in streams only."""
+    """A function call."""
 
-    index: int | None = None
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
 class AnswerMessage(BaseModel):
-    """An answer, or in a stream the new part of it."""
+    """An answer. `content` is null if the answer consists of calls."""
 
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = Field(default=None, exclude_if=is_null)
+    tool_calls: list[ToolCallBody] | None = Field(default=None, exclude_if=is_null)
 
 
 class ChatChoice(BaseModel):
@@ -177,7 +184,7 @@ class ChatChoice(BaseModel):
 
     index: int
     message: AnswerMessage
-    logprobs: ChatLogprobs | None = None
+    logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason
 
 
@@ -187,20 +194,4 @@ class ChatResponse(CompletionFields):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: UsageBody
-
-
-class ChatDelta(BaseModel):
-    """The new part of one answer."""
-
-    index: int
-    delta: AnswerMessage
-    logprobs: ChatLogprobs | None = None
-    finish_reason: ChatFinishReason | None = None
-
-
-class ChatChunk(CompletionFields):
-    """An event of a stream."""
-
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    choices: list[ChatDelta]
-    usage: UsageBody | None = None
+    service_tier: Literal["default"] = "default"

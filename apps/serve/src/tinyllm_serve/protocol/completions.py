@@ -68,8 +68,8 @@ class CompletionChoice(BaseModel):
 
     index: int
     text: str
-    logprobs: CompletionLogprobs | None = None
-    finish_reason: ChatFinishReason | None = None
+    logprobs: CompletionLogprobs | None
+    finish_reason: ChatFinishReason | None
 
 
 class CompletionResponse(CompletionFields):
@@ -77,4 +77,6 @@ class CompletionResponse(CompletionFields):
 
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
-    usage: UsageBody | None = None
+    usage: UsageBody | None = Field(
+        description="Null in events before the last one, with `include_usage`."
+    )

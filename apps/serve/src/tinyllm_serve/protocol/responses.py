@@ -1,8 +1,9 @@
 """Request of POST /v1/responses, and the items of its conversation."""
 
+import base64
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag
 
 from tinyllm_serve.protocol.base import (
     MAX_ITEMS,
@@ -13,7 +14,7 @@ from tinyllm_serve.protocol.base import (
     Strict,
 )
 from tinyllm_serve.protocol.chat import Effort
-from tinyllm_serve.protocol.messages import Text
+from tinyllm_serve.protocol.messages import Text, text_of
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
@@ -49,6 +50,31 @@ class MessageItem(_Item):
     content: Content
 
 
+def encoded_reasoning(text: str) -> str:
+    """Encode reasoning for `encrypted_content`.
+
+    It is not encrypted, because the item has the reasoning in plain text too.
+    """
+    return base64.b64encode(text.encode(errors="replace")).decode()
+
+
+def decoded_reasoning(text: str) -> str:
+    """Decode the result of `encoded_reasoning`.
+
+    Raises:
+        ValueError: if the text is anything else.
+    """
+    return base64.b64decode(text, validate=True).decode()
+
+
+def _check_encoded(text: str) -> str:
+    try:
+        decoded_reasoning(text)
+    except ValueError:
+        raise ValueError("expected the encrypted_content of an item of this server") from None
+    return text
+
+
 class ReasoningText(Text):
     """A piece of reasoning."""
 
@@ -60,7 +86,17 @@ class ReasoningItem(_Item):
 
     type: Literal["reasoning"]
     content: ListOf[ReasoningText] | None = Field(default=None, max_length=MAX_ITEMS)
+    encrypted_content: Annotated[str, AfterValidator(_check_encoded)] | None = Field(
+        default=None, description="The reasoning in base64: used without `content`."
+    )
     summary: list[object] = Field(default=[], max_length=0)
+
+    @property
+    def text(self) -> str:
+        """The reasoning."""
+        if self.content is None and self.encrypted_content is not None:
+            return decoded_reasoning(self.encrypted_content)
+        return text_of(self.content or [])
 
 
 class CallItem(_Item):
@@ -126,7 +162,8 @@ class ReasoningOptions(Strict):
 
     effort: Effort | None = None
     summary: Literal["auto"] | None = Field(
-        default=None, description="No summary is made: the reasoning itself is returned."
+        default=None,
+        description="Leaves the choice to the server. It makes no summary, and returns null.",
     )
 
 
@@ -153,7 +190,7 @@ class ResponseRequest(ClientFields, GenerationFields):
     include: ListOf[Literal["reasoning.encrypted_content"]] | None = Field(
         default=None,
         max_length=16,
-        description="Data to send the reasoning back: the item has the reasoning in plain text.",
+        description="Adds the reasoning in base64, for clients that send back only this field.",
     )
 
 

@@ -71,7 +71,8 @@ class SamplingFields(GenerationFields):
     @classmethod
     def _check_bias(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
         for token, value in (bias or {}).items():
-            if not (token.isascii() and token.isdecimal()):
+            # 10 digits exceed every vocabulary, and int() raises ValueError for 4,300 digits.
+            if not (token.isascii() and token.isdecimal() and len(token) <= 10):
                 raise ValueError(f"expected token ids as keys, got {token[:40]!r}")
             if not -100 <= value <= 100:
                 raise ValueError(f"expected numbers from -100 to 100, got {value} for {token}")

@@ -22,18 +22,25 @@ def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
     which only a replica knows: conversations with a common prefix of text have common pages. Like
     the hash of a page, a hash covers its own piece and the hash before it.
 
-    A body that is no JSON object, or is shorter than a stride, has no hashes.
+    The first hash is that of `prompt_cache_key`, if there is one: requests without a known prefix
+    go to the replica of their key. A body that is no JSON object has no hashes.
     """
     try:
         request = json.loads(body)
+        if not isinstance(request, dict):
+            return ()
+        parts = [request[name] for name in _FIELDS if request.get(name) is not None]
+        text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
         return ()  # the replica answers with the error
-    if not isinstance(request, dict):
-        return ()
-    parts = [request[name] for name in _FIELDS if request.get(name) is not None]
-    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     hashes: list[bytes] = []
     before = b""
+    key = request.get("prompt_cache_key")
+    if isinstance(key, str):
+        key_bytes = key.encode(errors="surrogatepass")
+        hashes.append(
+            blake2b(key_bytes, digest_size=HASH_BYTES, person=b"prompt_cache_key").digest()
+        )
     for start in range(0, min(len(text), MAX_HASHES * stride) - stride + 1, stride):
         piece = text[start : start + stride].encode(errors="surrogatepass")
         before = blake2b(before + piece, digest_size=HASH_BYTES).digest()

@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import cached_property
 from secrets import token_hex
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
@@ -15,9 +16,12 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.json_text import JsonText
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.protocol.output_format import TextFormat
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
+from tinyllm_serve.protocol.tools import NamedFunction
 from tinyllm_serve.routes.chat import start_chat
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.routes.responses_input import as_chat
@@ -33,7 +37,13 @@ CHAT_FIELDS = {
 }
 """The endpoint's name for each field that chat completions or the engine name differently."""
 
-_REPEATED = {"instructions", "temperature", "top_p", "max_output_tokens", "tool_choice"}
+_REPEATED = {
+    "instructions",
+    "max_output_tokens",
+    "prompt_cache_key",
+    "safety_identifier",
+    "user",
+}
 """Fields of the request that the response repeats."""
 
 router = APIRouter(tags=["responses"], route_class=BodyRoute)
@@ -50,7 +60,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     response = ModelResponse(service, body, generation)
     if body.stream:
         return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
-    return JSONResponse(await while_connected(request, response.last()))
+    return JsonText(await while_connected(request, response.last()))
 
 
 class ModelResponse:
@@ -64,7 +74,7 @@ class ModelResponse:
         self._service = service
         self._body = body
         self._generation = generation
-        self._items = OutputItems()
+        self._items = OutputItems(encoded=bool(body.include))
         self._id = f"resp_{token_hex(12)}"
         self._created = int(time.time())
 
@@ -89,9 +99,9 @@ class ModelResponse:
                 for part in token.parts:
                     for event in self._items.add(part):
                         yield numbered(event)
-        for event in self._items.close():
-            yield numbered(event)
         status = self._status
+        for event in self._items.close(status):
+            yield numbered(event)
         yield numbered({"type": f"response.{status}", "response": self._body_of(status)})
 
     async def last(self) -> Event:
@@ -114,27 +124,60 @@ class ModelResponse:
             counts = self._generation.usage
             usage = {
                 "input_tokens": counts.prompt_tokens,
-                "input_tokens_details": counts.prompt_tokens_details.model_dump(),
+                # A token enters the cache at no charge, so that none counts as written.
+                "input_tokens_details": {
+                    **counts.prompt_tokens_details.model_dump(),
+                    "cache_write_tokens": 0,
+                },
                 "output_tokens": counts.completion_tokens,
                 "output_tokens_details": counts.completion_tokens_details.model_dump(),
                 "total_tokens": counts.total_tokens,
             }
-        repeated = body.model_dump(include=_REPEATED)
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
+            "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
             "model": self._service.name,
             "output": list(self._items.bodies),
             "usage": usage,
             "error": None,
             "incomplete_details": reason,
-            **repeated,
-            "tool_choice": repeated["tool_choice"] or "auto",
+            **self._repeated,
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "tools": [tool.model_dump() for tool in body.tools or []],
+            "background": False,
+            "max_tool_calls": None,
+            "previous_response_id": None,
+            "service_tier": "default",
             "store": False,
+            "top_logprobs": 0,
+            "truncation": "disabled",
+        }
+
+    @cached_property
+    def _repeated(self) -> Event:
+        """The fields that repeat the request, or have the server's defaults."""
+        body = self._body
+        sampling = self._service.defaults.sampling(temperature=body.temperature, top_p=body.top_p)
+        output_format = body.text.format if body.text else None
+        chosen = body.tool_choice
+        return {
+            **body.model_dump(include=_REPEATED),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "reasoning": {
+                "effort": None if body.reasoning is None else body.reasoning.effort,
+                "summary": None,
+            },
+            "text": {
+                "format": (output_format or TextFormat(type="text")).model_dump(by_alias=True),
+                "verbosity": "medium",
+            },
+            "tool_choice": chosen.model_dump()
+            if isinstance(chosen, NamedFunction)
+            else chosen or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or []],
         }

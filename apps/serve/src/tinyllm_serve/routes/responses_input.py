@@ -106,7 +106,7 @@ def _extended(
                 update={"content": f"{message.content or ''}{text_of(item.content)}"}
             )
         case ReasoningItem():
-            reasoning = f"{message.reasoning_content or ''}{text_of(item.content or [])}"
+            reasoning = f"{message.reasoning_content or ''}{item.text}"
             return message.model_copy(update={"reasoning_content": reasoning})
         case CallItem():
             function = CalledFunction(name=item.name, arguments=item.arguments)

@@ -3,56 +3,93 @@
 from collections.abc import Iterator
 from secrets import token_hex
 
-from tinyllm_serve.generation.parsers import Part, Reasoning, ToolCall
+from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part, Reasoning
 from tinyllm_serve.http.sse import Event
+from tinyllm_serve.protocol.responses import encoded_reasoning
 
 
 class OutputItems:
     """The items of an answer: reasoning, messages and function calls, in their order.
 
     Attributes:
-        bodies: the complete items.
+        bodies: the items that have ended.
     """
 
-    def __init__(self) -> None:
-        """Start an answer."""
+    def __init__(self, *, encoded: bool) -> None:
+        """Start an answer. With `encoded`, reasoning items have `encrypted_content`."""
         self.bodies: list[Event] = []
-        self._open: OutputTextItem | None = None
+        self._encoded = encoded
+        self._open: OutputTextItem | OutputCallItem | None = None
 
     def add(self, part: Part) -> Iterator[Event]:
         """Add a part of the answer, and yield its events."""
-        if isinstance(part, ToolCall):
-            yield from self.close()
-            yield from self._add_call(part)
-            return
-        reasoning = isinstance(part, Reasoning)
-        if self._open is not None and self._open.reasoning != reasoning:
-            yield from self.close()
-        if self._open is None:
-            self._open = OutputTextItem(len(self.bodies), reasoning=reasoning)
-            yield from self._open.open()
-        yield self._open.add(part.text)
+        match part:
+            case CallStart():
+                yield from self.close("completed")
+                self._open = OutputCallItem(len(self.bodies), part)
+                yield self._open.open()
+            case CallArguments(text):
+                assert isinstance(self._open, OutputCallItem)  # arguments follow a `CallStart`
+                yield self._open.add(text)
+            case CallEnd():
+                yield from self.close("completed")
+            case _:
+                yield from self._add_text(part.text, reasoning=isinstance(part, Reasoning))
 
-    def close(self) -> Iterator[Event]:
-        """Complete the open item, if there is one, and yield its events."""
+    def close(self, status: str) -> Iterator[Event]:
+        """End the open item, if there is one, with a status, and yield its events."""
         if self._open is not None:
-            yield from self._open.close()
-            self.bodies.append(self._open.body("completed"))
+            yield from self._open.close(status)
+            self.bodies.append(self._open.body(status))
             self._open = None
 
-    def _add_call(self, call: ToolCall) -> Iterator[Event]:
-        """Add the item of a function call, which is generated whole."""
-        index, identity = len(self.bodies), f"fc_{token_hex(12)}"
-        named = {"call_id": call.id, "name": call.name}
-        started = {"id": identity, "type": "function_call", "status": "in_progress", **named}
-        complete: Event = {**started, "status": "completed", "arguments": call.arguments}
-        end = {"item_id": identity, "name": call.name, "arguments": call.arguments}
-        kind = "function_call_arguments"
-        yield _event("output_item.added", index, item={**started, "arguments": ""})
-        yield _event(f"{kind}.delta", index, item_id=identity, delta=call.arguments)
-        yield _event(f"{kind}.done", index, **end)
-        yield _event("output_item.done", index, item=complete)
-        self.bodies.append(complete)
+    def _add_text(self, text: str, *, reasoning: bool) -> Iterator[Event]:
+        item = self._open
+        if not isinstance(item, OutputTextItem) or item.reasoning != reasoning:
+            yield from self.close("completed")
+            item = OutputTextItem(len(self.bodies), reasoning=reasoning, encoded=self._encoded)
+            self._open = item
+            yield from item.open()
+        yield item.add(text)
+
+
+class OutputCallItem:
+    """An item of a function call, while its arguments are generated."""
+
+    def __init__(self, output_index: int, call: CallStart) -> None:
+        """Begin an item, with its index in the output."""
+        self._output_index = output_index
+        self._id = f"fc_{token_hex(12)}"
+        self._call = call
+        self._arguments = ""
+
+    def body(self, status: str) -> Event:
+        """Return the item with its arguments so far."""
+        return {
+            "id": self._id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self._call.id,
+            "name": self._call.name,
+            "arguments": self._arguments,
+        }
+
+    def open(self) -> Event:
+        """Return the event of the item's beginning."""
+        return _event("output_item.added", self._output_index, item=self.body("in_progress"))
+
+    def add(self, text: str) -> Event:
+        """Add a piece of the arguments, and return its event."""
+        self._arguments += text
+        kind = "function_call_arguments.delta"
+        return _event(kind, self._output_index, item_id=self._id, delta=text)
+
+    def close(self, status: str) -> Iterator[Event]:
+        """Yield the events of the item's end."""
+        index = self._output_index
+        end = {"item_id": self._id, "name": self._call.name, "arguments": self._arguments}
+        yield _event("function_call_arguments.done", index, **end)
+        yield _event("output_item.done", index, item=self.body(status))
 
 
 class OutputTextItem:
@@ -63,8 +100,11 @@ class OutputTextItem:
         text: the text so far.
     """
 
-    def __init__(self, output_index: int, *, reasoning: bool) -> None:
-        """Begin an item, with its index in the output."""
+    def __init__(self, output_index: int, *, reasoning: bool, encoded: bool) -> None:
+        """Begin an item, with its index in the output.
+
+        With `encoded`, an item of reasoning has `encrypted_content`.
+        """
         self.reasoning = reasoning
         self.text = ""
         self._output_index = output_index
@@ -72,14 +112,17 @@ class OutputTextItem:
         self._id = f"{'rs' if reasoning else 'msg'}_{token_hex(12)}"
         self._location = {"item_id": self._id, "content_index": 0}
         self._logprobs: Event = {} if reasoning else {"logprobs": []}
+        self._encoded = encoded
 
     def body(self, status: str) -> Event:
         """Return the item. With the status "in_progress" the content is still empty."""
-        content = [] if status == "in_progress" else [self._part]
+        begun = status == "in_progress"
+        content = [] if begun else [self._part]
         item: Event = {"id": self._id, "status": status, "content": content}
-        if self.reasoning:
-            return {**item, "type": "reasoning", "summary": []}
-        return {**item, "type": "message", "role": "assistant"}
+        if not self.reasoning:
+            return {**item, "type": "message", "role": "assistant"}
+        encoded = encoded_reasoning(self.text) if self._encoded and not begun else None
+        return {**item, "type": "reasoning", "summary": [], "encrypted_content": encoded}
 
     def open(self) -> Iterator[Event]:
         """Yield the events of the item's beginning."""
@@ -93,18 +136,18 @@ class OutputTextItem:
         fields = {**self._location, **self._logprobs, "delta": text}
         return _event(f"{self._kind}.delta", self._output_index, **fields)
 
-    def close(self) -> Iterator[Event]:
+    def close(self, status: str) -> Iterator[Event]:
         """Yield the events of the item's end."""
         index = self._output_index
         end = {**self._location, **self._logprobs, "text": self.text}
         yield _event(f"{self._kind}.done", index, **end)
         yield _event("content_part.done", index, **self._location, part=self._part)
-        yield _event("output_item.done", index, item=self.body("completed"))
+        yield _event("output_item.done", index, item=self.body(status))
 
     @property
     def _part(self) -> Event:
         part: Event = {"type": self._kind, "text": self.text}
-        return part if self.reasoning else {**part, "annotations": []}
+        return part if self.reasoning else {**part, "annotations": [], "logprobs": []}
 
 
 def _event(kind: str, output_index: int, **fields: object) -> Event:

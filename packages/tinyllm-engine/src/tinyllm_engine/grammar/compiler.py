@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from functools import cached_property, lru_cache
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer
 from tinyllm_qwen import Tokenizer
 
 from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.grammar.limits import MATCHER_LIMITS, check
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
+from tinyllm_engine.grammar.vocabulary import token_bytes, token_tree
 
 _WHITESPACE = r"( |\n {0,24})?"
 """White space between the tokens of JSON: one space, or a new line and its indentation. JSON allows
@@ -19,16 +21,33 @@ any amount of white space, and a small model may never stop writing it."""
 _MAX_PREFIXES = 16
 """The largest number of reasoning prefixes in the cache. A server uses one or two."""
 
+_MAX_REASON = 500
+"""The most characters of a reason of llguidance in an error. Reasons quote the grammar."""
+
+
+class CompiledGrammar:
+    """A grammar in the form that makes constraints. It never changes, and threads can share it."""
+
+    def __init__(self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int) -> None:
+        """Store the matcher before the first token; see `Constraint`."""
+        self._matcher = matcher
+        self._prefix = prefix
+        self._vocab_size = vocab_size
+
+    def constraint(self) -> Constraint:
+        """Return the state of one request before its first token. This takes under 1 ms."""
+        return Constraint(self._matcher.deep_copy(), self._prefix, self._vocab_size)
+
 
 class GrammarCompiler:
     """Compiles grammars for one vocabulary, with llguidance (github.com/guidance-ai/llguidance).
 
-    The first call of `compile` also sorts the vocabulary into a tree, which takes about a second
-    for 152,000 tokens.
+    The compiler recurses as deep as a grammar is long, and a stack overflow ends the process. Call
+    `compile` in a thread with a large stack: see `GrammarWorker`.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Store the arguments; the vocabulary is read by the first call of `compile`.
+        """Store the arguments; the vocabulary is read when it is first needed.
 
         Args:
             tokenizer: the tokenizer of the model, which knows the bytes of each token.
@@ -39,12 +58,17 @@ class GrammarCompiler:
         # Requests with equal marks share a reasoning prefix, so its masks are computed only once.
         self._prefix = lru_cache(maxsize=_MAX_PREFIXES)(self._make_prefix)
 
-    def compile(self, grammar: Grammar) -> Constraint:
-        """Compile a grammar for one request.
+    def read_vocabulary(self) -> None:
+        """Sort the vocabulary into a tree now, which the first `compile` does otherwise."""
+        if self._tokenizer.eos_token_ids:
+            _ = self._tree
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Compile a grammar.
 
         Raises:
-            ValueError: if the grammar is not valid, with the reason of llguidance, or if the
-                tokenizer has no end token.
+            ValueError: if the grammar exceeds a limit of `limits`, or is not valid, with the reason
+                of llguidance, or if the tokenizer has no end token.
         """
         if not self._tokenizer.eos_token_ids:
             raise ValueError(
@@ -52,45 +76,34 @@ class GrammarCompiler:
                 "tokenizer"
             )
         try:
-            matcher = LLMatcher(self._vocabulary, _rules(grammar), log_level=0)
+            check(grammar)
+            matcher = LLMatcher(self._tree, _rules(grammar), log_level=0, limits=MATCHER_LIMITS)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {error}") from error
+            raise _invalid(grammar, str(error)) from error
         if matcher.is_error():
-            reason = matcher.get_error()
-            raise ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
+            raise _invalid(grammar, matcher.get_error())
         matcher.compute_bitmask()
         if matcher.is_error():
             raise ValueError(f"{grammar.name}: no text conforms to this {grammar.kind}")
         prefix = self._prefix(grammar.after or "", grammar.opening if grammar.after else "")
-        return Constraint(matcher, prefix, self._vocab_size)
+        return CompiledGrammar(matcher, prefix, self._vocab_size)
 
     def _make_prefix(self, mark: str, opening: str) -> ReasoningPrefix:
         return ReasoningPrefix(mark, self._words, opening)
 
     @cached_property
     def _words(self) -> list[bytes]:
-        """The bytes of each of the V tokens; empty bytes for ids that only pad the vocabulary."""
-        return [self._tokenizer.token_bytes(token) for token in range(self._vocab_size)]
+        return token_bytes(self._tokenizer, self._vocab_size)
 
     @cached_property
-    def _vocabulary(self) -> LLTokenizer:
-        ends = sorted(self._tokenizer.eos_token_ids)
-        vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._words))
-        return LLTokenizer(vocabulary, eos_token=ends)
+    def _tree(self) -> LLTokenizer:
+        return token_tree(self._tokenizer, self._words)
 
 
-class _Vocabulary:
-    """The vocabulary with the attribute names that llguidance expects of a tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
-        self.eos_token_id = min(tokenizer.eos_token_ids)
-        self.bos_token_id = tokenizer.bos_token_id
-        self.tokens = words
-        self.special_token_ids = sorted(tokenizer.special_token_ids)
-        self._tokenizer = tokenizer
-
-    def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text)
+def _invalid(grammar: Grammar, reason: str) -> ValueError:
+    if len(reason) > _MAX_REASON:
+        reason = f"{reason[:_MAX_REASON]} ..."
+    return ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
 
 
 def _rules(grammar: Grammar) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -12,7 +12,10 @@ from llguidance import LLMatcher
 
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 
-_log = logging.getLogger(__name__)
+_FIRST_SECONDS = 1.0
+_SECONDS_PER_TOKEN = 0.02
+"""Processor seconds that a request may take for its masks: at first, and for each token more.
+One mask takes at most about 0.2 s, because of `limits.MATCHER_LIMITS`."""
 
 
 class Constraint:
@@ -22,8 +25,12 @@ class Constraint:
     tokens are allowed, so that the request ends with the finish reason "stop".
 
     Masks are computed on the host, while the device computes the model. For 152,000 tokens and a
-    JSON schema, a mask takes 0.02 ms as a rule, and 0.3 ms at most. Its conversion to an MLX array
-    takes 0.2 ms.
+    JSON schema, a mask takes 0.02 ms as a rule, and 40 ms with 500 optional properties. Its
+    conversion to an MLX array takes 0.2 ms.
+
+    Attributes:
+        error: the reason why the grammar was given up, without text of the request; None while all
+            is well. Tokens chosen with later masks must be dropped.
     """
 
     def __init__(self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int) -> None:
@@ -38,16 +45,21 @@ class Constraint:
         self._vocab_size = vocab_size
         self._prefix = prefix
         self._state = 0
+        self._seconds = _FIRST_SECONDS
+        self.error: str | None = None
 
     def num_allowed(self, draft: Sequence[int]) -> int:
         """Return the length of the longest prefix of `draft` that the grammar allows."""
+        started = time.thread_time()
         state, start = self._state, 0
         while start < len(draft) and not self._prefix.is_over(state):
             if not self._prefix.allows(state, draft[start]):
                 return start
             state = self._prefix.next(state, draft[start])
             start += 1
-        return start + self._matcher.validate_tokens(list(draft[start:]))
+        allowed = start + self._matcher.validate_tokens(list(draft[start:]))
+        self._charge(started)
+        return allowed
 
     def masks(self, draft: Sequence[int]) -> list[Bool[mx.array, "V"]]:
         """Return the masks of allowed tokens: for the next token, and after each draft token.
@@ -56,8 +68,9 @@ class Constraint:
             draft: draft tokens that the grammar allows; see `num_allowed`.
 
         Returns:
-            1 + len(draft) masks, True for allowed tokens.
+            1 + len(draft) masks, True for allowed tokens. They have no meaning if `error` is set.
         """
+        started = time.thread_time()
         state, matched = self._state, 0
         masks = [self._mask()]
         try:
@@ -67,17 +80,31 @@ class Constraint:
         finally:  # restore the state also after an error, because the step may be computed again
             self._matcher.rollback(matched)
             self._state = state
+        self._charge(started)
         return masks
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Advance the state by the chosen tokens of the request."""
+        started = time.thread_time()
         for token in tokens:
             self._advance(token)
+        self._seconds += len(tokens) * _SECONDS_PER_TOKEN
+        self._charge(started)
+
+    def _charge(self, started: float) -> None:
+        """Count the time since `started`, and set `error` once a limit is exceeded.
+
+        No check of the grammar can foresee how much time and memory its matcher needs.
+        """
+        self._seconds -= time.thread_time() - started
         if self._matcher.is_error():
-            # The matcher exceeded its limits of time or memory, which no check of the grammar can
-            # foresee. From here on only end tokens are allowed. Do not log the full message of
-            # llguidance, because it quotes the grammar and the text of a conversation.
-            _log.warning("the grammar of a request was given up: %s", self._matcher.stop_reason())
+            # Not the message of llguidance, which quotes the grammar and the text of the request.
+            self.error = f"grammar: too many states ({self._matcher.stop_reason()}): simplify it"
+        elif self._seconds < 0:
+            self.error = (
+                f"grammar: expected masks that take {1000 * _SECONDS_PER_TOKEN:.0f} ms a token, "
+                "got slower ones: simplify it"
+            )
 
     def _advance(self, token: int) -> bool:
         """Advance by one token.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Bool
@@ -32,6 +34,10 @@ class ReasoningPrefix:
         self._mark = mark.encode()
         self._opening = opening.encode()
         self._words = words
+        # Computed here and not by the engine's thread: 0.2 s for 152,000 tokens and all states.
+        self._bytes = [
+            self._allowed_bytes(state) for state in range(len(self._mark + self._opening))
+        ]
         self._allowed: dict[int, Bool[mx.array, "V"]] = {}
 
     def is_over(self, state: int) -> bool:
@@ -59,11 +65,36 @@ class ReasoningPrefix:
         return not (found and behind)
 
     def allowed(self, state: int) -> Bool[mx.array, "V"]:
-        """Return the mask of allowed tokens in a state. The mask of each state is computed once."""
+        """Return the mask of allowed tokens in a state before the end of the prefix."""
         if state not in self._allowed:
-            tokens = range(len(self._words))
-            self._allowed[state] = mx.array([self.allows(state, token) for token in tokens])
+            mask = memoryview(self._bytes[state])
+            self._allowed[state] = mx.array(cast("list[int]", mask)).astype(mx.bool_)
         return self._allowed[state]
+
+    def _allowed_bytes(self, state: int) -> bytes:
+        """Return V bytes: 1 for the tokens that are allowed in a state."""
+        missing = self._opening[state:]
+        # Check the few tokens that may differ from all others.
+        checked = self._by_first_byte[missing[0]] if missing else self._longer
+        allowed = bytearray((b"\0" if missing else b"\1") * len(self._words))
+        for token in checked:
+            allowed[token] = self.allows(state, token)
+        return bytes(allowed)
+
+    @cached_property
+    def _by_first_byte(self) -> list[list[int]]:
+        """The tokens that begin with each of the 256 bytes."""
+        tokens: list[list[int]] = [[] for _ in range(256)]
+        for token, word in enumerate(self._words):
+            if word:
+                tokens[word[0]].append(token)
+        return tokens
+
+    @cached_property
+    def _longer(self) -> list[int]:
+        """The tokens with further bytes after a last byte of the mark. Few words have one."""
+        last = self._mark[-1:]
+        return [token for token, word in enumerate(self._words) if last in word[:-1]]
 
     def _searched(self, state: int, word: bytes) -> bytes:
         """Return the bytes to search for the mark.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.request import RequestState
+from tinyllm_engine.request import EngineFullError, RequestState
+from tinyllm_engine.schedule.fair_share import FairShare
+from tinyllm_engine.schedule.shares import Shares, by_tenant
 from tinyllm_engine.schedule.step import Chunk, Step
 
 PATIENCE = 64
@@ -20,15 +23,17 @@ class Scheduler:
     """Admits requests if there are enough pages, and limits the prompt tokens of a step.
 
     Every step decodes a token of each request that has finished its prefill, and prefills a limited
-    number of prompt tokens, so that a long prompt does not stall decoding. Half of the prompt
-    tokens go to the prompt of the first request in rank, the rest to the shortest other prompts. A
-    short prompt therefore does not wait for a long prompt, and short prompts do not starve a long
-    prompt.
+    number of prompt tokens, so that a long prompt does not stall decoding. Tenants get equal parts
+    of these prompt tokens. Half of the part of a tenant goes to its prompt that is first in rank,
+    the rest to its shortest other prompts. A short prompt therefore does not wait for a long
+    prompt, and short prompts do not starve a long prompt.
 
-    Requests are ranked by arrival, and a level of priority counts as `PATIENCE` arrivals. Requests
-    are admitted in the order of their ranks. If pages run out, the request with the last rank is
+    Tenants share the engine's time as `FairShare` describes, and seats and pages as `Shares`
+    describes. The requests of one tenant are ranked by arrival, and a level of priority counts as
+    `PATIENCE` arrivals. Requests are admitted in the order of their ranks, but groups of requests
+    take turns. If pages run out, the last request in rank of the tenant that uses most pages is
     preempted: it frees its pages, keeps its generated tokens, and waits again. A rank never
-    changes, so every request is computed eventually.
+    changes, so every request of a tenant is computed eventually.
 
     Attributes:
         pages: the allocation of pages.
@@ -43,8 +48,12 @@ class Scheduler:
         self.max_running = max_running
         self.prefix_cache = prefix_cache
         self.preemptions = 0
+        self._time = FairShare()
+        self._is_shared = False  # True if the running requests belong to several tenants
+        self._may_admit = False  # True if a request or a page came or went since the last admission
         self._waiting: list[RequestState] = []
         self._running: list[RequestState] = []
+        self._copies: dict[int, int] = {}  # the source of each page to copy before the next step
 
     @property
     def has_requests(self) -> bool:
@@ -61,12 +70,52 @@ class Scheduler:
         """The requests that hold pages, in the order of their ranks."""
         return tuple(self._running)
 
+    @property
+    def served(self) -> tuple[RequestState, ...]:
+        """The running requests of all tenants that the next step serves."""
+        weights = _weights(self._running)
+        self._is_shared = len(weights) > 1
+        if not self._is_shared:
+            return tuple(self._running)
+        held = self._time.held(weights)
+        return tuple(each for each in self._running if each.request.tenant not in held)
+
+    def charge_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """Divide the time of a prefill pass between the tenants, if there are several."""
+        if self._is_shared:
+            self._time.charge_prefill(chunks, seconds)
+
+    def charge_decode(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """Divide the time of a decode pass between the tenants, if there are several."""
+        if self._is_shared:
+            self._time.charge_decode(chunks, seconds)
+
+    def displaced_by(self, tenant: str, max_waiting: int) -> RequestState | None:
+        """Return the request whose place in a full queue a tenant takes.
+
+        The result is the last request in rank, without a generated token, of the tenant with the
+        longest queue. It is None if fewer than `max_waiting` requests wait.
+
+        Raises:
+            EngineFullError: if no queue is longer than the queue of `tenant` will be.
+        """
+        if self.waiting < max_waiting:
+            return None
+        own = sum(each.request.tenant == tenant for each in self._waiting)
+        queues = by_tenant(each for each in self._waiting if not each.generated)
+        longest = max(queues.values(), key=len, default=[])
+        if len(longest) <= 1 + own:
+            raise EngineFullError(self.waiting)
+        return longest[-1]
+
     def add(self, request: RequestState) -> None:
         """Put a request into the queue."""
+        self._may_admit = True
         insort(self._waiting, request, key=_rank)
 
     def remove(self, request: RequestState) -> None:
         """Remove a request that has ended or was cancelled, and free its pages."""
+        self._may_admit = True
         if request in self._running:
             self._running.remove(request)
             self._free(request)
@@ -75,13 +124,25 @@ class Scheduler:
 
     def schedule(self, prefill_tokens: int) -> Step:
         """Choose the tokens of the next step, with at most `prefill_tokens` prompt tokens."""
-        copies = self._admit() if self._waiting else []
-        decode = self._decode()
-        prefill = self._prefill(prefill_tokens)
+        self._copies = {}
+        if self._waiting and self._may_admit:
+            self._may_admit = False
+            self._admit()
+        served = self.served
+        for request in self._running:
+            if request not in served:
+                request.draft.clear()
+        decode = self._decode(served)
+        prefill = self._prefill(served, prefill_tokens)
         # A request whose prefill ends in this step also decodes the last token of its prompt. The
         # page for that token was allocated at the admission.
         ended = (chunk.request for chunk in prefill if chunk.stop == chunk.request.prefill_end)
-        decode += [_decode_chunk(request, request.prefill_end) for request in ended]
+        decode += [
+            _decode_chunk(request, request.prefill_end)
+            for request in ended
+            if not request.request.embedding
+        ]
+        copies = [(source, target) for target, source in self._copies.items()]
         return Step(prefill, decode, copies)
 
     def update(self, request: RequestState, computed: int) -> None:
@@ -90,6 +151,7 @@ class Scheduler:
         if self.prefix_cache:
             full = range(request.computed // page_size, computed // page_size)
             hashes = request.block_hashes(page_size) if full else []
+            self._may_admit |= bool(full)
             for index in full:
                 self.pages.register(request.pages[index], hashes[index])
         request.computed = computed
@@ -117,55 +179,67 @@ class Scheduler:
             The requests that were running.
         """
         running, self._running = self._running, []
+        self._may_admit = True
         self.pages.reset()
         for request in running:
             _forget_pages(request)
             insort(self._waiting, request, key=_rank)
         return running
 
-    def _admit(self) -> list[tuple[int, int]]:
-        """Allocate pages for waiting requests, in the order of their ranks.
-
-        Returns:
-            The pages to copy before the step, as pairs of source and target.
-        """
-        copies: list[tuple[int, int]] = []
+    def _admit(self) -> None:
+        """Allocate seats and pages for waiting requests, the tenant with the fewest seats first."""
         in_progress = self._hashes_in_progress()
-        for request in tuple(self._waiting):
-            if len(self._running) >= self.max_running:
-                break
+        shares = Shares(self._waiting, self.max_running, self.pages.num_pages)
+        shares.count(self._running)
+        queues = by_tenant(self._waiting)
+        while queues:
+            tenant = min(queues, key=shares.order)
+            request = min(queues[tenant], key=shares.turn)
+            queues[tenant].remove(request)
             hashes = request.block_hashes(self.pages.page_size) if self.prefix_cache else []
             found = self.pages.find(hashes)
-            if len(found) < len(hashes) and hashes[len(found)] in in_progress:
-                continue  # a running request computes the next page: wait, then share the page
-            if not self._allocate(request, found, copies):
-                break
-            self._waiting.remove(request)
-            insort(self._running, request, key=_rank)
-            in_progress.update(hashes[len(found) :])
-        return copies
+            if len(found) < len(hashes) and (tenant, hashes[len(found)]) in in_progress:
+                pass  # a running request computes the next page: wait, then share the page
+            elif self._take_seat(tenant, shares) and self._allocate(request, found, shares):
+                self._waiting.remove(request)
+                insort(self._running, request, key=_rank)
+                shares.add(request)
+                in_progress.update((tenant, each) for each in hashes[len(found) :])
+            else:
+                del queues[tenant]
+                continue
+            if not queues[tenant]:
+                del queues[tenant]
 
-    def _hashes_in_progress(self) -> set[bytes]:
-        """Return the block hashes of the pages that running requests will prefill."""
+    def _take_seat(self, tenant: str, shares: Shares) -> bool:
+        """Return True if a seat is free for a tenant, if necessary after a preemption."""
+        if len(self._running) < self.max_running:
+            return True
+        victim = shares.seat_from(tenant)
+        if victim is not None:
+            self._preempt(self._last(victim))
+            shares.count(self._running)
+        return victim is not None
+
+    def _hashes_in_progress(self) -> set[tuple[str, bytes]]:
+        """Return tenants and block hashes of the pages that running requests will prefill."""
         if not self.prefix_cache:
             return set()
         size = self.pages.page_size
         prefilling = (request for request in self._running if request.is_prefilling)
         return {
-            block_hash
+            (request.request.tenant, block_hash)
             for request in prefilling
             for block_hash in request.block_hashes(size)[request.computed // size :]
         }
 
-    def _allocate(
-        self, request: RequestState, found: list[int], copies: list[tuple[int, int]]
-    ) -> bool:
+    def _allocate(self, request: RequestState, found: list[int], shares: Shares) -> bool:
         """Allocate the pages of a request that is admitted.
 
         Args:
             request: the request.
             found: registered pages with the first tokens of the request, which shares the pages.
-            copies: the list to which a page to copy is appended.
+            shares: the shares of tenants, which may take pages from each other.
 
         Returns:
             False if too few pages are available. The request is then unchanged.
@@ -176,14 +250,14 @@ class Scheduler:
         # is shared, the token is written into a copy of the page, because other requests read it.
         copied = found.pop() if len(found) * pages.page_size == length else None
         needed = pages.pages_for(length) - len(found)
-        reserve = len(self._running)  # each running request may soon need one more page
-        if needed + reserve > pages.available:
+        self._reclaim(request.request.tenant, needed, shares)
+        if needed + len(self._running) > pages.available:
             pages.free(found if copied is None else [*found, copied])
             return False
         allocated = pages.allocate(needed)
         request.computed = len(found) * pages.page_size
         if copied is not None:
-            copies.append((copied, allocated[0]))
+            self._copies[allocated[0]] = copied
             pages.free([copied])
             request.computed = length - 1
         request.pages = found + allocated
@@ -191,13 +265,25 @@ class Scheduler:
             request.cached = request.computed
         return True
 
-    def _decode(self) -> list[Chunk]:
+    def _reclaim(self, tenant: str, needed: int, shares: Shares) -> None:
+        """Preempt requests of tenants above their shares, until `needed` pages are available.
+
+        Each running request may soon need one more page, so one page more is kept for each.
+        """
+        while needed + len(self._running) > self.pages.available:
+            victim = shares.pages_from(tenant, needed, self.pages.available)
+            if victim is None:
+                break
+            self._preempt(self._last(victim))
+            shares.count(self._running)
+
+    def _decode(self, served: Sequence[RequestState]) -> list[Chunk]:
         """Return a chunk for each request that decodes, and allocate the pages of the chunks.
 
         If pages run out, draft tokens are dropped first, and then requests are preempted.
         """
         chunks: list[Chunk] = []
-        for request in tuple(self._running):
+        for request in served:
             if not request.pages or request.is_prefilling:  # no pages: preempted in this loop
                 continue
             chunk = _decode_chunk(request, request.computed)
@@ -205,32 +291,48 @@ class Scheduler:
                 request.draft.clear()
                 chunk = _decode_chunk(request, request.computed)
                 while not self.reserve(request, chunk.stop):
-                    self._preempt(self._running[-1])
+                    self._preempt(self._largest())
                     if not request.pages:
                         break
             if request.pages:
                 chunks.append(chunk)
-        return chunks
+        # A request of another tenant may have been preempted after its chunk was made.
+        return [chunk for chunk in chunks if chunk.request.pages]
 
-    def _prefill(self, budget: int) -> list[Chunk]:
-        """Divide `budget` tokens between the prompts; return the chunks to prefill."""
-        prefilling = [request for request in self._running if request.is_prefilling]
+    def _prefill(self, served: Sequence[RequestState], budget: int) -> list[Chunk]:
+        """Divide `budget` tokens between the tenants; return the chunks to prefill."""
+        prefilling = [each for each in served if each.is_prefilling and each.pages]
         if not prefilling:
             return []
-        oldest, *others = prefilling
-        others.sort(key=_remaining)
-        lengths = {oldest: min(_remaining(oldest), budget - budget // 2 if others else budget)}
-        budget -= lengths[oldest]
-        for request in others:
-            lengths[request] = min(_remaining(request), budget)
-            budget -= lengths[request]
-        lengths[oldest] += min(_remaining(oldest) - lengths[oldest], budget)
+        prompts = by_tenant(prefilling)
+        # The tenant with the fewest tokens first: what it leaves is divided between the others.
+        queues = sorted(prompts.values(), key=lambda queue: sum(map(_remaining, queue)))
+        lengths: dict[RequestState, int] = {}
+        for index, queue in enumerate(queues):
+            part = -(-budget // (len(queues) - index))
+            own = _divide(queue, part)
+            budget -= sum(own.values())
+            lengths |= own
         return [
             Chunk(request, start, start + length, request.token_ids(start, start + length))
             for request, length in lengths.items()
             for start in [request.computed]
             if length
         ]
+
+    def _last(self, tenant: str) -> RequestState:
+        """Return the running request of a tenant that is last in rank."""
+        return next(each for each in reversed(self._running) if each.request.tenant == tenant)
+
+    def _largest(self) -> RequestState:
+        """Return the last running request of the tenant that uses most pages for its weight."""
+        shares = Shares(self._waiting, self.max_running, self.pages.num_pages)
+        shares.count(self._running)
+        # Of equal tenants, the tenant whose request is last in rank.
+        return max(
+            (self._last(tenant) for tenant in by_tenant(self._running)),
+            key=lambda last: (shares.page_use(last.request.tenant), _rank(last)),
+        )
 
     def _preempt(self, request: RequestState) -> None:
         """Free the pages of a request, and put it back into the queue."""
@@ -240,6 +342,9 @@ class Scheduler:
         insort(self._waiting, request, key=_rank)
 
     def _free(self, request: RequestState) -> None:
+        self._may_admit = True
+        for page in request.pages:
+            self._copies.pop(page, None)
         self.pages.free(request.pages)
         _forget_pages(request)
 
@@ -253,6 +358,24 @@ def _forget_pages(request: RequestState) -> None:
 def _rank(request: RequestState) -> int:
     """Return the rank of a request. The request with the lowest rank is admitted first."""
     return request.arrival + PATIENCE * request.request.priority
+
+
+def _divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:
+    """Divide `budget` prompt tokens between the prompts of one tenant, in order of rank."""
+    first, *others = prompts
+    others.sort(key=_remaining)
+    lengths = {first: min(_remaining(first), budget - budget // 2 if others else budget)}
+    budget -= lengths[first]
+    for request in others:
+        lengths[request] = min(_remaining(request), budget)
+        budget -= lengths[request]
+    lengths[first] += min(_remaining(first) - lengths[first], budget)
+    return lengths
+
+
+def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
+    """Return the weight of each tenant that has requests."""
+    return {each.request.tenant: each.request.weight for each in requests}
 
 
 def _remaining(request: RequestState) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -45,6 +45,21 @@ class Drafter(Protocol):
     def reset(self) -> None:
         """Handle the replacement of all pages by new, empty pages."""
         ...
+
+
+def draft_limits(requests: Sequence[RequestState], speculation: int) -> dict[RequestState, int]:
+    """Return the most draft tokens allowed for each request that chooses a next token.
+
+    Args:
+        requests: running requests.
+        speculation: the most draft tokens of a request.
+    """
+    limits = {
+        request: min(speculation, request.remaining - 1)
+        for request in requests
+        if not request.is_prefilling and request.computed == len(request.tokens) - 1
+    }
+    return {request: limit for request, limit in limits.items() if limit > 0}
 
 
 @dataclass

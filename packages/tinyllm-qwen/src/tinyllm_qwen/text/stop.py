@@ -1,7 +1,8 @@
 """A search for stop strings in a text while it is generated."""
 
-from collections import deque
+from array import array
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 
 class StopStrings:
@@ -12,13 +13,12 @@ class StopStrings:
     text contains no character of any of them. The result does not depend on the division of the
     text into pieces.
 
-    The search is the automaton of Aho and Corasick (1975). Its state is the longest end of the text
-    that is also the start of a stop string, and this end is the text to hold back. A character
-    takes amortized constant time for any number of stop strings.
+    A character takes amortized constant time for any number of stop strings. Searches for the same
+    stop strings share one automaton, which is made when the first text is added.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Make the automaton for `stops`. If `stops` is empty, all text is shown.
+        """Start an empty text. If `stops` is empty, all text is shown.
 
         Raises:
             ValueError: if a stop string is empty, or `stops` is itself a string.
@@ -27,14 +27,8 @@ class StopStrings:
             raise ValueError(f"stop strings: expected a list of them, got the string {stops!r}")
         if "" in stops:
             raise ValueError(f"stop strings: expected at least one character in each, got {stops}")
-        # Each state is a text, the start of a stop string. State 0 is the empty text.
-        self._next: list[dict[str, int]] = [{}]  # the next state for each character
-        self._length = [0]  # the number of characters of the text
-        self._suffix = [0]  # the longest proper suffix of the text that is a state too
-        self._match = [0]  # the length of the longest stop string at its end; 0 for none
-        for stop in stops:
-            self._add(stop)
-        self._link()
+        self._stops = tuple(stops)
+        self._automaton: _Automaton | None = None
         self._state = 0
         self._held = ""
         self._met = False
@@ -48,15 +42,18 @@ class StopStrings:
         """
         if self._met:
             return "", True
-        state = self._state
+        if self._automaton is None:
+            self._automaton = _automaton(self._stops)
+        automaton, state = self._automaton, self._state
         for position, character in enumerate(text):
-            state = self._step(state, character)
-            if self._match[state]:
-                end = len(self._held) + position + 1 - self._match[state]
+            state = automaton.step(state, character)
+            match = automaton.match[state]
+            if match:
+                end = len(self._held) + position + 1 - match
                 shown, self._held, self._met = (self._held + text)[:end], "", True
                 return shown, True
         text = self._held + text
-        end = len(text) - self._length[state]
+        end = len(text) - automaton.length[state]
         self._state, self._held = state, text[end:]
         return text[:end], False
 
@@ -65,29 +62,62 @@ class StopStrings:
         held, self._held, self._state = self._held, "", 0
         return held
 
-    def _add(self, stop: str) -> None:
-        state = 0
-        for character in stop:
-            if character not in self._next[state]:
-                self._next[state][character] = len(self._next)
-                self._next.append({})
-                self._length.append(self._length[state] + 1)
-                self._suffix.append(0)
-                self._match.append(0)
-            state = self._next[state][character]
-        self._match[state] = len(stop)
 
-    def _link(self) -> None:
-        # Breadth first, because the suffix of a state is shorter and must be linked before.
-        queue = deque(self._next[0].values())
-        while queue:
-            state = queue.popleft()
-            self._match[state] = self._match[state] or self._match[self._suffix[state]]
-            for character, child in self._next[state].items():
-                self._suffix[child] = self._step(self._suffix[state], character)
-                queue.append(child)
+class _Automaton:
+    """The automaton of Aho and Corasick (1975) for some stop strings. It does not change.
 
-    def _step(self, state: int, character: str) -> int:
-        while state and character not in self._next[state]:
+    Each state is a text, the start of a stop string: the longest end of the text so far, which is
+    the text to hold back. State 0 is the empty text. A state takes 120 bytes.
+
+    Attributes:
+        length: the number of characters of each state.
+        match: the length of the longest stop string at the end of each state; 0 for none.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._next: dict[int, int] = {}  # the next state, by state and character
+        self._suffix = array("i", [0])  # the longest proper suffix of the text that is a state too
+        self.length = array("i", [0])
+        self.match = array("i", [0])
+        edges = [edge for stop in stops for edge in self._add(stop)]
+        # Shorter states first, because the suffix of a state is shorter and must be linked before.
+        edges.sort(key=lambda edge: self.length[edge[2]])
+        for state, character, child in edges:
+            if state:
+                self._suffix[child] = self.step(self._suffix[state], character)
+            self.match[child] = self.match[child] or self.match[self._suffix[child]]
+
+    def step(self, state: int, character: str) -> int:
+        """Return the state after one more character."""
+        code = ord(character)
+        while (child := self._next.get(state << 21 | code)) is None:
+            if not state:
+                return 0
             state = self._suffix[state]
-        return self._next[state].get(character, 0)
+        return child
+
+    def _add(self, stop: str) -> list[tuple[int, str, int]]:
+        """Add the states of a stop string; return the new edges: state, character, next state."""
+        state, edges = 0, []
+        for character in stop:
+            key = state << 21 | ord(character)
+            if key not in self._next:
+                self._next[key] = len(self.length)
+                edges.append((state, character, len(self.length)))
+                self.length.append(self.length[state] + 1)
+                self._suffix.append(0)
+                self.match.append(0)
+            state = self._next[key]
+        self.match[state] = len(stop)
+        return edges
+
+
+_automata: WeakValueDictionary[tuple[str, ...], _Automaton] = WeakValueDictionary()
+
+
+def _automaton(stops: tuple[str, ...]) -> _Automaton:
+    """Return the automaton of some stop strings, which all running searches share."""
+    automaton = _automata.get(stops)
+    if automaton is None:
+        automaton = _automata[stops] = _Automaton(stops)
+    return automaton

@@ -14,6 +14,9 @@ from tinyllm_qwen.text.sandbox.environment import TemplateEnvironment
 from tinyllm_qwen.text.sandbox.functions import RefusalError
 from tinyllm_qwen.text.sandbox.nodes import MeteredNodes
 
+MAX_MESSAGE = 1000
+"""Largest length of the message of jinja2, or of the template itself, in an error."""
+
 
 class SandboxedTemplate:
     """A compiled chat template, rendered as Hugging Face renders it.
@@ -46,12 +49,15 @@ class SandboxedTemplate:
             code = self._environment.compile(tree, filename=origin)
         except TemplateSyntaxError as error:
             raise CheckpointError(
-                f"{origin}: the chat template is broken at line {error.lineno}: {error.message}"
+                f"{origin}: the chat template is broken at line {error.lineno}: "
+                f"{_short(error.message)}"
             ) from None
         except (RecursionError, MemoryError, SyntaxError):
             raise CheckpointError(f"{origin}: the chat template is nested too deeply") from None
         except ValueError as error:  # a number of thousands of digits, or half a surrogate pair
-            raise CheckpointError(f"{origin}: the chat template is broken: {error}") from None
+            raise CheckpointError(
+                f"{origin}: the chat template is broken: {_short(error)}"
+            ) from None
         namespace = self._environment.make_globals(None)
         self._template = Template.from_code(self._environment, code, namespace)
 
@@ -70,16 +76,22 @@ class SandboxedTemplate:
                 for piece in self._template.generate(variables):
                     pieces.append(self._environment.meter.spend_on(piece))
             except RefusalError as error:
-                raise TemplateError(str(error)) from None
+                raise TemplateError(_short(error)) from None
             except (SecurityError, RecursionError, MemoryError, OverflowError) as error:
                 raise CheckpointError(
-                    f"{self._origin}: the chat template was stopped ({error}): do not trust this"
-                    " checkpoint, or replace its template"
+                    f"{self._origin}: the chat template was stopped ({_short(error)}): do not"
+                    " trust this checkpoint, or replace its template"
                 ) from None
             # A template is a program, which can raise any exception on unexpected data.
             except Exception as error:
                 raise TemplateError(
                     f"{self._origin}: the chat template fails on these messages:"
-                    f" {type(error).__name__}: {error}"
+                    f" {type(error).__name__}: {_short(error)}"
                 ) from error
         return "".join(pieces)
+
+
+def _short(message: object) -> str:
+    """Return a message as text, shortened: it may quote a text of the template or of a request."""
+    text = str(message)
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}..."

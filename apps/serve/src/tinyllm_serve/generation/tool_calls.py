@@ -1,0 +1,270 @@
+"""The parser of function calls in generated text, while the text streams."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator
+
+from tinyllm_qwen.text.reasoning import undecided
+
+from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Content, Part
+
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+
+MAX_HEAD = 4096
+"""The most characters of a call before its arguments. A name of 256 escaped characters has 1,536.
+
+The head is read again with each token. Without a limit, an answer of white space would take time in
+proportion to its length squared.
+"""
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_SPACE = re.compile(r"[ \t\n\r]+")
+_STRUCTURE = re.compile(r'["{}\[\]]')
+_STRING_STRUCTURE = re.compile(r'["\\]')
+
+
+class ToolCallParser:
+    """The parser of calls in Qwen's format.
+
+    A call is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. It begins once its name is
+    known to be a function of the request, and its arguments have begun. From there on the arguments
+    are returned as the model writes them, also if they turn out to be invalid JSON. Any other text
+    is content, unchanged: text that does not begin like a call, and a call of an unknown function.
+    White space around calls is dropped.
+    """
+
+    def __init__(self, functions: Collection[str]) -> None:
+        """Start a text, with the names of the functions that may be called."""
+        self._functions = frozenset(functions)
+        self._held = ""
+        self._searched = 0  # characters of the held body that hold no closing tag
+        self._after_call = False
+        self._closed = False  # True once the last brace of the current call was read
+        self._arguments = _ArgumentsScanner()
+        self._read: Callable[[], Iterator[Part | None]] = self._read_content
+
+    def push(self, text: str) -> list[Part]:
+        """Take the next piece of text, and return the parts that are certain now."""
+        self._held += text
+        parts: list[Part] = []
+        while True:
+            for part in self._read():
+                if part is None:  # needs more text
+                    return parts
+                parts.append(part)
+
+    def finish(self) -> list[Part]:
+        """Return the text that was held back, at the end of the answer."""
+        rest, self._held = self._held, ""
+        if self._read == self._read_end:
+            return []  # an unfinished closing tag of a complete call
+        return [*self._content(rest)]
+
+    def _read_content(self) -> Iterator[Part | None]:
+        """Read text up to an opening tag, which stays held until the call is certain."""
+        before, opened, _ = self._held.partition(CALL_OPEN)
+        certain = len(before.rstrip()) if opened else len(before) - undecided(before, CALL_OPEN)
+        yield from self._content(before[:certain])
+        self._held = self._held[certain:]
+        if opened:
+            self._read = self._read_head
+        else:
+            yield None
+
+    def _read_head(self) -> Iterator[Part | None]:
+        """Read a call from its opening tag to the start of its arguments."""
+        start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
+        text = self._held[start : start + MAX_HEAD]
+        head = _Head(text)
+        name = head.call_name()
+        if name is not None and name not in self._functions:
+            head.is_wrong = True
+        elif name is not None and head.reads_arguments():
+            self._held = self._held[start + head.place - 1 :]
+            self._after_call, self._closed = True, False
+            self._arguments = _ArgumentsScanner()
+            self._read = self._read_arguments
+            yield CallStart(name)
+            return
+        if head.is_wrong and _begins_with_arguments(text):
+            self._searched = start
+            self._read = self._read_body
+        elif head.is_wrong or len(text) == MAX_HEAD:
+            yield from self._give_up(start)
+        else:
+            yield None
+
+    def _read_arguments(self) -> Iterator[Part | None]:
+        """Read arguments up to their last brace."""
+        end = self._arguments.scan(self._held)
+        if self._held[:end]:
+            yield CallArguments(self._held[:end])
+        self._held = self._held[end:]
+        if self._arguments.is_complete:
+            self._read = self._read_end
+            yield CallEnd()
+        else:
+            yield None
+
+    def _read_end(self) -> Iterator[Part | None]:
+        """Drop the end of a call after its arguments: the call's brace and the closing tag."""
+        rest = self._held.lstrip()
+        if rest.startswith("}") and not self._closed:
+            self._closed = True
+            rest = rest[1:].lstrip()
+        self._held = rest
+        if CALL_CLOSE.startswith(rest) and rest != CALL_CLOSE:
+            yield None
+        else:
+            self._held, self._read = rest.removeprefix(CALL_CLOSE), self._read_content
+
+    def _read_body(self) -> Iterator[Part | None]:
+        """Read a call whose arguments come before its name. It is returned whole."""
+        start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
+        closing = self._held.find(CALL_CLOSE, self._searched)
+        if closing < 0:
+            self._searched = max(start, len(self._held) - len(CALL_CLOSE) + 1)
+            yield None
+            return
+        call = self._call(self._held[start:closing])
+        if call is None:
+            yield from self._give_up(start)
+            return
+        self._held = self._held[closing + len(CALL_CLOSE) :]
+        self._read, self._after_call = self._read_content, True
+        yield from call
+
+    def _give_up(self, start: int) -> Iterator[Part]:
+        """Return the opening tag as content; the text after the tag is read again."""
+        yield from self._content(self._held[:start])
+        self._held, self._read = self._held[start:], self._read_content
+
+    def _content(self, text: str) -> Iterator[Part]:
+        """Yield text as a part, without white space between it and the call before it."""
+        if self._after_call:
+            text = text.lstrip()
+        if text:
+            self._after_call = False
+            yield Content(text)
+
+    def _call(self, body: str) -> list[Part] | None:
+        """Return the call between two tags, or None if the text is no call."""
+        try:
+            call = json.loads(body)
+            if not isinstance(call, dict) or call.keys() != {"name", "arguments"}:
+                return None
+            name, arguments = call["name"], call["arguments"]
+            if name not in self._functions or not isinstance(arguments, dict):
+                return None
+            return [CallStart(name), CallArguments(json.dumps(arguments)), CallEnd()]
+        except (ValueError, TypeError, RecursionError):
+            return None
+
+
+class _Head:
+    """A reader of the JSON before a call's arguments.
+
+    Attributes:
+        place: the index of the next character.
+        is_wrong: True once the text differs from a call. False while it may only be too short.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Start at the first character of a text."""
+        self._text = text
+        self.place = 0
+        self.is_wrong = False
+
+    def call_name(self) -> str | None:
+        """Read a call to its name, and return that; None if it does not follow, or not yet."""
+        begins = self.reads("{") and self.reads_string("name") and self.reads(":")
+        return self.string() if begins else None
+
+    def reads_arguments(self) -> bool:
+        """Read up to the first brace of the arguments; False if it does not follow, or not yet."""
+        named = self.reads(",") and self.reads_string("arguments") and self.reads(":")
+        return named and self.reads("{")
+
+    def reads(self, mark: str) -> bool:
+        """Read a character after white space; False if it does not follow, or not yet."""
+        if self._next() not in ("", mark):
+            self.is_wrong = True
+        if self.is_wrong or not self._next():
+            return False
+        self.place += 1
+        return True
+
+    def reads_string(self, expected: str) -> bool:
+        """Read a JSON string of this value; False if it does not follow, or not yet."""
+        found = self.string()
+        self.is_wrong |= found not in (None, expected)
+        return found == expected
+
+    def string(self) -> str | None:
+        """Read a JSON string after white space, and return its value; None if incomplete."""
+        if self._next() not in ("", '"'):
+            self.is_wrong = True
+            return None
+        found = _STRING.match(self._text, self.place)
+        if found is None:
+            return None
+        self.place = found.end()
+        try:
+            value = json.loads(found[0])
+        except ValueError:
+            self.is_wrong = True
+            return None
+        return str(value)
+
+    def _next(self) -> str:
+        """Skip white space, and return the next character; empty at the end of the text."""
+        space = _SPACE.match(self._text, self.place)
+        self.place = space.end() if space else self.place
+        return self._text[self.place : self.place + 1]
+
+
+class _ArgumentsScanner:
+    """A search for the end of a JSON object that is given in pieces.
+
+    Attributes:
+        is_complete: True once the object's last brace was found.
+    """
+
+    def __init__(self) -> None:
+        """Start before the object's first brace."""
+        self.is_complete = False
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False  # the next character belongs to an escape sequence
+
+    def scan(self, piece: str) -> int:
+        """Return the number of characters of a piece that belong to the object."""
+        place = 0
+        while place < len(piece):
+            if self._escaped:
+                self._escaped = False
+                place += 1
+                continue
+            found = (_STRING_STRUCTURE if self._in_string else _STRUCTURE).search(piece, place)
+            if found is None:
+                break
+            place = found.end()
+            match found[0]:
+                case '"':
+                    self._in_string = not self._in_string
+                case "\\":
+                    self._escaped = True
+                case "{" | "[":
+                    self._depth += 1
+                case _:
+                    self._depth -= 1
+                    if not self._depth:
+                        self.is_complete = True
+                        return place
+        return len(piece)
+
+
+def _begins_with_arguments(text: str) -> bool:
+    """Return True if a call begins with its arguments, and not with its name."""
+    head = _Head(text)
+    return head.reads("{") and head.reads_string("arguments")

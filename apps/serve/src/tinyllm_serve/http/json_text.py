@@ -1,0 +1,23 @@
+"""JSON of responses and events."""
+
+import json
+
+from fastapi.responses import JSONResponse
+
+
+def json_bytes(value: object) -> bytes:
+    r"""Return a value as JSON in UTF-8.
+
+    A string of a request may have a lone surrogate, which UTF-8 cannot express. Python's escape
+    sequence for it, such as \ud800, is also that of JSON.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")
+
+
+class JsonText(JSONResponse):
+    """A JSON response whose strings may have lone surrogates."""
+
+    def render(self, content: object) -> bytes:
+        """Return the body."""
+        return json_bytes(content)

@@ -1,0 +1,31 @@
+"""The vocabulary of a tokenizer, sorted into the tree that llguidance searches."""
+
+from __future__ import annotations
+
+from llguidance import LLTokenizer, TokenizerWrapper
+from tinyllm_qwen import Tokenizer
+
+
+def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
+    """Return the bytes of each of the V tokens; empty bytes for ids that only pad it."""
+    return [tokenizer.token_bytes(token) for token in range(vocab_size)]
+
+
+def token_tree(tokenizer: Tokenizer, words: list[bytes]) -> LLTokenizer:
+    """Return the tree of the tokens with the bytes `words`. 152,000 tokens take about a second."""
+    ends = sorted(tokenizer.eos_token_ids)
+    return LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, words)), eos_token=ends)
+
+
+class _Vocabulary:
+    """The vocabulary with the attribute names that llguidance expects of a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
+        self.eos_token_id = min(tokenizer.eos_token_ids)
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = words
+        self.special_token_ids = sorted(tokenizer.special_token_ids)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text)

@@ -1,0 +1,192 @@
+"""The thread that compiles grammars, for all requests and tenants."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+
+from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.request import EngineFullError, RequestError
+
+MAX_SECONDS = 10.0
+"""The most seconds that a caller waits for a grammar, its time in the queue included."""
+
+MAX_QUEUED = 16
+"""The most grammars of one tenant in the queue. Equal grammars count once."""
+
+_STACK_BYTES = 512 << 20
+"""The stack of the thread. llguidance recurses as deep as a grammar is long: a chain of 1,000
+references needs the 8 MiB of an ordinary thread. Pages of the stack that are never used cost
+nothing."""
+
+_MAX_CACHED = 128
+_MAX_CACHED_SECONDS = 2.0
+"""Seconds of compiling that the cached grammars took together. They are the measure of memory,
+which llguidance does not tell: a grammar holds at most 180 MB for each second of its compiler."""
+
+_Key = tuple[str, Grammar]
+"""A tenant and its grammar."""
+
+_stack_size = threading.Lock()  # `threading.stack_size` is a setting of the whole process
+
+
+@dataclass(eq=False)
+class _Job:
+    """A grammar to compile, and the callers that wait for it."""
+
+    key: _Key
+    waiters: list[Future[CompiledGrammar]] = field(default_factory=list)
+
+    @property
+    def is_wanted(self) -> bool:
+        """True unless all callers have given up."""
+        return any(not each.cancelled() for each in self.waiters)
+
+
+class GrammarWorker:
+    """Compiles grammars in a thread of its own with a large stack, one at a time.
+
+    The tenants take turns. Equal grammars are compiled once while they are queued, and the latest
+    are cached. Grammars whose callers have all given up are not compiled. The compiler cannot be
+    interrupted: `limits` bounds its time. It runs without Python's lock (GIL), so other threads go
+    on meanwhile.
+    """
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        """Start the thread, which reads the vocabulary first."""
+        self._compiler = compiler
+        self._changed = threading.Condition()
+        self._queues: OrderedDict[str, deque[_Job]] = OrderedDict()
+        self._jobs: dict[_Key, _Job] = {}  # queued or being compiled
+        self._cache: OrderedDict[_Key, tuple[CompiledGrammar, float]] = OrderedDict()
+        self._closed = False
+        with _stack_size:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                # A daemon, so that the end of the process does not wait for a compiler.
+                threading.Thread(target=self._run, name="grammars", daemon=True).start()
+            finally:
+                threading.stack_size(before)
+
+    def prepare(self, grammar: Grammar, tenant: str = "") -> Future[CompiledGrammar]:
+        """Queue a grammar. Cancel the result to give it up.
+
+        Returns:
+            A future of the compiled grammar, or of a RequestError if the grammar is not valid.
+
+        Raises:
+            EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue.
+        """
+        # Tenants share no grammars, or one could learn from the time what the others ask.
+        key = tenant, grammar
+        future: Future[CompiledGrammar] = Future()
+        with self._changed:
+            cached = self._cache.get(key)
+            if cached is not None:
+                self._cache.move_to_end(key)
+                future.set_result(cached[0])
+                return future
+            job = self._jobs.get(key)
+            if job is None:
+                job = _Job(key)
+                queue = self._queues.setdefault(tenant, deque())
+                if sum(each.is_wanted for each in queue) >= MAX_QUEUED:
+                    raise EngineFullError(MAX_QUEUED)
+                queue.append(job)
+                self._jobs[key] = job
+                self._changed.notify()
+            job.waiters.append(future)
+        return future
+
+    def compile(self, grammar: Grammar, tenant: str = "") -> CompiledGrammar:
+        """Compile a grammar, and wait for the result.
+
+        Raises:
+            RequestError: if the grammar is not valid, or takes more than `MAX_SECONDS`.
+            EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue.
+        """
+        future = self.prepare(grammar, tenant)
+        try:
+            return future.result(MAX_SECONDS)
+        except FutureTimeoutError:
+            future.cancel()
+            raise too_slow(grammar) from None
+
+    def close(self) -> None:
+        """End the thread after the grammar that it compiles now; cancel all others."""
+        with self._changed:
+            self._closed = True
+            for job in self._jobs.values():
+                for waiter in job.waiters:
+                    waiter.cancel()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        self._compiler.read_vocabulary()
+        while (job := self._next()) is not None:
+            error: Exception | None = None
+            compiled = None
+            started = time.thread_time()
+            try:
+                compiled = self._compiler.compile(job.key[1])
+            except ValueError as raised:
+                error = RequestError(str(raised))
+            except Exception as raised:  # pass every error on to the callers
+                error = raised
+            self._finish(job, compiled, error, time.thread_time() - started)
+
+    def _next(self) -> _Job | None:
+        """Wait for the next job of the tenants in turn; None after `close`."""
+        with self._changed:
+            while not self._closed:
+                while self._queues:
+                    tenant, queue = self._queues.popitem(last=False)
+                    job = queue.popleft()
+                    if queue:
+                        self._queues[tenant] = queue  # behind all other tenants
+                    if job.is_wanted:
+                        return job
+                    del self._jobs[job.key]
+                self._changed.wait()
+        return None
+
+    def _finish(
+        self,
+        job: _Job,
+        compiled: CompiledGrammar | None,
+        error: Exception | None,
+        seconds: float,
+    ) -> None:
+        with self._changed:
+            del self._jobs[job.key]
+            if compiled is not None:
+                self._cache[job.key] = compiled, seconds
+                self._shrink()
+        for waiter in job.waiters:
+            try:
+                if compiled is not None:
+                    waiter.set_result(compiled)
+                else:
+                    waiter.set_exception(error)
+            except InvalidStateError:  # the caller has given up
+                pass
+
+    def _shrink(self) -> None:
+        """Drop the grammars used longest ago until the limits of the cache hold."""
+        total = sum(seconds for _, seconds in self._cache.values())
+        while len(self._cache) > _MAX_CACHED or total > _MAX_CACHED_SECONDS:
+            _, (_, seconds) = self._cache.popitem(last=False)
+            total -= seconds
+
+
+def too_slow(grammar: Grammar) -> RequestError:
+    """Return the error of a grammar that was not compiled within `MAX_SECONDS`."""
+    return RequestError(
+        f"{grammar.name}: expected one that compiles within {MAX_SECONDS:.0f} s, got none: "
+        "simplify it, or send it again later"
+    )

@@ -1,0 +1,124 @@
+"""The division of the engine's time between tenants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tinyllm_engine.schedule.step import Chunk
+
+QUANTUM = 0.02
+"""Seconds by which the virtual time of a tenant may exceed the lowest one, before it is held."""
+
+_FORGET = 0.95
+"""The weight of all earlier passes after one more pass, in the fit of the time of a pass."""
+
+
+class PassTime:
+    """The time of a pass as a straight line: `fixed + per_row * rows` seconds.
+
+    The line is a least-squares fit, in which each pass counts less the longer ago it was. Reading
+    the weights is the fixed part, arithmetic is the part per row.
+    """
+
+    def __init__(self) -> None:
+        """Start without measurements."""
+        self._passes = self._rows = self._seconds = 0.0
+        self._rows_squared = self._rows_seconds = 0.0
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Add a pass of `rows` rows that took `seconds`."""
+        self._passes = _FORGET * self._passes + 1
+        self._rows = _FORGET * self._rows + rows
+        self._seconds = _FORGET * self._seconds + seconds
+        self._rows_squared = _FORGET * self._rows_squared + rows * rows
+        self._rows_seconds = _FORGET * self._rows_seconds + rows * seconds
+
+    def seconds(self, rows: int) -> float:
+        """Return the time of a pass of `rows` rows.
+
+        The time is proportional to `rows` until passes with different numbers of rows were seen.
+        """
+        if not self._passes:
+            return float(rows)
+        mean_rows, mean_seconds = self._rows / self._passes, self._seconds / self._passes
+        variance = self._rows_squared / self._passes - mean_rows**2
+        per_row = mean_seconds / mean_rows
+        if variance > 0.01 * mean_rows**2:
+            covariance = self._rows_seconds / self._passes - mean_rows * mean_seconds
+            per_row = min(max(covariance / variance, 0.0), per_row)
+        return mean_seconds + per_row * (rows - mean_rows)
+
+
+class FairShare:
+    """Weighted fair queueing: the virtual time of a tenant is its engine time over its weight.
+
+    In each step the tenant with the lowest virtual time is served. Another tenant is served in the
+    same step, unless its virtual time is ahead by more than `QUANTUM`. Tenants that always have
+    work therefore get times in proportion to their weights, however many requests each of them
+    has (virtual token counter, Sheng et al. 2024, with seconds in place of tokens).
+
+    The time of a decode pass is divided in proportion to the times that the rows of each tenant
+    would take alone. If a pass takes as long for 1 row as for 32, the tenants share it equally and
+    no tenant is held, because none slows another.
+    """
+
+    def __init__(self) -> None:
+        """Start without tenants."""
+        self._virtual: dict[str, float] = {}
+        self._served: set[str] = set()
+        self._decode = PassTime()
+
+    def held(self, weights: Mapping[str, float]) -> set[str]:
+        """Return the tenants to leave out of the next step, never all of them.
+
+        A tenant that had no running request starts at the lowest virtual time of the tenants that
+        had one, unless its own is higher. It has no claim on time that it left unused.
+
+        Args:
+            weights: the weight of each tenant that has running requests.
+        """
+        stayed = [self._virtual[tenant] for tenant in weights if tenant in self._served]
+        floor = min(stayed, default=0.0)
+        if not stayed:
+            self._virtual.clear()
+        for tenant in weights:
+            if tenant not in self._served:
+                self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), floor)
+        self._served = set(weights)
+        # A tenant that has gone keeps its virtual time only as long as it is ahead.
+        self._virtual = {
+            tenant: time
+            for tenant, time in self._virtual.items()
+            if tenant in self._served or time > floor
+        }
+        lowest = min((self._virtual[tenant] for tenant in weights), default=0.0)
+        return {tenant for tenant in weights if self._virtual[tenant] - lowest > QUANTUM}
+
+    def charge_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """Divide the time of a prefill pass in proportion to the tokens of each tenant."""
+        self._charge(chunks, {tenant: float(n) for tenant, n in _rows(chunks).items()}, seconds)
+
+    def charge_decode(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """Divide the time of a decode pass, with a row for each token."""
+        rows = _rows(chunks)
+        if rows:
+            self._decode.observe(sum(rows.values()), seconds)
+        alone = {tenant: self._decode.seconds(count) for tenant, count in rows.items()}
+        self._charge(chunks, alone, seconds)
+
+    def _charge(self, chunks: Sequence[Chunk], costs: Mapping[str, float], seconds: float) -> None:
+        total = sum(costs.values())
+        if not total:  # all passes so far took no measurable time
+            return
+        weights = {chunk.request.request.tenant: chunk.request.request.weight for chunk in chunks}
+        for tenant, cost in costs.items():
+            self._virtual[tenant] += seconds * cost / total / weights[tenant]
+
+
+def _rows(chunks: Sequence[Chunk]) -> Counter[str]:
+    """Return the number of tokens of each tenant."""
+    rows: Counter[str] = Counter()
+    for chunk in chunks:
+        rows[chunk.request.request.tenant] += len(chunk.tokens)
+    return rows

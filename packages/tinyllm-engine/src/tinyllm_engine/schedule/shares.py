@@ -1,0 +1,98 @@
+"""The division of seats and pages between tenants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tinyllm_engine.request import RequestState
+
+
+def by_tenant(requests: Iterable[RequestState]) -> dict[str, list[RequestState]]:
+    """Return the requests of each tenant, in the given order."""
+    queues: dict[str, list[RequestState]] = {}
+    for request in requests:
+        queues.setdefault(request.request.tenant, []).append(request)
+    return queues
+
+
+class Shares:
+    """Seats and pages of tenants in use, and the shares that their weights entitle them to.
+
+    A seat is the right to run: `max_running` requests run at a time. A tenant may use more than its
+    share while other tenants use less. A tenant below its share takes seats and pages back from
+    tenants above theirs, and never gets more than its share in this way. A preempted tenant is
+    therefore at or above its share, and cannot take anything back in turn.
+    """
+
+    def __init__(self, waiting: Sequence[RequestState], max_running: int, num_pages: int) -> None:
+        """Note the queue; `count` adds the running requests.
+
+        Args:
+            waiting: the requests in the queue. Their tenants are entitled to a share too.
+            max_running: the number of all seats.
+            num_pages: the number of all pages.
+        """
+        self._max_running = max_running
+        self._num_pages = num_pages
+        self._weights = {each.request.tenant: each.request.weight for each in waiting}
+        self.count(())
+
+    def count(self, running: Sequence[RequestState]) -> None:
+        """Count the seats and pages of the running requests."""
+        self._seats: Counter[str] = Counter()
+        self._pages: Counter[str] = Counter()
+        self._groups: Counter[tuple[str, str]] = Counter()
+        self._weights |= {each.request.tenant: each.request.weight for each in running}
+        self._total = sum(self._weights.values())
+        for state in running:
+            self.add(state)
+
+    def add(self, state: RequestState) -> None:
+        """Count a request that was admitted."""
+        tenant = state.request.tenant
+        self._seats[tenant] += 1
+        self._pages[tenant] += len(state.pages)
+        self._groups[tenant, state.request.group] += 1
+
+    def order(self, tenant: str) -> float:
+        """Return the key by which tenants are admitted: the seats in use over the weight."""
+        return self._seats[tenant] / self._weights[tenant]
+
+    def turn(self, state: RequestState) -> int:
+        """Return the key by which requests of a tenant are admitted: the seats of their group."""
+        return self._groups[state.request.tenant, state.request.group]
+
+    def page_use(self, tenant: str) -> float:
+        """Return the pages that a tenant uses, over its weight."""
+        return self._pages[tenant] / self._weights[tenant]
+
+    def seat_from(self, tenant: str) -> str | None:
+        """Return the tenant that loses a seat to `tenant`; None if `tenant` has its share."""
+        if self._seats[tenant] >= self._seat_share(tenant):
+            return None
+        above = [each for each in self._seats if self._seats[each] > self._seat_share(each)]
+        return max(above, key=self.order, default=None)
+
+    def pages_from(self, tenant: str, needed: int, available: int) -> str | None:
+        """Return the tenant that loses pages to `tenant`, which needs `needed` more pages.
+
+        The result is None if `tenant` would exceed its share, or if the tenants above their shares
+        have too few pages to reach `needed` with the `available` pages.
+        """
+        if self._pages[tenant] + needed > self._page_share(tenant):
+            return None
+        above = [
+            each
+            for each in self._pages
+            if each != tenant and self._pages[each] > self._page_share(each)
+        ]
+        if sum(self._pages[each] for each in above) + available < needed:
+            return None
+        return max(above, key=self.page_use, default=None)
+
+    def _seat_share(self, tenant: str) -> int:
+        return max(1, int(self._max_running * self._weights[tenant] / self._total))
+
+    def _page_share(self, tenant: str) -> int:
+        return int(self._num_pages * self._weights[tenant] / self._total)

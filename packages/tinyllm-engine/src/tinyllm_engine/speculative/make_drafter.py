@@ -1,0 +1,58 @@
+"""The choice of a drafter by the settings of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinyllm_qwen import Tokenizer
+from tinyllm_qwen.language_model import LanguageModel
+
+from tinyllm_engine.config import EngineSettings
+from tinyllm_engine.kv.page_pool import PagePool
+from tinyllm_engine.request import RequestState
+from tinyllm_engine.speculative.draft_model import DraftModel
+from tinyllm_engine.speculative.draft_progress import DraftProgress
+from tinyllm_engine.speculative.drafter import Drafter
+from tinyllm_engine.speculative.prompt_lookup import PromptLookup
+
+
+def make_drafter(
+    settings: EngineSettings,
+    tokenizer: Tokenizer,
+    pool: PagePool,
+    reserve: Callable[[RequestState, int], bool],
+    draft: LanguageModel | None,
+) -> Drafter | None:
+    """Return the drafter of an engine; None if speculation is off.
+
+    Args:
+        settings: the settings of the engine.
+        tokenizer: the tokenizer of the model.
+        pool: the pages, which hold the keys and values of the draft model too.
+        reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
+        draft: the draft model; None for draft tokens from the text itself.
+
+    Raises:
+        ValueError: if the draft model does not fit the settings or the tokenizer.
+    """
+    speculation, vocab_size = settings.speculation, tokenizer.vocab_size
+    if draft is None:
+        return PromptLookup() if speculation else None
+    if not speculation:
+        raise ValueError(
+            "speculation: expected at least 1 with a draft model, got 0: set it, or drop the "
+            "draft model"
+        )
+    if draft.config.vocab_size < vocab_size:
+        raise ValueError(
+            f"draft: expected a model of the same tokenizer, with at least {vocab_size} "
+            f"tokens, got one of {draft.config.vocab_size}: choose another draft model"
+        )
+    return DraftModel(
+        draft,
+        pool.draft_caches,
+        DraftProgress(pool.num_pages, settings.page_size),
+        reserve,
+        vocab_size=vocab_size,
+        prefill_tokens=settings.prefill_tokens,
+    )

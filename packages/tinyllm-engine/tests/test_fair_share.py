@@ -1,0 +1,180 @@
+"""The division of time, seats and pages between tenants, tested without a model."""
+
+from functools import cache
+
+import pytest
+from tinyllm_engine.request import EngineFullError, Request, RequestState
+from tinyllm_engine.schedule.fair_share import FairShare, PassTime
+from tinyllm_engine.schedule.step import Chunk
+from tinyllm_engine.testing import SchedulerMemory, state_without_model
+
+
+class Machine:
+    """Simulated decode passes of endless requests, which take `fixed + per_row * rows` seconds."""
+
+    def __init__(self, fixed: float, per_row: float) -> None:
+        self.fixed, self.per_row = fixed, per_row
+        self.share = FairShare()
+        self.clock = 0.0
+        self.steps: dict[str, int] = {}
+
+    def run(self, seconds: float, rows: dict[str, int], weights: dict[str, float]) -> None:
+        stop = self.clock + seconds
+        self.steps = dict.fromkeys(rows, 0)
+        while self.clock < stop:
+            held = self.share.held(weights)
+            served = {tenant: count for tenant, count in rows.items() if tenant not in held}
+            assert served
+            took = self.fixed + self.per_row * sum(served.values())
+            chunks = [chunk(t, weights[t]) for t, count in served.items() for _ in range(count)]
+            self.share.charge_decode(chunks, took)
+            self.clock += took
+            for tenant in served:
+                self.steps[tenant] += 1
+
+
+@cache
+def chunk(tenant: str, weight: float = 1.0) -> Chunk:
+    state = state_without_model(Request([1], tenant=tenant, weight=weight))
+    return Chunk(state, 0, 1, [1], 1)
+
+
+EVEN = {"quiet": 1.0, "greedy": 1.0}
+
+
+@pytest.mark.parametrize(("fixed", "per_row"), [(0.0, 0.01), (0.01, 0.001), (0.02, 0.0001)])
+def test_a_stream_keeps_its_speed_beside_many_streams_of_another_tenant(
+    fixed: float, per_row: float
+) -> None:
+    machine = Machine(fixed, per_row)
+    machine.run(10, {"quiet": 1, "greedy": 31}, EVEN)
+    alone = 10 / (fixed + per_row)
+    assert machine.steps["quiet"] >= 0.45 * alone
+    assert machine.steps["greedy"] * 31 >= 0.45 * 10 / (fixed / 31 + per_row)
+
+
+def test_tenants_that_do_not_slow_each_other_are_never_held() -> None:
+    machine = Machine(0.02, 0.0)
+    machine.run(5, {"quiet": 1}, {"quiet": 1.0})  # measures a pass of another size
+    machine.run(10, {"quiet": 1, "greedy": 31}, EVEN)
+    assert min(machine.steps.values()) >= 0.95 * 10 / 0.02
+
+
+def test_time_is_divided_by_weight() -> None:
+    machine = Machine(0.0, 0.01)
+    machine.run(10, {"quiet": 8, "greedy": 8}, {"quiet": 3.0, "greedy": 1.0})
+    assert machine.steps["quiet"] == pytest.approx(3 * machine.steps["greedy"], rel=0.05)
+
+
+def test_a_tenant_has_no_claim_on_time_that_it_left_unused() -> None:
+    machine = Machine(0.0, 0.01)
+    machine.run(10, {"a": 4, "b": 4}, {"a": 1.0, "b": 1.0})
+    machine.run(1, {"a": 4, "b": 4, "new": 4}, {"a": 1.0, "b": 1.0, "new": 1.0})
+    assert machine.steps["new"] <= 2 * machine.steps["a"]
+
+
+def test_a_tenant_does_not_escape_its_debt_by_leaving() -> None:
+    share = FairShare()
+    assert share.held(EVEN) == set()
+    share.charge_decode([chunk("greedy")], 1.0)
+    share.held({"quiet": 1.0})
+    assert share.held(EVEN) == {"greedy"}
+
+
+def test_tenants_that_have_gone_are_forgotten() -> None:
+    share = FairShare()
+    for number in range(1000):
+        share.held({"stays": 1.0, str(number): 1.0})
+        share.charge_decode([chunk("stays"), chunk(str(number))], 0.01)
+    assert len(share._virtual) < 10
+
+
+def test_the_line_of_pass_times_is_fitted() -> None:
+    line = PassTime()
+    for rows in (1, 32, 8, 32, 1, 4):
+        line.observe(rows, 0.01 + 0.001 * rows)
+    assert line.seconds(16) == pytest.approx(0.026)
+    proportional = PassTime()
+    proportional.observe(32, 0.32)
+    assert proportional.seconds(1) == pytest.approx(0.01)
+
+
+def add(
+    world: SchedulerMemory, tenant: str, prompt: int = 1, weight: float = 1.0, group: str = ""
+) -> RequestState:
+    return world.add(
+        Request([world.arrivals] * prompt, 400, tenant=tenant, weight=weight, group=group)
+    )
+
+
+def test_a_new_tenant_takes_its_share_of_seats_at_once() -> None:
+    world = SchedulerMemory(pages=500, max_running=4)
+    greedy = [add(world, "greedy") for _ in range(20)]
+    world.step(8)
+    quiet = [add(world, "quiet") for _ in range(3)]
+    world.step(8)
+    assert [bool(each.pages) for each in quiet] == [True, True, False]
+    assert [bool(each.pages) for each in greedy[:4]] == [True, True, False, False]
+    for _ in range(20):
+        world.step(8)
+    assert world.scheduler.preemptions == 2, "a seat was taken back"
+
+
+def test_seats_are_divided_by_weight() -> None:
+    world = SchedulerMemory(pages=500, max_running=8)
+    for _ in range(8):
+        add(world, "small")
+    world.step(8)
+    for _ in range(8):
+        add(world, "large", weight=3.0)
+    world.step(8)
+    tenants = [each.request.tenant for each in world.scheduler.running]
+    assert (tenants.count("small"), tenants.count("large")) == (2, 6)
+
+
+def test_a_new_tenant_takes_its_share_of_pages_at_once() -> None:
+    world = SchedulerMemory(pages=60, max_running=8)
+    greedy = [add(world, "greedy", prompt=50 + each) for each in range(4)]
+    world.step(500)
+    assert sum(len(each.pages) for each in greedy) > 50
+    quiet = add(world, "quiet", prompt=90)
+    world.step(500)
+    assert quiet.generated == 1
+    large = add(world, "other", prompt=150)
+    for _ in range(5):
+        world.step(500)
+        assert not large.pages, "a tenant took more than its share from others"
+
+
+def test_tenants_get_equal_parts_of_the_prefill() -> None:
+    world = SchedulerMemory(pages=500)
+    greedy = [add(world, "greedy", prompt=100 + each) for each in range(3)]
+    world.step(8)
+    quiet = add(world, "quiet", prompt=31)
+    for _ in range(4):
+        world.step(16)
+    assert quiet.generated
+    assert sum(each.computed for each in greedy) >= 32
+
+
+def test_groups_of_a_tenant_take_turns() -> None:
+    world = SchedulerMemory(pages=500, max_running=4)
+    many = [add(world, "a", prompt=1 + each, group="many") for each in range(10)]
+    single = add(world, "a", group="single")
+    world.step(8)
+    assert single.pages
+    assert sum(bool(each.pages) for each in many) == 3
+
+
+def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
+    world = SchedulerMemory(pages=500, max_running=1)
+    greedy = [add(world, "greedy") for _ in range(5)]
+    assert world.scheduler.displaced_by("quiet", 6) is None
+    assert world.scheduler.displaced_by("quiet", 5) is greedy[-1]
+    with pytest.raises(EngineFullError, match="5 requests are waiting"):
+        world.scheduler.displaced_by("greedy", 5)
+    for _ in range(4):
+        add(world, "quiet")
+    with pytest.raises(EngineFullError):
+        world.scheduler.displaced_by("quiet", 9)
+    assert world.scheduler.displaced_by("third", 9) is greedy[-1]

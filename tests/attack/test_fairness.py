@@ -1,0 +1,58 @@
+"""One key at full load: a well-behaved stream of another key goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from attack import bodies
+from attack.victim import CHAT, Budget, Costs, Victim
+
+EMBEDDINGS, COMPLETIONS = "/v1/embeddings", "/v1/completions"
+
+TARGET = Budget(seconds=120, stall=1.0, memory=600, kept=100, rate=0.4, gap=1.0, first_token=2.0)
+"""Two processors also run the clients, and the share of 0.4 includes their work."""
+
+Load = tuple[str, Callable[[], bytes], int]
+"""A path, the maker of a body, and the number of clients that send it."""
+
+LOADS: dict[str, list[Load]] = {
+    "16 choices of 16 prompts": [(COMPLETIONS, bodies.many_choices, 4)],
+    "embeddings of 60 texts": [(EMBEDDINGS, bodies.embeddings, 8)],
+    "schemas of 5,000 properties": [(CHAT, lambda: bodies.with_schema(bodies.properties(5000)), 4)],
+    "10 MB of empty messages": [
+        (CHAT, lambda: bodies.repeated('{"messages":[', "{}", "]}"), 2),
+    ],
+    "priority -1000": [(COMPLETIONS, lambda: bodies.many_choices(2, priority=-1000), 8)],
+}
+LOADS["all at once"] = [load for loads in LOADS.values() for load in loads[:1]]
+
+
+def full_load(victim: Victim, loads: list[Load], seconds: float) -> None:
+    """Send the requests of one key again and again."""
+    end = time.monotonic() + seconds
+
+    def keep_sending(path: str, body: bytes) -> None:
+        while time.monotonic() < end:
+            if victim.post(path, body).status_code == 429:
+                time.sleep(0.05)
+
+    senders = [(path, make()) for path, make, clients in loads for _ in range(clients)]
+    with ThreadPoolExecutor(len(senders)) as pool:
+        for done in [pool.submit(keep_sending, *sender) for sender in senders]:
+            done.result()
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_a_stream_of_another_key_goes_on(
+    name: str, attacked: Victim, costs: Costs, full: bool
+) -> None:
+    seconds = 60.0 if full else 4.0
+    costs.check(
+        f"one key, {name}",
+        attacked,
+        lambda victim: full_load(victim, LOADS[name], seconds),
+        TARGET,
+    )
