@@ -24,3 +24,11 @@ def test_known_hashes_are_extended(text: list[int], page_size: int, data: st.Dat
     assert len(keys) == len(text) // page_size
     known = keys[: data.draw(st.integers(0, len(keys)))]
     assert block_hashes(text, page_size, known) == keys
+
+
+@given(st.lists(st.integers(0, 200_000), min_size=1, max_size=30), st.text(), st.text())
+def test_texts_with_different_salts_share_no_hashes(text: list[int], a: str, b: str) -> None:
+    first, second = (block_hashes(text, 1, salt=salt) for salt in (a, b))
+    assert (first == second) is (a == b)
+    assert a == b or not set(first) & set(second)
+    assert block_hashes(text, 1, first[:1], salt=a) == first

@@ -49,16 +49,21 @@ class Request:
         max_tokens: the most tokens to generate. The context of the model may end earlier.
         sampling: the sampling parameters; greedy by default.
         stop: strings at which the text ends. The output does not contain them.
-        priority: requests with lower numbers run first, but cannot starve requests with higher
-            numbers: see `Scheduler`.
+        priority: requests of one tenant with lower numbers run first, but cannot starve requests
+            with higher numbers: see `Scheduler`.
+        tenant: the name of the client that shares the engine with other clients, such as an API
+            key. Tenants get equal shares of the engine's time: see `FairShare`.
+        weight: the share of the tenant in relation to other tenants, above 0.
+        cache_salt: requests share pages of equal prefixes only if their salts are equal. A tenant
+            with its own salt cannot learn the prompts of other tenants from response times.
         grammar: the grammar of the answer; None for any text.
         logprobs: True to report the log-probability of each chosen token, also without
             `top_logprobs`.
         ignore_end: True to continue after end tokens, for benchmarks.
 
     Raises:
-        RequestError: if the prompt is empty, `max_tokens` is below 1, or both `ignore_end` and a
-            grammar are set. The texts of a grammar end with an end token.
+        RequestError: if the prompt is empty, `max_tokens` is below 1, `weight` is not above 0, or
+            both `ignore_end` and a grammar are set. The texts of a grammar end with an end token.
     """
 
     prompt: Sequence[int]
@@ -66,6 +71,9 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: Sequence[str] = ()
     priority: int = 0
+    tenant: str = ""
+    weight: float = 1.0
+    cache_salt: str = ""
     grammar: Grammar | None = None
     logprobs: bool = False
     ignore_end: bool = False
@@ -76,6 +84,8 @@ class Request:
             raise RequestError("prompt: expected at least one token, got none")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
+        if not self.weight > 0:
+            raise RequestError(f"weight: expected more than 0, got {self.weight}")
         if self.grammar is not None and self.ignore_end:
             raise RequestError("ignore_end: expected False with a grammar, whose texts end")
 
@@ -167,7 +177,9 @@ class RequestState:
 
     def block_hashes(self, page_size: int) -> list[bytes]:
         """Return the block hashes of all full pages of `tokens`, also of pages not yet computed."""
-        self._block_hashes = block_hashes(self.tokens, page_size, self._block_hashes)
+        self._block_hashes = block_hashes(
+            self.tokens, page_size, self._block_hashes, salt=self.request.cache_salt
+        )
         return self._block_hashes
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:

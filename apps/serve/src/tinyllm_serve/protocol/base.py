@@ -1,10 +1,33 @@
 """Bases of request bodies, and the token counts that responses share."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tinyllm_engine import Usage
+
+T = TypeVar("T")
+
+MAX_ITEMS = 1 << 14
+"""The most messages, parts of a message, and properties of a schema. The longest context of a Qwen
+model, 262,144 tokens, then holds 16 tokens of each."""
+
+MAX_TOOLS = 1024
+
+MAX_TOKENS = 1 << 20
+"""The most tokens of a list, more than the context of any Qwen model."""
+
+MAX_NAME = 256
+"""The most characters of a name or an id."""
+
+ListOf = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose validation stops at the first wrong item. A list of wrong items would otherwise
+have an error for each item, of about 1 kB and 10 us."""
+
+DictOf = Annotated[dict[str, T], Field(fail_fast=True)]
+"""A dictionary whose validation stops at the first wrong value."""
+
+SmallName = Annotated[str, Field(max_length=MAX_NAME)]
 
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -33,7 +56,12 @@ class Strict(BaseModel):
         if not isinstance(body, dict):
             return body
         names = {field.alias or name for name, field in cls.model_fields.items()}
-        return {key: value for key, value in body.items() if value is not None or key in names}
+        kept = {name: body[name] for name in names if name in body}
+        for name, value in body.items():
+            if value is not None and name not in names:
+                kept[name] = value
+                break  # one unknown field is enough for the error
+        return kept
 
 
 class ClientFields(Strict):
@@ -42,7 +70,7 @@ class ClientFields(Strict):
     A value is accepted if the server does what it asks for anyway, and refused otherwise.
     """
 
-    metadata: dict[str, str] | None = Field(
+    metadata: DictOf[Annotated[str, Field(max_length=512)]] | None = Field(
         default=None, max_length=16, description="Returned by /v1/responses."
     )
     store: Literal[False] | None = Field(

@@ -1,13 +1,16 @@
 """Request and response of POST /v1/chat/completions."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tinyllm_serve.protocol.base import (
+    MAX_ITEMS,
+    MAX_TOOLS,
     ChatFinishReason,
     ClientFields,
     CompletionFields,
+    ListOf,
     UsageBody,
     is_null,
 )
@@ -16,6 +19,8 @@ from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
 
 MAX_TOP_LOGPROBS = 20
+
+MAX_VARIABLES = 64
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -34,6 +39,8 @@ class TemplateVariables(BaseModel):
 
     @model_validator(mode="after")
     def _check_names(self) -> "TemplateVariables":
+        if len(self.extra) > MAX_VARIABLES:
+            raise ValueError(f"expected at most {MAX_VARIABLES} variables, got {len(self.extra)}")
         for name in self.extra:
             if name in _SET_BY_SERVER:
                 raise ValueError(f"{name}: expected no variable of this name, the server sets it")
@@ -52,14 +59,14 @@ class TemplateVariables(BaseModel):
 class ChatRequest(ClientFields, SamplingFields):
     """A conversation for the model to continue."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
     max_tokens: int | None = Field(
         default=None, ge=1, description="Older name of max_completion_tokens."
     )
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: Annotated[list[Tool], Field(min_length=1)] | None = None
+    tools: ListOf[Tool] | None = Field(default=None, min_length=1, max_length=MAX_TOOLS)
     tool_choice: ToolMode | NamedTool | None = Field(
         default=None,
         description="required, or a function: the answer is calls that conform to the schema.",
@@ -74,7 +81,7 @@ class ChatRequest(ClientFields, SamplingFields):
     verbosity: Literal["medium"] | None = Field(
         default=None, description="The model has one verbosity; other values are refused."
     )
-    modalities: list[Literal["text"]] | None = None
+    modalities: ListOf[Literal["text"]] | None = Field(default=None, max_length=4)
     chat_template_kwargs: TemplateVariables = TemplateVariables()
 
     @model_validator(mode="after")

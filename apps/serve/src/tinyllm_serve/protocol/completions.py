@@ -5,16 +5,22 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from tinyllm_qwen import Tokenizer
 
-from tinyllm_serve.protocol.base import ChatFinishReason, CompletionFields, UsageBody
+from tinyllm_serve.protocol.base import (
+    MAX_TOKENS,
+    ChatFinishReason,
+    CompletionFields,
+    ListOf,
+    UsageBody,
+)
 from tinyllm_serve.protocol.sampling import SamplingFields
 
 MAX_PROMPTS = 128
 MAX_LOGPROBS = 5
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+Tokens = Annotated[ListOf[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
+Texts = Annotated[ListOf[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
 TextOrTokens = str | Texts | Tokens | TokenLists
 
 

@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from tinyllm_serve.protocol.base import Strict
+from tinyllm_serve.http.json_structure import JsonBounds
+from tinyllm_serve.protocol.base import MAX_ITEMS, MAX_TOOLS, ListOf, SmallName, Strict
+
+ARGUMENT_BOUNDS = JsonBounds(values=1 << 16, containers=1 << 14)
+"""The largest arguments of a call. Chat templates render them as JSON."""
 
 
 class Text(Strict):
@@ -22,7 +26,7 @@ class TextPart(Text):
     type: Literal["text"]
 
 
-MessageContent = str | Annotated[list[TextPart], Field(min_length=1)]
+MessageContent = str | Annotated[ListOf[TextPart], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
 class CalledFunction(Strict):
@@ -35,9 +39,15 @@ class CalledFunction(Strict):
 class PastToolCall(Strict):
     """A call that the model made earlier in the conversation."""
 
-    id: str
+    id: SmallName
     type: Literal["function"] = "function"
     function: CalledFunction
+
+    @field_validator("function")
+    @classmethod
+    def _check_arguments(cls, function: CalledFunction) -> CalledFunction:
+        ARGUMENT_BOUNDS.check(function.arguments.encode(errors="replace"))
+        return function
 
     @property
     def template_form(self) -> dict[str, object]:
@@ -65,7 +75,7 @@ class SystemMessage(_Turn):
 
     role: Literal["system", "developer"]
     content: MessageContent
-    name: str | None = None
+    name: SmallName | None = None
 
     @property
     def template_form(self) -> dict[str, object]:
@@ -78,7 +88,7 @@ class UserMessage(_Turn):
 
     role: Literal["user"]
     content: MessageContent
-    name: str | None = None
+    name: SmallName | None = None
 
 
 class AssistantMessage(_Turn):
@@ -87,8 +97,8 @@ class AssistantMessage(_Turn):
     role: Literal["assistant"]
     content: MessageContent | None = None
     reasoning_content: str | None = None
-    tool_calls: list[PastToolCall] | None = None
-    name: str | None = None
+    tool_calls: ListOf[PastToolCall] | None = Field(default=None, max_length=MAX_TOOLS)
+    name: SmallName | None = None
 
     @property
     def template_form(self) -> dict[str, object]:
@@ -102,7 +112,7 @@ class ToolMessage(_Turn):
 
     role: Literal["tool"]
     content: MessageContent
-    tool_call_id: str
+    tool_call_id: SmallName
 
 
 Message = Annotated[

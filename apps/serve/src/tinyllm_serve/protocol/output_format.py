@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tinyllm_serve.protocol.base import Strict
+from tinyllm_serve.protocol.base import MAX_ITEMS, ListOf, Strict
 
 MAX_TEXTS = 1024
 
@@ -28,7 +28,7 @@ class NamedSchema(Strict):
 
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    json_schema: dict[str, object] = Field(alias="schema")
+    json_schema: dict[str, object] = Field(alias="schema", max_length=MAX_ITEMS)
     strict: bool | None = Field(
         default=None, description="The answer conforms to the schema in either case."
     )
@@ -50,7 +50,7 @@ class StructuredOutputs(Strict):
     """Formats other than JSON, as in vLLM; exactly one field is given."""
 
     regex: NonEmpty | None = Field(default=None, description="Matches the whole answer.")
-    choice: Annotated[list[NonEmpty], Field(min_length=1, max_length=MAX_TEXTS)] | None = Field(
+    choice: Annotated[ListOf[NonEmpty], Field(min_length=1, max_length=MAX_TEXTS)] | None = Field(
         default=None, description="The answer is one of these texts."
     )
     grammar: NonEmpty | None = Field(

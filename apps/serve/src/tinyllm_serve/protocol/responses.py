@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag
 
-from tinyllm_serve.protocol.base import ClientFields, Strict
+from tinyllm_serve.protocol.base import (
+    MAX_ITEMS,
+    MAX_TOOLS,
+    ClientFields,
+    ListOf,
+    SmallName,
+    Strict,
+)
 from tinyllm_serve.protocol.chat import Effort
 from tinyllm_serve.protocol.messages import Text, text_of
 from tinyllm_serve.protocol.output_format import (
@@ -21,17 +28,17 @@ class TextContent(Text):
     """A piece of text. The fields that the server adds to its own text are ignored."""
 
     type: Literal["input_text", "output_text"]
-    annotations: list[object] | None = None
-    logprobs: list[object] | None = None
+    annotations: list[object] | None = Field(default=None, max_length=MAX_ITEMS)
+    logprobs: list[object] | None = Field(default=None, max_length=MAX_ITEMS)
 
 
-Content = str | Annotated[list[TextContent], Field(min_length=1)]
+Content = str | Annotated[ListOf[TextContent], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
 class _Item(Strict):
     """An item of the conversation. The fields that the server adds to its own items are ignored."""
 
-    id: str | None = None
+    id: SmallName | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
@@ -78,7 +85,7 @@ class ReasoningItem(_Item):
     """The model's reasoning before a message."""
 
     type: Literal["reasoning"]
-    content: list[ReasoningText] | None = None
+    content: ListOf[ReasoningText] | None = Field(default=None, max_length=MAX_ITEMS)
     encrypted_content: Annotated[str, AfterValidator(_check_encoded)] | None = Field(
         default=None, description="The reasoning in base64: used without `content`."
     )
@@ -96,7 +103,7 @@ class CallItem(_Item):
     """A function call of the model."""
 
     type: Literal["function_call"]
-    call_id: str
+    call_id: SmallName
     name: str
     arguments: str
 
@@ -105,7 +112,7 @@ class CallOutputItem(_Item):
     """The result of a function call."""
 
     type: Literal["function_call_output"]
-    call_id: str
+    call_id: SmallName
     output: Content
 
 
@@ -169,10 +176,10 @@ class ResponseStreamOptions(Strict):
 class ResponseRequest(ClientFields, GenerationFields):
     """A conversation for the model to continue. The server stores nothing of it."""
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    input: str | Annotated[ListOf[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    tools: list[FunctionTool] | None = None
+    tools: ListOf[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
     tool_choice: ToolMode | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -180,8 +187,9 @@ class ResponseRequest(ClientFields, GenerationFields):
     stream_options: ResponseStreamOptions | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
+    include: ListOf[Literal["reasoning.encrypted_content"]] | None = Field(
         default=None,
+        max_length=16,
         description="Adds the reasoning in base64, for clients that send back only this field.",
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from tinyllm_qwen import GenerationConfig, SamplingParams
 
-from tinyllm_serve.protocol.base import EndUser, Strict
+from tinyllm_serve.protocol.base import DictOf, EndUser, ListOf, Strict
 from tinyllm_serve.protocol.output_format import ResponseFormat, StructuredOutputs, TextFormat
 
 MAX_CHOICES = 16
@@ -43,13 +43,13 @@ class SamplingFields(GenerationFields):
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = Field(
+    logit_bias: DictOf[float] | None = Field(
         default=None,
         max_length=1024,
         description="Added to the logits of tokens, by id; -100 to 100.",
     )
     seed: int | None = Field(default=None, ge=0, lt=2**64, description="Choice i takes seed + i.")
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
+    stop: Stop | Annotated[ListOf[Stop], Field(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     stream_options: StreamOptions | None = None

@@ -25,6 +25,7 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.middleware import LogFields, log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
@@ -46,7 +47,7 @@ from tinyllm_serve.service import Service
 ENGINE_FIELDS = {"prompt": "messages"}
 """The endpoint's name for each field that the engine names differently."""
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(tags=["chat"], route_class=BodyRoute)
 
 
 @router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSE)

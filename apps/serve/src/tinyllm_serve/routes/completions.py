@@ -15,6 +15,7 @@ from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.generation.parts import Content
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.middleware import log_fields
@@ -33,7 +34,7 @@ from tinyllm_serve.service import Service
 DEFAULT_MAX_TOKENS = 16
 
 
-router = APIRouter(tags=["completions"])
+router = APIRouter(tags=["completions"], route_class=BodyRoute)
 
 
 @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)

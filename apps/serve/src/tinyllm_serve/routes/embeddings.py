@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.middleware import log_fields
@@ -53,7 +54,7 @@ class EmbeddingResponse(BaseModel):
     usage: EmbeddingUsage
 
 
-router = APIRouter(tags=["embeddings"])
+router = APIRouter(tags=["embeddings"], route_class=BodyRoute)
 
 
 @router.post("/v1/embeddings")

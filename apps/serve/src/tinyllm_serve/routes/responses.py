@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.json_text import JsonText
@@ -43,7 +44,7 @@ _REPEATED = {
 }
 """Fields of the request that the response repeats."""
 
-router = APIRouter(tags=["responses"])
+router = APIRouter(tags=["responses"], route_class=BodyRoute)
 
 
 @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)

@@ -1,14 +1,20 @@
 """POST /tokenize and /detokenize."""
 
 import asyncio
-from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.errors import ApiError
-from tinyllm_serve.protocol.base import Strict
+from tinyllm_serve.protocol.base import (
+    MAX_ITEMS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    ListOf,
+    Strict,
+)
 from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.completions import TokenId
 from tinyllm_serve.protocol.messages import Message
@@ -28,8 +34,8 @@ class TokenizeChat(Strict):
     """A conversation to tokenize as the chat template renders it."""
 
     model: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)]
-    tools: list[Tool] | None = None
+    messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
+    tools: ListOf[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
     chat_template_kwargs: TemplateVariables = TemplateVariables()
 
 
@@ -45,7 +51,7 @@ class DetokenizeRequest(Strict):
     """Tokens to convert to text."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: ListOf[TokenId] = Field(max_length=MAX_TOKENS)
 
 
 class DetokenizeResponse(BaseModel):
@@ -54,7 +60,7 @@ class DetokenizeResponse(BaseModel):
     prompt: str
 
 
-router = APIRouter(tags=["tokens"])
+router = APIRouter(tags=["tokens"], route_class=BodyRoute)
 
 
 def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:

@@ -10,11 +10,10 @@ from hashlib import blake2b
 HASH_BYTES = 16
 """The length of a block hash, in bytes."""
 
-_ROOT = b""
-"""The previous hash of the first page of a text, which has no page before."""
 
-
-def block_hashes(tokens: Sequence[int], page_size: int, known: Sequence[bytes] = ()) -> list[bytes]:
+def block_hashes(
+    tokens: Sequence[int], page_size: int, known: Sequence[bytes] = (), *, salt: str = ""
+) -> list[bytes]:
     """Return the block hashes of all full pages of a text.
 
     The block hash of a page covers the tokens of the page and the block hash of the page before. It
@@ -24,12 +23,20 @@ def block_hashes(tokens: Sequence[int], page_size: int, known: Sequence[bytes] =
     Args:
         tokens: the token ids of the text.
         page_size: number of tokens in a page.
-        known: block hashes of the first pages, computed earlier.
+        known: block hashes of the first pages, computed earlier with the same salt.
+        salt: text that stands before the first page. Texts with different salts share no hashes.
     """
+    # The first page has no page before. A hash of the salt has a fixed length, so that no salt
+    # can imitate the first tokens of a page.
+    root = (
+        blake2b(salt.encode(errors="surrogatepass"), digest_size=HASH_BYTES).digest()
+        if salt
+        else b""
+    )
     hashes = list(known)
     for start in range(len(hashes) * page_size, len(tokens) - page_size + 1, page_size):
         page = array("I", tokens[start : start + page_size])
-        before = hashes[-1] if hashes else _ROOT
+        before = hashes[-1] if hashes else root
         hashes.append(blake2b(before + page.tobytes(), digest_size=HASH_BYTES).digest())
     return hashes
 

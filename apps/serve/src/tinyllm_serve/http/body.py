@@ -1,0 +1,118 @@
+"""Request bodies, parsed and validated outside of the event loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from email.message import Message as MediaType
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.json_structure import JsonBounds, StructureError
+
+MAX_VALUES = 1 << 18
+"""The most values of a body, in addition to one for each token of the model's context.
+
+A conversation that fits the context has fewer values than tokens. The rest is for several prompts
+as token lists, and for fields that are not a part of the prompt.
+"""
+
+SHORT_BODY = 1 << 16
+"""The most bytes of a body that the event loop parses itself, in about a millisecond. Longer bodies
+are parsed in a thread, one at a time, so that the memory of parsing does not add up."""
+
+_worker = ThreadPoolExecutor(1, thread_name_prefix="body")
+
+
+class BodyRoute(APIRoute):
+    """A route whose body is bounded in structure, and validated in a thread if it is long.
+
+    FastAPI validates the body in the event loop, and collects all errors of it. This route gives
+    FastAPI the validated object, which FastAPI accepts unchanged.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[object, object, Response]]:
+        """Return FastAPI's handler behind the validation."""
+        handler = super().get_route_handler()
+        if self.body_field is None:
+            return handler
+        reader = BodyReader(self.body_field.field_info.annotation)
+
+        async def handle(request: Request) -> Response:
+            request.app.state.served.check_ready()
+            if _is_json(request.headers.get("content-type", "")):
+                limit = MAX_VALUES + request.app.state.served.context_length
+                value = await reader.read(request, JsonBounds(limit))
+                request = _ParsedRequest(request.scope, request.receive, value)
+            return await handler(request)
+
+        return handle
+
+
+class BodyReader:
+    """Reads JSON bodies of one type."""
+
+    def __init__(self, kind: type[object] | None) -> None:
+        """Prepare to validate values of a type."""
+        self._adapter: TypeAdapter[object] = TypeAdapter(kind)
+
+    async def read(self, request: Request, bounds: JsonBounds) -> object:
+        """Read, parse and validate a body.
+
+        Raises:
+            ApiError: 400 if the structure exceeds the bounds, or the body is not JSON.
+            RequestValidationError: if the value is not of the type.
+        """
+        body = await request.body()
+        if len(body) <= SHORT_BODY:
+            return self.parse(body, bounds)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_worker, self.parse, body, bounds)
+
+    def parse(self, body: bytes, bounds: JsonBounds) -> object:
+        """Parse and validate a body; raises the errors of `read`."""
+        try:
+            bounds.check(body)
+            value = from_json(body, allow_inf_nan=False)
+        except StructureError as error:
+            raise ApiError(400, f"the body: {error}", code="body_too_complex") from None
+        except ValueError as error:
+            message = f"the body is not JSON: {error}"
+            raise ApiError(400, message[:500], code="json_invalid") from None
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            errors = error.errors(include_url=False, include_input=False)
+            located = [{**each, "loc": ("body", *each["loc"])} for each in errors]
+            raise RequestValidationError(located, body=value) from None
+
+
+class _ParsedRequest(Request):
+    """A request whose body is parsed and validated."""
+
+    def __init__(self, scope: Scope, receive: Receive, value: object) -> None:
+        super().__init__(scope, receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        """Return a text that is not empty: FastAPI tests only that there is a body."""
+        return b"{}"
+
+    async def json(self) -> object:
+        """Return the validated value."""
+        return self._value
+
+
+def _is_json(content_type: str) -> bool:
+    """Return True for the content types that FastAPI parses as JSON."""
+    media = MediaType()
+    media["content-type"] = content_type
+    subtype = media.get_content_subtype()
+    is_json = subtype == "json" or subtype.endswith("+json")
+    return media.get_content_maintype() == "application" and is_json

@@ -1,0 +1,170 @@
+"""Bodies that are large in structure are refused before they cost time and memory."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tinyllm_serve.http.json_structure import MAX_DEPTH, JsonBounds, StructureError
+from tinyllm_serve.testing import Server
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+HELLO = [{"role": "user", "content": "hello"}]
+BODY = 9_900_000
+BOUNDS = JsonBounds(values=100, containers=80, strings=60)
+
+
+def filled(head: str, item: str, tail: str) -> str:
+    """Return a JSON text of `BODY` bytes that repeats an item."""
+    return head + ",".join([item] * ((BODY - len(head + tail)) // (len(item) + 1))) + tail
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@contextmanager
+def watched(server: Server) -> Iterator[list[float]]:
+    """Collect the seconds that each of many requests to /health took."""
+    seconds, done = [0.0], threading.Event()
+
+    def poll() -> None:
+        while not done.wait(0.01):
+            start = time.perf_counter()
+            httpx.get(f"{server.url}/health", timeout=120)
+            seconds.append(time.perf_counter() - start)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield seconds
+    finally:
+        done.set()
+        thread.join()
+
+
+def peak_megabytes(server: Server) -> float:
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "item", "tail"),
+    [
+        (CHAT, '{"messages":[', "{}", "]}"),
+        (CHAT, '{"messages":[', '{"role":"user","content":"a"}', "]}"),
+        (CHAT, '{"messages":[],"tools":[', "{}", "]}"),
+        (CHAT, '{"messages":[],"modalities":[', "0", "]}"),
+        (CHAT, '{"messages":[],"metadata":{', '"a":1', "}}"),
+        (CHAT, '{"messages":[{"role":"assistant","tool_calls":[', "{}", "]}]}"),
+        (RESPONSES, '{"input":[', "{}", "]}"),
+        (RESPONSES, '{"input":"a","include":[', "0", "]}"),
+        ("/detokenize", '{"tokens":[', '"a"', "]}"),
+        ("/tokenize", '{"messages":[', "{}", "]}"),
+        ("/v1/embeddings", '{"input":[', '"a",1', "]}"),
+        ("/v1/embeddings", '{"input":[', "[]", "]}"),
+        ("/v1/completions", '{"prompt":[[', "-1", "]]}"),
+    ],
+)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
+def test_10_mb_of_small_values_stall_nobody(
+    pico: Server, path: str, head: str, item: str, tail: str
+) -> None:
+    body = filled(head, item, tail)
+    before = peak_megabytes(pico)
+    with watched(pico) as seconds:
+        answer = httpx.post(
+            f"{pico.url}{path}",
+            content=body,
+            headers={"Content-Type": "application/json"},
+            timeout=120,
+        )
+    assert answer.status_code == 400
+    # 0.3 s at most on an idle machine. Without the bounds: 7 to 73 s, and up to 12 GB.
+    assert max(seconds) < 2
+    assert peak_megabytes(pico) - before < 100
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": {"a": nested(MAX_DEPTH)}}),
+        (CHAT, {"messages": HELLO, "metadata": {"a": nested(900)}}),
+        (
+            CHAT,
+            {
+                "messages": HELLO,
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "f", "parameters": {"a": nested(900)}},
+                    }
+                ],
+            },
+        ),
+        ("/detokenize", {"tokens": nested(300)}),
+        (RESPONSES, {"input": "a", "tools": [{"a": nested(MAX_DEPTH)}]}),
+    ],
+)
+def test_deep_bodies_are_refused(pico: Server, path: str, fields: dict[str, object]) -> None:
+    body = str(fields).replace("'", '"')
+    answer = httpx.post(
+        f"{pico.url}{path}", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert f"at most {MAX_DEPTH} levels" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["[" * 900 + "]" * 900, "{" * 70, "[" + "{}," * 20_000 + "0]"]
+)
+def test_deep_or_wide_arguments_of_past_calls_are_refused(pico: Server, arguments: str) -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": arguments}}
+    messages = [*HELLO, {"role": "assistant", "tool_calls": [call]}]
+    answer = httpx.post(f"{pico.url}{CHAT}", json={"messages": messages, "max_tokens": 1})
+    assert answer.status_code == 400
+    assert "expected at most" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 65,
+        b'{"a":' * 65,
+        b'["' + b'\\"' * 10 + b'",' + b"[" * 64,
+        b"[" + b"[]," * 80,
+        b"[" + b"1," * 101,
+        b"[" + b'"",' * 61,
+    ],
+)
+def test_structure_beyond_a_bound_is_an_error(text: bytes) -> None:
+    with pytest.raises(StructureError, match="expected at most"):
+        BOUNDS.check(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 64 + b"]" * 64,
+        b'["' + b"[[{,}," * 1000 + b'"]',
+        b'{"a": "' + b'\\"[,' * 1000 + b'", "b": "\\\\"}',
+        b'{"never ended": "' + b"[,\\" * 1000,
+        b"]" * 1000,
+        b"",
+    ],
+)
+def test_brackets_and_commas_in_strings_do_not_count(text: bytes) -> None:
+    BOUNDS.check(text)
+
+
+def test_the_time_of_a_check_is_linear() -> None:
+    start = time.perf_counter()
+    JsonBounds(values=1000).check(b'[["' + b'\\"' * 2_000_000 + b"[[[" * 100)
+    assert time.perf_counter() - start < 5  # 0.1 s on an idle machine
