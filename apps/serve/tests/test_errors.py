@@ -64,6 +64,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
             "tool_choice",
         ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"logprobs": True, "max_tokens": 2**20 + 1, "stream": False}, "logprobs"),
         (CHAT, {"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
         (CHAT, {"structured_outputs": {}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
@@ -228,7 +229,7 @@ def test_host_names_are_checked_only_without_keys() -> None:
     ready = PlainTextResponse("ready")
 
     def status(host_name: str, **settings: Any) -> int:
-        names = Settings(**settings).host_names
+        names = Settings(**settings, allow_anonymous=True).host_names
         client = TestClient(ready if names is None else HostCheck(ready, names))
         return client.get("/", headers={"Host": host_name}).status_code
 

@@ -10,8 +10,9 @@ from starlette.types import ASGIApp
 from tinyllm_engine import EngineClosedError, EngineFullError, RequestError
 from tinyllm_qwen import TemplateError
 
+from tinyllm_serve.http.api_key import BEARER
 from tinyllm_serve.http.errors import ApiError, ErrorBody, as_api_error
-from tinyllm_serve.http.middleware import BEARER, add_middleware
+from tinyllm_serve.http.middleware import add_middleware
 from tinyllm_serve.routes import (
     chat,
     completions,
@@ -52,7 +53,7 @@ def make_endpoints(service: Service) -> ASGIApp:
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
     # The dependency only describes the key at /docs. `ApiKey` checks the key.
-    key = [Security(BEARER)] if service.settings.api_key else []
+    key = [Security(BEARER)] if service.settings.has_keys else []
     for routes in _PROTECTED:
         app.include_router(routes.router, dependencies=key)
     app.include_router(health.metrics_router, dependencies=key)

@@ -6,6 +6,15 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
+MAX_FRAMES = 12
+"""The most frames of each end of a traceback in a line."""
+
+MAX_CHARACTERS = 1000
+"""The most characters of a text in a line."""
+
+MAX_LIST = 64
+"""The most items of a list in a line."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -21,18 +30,22 @@ class JsonFormatter(logging.Formatter):
         entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": _bounded(record.getMessage()),
         }
         fields = vars(record).get("fields")
         if isinstance(fields, dict):
-            entry |= fields
+            entry |= {name: _bounded(value) for name, value in fields.items()}
         if record.exc_info is not None and record.exc_info[0] is not None:
             kind, _, trace = record.exc_info
             entry["error"] = kind.__name__
-            entry["at"] = [
+            frames = [
                 f"{frame.filename}:{frame.lineno} {frame.name}"
                 for frame in traceback.extract_tb(trace)
             ]
+            # The first frames tell the endpoint, and the last ones the fault. A traceback of a
+            # RecursionError has a thousand frames between them, 91 kB.
+            cut = len(frames) > 2 * MAX_FRAMES
+            entry["at"] = [*frames[:MAX_FRAMES], "...", *frames[-MAX_FRAMES:]] if cut else frames
         return json.dumps(entry, ensure_ascii=False)
 
 
@@ -49,3 +62,12 @@ def log_event(event: str, **fields: str | float | None) -> None:
     """Log an event with all fields that are not None."""
     present = {name: value for name, value in fields.items() if value is not None}
     _log.info(event, extra={"fields": present})
+
+
+def _bounded(value: object) -> object:
+    """Shorten a long text or a long list."""
+    if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+        return f"{value[:MAX_CHARACTERS]}..."
+    if isinstance(value, list) and len(value) > MAX_LIST:
+        return [*value[:MAX_LIST], "..."]
+    return value

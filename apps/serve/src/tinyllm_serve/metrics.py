@@ -56,6 +56,15 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self.http_connections = Gauge(
+            f"{HTTP_PREFIX}connections", "Open connections.", registry=registry
+        )
+        self.http_connections_closed = Counter(
+            f"{HTTP_PREFIX}connections_closed",
+            "Connections that the server closed because of a limit.",
+            ["reason"],
+            registry=registry,
+        )
         self.request_success = Counter(
             "tinyllm:request_success",
             "Finished generations; abort is a client that has disconnected.",

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -13,9 +12,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tinyllm_serve.errors import ServeError
+from tinyllm_serve.http.connections import ConnectionLimits, Connections, allow_files
 from tinyllm_serve.http.errors import unavailable
 from tinyllm_serve.json_log import log_event
+from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.settings import Settings
+from tinyllm_serve.signals import Signals
 
 State = Literal["loading", "ready", "draining", "failed"]
 Fact = str | float | None
@@ -32,6 +34,9 @@ class Served(ABC):
 
     loading = "the model is still being loaded"
     """The message of the errors in the state "loading"."""
+
+    metrics: Metrics
+    """The metrics that this process counts."""
 
     _state: State = "loading"
 
@@ -96,26 +101,6 @@ class Served(ABC):
         """Return all metrics in Prometheus's format."""
 
 
-class Signals:
-    """SIGTERM and SIGINT since this object was made.
-
-    Attributes:
-        first: set by the first signal, which asks for a graceful shutdown.
-        second: set by the second signal, which asks to end at once.
-    """
-
-    def __init__(self) -> None:
-        """Handle both signals in the running event loop."""
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._handle)
-
-    def _handle(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers, which would stop listening before streams have ended."""
 
@@ -154,24 +139,36 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         ServeError: if the address is not available, or the model has failed.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
-    with listen(settings.host, settings.port) as listener:
+    connections = Connections(
+        ConnectionLimits(
+            allow_files(settings.max_connections),
+            settings.timeout_headers,
+            settings.timeout_keep_alive,
+            settings.timeout_write,
+        ),
+        served.metrics,
+    )
+    with listen(settings.host, settings.port) as listener, Signals() as signals:
         server = _Server(
             uvicorn.Config(
                 application,
+                http=connections.protocol(),
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=settings.timeout_keep_alive,
                 ws="none",
             )
         )
-        signals = Signals()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
+        watching = asyncio.create_task(connections.watch())
         log_event("listening", url=_url(listener), model=settings.model_name)
         try:
             if await _load(served, signals):
                 await _wait_for_signal(served, signals)
                 served.drain()
+                connections.drain()
                 seconds = settings.timeout_graceful_shutdown
                 log_event("draining", seconds=seconds)
                 await _finish(served, server, serving, signals, seconds)
@@ -179,6 +176,7 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
             await served.close()
             server.should_exit = server.force_exit = True
             await serving
+            watching.cancel()
         log_event("ended")
 
 

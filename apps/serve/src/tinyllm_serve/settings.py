@@ -1,16 +1,23 @@
 """The options of `serve`: each is declared once, with its help, default and bounds."""
 
-import math
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, get_type_hints
 from urllib.parse import urlsplit
 
-from typer import Exit, Option, echo
-from typer.models import OptionInfo
+from typer import Option
 
+from tinyllm_serve.clients import (
+    MAX_PRIORITY,
+    Client,
+    KeyEntry,
+    check_distinct,
+    is_valid_key,
+    read_keys,
+)
 from tinyllm_serve.errors import UsageError
+from tinyllm_serve.options import Range, check, option, print_version
 
 NUM_SPECULATIVE_TOKENS = 4
 """The default number of draft tokens ahead of each token, with a draft model."""
@@ -20,35 +27,6 @@ AFFINITY = 8
 prompts whose prefix it has cached."""
 
 MAX_REPLICAS = 256
-
-
-@dataclass(frozen=True)
-class Range:
-    """The bounds of a number, both included. NaN is outside of every range."""
-
-    low: float | int
-    high: float | int = math.inf
-
-    def __str__(self) -> str:
-        """Write the range for an error message."""
-        if self.high == math.inf:
-            return f"at least {self.low}"
-        return f"from {self.low} to {self.high}"
-
-
-def _option(metavar: str, text: str, names: str = "") -> OptionInfo:
-    """Declare an option with its help; two names are separated by a slash."""
-    option: OptionInfo = Option(*filter(None, names.split("/")), metavar=metavar, help=text)
-    return option
-
-
-def _print_version(wanted: bool) -> bool:
-    if wanted:
-        from importlib.metadata import version  # imported here: takes 20 ms
-
-        echo(f"serve {version('tinyllm-serve')}")
-        raise Exit
-    return wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,37 +40,37 @@ class Settings:
     """
 
     model: Annotated[
-        str, _option("ID", "Folder, repository (owner/name) on the Hugging Face Hub, or pico.")
+        str, option("ID", "Folder, repository (owner/name) on the Hugging Face Hub, or pico.")
     ] = "pico"
-    revision: Annotated[str | None, _option("REV", "Branch, tag or commit on the Hub.")] = None
+    revision: Annotated[str | None, option("REV", "Branch, tag or commit on the Hub.")] = None
     served_model_name: Annotated[
         str | None,
-        _option(
+        option(
             "NAME",
             "Model name in the API. [default: last part of ID]",
             "--served-model-name/--name",
         ),
     ] = None
-    ops: Annotated[str, _option("auto|cpu|metal|mlx|reference", "Backend that computes.")] = "auto"
+    ops: Annotated[str, option("auto|cpu|metal|mlx|reference", "Backend that computes.")] = "auto"
     dtype: Annotated[
         str,
-        _option(
+        option(
             "auto|float32|float16|bfloat16",
             "Type of the activations; auto is the checkpoint's, but float32 for mlx on a CPU.",
         ),
     ] = "auto"
     split: Annotated[
         str,
-        _option(
+        option(
             "heads|layers|N,N",
             "Part of the model in each of several processes: heads of all layers (tensor "
             "parallel), or whole layers (pipeline parallel), N each.",
         ),
     ] = "heads"
     host: Annotated[
-        str, _option("ADDRESS", "Address to listen on; 0.0.0.0 is every network of the machine.")
+        str, option("ADDRESS", "Address to listen on; 0.0.0.0 is every network of the machine.")
     ] = "127.0.0.1"
-    port: Annotated[int, _option("N", "Port; 0 lets the system choose."), Range(0, 65535)] = 8000
+    port: Annotated[int, option("N", "Port; 0 lets the system choose."), Range(0, 65535)] = 8000
     api_key: Annotated[
         list[str] | None,
         Option(
@@ -102,47 +80,77 @@ class Settings:
             "see it on the command line, but not in the environment.",
         ),
     ] = field(default=None, repr=False)
+    api_key_file: Annotated[
+        Path | None, option("FILE", "TOML file of keys with names, weights and limits.")
+    ] = None
+    allow_anonymous: Annotated[
+        bool,
+        Option("--allow-anonymous", help="Listen without keys on an address other than loopback."),
+    ] = False
+    max_priority: Annotated[
+        int,
+        option("N", "Requests may have a `priority` from -N: lower numbers come sooner."),
+        Range(0, MAX_PRIORITY),
+    ] = 0
     allowed_origins: Annotated[
         list[str] | None,
-        _option(
+        option(
             "ORIGIN",
             "Origin of web pages that may send requests (CORS); may be repeated.",
             "--allowed-origins/--cors-origin",
         ),
     ] = None
     allowed_host: Annotated[
-        list[str] | None, _option("NAME", "Further name of this server in Host; may be repeated.")
+        list[str] | None, option("NAME", "Further name of this server in Host; may be repeated.")
     ] = None
     max_tokens: Annotated[
-        int, _option("N", "Tokens of an answer, if the request gives no number."), Range(1)
+        int, option("N", "Tokens of an answer, if the request gives no number."), Range(1)
     ] = 4096
-    max_body: Annotated[int, _option("BYTES", "Longest request body."), Range(1000)] = 10_000_000
+    max_body: Annotated[int, option("BYTES", "Longest request body."), Range(1000)] = 10_000_000
+    max_body_memory: Annotated[
+        int, option("BYTES", "Most bytes of all request bodies in memory."), Range(1_000_000)
+    ] = 128_000_000
+    max_connections: Annotated[int, option("N", "Most open connections."), Range(1, 100_000)] = 1000
+    timeout_headers: Annotated[
+        float, option("S", "Seconds in which the headers of a request must come."), Range(0.1, 3600)
+    ] = 10.0
+    timeout_body: Annotated[
+        float, option("S", "Seconds in which the body of a request must come."), Range(0.1, 3600)
+    ] = 60.0
+    timeout_write: Annotated[
+        float,
+        option("S", "Seconds after which a client that does not read is disconnected."),
+        Range(0.1, 3600),
+    ] = 60.0
+    timeout_keep_alive: Annotated[
+        int, option("S", "Seconds that a connection may be idle between requests."), Range(1, 3600)
+    ] = 5
     max_num_seqs: Annotated[
         int,
-        _option("N", "Requests that are computed at a time.", "--max-num-seqs/--max-running"),
+        option("N", "Requests that are computed at a time.", "--max-num-seqs/--max-running"),
         Range(1, 1024),
     ] = 32
     max_waiting: Annotated[
-        int, _option("N", "Requests in the queue; one more gets a 429."), Range(0)
+        int, option("N", "Requests in the queue; one more gets a 429."), Range(0)
     ] = 256
     kv_cache_memory: Annotated[
         float | None,
-        _option(
+        option(
             "GB",
             "Memory for keys and values. [default: as much as they need]",
             "--kv-cache-memory/--memory",
         ),
         Range(0.001, 1_000_000),
     ] = None
-    kv_bits: Annotated[int | None, _option("4|8", "Quantize keys and values.")] = None
+    kv_bits: Annotated[int | None, option("4|8", "Quantize keys and values.")] = None
     page_size: Annotated[
         int,
-        _option("N", "Tokens in a page (block) of keys and values.", "--page-size/--block-size"),
+        option("N", "Tokens in a page (block) of keys and values.", "--page-size/--block-size"),
         Range(1, 4096),
     ] = 32
     max_num_batched_tokens: Annotated[
         int,
-        _option(
+        option(
             "N",
             "Prompt tokens that one step computes at most.",
             "--max-num-batched-tokens/--prefill-tokens",
@@ -151,7 +159,7 @@ class Settings:
     ] = 512
     step_seconds: Annotated[
         float,
-        _option("S", "Seconds that running answers wait at most for new prompts."),
+        option("S", "Seconds that running answers wait at most for new prompts."),
         Range(0.001, 60),
     ] = 0.25
     enable_prefix_caching: Annotated[
@@ -162,9 +170,17 @@ class Settings:
             help="Reuse the keys and values of prefixes that prompts share.",
         ),
     ] = True
+    share_prefix_cache: Annotated[
+        bool,
+        Option(
+            "--share-prefix-cache",
+            help="Share cached prefixes between API keys. A key can then find out by the time of "
+            "an answer that another key sent the same prefix.",
+        ),
+    ] = False
     prefix_cache_memory: Annotated[
         float | None,
-        _option(
+        option(
             "GB",
             "Memory for prefixes that no request uses now. [default: all for keys and values]",
             "--prefix-cache-memory/--prefix-memory",
@@ -173,18 +189,18 @@ class Settings:
     ] = None
     prefix_cache_path: Annotated[
         Path | None,
-        _option(
+        option(
             "FILE",
             "File that keeps the prefix cache over a restart.",
             "--prefix-cache-path/--prefix-path",
         ),
     ] = None
     draft_model: Annotated[
-        str | None, _option("ID", "Smaller model that proposes draft tokens; as --model.")
+        str | None, option("ID", "Smaller model that proposes draft tokens; as --model.")
     ] = None
     num_speculative_tokens: Annotated[
         int | None,
-        _option(
+        option(
             "N",
             "Draft tokens ahead of each token; the text stays the same. "
             "[default: 4 with --draft-model, otherwise 0]",
@@ -194,7 +210,7 @@ class Settings:
     ] = None
     sse_keep_alive: Annotated[
         float,
-        _option(
+        option(
             "S",
             "Seconds of silence after which a stream gets a comment.",
             "--sse-keep-alive/--keep-alive",
@@ -203,7 +219,7 @@ class Settings:
     ] = 10.0
     timeout_graceful_shutdown: Annotated[
         float,
-        _option(
+        option(
             "S",
             "Seconds that running answers have after SIGTERM.",
             "--timeout-graceful-shutdown/--drain",
@@ -214,11 +230,11 @@ class Settings:
         bool, Option("--ray", help="Run replicas of the model on Ray Serve; see --replicas.")
     ] = False
     replicas: Annotated[
-        str | None, _option("N|N-M", "Number of replicas; a range scales with the load.")
+        str | None, option("N|N-M", "Number of replicas; a range scales with the load.")
     ] = None
     affinity: Annotated[
         int | None,
-        _option(
+        option(
             "N",
             "Requests that a replica may have more than another and still get the prompts whose "
             "prefix it has cached; 0 balances the load alone. [default: 8]",
@@ -229,7 +245,7 @@ class Settings:
         bool, Option("--update", help="Replace the replicas of the running 'serve --ray'.")
     ] = False
     version: Annotated[
-        bool, Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+        bool, Option("--version", is_eager=True, callback=print_version, help="Print the version.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -238,15 +254,15 @@ class Settings:
             value = getattr(self, name)
             for bounds in getattr(hint, "__metadata__", ()):
                 if isinstance(bounds, Range) and value is not None:
-                    _check(name, value, str(bounds), bounds.low <= value <= bounds.high)
+                    check(name, value, str(bounds), bounds.low <= value <= bounds.high)
         if self.kv_bits is not None:
-            _check("kv_bits", self.kv_bits, "4 or 8", self.kv_bits in (4, 8))
+            check("kv_bits", self.kv_bits, "4 or 8", self.kv_bits in (4, 8))
         self._check_backend()
         self._check_clients()
         self._check_prefix_cache()
         if self.draft_model is not None:
             drafts = self.draft_tokens
-            _check("num_speculative_tokens", drafts, "at least 1 with --draft-model", drafts > 0)
+            check("num_speculative_tokens", drafts, "at least 1 with --draft-model", drafts > 0)
         if self.ray:
             _ = self.replica_range  # raises UsageError if the option is not valid
         elif self.replicas is not None or self.affinity is not None or self.update:
@@ -258,13 +274,37 @@ class Settings:
         return self.served_model_name or self.model.rstrip("/").rpartition("/")[2] or self.model
 
     @property
+    def has_keys(self) -> bool:
+        """True if requests need an API key."""
+        return bool(self.api_key) or self.api_key_file is not None
+
+    def clients(self) -> dict[str, Client]:
+        """Return the client of each key, those of the key file included.
+
+        Raises:
+            UsageError: if the key file is wrong.
+        """
+        entries = [
+            KeyEntry(name=f"key-{number}", key=key)
+            for number, key in enumerate(self.api_key or (), 1)
+        ]
+        if self.api_key_file is not None:
+            entries += read_keys(self.api_key_file)
+            check_distinct(entries)
+        share = self.share_prefix_cache
+        return {
+            entry.key: entry.client(self.max_priority, share_prefix_cache=share)
+            for entry in reversed(entries)  # of equal keys the first one counts
+        }
+
+    @property
     def host_names(self) -> tuple[str, ...] | None:
         """The names that the Host header may have; None if any name is allowed.
 
         Names are checked if the server listens on a loopback address without keys, or if
         `allowed_host` is given. See `HostCheck`.
         """
-        if not self.allowed_host and (self.api_key or not is_loopback(self.host)):
+        if not self.allowed_host and (self.has_keys or not is_loopback(self.host)):
             return None
         return (self.host, *(self.allowed_host or ()))
 
@@ -293,19 +333,24 @@ class Settings:
         # Here, because the import loads MLX, which `serve --help` does not need.
         from tinyllm_kernels.arithmetic import DTYPES, OPS
 
-        _check("ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
-        _check("dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
+        check("ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
+        check("dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
 
     def _check_clients(self) -> None:
         for origin in self.allowed_origins or ():
             valid = origin == "*" or "://" in origin
-            _check("allowed_origins", origin, "* or an origin such as https://a.example", valid)
+            check("allowed_origins", origin, "* or an origin such as https://a.example", valid)
         for name in self.allowed_host or ():
             valid = ":" not in name and urlsplit(f"//{name}").hostname == name.lower()
-            _check("allowed_host", name, "a name alone, such as a.example", valid)
-        for key in self.api_key or ():
-            if not key or not key.isascii() or not key.isprintable() or " " in key:
-                raise UsageError("--api-key: expected printable characters without spaces")
+            check("allowed_host", name, "a name alone, such as a.example", valid)
+        if not all(map(is_valid_key, self.api_key or ())):
+            raise UsageError("--api-key: expected printable characters without spaces")
+        anonymous = not self.has_keys and not self.allow_anonymous
+        if anonymous and not is_loopback(self.host):
+            raise UsageError(
+                f"--host: expected a key for {self.host}, which other machines can reach: set "
+                "TINYLLM_API_KEY or --api-key-file, or allow everyone with --allow-anonymous"
+            )
 
     def _check_prefix_cache(self) -> None:
         path = self.prefix_cache_path
@@ -314,7 +359,7 @@ class Settings:
                 raise UsageError(
                     "--prefix-cache-path: expected none with --no-enable-prefix-caching"
                 )
-            _check("prefix_cache_path", str(path), "a file, not a folder", not path.is_dir())
+            check("prefix_cache_path", str(path), "a file, not a folder", not path.is_dir())
 
 
 def is_loopback(name: str) -> bool:
@@ -326,9 +371,3 @@ def is_loopback(name: str) -> bool:
         return ip_address(name).is_loopback
     except ValueError:
         return name.rstrip(".").lower() == "localhost"
-
-
-def _check(name: str, value: str | float | int, expected: str, valid: bool) -> None:
-    if not valid:
-        option = f"--{name.replace('_', '-')}"
-        raise UsageError(f"{option}: expected {expected}, got {value}")

@@ -246,11 +246,11 @@ class AsyncEngine:
                     raise RuntimeError(f"{MAX_FAILURES} steps have failed in succession")
             if self._engine.settings.prefix_path is not None:
                 self._engine.save_prefixes()
-        except Exception as error:
+        except Exception:
             _log.exception("the engine has failed")
             if self._failing is not None:
                 self._failing()
-            reason = f"the engine has failed: {error}"
+            reason = "the engine has failed: its log says why"  # clients get this text
         self._loop.call_soon_threadsafe(self._end, reason)
 
     def _run_calls(self, engine: Engine) -> bool:

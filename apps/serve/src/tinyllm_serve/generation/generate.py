@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_engine import Grammar, Output, Request, Usage
 
+from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.parsers import Parser
 from tinyllm_serve.generation.parts import (
     CallArguments,
@@ -18,11 +19,15 @@ from tinyllm_serve.generation.parts import (
     Reasoning,
     ToolCall,
 )
-from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.middleware import LogFields
 from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.service import Service
+
+MAX_KEPT_LOGPROBS = 1 << 20
+"""The most log-probabilities of a response that is no stream. Each takes 150 bytes of memory until
+the response is complete, and 75 bytes of JSON."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class Generation:
         prompts: Sequence[Sequence[int]],
         make_parser: Callable[[], Parser],
         log: LogFields,
+        client: Client,
         *,
         max_tokens: int,
         grammar: Grammar | None,
@@ -132,13 +138,22 @@ class Generation:
         Raises:
             ApiError: if a request can never be served.
         """
+        _check_client_limits(service, fields, len(prompts), client)
+        log["priority"] = fields.priority or None
         self._service = service
         self._choices = fields.choices
         self._log = log
         self._field_names = field_names or {}
         self.answers: list[Answer] = []
-        # A stream reports log-probabilities with each token. A token with 20 of them has 5 kB.
+        # A stream reports log-probabilities with each token, and need not keep them.
         keeps_outputs = logprobs is not None and not fields.stream
+        kept = len(prompts) * fields.choices * max_tokens * (1 + (logprobs or 0))
+        if keeps_outputs and kept > MAX_KEPT_LOGPROBS:
+            message = (
+                f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
+                f"got up to {min(kept, 10**12):,}: lower max_tokens, or stream the response"
+            )
+            raise ApiError(400, message, param="logprobs")
         with renamed_fields(self._field_names):
             for index in range(len(prompts) * fields.choices):
                 request = Request(
@@ -151,6 +166,9 @@ class Generation:
                     ),
                     stop=fields.stops,
                     priority=fields.priority,
+                    tenant=client.tenant,
+                    weight=client.weight,
+                    cache_salt=client.salt(fields.cache_salt),
                     grammar=grammar,
                     logprobs=logprobs is not None,
                     ignore_end=fields.ignore_eos,
@@ -221,6 +239,27 @@ class Generation:
         self._log["finish_reasons"] = [
             answer.finish_reason or "abort" for answer in self.answers if answer.usage is not None
         ]
+
+
+def _check_client_limits(
+    service: Service, fields: SamplingFields, prompts: int, client: Client
+) -> None:
+    """Refuse a priority that the client may not have, and a request that can never be admitted.
+
+    Raises:
+        ApiError: 400.
+    """
+    if fields.priority < -client.max_priority:
+        message = f"priority: expected at least {-client.max_priority}, got {fields.priority}"
+        raise ApiError(400, message, param="priority")
+    settings = service.settings
+    answers, room = prompts * fields.choices, settings.max_waiting + settings.max_num_seqs
+    if answers > room:
+        message = (
+            f"n: expected at most {room} answers in one request, got {prompts} prompts with "
+            f"{fields.choices} answers each: send several requests"
+        )
+        raise ApiError(400, message, param="n")
 
 
 def _merge(

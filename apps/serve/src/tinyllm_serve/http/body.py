@@ -42,7 +42,8 @@ class BodyRoute(APIRoute):
         handler = super().get_route_handler()
         if self.body_field is None:
             return handler
-        reader = BodyReader(self.body_field.field_info.annotation)
+        assert self.body_field.field_info.annotation is not None  # every parameter has one
+        reader = BodyReader(TypeAdapter(self.body_field.field_info.annotation).validate_python)
 
         async def handle(request: Request) -> Response:
             request.app.state.served.check_ready()
@@ -58,9 +59,9 @@ class BodyRoute(APIRoute):
 class BodyReader:
     """Reads JSON bodies of one type."""
 
-    def __init__(self, kind: type[object] | None) -> None:
-        """Prepare to validate values of a type."""
-        self._adapter: TypeAdapter[object] = TypeAdapter(kind)
+    def __init__(self, validate: Callable[[object], object]) -> None:
+        """Prepare to validate values with a function that raises ValidationError."""
+        self._validate = validate
 
     async def read(self, request: Request, bounds: JsonBounds) -> object:
         """Read, parse and validate a body.
@@ -86,7 +87,7 @@ class BodyReader:
             message = f"the body is not JSON: {error}"
             raise ApiError(400, message[:500], code="json_invalid") from None
         try:
-            return self._adapter.validate_python(value)
+            return self._validate(value)
         except ValidationError as error:
             errors = error.errors(include_url=False, include_input=False)
             located = [{**each, "loc": ("body", *each["loc"])} for each in errors]

@@ -8,6 +8,7 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.types import Receive
 
+from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.errors import ApiError
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ async def while_connected(request: Request, work: Coroutine[None, None, T]) -> T
     Raises:
         ApiError: 499 if the client has disconnected.
     """
+    release_body(request.scope)
     gone = asyncio.create_task(disconnected(request.receive))
     task = asyncio.create_task(work)
     try:

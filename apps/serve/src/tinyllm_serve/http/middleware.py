@@ -3,34 +3,27 @@
 All scopes are HTTP requests, because the server runs without lifespan events and WebSockets.
 """
 
-import hmac
 import logging
 import time
 from collections.abc import Sequence
 from secrets import token_hex
 from urllib.parse import urlsplit
 
-from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tinyllm_serve.http.api_key import Anonymous, ApiKey
+from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
-from tinyllm_serve.http.errors import ApiError, as_api_error
+from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.settings import Settings, is_loopback
 
-OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
-"""Paths that need no API key."""
-
-OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
-"""Beginnings of paths that need no API key."""
-
-BEARER = HTTPBearer(auto_error=False, description="A key of the option --api-key.")
-"""The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
+EXPOSED_HEADERS = ("x-request-id", "Retry-After")
+"""Headers of responses that scripts of other origins may read."""
 
 LogFields = dict[str, object]
 """Fields that an endpoint adds to the log line of a request: counts and names.
@@ -43,16 +36,21 @@ _log = logging.getLogger(__name__)
 
 def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics) -> ASGIApp:
     """Wrap the endpoints in all middleware."""
-    app = BodyLimit(app, settings.max_body)
-    if settings.api_key:
-        app = ApiKey(app, settings.api_key)
+    app = BodyLimit(app, settings.max_body, settings.max_body_memory, settings.timeout_body)
+    if settings.has_keys:
+        app = ApiKey(app, settings.clients())
+    else:
+        app = Anonymous(app, settings.max_priority)
     if settings.allowed_origins:
         # Outside of the key check, because a browser sends its preflight requests without a key.
         app = CORSMiddleware(
             app,
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            # OpenAI's JavaScript SDK sends some ten headers of its own, such as x-stainless-os. The
+            # server reads none of them, and the origin decides who may send requests.
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
         )
     if settings.host_names is not None:
         app = HostCheck(app, settings.host_names)
@@ -151,84 +149,6 @@ class HostCheck:
         except ValueError:
             return False
         return name is not None and (name in self._names or is_loopback(name))
-
-
-class ApiKey:
-    """Refuse requests without a valid key, except to paths that hold no secrets.
-
-    This is a middleware and not a FastAPI dependency, because FastAPI parses the body before it
-    calls dependencies: a client without a key could send bodies of 10 MB to be parsed.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        """Wrap an application; a request needs one of the keys."""
-        self._app = app
-        self._keys = [key.encode() for key in keys]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 401."""
-        if await self._allowed(scope):
-            await self._app(scope, receive, send)
-            return
-        error = ApiError(
-            401,
-            "no valid API key: send one as 'Authorization: Bearer KEY'",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-        await error.response(scope, receive, send)
-
-    async def _allowed(self, scope: Scope) -> bool:
-        path: str = scope["path"]
-        if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
-            return True
-        given = await BEARER(Request(scope))
-        if given is None:
-            return False
-        key = given.credentials.strip().encode()
-        # Every key is compared, in constant time, so that the time tells nothing about the keys.
-        matches = [hmac.compare_digest(each, key) for each in self._keys]
-        return any(matches)
-
-
-class BodyLimit:
-    """Refuse bodies that are too long.
-
-    A body whose Content-Length is too large is refused before any of it is read. Any other body is
-    refused as soon as more bytes than the limit have been received.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        """Wrap an application.
-
-        Args:
-            app: the application.
-            limit: the maximum number of bytes of a body.
-        """
-        self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count the bytes of its body."""
-        too_long = HTTPException(
-            413, f"the body is longer than the {self._limit:,} bytes that are allowed"
-        )
-        announced = Headers(scope=scope).get("content-length", "0")
-        # 20 digits exceed every limit, and int() raises ValueError for thousands of digits.
-        if announced.isdecimal() and int(announced[:20]) > self._limit:
-            await as_api_error(too_long).response(scope, receive, send)
-            return
-        received = 0
-
-        async def count() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._limit:
-                raise too_long  # inside the endpoint; the application's error handler answers
-            return message
-
-        await self._app(scope, count, send)
 
 
 def _route_path(scope: Scope) -> str | None:

@@ -32,7 +32,18 @@ class GenerationFields(Strict):
     top_p: float | None = Field(default=None, gt=0, le=1)
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000, description="Lower comes sooner.")
+    priority: int = Field(
+        default=0,
+        ge=-1000,
+        le=1000,
+        description="Lower comes sooner. The operator allows numbers below 0.",
+    )
+    cache_salt: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="Requests share cached prefixes only with requests of the same salt.",
+    )
 
 
 class SamplingFields(GenerationFields):

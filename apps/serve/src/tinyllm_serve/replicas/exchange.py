@@ -2,23 +2,31 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Scope
 
+from tinyllm_serve.clients import Client
 from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.middleware import LogFields
 
 
 @dataclass(frozen=True)
 class ReplicaRequest:
-    """A complete HTTP request: `path` is decoded, `prefixes` is the result of `prefix_hashes`."""
+    """A complete HTTP request.
+
+    Attributes:
+        path: the decoded path.
+        client: the client that sent the request.
+        prefixes: the result of `prefix_hashes`.
+    """
 
     method: str
     path: str
     query: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
+    client: Client = field(default_factory=Client)
     prefixes: tuple[bytes, ...] = ()
 
     def scope(self, log_fields: LogFields) -> Scope:
@@ -34,7 +42,7 @@ class ReplicaRequest:
             "root_path": "",
             "query_string": self.query,
             "headers": list(self.headers),
-            "state": {"log_fields": log_fields},
+            "state": {"log_fields": log_fields, "client": self.client},
         }
 
 

@@ -12,6 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.application import add_error_handlers
+from tinyllm_serve.clients import Client
+from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER, ApiError
 from tinyllm_serve.http.middleware import add_middleware
@@ -84,8 +86,10 @@ class Front:
             scope["query_string"],
             tuple(scope["headers"]),
             body,
+            scope["state"].get("client", Client()),  # open paths have none
             await asyncio.to_thread(prefix_hashes, body, self._stride),
         )
+        release_body(scope)
         gone = asyncio.create_task(disconnected(receive))
         passing = asyncio.create_task(self._pass_on(request, scope, send))
         try:

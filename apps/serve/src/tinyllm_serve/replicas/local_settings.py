@@ -58,5 +58,6 @@ def local_settings(settings: Settings) -> Settings:
         model=str(resolve(settings.model, settings.revision).absolute()),
         revision=None,
         draft_model=None if draft is None else str(resolve(draft).absolute()),
-        api_key=None if settings.api_key is None else ["placeholder"],
+        api_key=["placeholder"] if settings.has_keys else None,
+        api_key_file=None,
     )

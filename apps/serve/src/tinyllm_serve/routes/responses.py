@@ -1,5 +1,6 @@
 """POST /v1/responses."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -11,6 +12,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
@@ -53,7 +55,8 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     log = log_fields(request)
     log["user"] = body.end_user
     with renamed_fields(CHAT_FIELDS):
-        generation = await start_chat(service, as_chat(body), log, CHAT_FIELDS)
+        chat = await asyncio.to_thread(as_chat, body)
+        generation = await start_chat(service, chat, log, client_of(request), CHAT_FIELDS)
     response = ModelResponse(service, body, generation)
     if body.stream:
         return EventStream(response.events(), service.settings.sse_keep_alive, named=True)

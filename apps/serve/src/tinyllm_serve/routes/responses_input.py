@@ -66,6 +66,7 @@ def as_chat(body: ResponseRequest) -> ChatRequest:
             response_format=_response_format(body),
             structured_outputs=body.structured_outputs,
             priority=body.priority,
+            cache_salt=body.cache_salt,
             reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
         )
     except ValidationError as error:

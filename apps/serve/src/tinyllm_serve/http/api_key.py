@@ -1,0 +1,105 @@
+"""ASGI middleware that finds the client of a request: by its API key, or by its connection."""
+
+import hmac
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from fastapi.security import HTTPBearer
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tinyllm_serve.clients import Client
+from tinyllm_serve.http.errors import ApiError
+
+OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
+"""Paths that need no API key."""
+
+OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
+"""Beginnings of paths that need no API key."""
+
+BEARER = HTTPBearer(auto_error=False, description="A key of --api-key or --api-key-file.")
+"""The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
+
+RETRY_AFTER = 1.0
+"""Seconds after which a client with too many requests may retry."""
+
+
+def client_of(request: Request) -> Client:
+    """Return the client that sent a request."""
+    client: Client = request.state.client
+    return client
+
+
+class Anonymous:
+    """Make each connection a client."""
+
+    def __init__(self, app: ASGIApp, max_priority: int) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._max_priority = max_priority
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        host, port = scope.get("client") or ("", 0)
+        client = Client(tenant=f"{host}:{port}", max_priority=self._max_priority)
+        scope["state"] = {**scope["state"], "client": client}
+        await self._app(scope, receive, send)
+
+
+class ApiKey:
+    """Refuse requests without a valid key, except to paths that hold no secrets.
+
+    This is a middleware and not a FastAPI dependency, because FastAPI parses the body before it
+    calls dependencies: a client without a key could send bodies of 10 MB to be parsed.
+    """
+
+    def __init__(self, app: ASGIApp, clients: Mapping[str, Client]) -> None:
+        """Wrap an application; `clients` maps each key to its client."""
+        self._app = app
+        self._clients = [(key.encode(), client) for key, client in clients.items()]
+        self._in_progress: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 401, or 429 if the client has too many requests."""
+        path: str = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+            await self._app(scope, receive, send)
+            return
+        client = await self._client(scope)
+        if client is None:
+            error = ApiError(
+                401,
+                "no valid API key: send one as 'Authorization: Bearer KEY'",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await error.response(scope, receive, send)
+            return
+        scope["state"]["log_fields"]["key"] = client.name
+        scope["state"] = {**scope["state"], "client": client}
+        if client.limit is not None and self._in_progress[client.name] >= client.limit:
+            error = ApiError(
+                429,
+                f"this API key has {client.limit} requests in progress, its limit: "
+                "wait until one has ended",
+                code="key_limit_exceeded",
+                headers={"Retry-After": str(math.ceil(RETRY_AFTER))},
+            )
+            await error.response(scope, receive, send)
+            return
+        self._in_progress[client.name] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._in_progress[client.name] -= 1
+
+    async def _client(self, scope: Scope) -> Client | None:
+        """Return the client of a request's key."""
+        given = await BEARER(Request(scope))
+        if given is None:
+            return None
+        key = given.credentials.strip().encode()
+        # Every key is compared, in constant time, so that the time tells nothing about the keys.
+        found = [client for each, client in self._clients if hmac.compare_digest(each, key)]
+        return found[0] if found else None

@@ -1,0 +1,129 @@
+"""ASGI middleware that limits the bytes and the time of request bodies."""
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tinyllm_serve.http.errors import ApiError, as_api_error
+
+FREE_BYTES = 1 << 16
+"""Bytes of each body that do not count for the limit on all bodies. Short requests are therefore
+answered even if long bodies take all of the memory. The number of connections limits these bytes.
+"""
+
+RETRY_AFTER = 1
+
+
+@dataclass
+class BodyMemory:
+    """The memory of all bodies that are being received or wait to be parsed.
+
+    Attributes:
+        limit: the most bytes.
+        used: the bytes now.
+    """
+
+    limit: int
+    used: int = 0
+
+
+class BodyHold:
+    """The part of the memory that one body takes, until it is released."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        """Take nothing yet."""
+        self._memory = memory
+        self._held = 0
+
+    def grow(self, received: int) -> None:
+        """Take the memory of a body of which `received` bytes have come.
+
+        Raises:
+            ApiError: 503 if all bodies together have too many bytes.
+        """
+        more = max(0, received - FREE_BYTES) - self._held
+        if more > 0:
+            if self._memory.used + more > self._memory.limit:
+                raise ApiError(
+                    503,
+                    "the server receives too many long bodies: try again later",
+                    code="unavailable",
+                    headers={"Retry-After": str(RETRY_AFTER)},
+                )
+            self._memory.used += more
+            self._held += more
+
+    def release(self) -> None:
+        """Return the memory."""
+        self._memory.used -= self._held
+        self._held = 0
+
+
+def release_body(scope: Scope) -> None:
+    """Return the memory of a request's body, once its prompt is made."""
+    hold = scope.get("state", {}).get("body_hold")
+    if isinstance(hold, BodyHold):  # a replica has none: the front has released it
+        hold.release()
+
+
+class BodyLimit:
+    """Refuse bodies that are too long, take too long, or exceed the memory of all bodies.
+
+    A body whose Content-Length is too large is refused before any of it is read. Any other body is
+    refused as soon as more bytes than the limit have been received.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, memory: int, seconds: float) -> None:
+        """Wrap an application.
+
+        Args:
+            app: the application.
+            limit: the maximum number of bytes of a body.
+            memory: the maximum number of bytes of all bodies in memory.
+            seconds: the time in which a body must be received.
+        """
+        self._app = app
+        self._limit = limit
+        self._memory = BodyMemory(memory)
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and count the bytes of its body."""
+        too_long = HTTPException(
+            413, f"the body is longer than the {self._limit:,} bytes that are allowed"
+        )
+        announced = Headers(scope=scope).get("content-length", "0")
+        # 20 digits exceed every limit, and int() raises ValueError for thousands of digits.
+        if announced.isdecimal() and int(announced[:20]) > self._limit:
+            await as_api_error(too_long).response(scope, receive, send)
+            return
+        received, complete = 0, False
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        hold = BodyHold(self._memory)
+        scope["state"] = {**scope.get("state", {}), "body_hold": hold}
+
+        async def count() -> Message:
+            nonlocal received, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(
+                    408, f"the body has not come within {self._seconds:g} seconds"
+                ) from None
+            received += len(message.get("body", b""))
+            complete = not message.get("more_body")
+            if received > self._limit:
+                raise too_long  # inside the endpoint; the application's error handler answers
+            hold.grow(received)
+            return message
+
+        try:
+            await self._app(scope, count, send)
+        finally:
+            hold.release()

@@ -1,0 +1,215 @@
+"""Limits on connections: their number, and the time for headers and for reading a response."""
+
+import asyncio
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from tinyllm_serve.json_log import log_event
+from tinyllm_serve.metrics import Metrics
+
+Reason = Literal["full", "evicted", "headers", "write", "draining"]
+
+WATCH_SECONDS = 0.5
+"""Seconds between two checks of all connections."""
+
+DRAIN_BODY_SECONDS = 1.0
+"""Seconds that unfinished bodies have after SIGTERM. Their requests would get a 503."""
+
+DRAIN_WRITE_SECONDS = 5.0
+"""Seconds after SIGTERM in which a client must read what waits for it."""
+
+OTHER_FILES = 128
+"""Files of the process that are not connections: checkpoints, pipes, libraries."""
+
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 132\r\n\r\n"
+    b'{"error":{"message":"the server has too many connections: try again later",'
+    b'"type":"server_error","param":null,"code":"unavailable"}}'
+)
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Limits on connections; times in seconds.
+
+    Attributes:
+        connections: the most open connections.
+        headers: the time for the headers of a request.
+        keep_alive: the time that a connection may be idle between two requests.
+        write: the time in which a client must make room for more of its response.
+    """
+
+    connections: int
+    headers: float
+    keep_alive: int
+    write: float
+
+
+class Connections:
+    """All open connections of a server."""
+
+    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
+        """Start without connections."""
+        self.limits = limits
+        self._metrics = metrics
+        self._open: set[LimitedProtocol] = set()
+        self._closed: Counter[Reason] = Counter()
+        self._drained_at: float | None = None
+
+    def protocol(self) -> type["LimitedProtocol"]:
+        """Return the protocol class of these connections."""
+        shared = self
+
+        class Protocol(LimitedProtocol):
+            connections_of_server = shared
+
+        return Protocol
+
+    def add(self, connection: "LimitedProtocol") -> None:
+        """Add a connection. If there are too many, close the one that waits longest for a request.
+
+        Connections without a request make room, so that idle sockets cannot lock out clients. If
+        all others have a request in progress, the new one gets a 503.
+        """
+        self._open.add(connection)
+        self._metrics.http_connections.set(len(self._open))
+        if len(self._open) <= self.limits.connections:
+            return
+        waiting = [
+            (other.waiting_since, index, other)
+            for index, other in enumerate(self._open)
+            if other is not connection and other.waiting_since is not None
+        ]
+        if waiting:
+            min(waiting)[-1].transport.abort()
+            self._count("evicted")
+        else:
+            connection.transport.write(_FULL)
+            connection.transport.close()
+            self._count("full")
+
+    def remove(self, connection: "LimitedProtocol") -> None:
+        """Forget a closed connection."""
+        self._open.discard(connection)
+        self._metrics.http_connections.set(len(self._open))
+
+    def drain(self) -> None:
+        """Shorten the times from now on, so that no client holds up the end of the server."""
+        self._drained_at = asyncio.get_running_loop().time()
+
+    async def watch(self) -> None:
+        """Close connections that exceed a limit, forever; log their number."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = asyncio.get_running_loop().time()
+            for connection in list(self._open):
+                reason = self._exceeded(connection, now)
+                if reason is not None:
+                    connection.transport.abort()
+                    self._count(reason)
+            if self._closed:
+                log_event("connections closed", **{str(why): n for why, n in self._closed.items()})
+                self._closed.clear()
+
+    def _exceeded(self, connection: "LimitedProtocol", now: float) -> Reason | None:
+        """Return the limit that a connection exceeds."""
+        limits, draining = self.limits, self._drained_at
+        since = connection.waiting_since
+        idle = limits.keep_alive if connection.has_served else 0
+        if since is not None and now - since > limits.headers + idle:
+            return "headers"
+        write = limits.write if draining is None else min(limits.write, DRAIN_WRITE_SECONDS)
+        blocked = connection.blocked_since
+        if blocked is not None and now - max(blocked, draining or blocked) > write:
+            return "write"
+        if draining is None:
+            return None
+        seconds = now - draining
+        late = connection.is_sending_body and seconds > DRAIN_BODY_SECONDS
+        stuck = connection.transport.is_closing() and seconds > DRAIN_WRITE_SECONDS
+        return "draining" if late or stuck else None
+
+    def _count(self, reason: Reason) -> None:
+        self._closed[reason] += 1
+        self._metrics.http_connections_closed.labels(reason).inc()
+
+
+class LimitedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 connection, with the times that `Connections` checks.
+
+    Attributes:
+        waiting_since: the time since which no request is in progress, or None.
+        blocked_since: the time since which the client has to read before more can be sent, or None.
+        has_served: True after the first response.
+    """
+
+    connections_of_server: ClassVar[Connections]
+
+    waiting_since: float | None = None
+    blocked_since: float | None = None
+    has_served = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection."""
+        super().connection_made(transport)
+        self.waiting_since = self.loop.time()
+        self.connections_of_server.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self.connections_of_server.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes, which may begin a request."""
+        super().data_received(data)
+        cycle = self._cycle
+        if cycle is not None and not cycle.response_complete:
+            self.waiting_since = None
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request. It may have been received already."""
+        self.has_served = True
+        self.waiting_since = self.loop.time()
+        if self.transport.is_closing():  # only the client can hold up the close
+            self.blocked_since = self.loop.time()
+        super().on_response_complete()
+        if not self.cycle.response_complete:
+            self.waiting_since = None
+
+    def pause_writing(self) -> None:
+        """Note that the client does not read."""
+        self.blocked_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that the client has read."""
+        self.blocked_since = None
+        super().resume_writing()
+
+    @property
+    def is_sending_body(self) -> bool:
+        """True while the server waits for the rest of a body, and has not answered."""
+        cycle = self._cycle
+        return cycle is not None and cycle.more_body and not cycle.response_started
+
+    @property
+    def _cycle(self) -> RequestResponseCycle | None:
+        """The latest request and its response. uvicorn's type does not have its first value."""
+        return self.cycle
+
+
+def allow_files(connections: int) -> int:
+    """Raise the limit of open files for a number of connections; return the number that fits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, min(connections, soft - OTHER_FILES))
+    return connections

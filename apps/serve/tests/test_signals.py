@@ -1,0 +1,71 @@
+"""Signals reach the server in every state of the event loop."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from typing import Literal
+
+import pytest
+from tinyllm_serve.signals import Signals
+
+
+def stall(loop: asyncio.AbstractEventLoop, number: int) -> None:
+    """Stall the loop as the engine does in a long step: its thread wakes the loop many times."""
+
+    def wake() -> None:
+        for _ in range(20_000):  # some 300 fill the pipe
+            loop.call_soon_threadsafe(int)
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    thread.join()
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_a_stall_is_not_lost(number: int) -> None:
+    async def wait() -> Literal[True]:
+        with Signals() as signals:
+            stall(asyncio.get_running_loop(), number)
+            await asyncio.wait_for(signals.first.wait(), 5)
+            assert not signals.second.is_set()
+            os.kill(os.getpid(), number)
+            return await asyncio.wait_for(signals.second.wait(), 5)
+
+    assert asyncio.run(wait())
+
+
+def test_two_signals_in_a_stall_count_as_two() -> None:
+    async def wait() -> None:
+        with Signals() as signals:
+            stall(asyncio.get_running_loop(), signal.SIGTERM)
+            time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.wait_for(signals.second.wait(), 5)
+
+    asyncio.run(wait())
+
+
+def test_a_signal_wakes_an_idle_loop() -> None:
+    async def wait() -> float:
+        with Signals() as signals:
+            timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+            start = time.monotonic()
+            timer.start()
+            await signals.first.wait()
+            return time.monotonic() - start
+
+    assert asyncio.run(wait()) < 5
+
+
+def test_the_handlers_from_before_are_restored() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+    async def enter() -> None:
+        with Signals():
+            pass
+
+    asyncio.run(enter())
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
