@@ -219,9 +219,13 @@ def test_options_of_a_single_engine_are_refused(settings: Settings) -> None:
 def test_a_prompt_cache_key_prefers_a_replica() -> None:
     routes = PrefixMap(slack=4)
     load = {"a": 0, "b": 0}
-    first = prefix_hashes(chat("a text of some length", prompt_cache_key="k"), STRIDE)
+    first = prefix_hashes(
+        json.dumps({"prompt": "a" * 99, "prompt_cache_key": "k"}).encode(), STRIDE
+    )
     routes.record(first, "b")
-    other = prefix_hashes(chat("quite another text", prompt_cache_key="k"), STRIDE)
+    other = prefix_hashes(
+        json.dumps({"prompt": "b" * 99, "prompt_cache_key": "k"}).encode(), STRIDE
+    )
     assert in_common(first, other) == 1
     assert [routes.rank(other, load)[0] for _ in range(3)] == ["b"] * 3
     assert prefix_hashes(chat("", prompt_cache_key="\ud800"), STRIDE)
