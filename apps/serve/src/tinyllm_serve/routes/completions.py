@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 from tinyllm_engine import Output
 
-from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.generation.parts import Content
@@ -19,6 +19,7 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.json_text import with_choices
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.base import UsageBody
@@ -109,20 +110,18 @@ class TextCompletion:
             yield self._response([], self._generation.usage).model_dump()
 
     def json(self) -> bytes:
-        """Return the complete texts as JSON.
+        """Return the complete texts as JSON. It takes long with log-probabilities: use a thread."""
+        fields = self._response([], self._generation.usage).model_dump(exclude={"choices"})
+        return with_choices(fields, map(self._choice, self._generation.answers))
 
-        Runs in a thread: 16 answers of 2,048 tokens with 5 log-probabilities each take 1 s.
-        """
-        choices = [
-            CompletionChoice(
-                index=answer.index,
-                text=self._echo(answer.index) + answer.content,
-                logprobs=self._logprobs(answer.outputs, 0),
-                finish_reason=answer.finish_reason,
-            )
-            for answer in self._generation.answers
-        ]
-        return self._response(choices, self._generation.usage).model_dump_json().encode()
+    def _choice(self, answer: Answer) -> bytes:
+        choice = CompletionChoice(
+            index=answer.index,
+            text=self._echo(answer.index) + answer.content,
+            logprobs=self._logprobs(answer.outputs, 0),
+            finish_reason=answer.finish_reason,
+        )
+        return choice.model_dump_json().encode()
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._body.choices]
