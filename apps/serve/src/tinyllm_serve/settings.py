@@ -117,6 +117,13 @@ class Settings:
         int, _option("N", "Tokens of an answer, if the request gives no number."), Range(1)
     ] = 4096
     max_body: Annotated[int, _option("BYTES", "Longest request body."), Range(1000)] = 10_000_000
+    allow_special_tokens: Annotated[
+        bool,
+        Option(
+            "--allow-special-tokens",
+            help="Encode <|im_end|> and the like in messages as control tokens, not as text.",
+        ),
+    ] = False
     max_num_seqs: Annotated[
         int,
         _option("N", "Requests that are computed at a time.", "--max-num-seqs/--max-running"),

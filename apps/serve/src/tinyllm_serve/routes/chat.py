@@ -1,6 +1,5 @@
 """POST /v1/chat/completions."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -16,6 +15,7 @@ from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import chat_grammar
 from tinyllm_serve.generation.parsers import AnswerParser, Content, Part, Reasoning, ToolCall
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.generation.text import run_on_text
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.middleware import LogFields, log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
@@ -70,12 +70,15 @@ async def start_chat(
     service.check_ready()
     service.check_model(body.model)
     # In a thread, so that other streams continue while a long conversation is rendered.
-    prompt = await asyncio.to_thread(
+    prompt = await run_on_text(
+        [body.messages, body.offered_tools],
         Prompt.of_chat,
         service.tokenizer,
         body.messages,
         body.offered_tools,
         body.template_variables,
+        max_tokens=service.max_prompt,
+        allow_special_tokens=service.settings.allow_special_tokens,
     )
     functions = [tool.function.name for tool in body.offered_tools]
     return Generation(
