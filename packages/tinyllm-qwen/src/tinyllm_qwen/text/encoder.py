@@ -48,8 +48,9 @@ class TextEncoder:
             check_count(earlier + len(ids), max_tokens)
             return ids
         ids = []
-        for piece in cut(text, self._added_tokens, PIECE):
-            if max_tokens is not None and len(piece) > MAX_WORD + PIECE:
+        longest = None if max_tokens is None else MAX_WORD + PIECE
+        for piece in cut(text, self._added_tokens, PIECE, longest):
+            if len(piece) == longest:
                 raise TextTooLongError(
                     f"expected the end of a word within {MAX_WORD} characters, got none: insert "
                     "spaces or line breaks"
