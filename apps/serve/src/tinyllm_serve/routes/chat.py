@@ -26,6 +26,7 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.generation.text import run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
@@ -82,12 +83,15 @@ async def start_chat(
     service.check_ready()
     service.check_model(body.model)
     # In a thread, so that other streams continue while a long conversation is rendered.
-    prompt = await asyncio.to_thread(
+    prompt = await run_on_text(
+        [body.messages, body.offered_tools],
         Prompt.of_chat,
         service.tokenizer,
         body.messages,
         body.offered_tools,
         body.template_variables,
+        max_tokens=service.max_prompt,
+        allow_special_tokens=service.settings.allow_special_tokens,
     )
     functions = [tool.function.name for tool in body.offered_tools]
     return Generation(

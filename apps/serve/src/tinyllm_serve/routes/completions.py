@@ -15,6 +15,7 @@ from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.generation.parts import Content
+from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
@@ -48,7 +49,13 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     service.check_model(body.model)
     log = log_fields(request)
     log["user"] = body.user
-    prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
+    with length_errors("prompt"):
+        prompts = await run_on_text(
+            body.prompt, token_lists, body.prompt, service.tokenizer, service.max_prompt
+        )
+    echoes = [""] * len(prompts)
+    if body.echo:
+        echoes = await run_on_text(prompts, lambda: [*map(service.tokenizer.decode, prompts)])
     generation = Generation(
         service,
         body,
@@ -60,7 +67,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         grammar=output_grammar(body),
         logprobs=body.logprobs,
     )
-    completion = TextCompletion(service, body, prompts, generation)
+    completion = TextCompletion(service, body, echoes, generation)
     if body.stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
     await while_connected(request, generation.finish())
@@ -75,14 +82,14 @@ class TextCompletion:
         self,
         service: Service,
         body: CompletionRequest,
-        prompts: Sequence[Sequence[int]],
+        echoes: Sequence[str],
         generation: Generation,
     ) -> None:
-        """Prepare the objects of a generation."""
+        """Prepare the objects of a generation; `echoes` are the texts before the answers."""
         self._service = service
         self._body = body
         self._generation = generation
-        self._echoes = [service.tokenizer.decode(p) if body.echo else "" for p in prompts]
+        self._echoes = echoes
         self._id = f"cmpl-{token_hex(12)}"
         self._created = int(time.time())
 
