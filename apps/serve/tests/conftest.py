@@ -53,7 +53,9 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a model that generates `SCRIPTS`."""
     folder = tmp_path_factory.mktemp("models") / "scripted"
     following = {text: after for script in SCRIPTS for text, after in pairwise(script)}
-    with Server("--model", str(scripted_checkpoint(folder, following, TEMPLATE))) as server:
+    model = str(scripted_checkpoint(folder, following, TEMPLATE))
+    # The last message must be the token that begins a script.
+    with Server("--model", model, "--allow-special-tokens") as server:
         yield server
 
 

@@ -26,6 +26,7 @@ NONSENSE = {"name": "x", "schema": {"type": "nonsense"}}
 NONSENSE_FORMAT = {"type": "json_schema", "json_schema": NONSENSE}
 FLAT_NONSENSE = {"type": "json_schema", **NONSENSE}
 CALLED = {"type": "function_call_output", "call_id": "a", "output": "b"}
+CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
 YES = {"regex": "yes"}
 
 
@@ -64,6 +65,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
             "tool_choice",
         ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"logprobs": True, "max_tokens": 2**20 + 1, "stream": False}, "logprobs"),
         (CHAT, {"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
         (CHAT, {"structured_outputs": {}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
@@ -107,6 +109,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/responses", {"input": "a", "text": {"format": FLAT_NONSENSE}}, "text.format"),
         ("/v1/responses", {"input": "word " * 3000}, "input"),
         ("/v1/responses", {"input": [CALLED]}, "input"),
+        ("/v1/responses", {"input": [CALL | {"name": "f" * 257}]}, "input.0.name"),
         ("/v1/responses", {"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         ("/v1/responses", {"input": "a", "tool_choice": "required"}, "tool_choice"),
         (

@@ -214,3 +214,25 @@ def test_options_that_need_ray(
 def test_options_of_a_single_engine_are_refused(settings: Settings) -> None:
     with pytest.raises(UsageError, match=r"^--(prefix-cache-path|split): expected none"):
         local_settings(settings)
+
+
+def test_a_prompt_cache_key_prefers_a_replica() -> None:
+    routes = PrefixMap(slack=4)
+    load = {"a": 0, "b": 0}
+    first = prefix_hashes(
+        json.dumps({"prompt": "a" * 99, "prompt_cache_key": "k"}).encode(), STRIDE
+    )
+    routes.record(first, "b")
+    other = prefix_hashes(
+        json.dumps({"prompt": "b" * 99, "prompt_cache_key": "k"}).encode(), STRIDE
+    )
+    assert in_common(first, other) == 1
+    assert [routes.rank(other, load)[0] for _ in range(3)] == ["b"] * 3
+    assert prefix_hashes(chat("", prompt_cache_key="\ud800"), STRIDE)
+
+
+def test_a_nested_body_has_no_prefix_hashes() -> None:
+    for depth in range(900, 1000):
+        assert (
+            prefix_hashes(b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}", STRIDE) is not None
+        )

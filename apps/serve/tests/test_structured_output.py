@@ -17,7 +17,8 @@ from openai.types.responses import FunctionToolParam
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import load
 from tinyllm_serve.generation.grammar import text_or_calls
-from tinyllm_serve.generation.parsers import ToolCallParser
+from tinyllm_serve.generation.parts import CallArguments, CallStart
+from tinyllm_serve.generation.tool_calls import ToolCallParser
 from tinyllm_serve.protocol.tools import Tool
 from tinyllm_serve.testing import Server
 
@@ -132,11 +133,8 @@ def test_a_required_call_conforms_to_its_schema(scripted: Server, stream: bool) 
         if stream:
             assert isinstance(answer, openai.Stream)
             chunks = [chunk.choices[0] for chunk in answer]
-            functions = [
-                (call.function.name, call.function.arguments)
-                for chunk in chunks
-                for call in chunk.delta.tool_calls or []
-            ]
+            calls = [call.function for chunk in chunks for call in chunk.delta.tool_calls or []]
+            functions = [(calls[0].name, "".join(call.arguments or "" for call in calls))]
             text = "".join(chunk.delta.content or "" for chunk in chunks)
             ending = chunks[-1].finish_reason
         else:
@@ -220,9 +218,15 @@ def test_calls_of_strict_functions_conform_to_the_schema(text: str) -> None:
     tools = [tool("weather", "Oslo", strict=True), tool("map", "Lima")]
     schema = tools[0]["function"]["parameters"]
     parser = ToolCallParser(["weather", "map"])
-    calls = [part for part in [*parser.push(text), *parser.finish()] if hasattr(part, "arguments")]
+    calls = []
+    for part in [*parser.push(text), *parser.finish()]:
+        match part:
+            case CallStart(name):
+                calls.append((name, ""))
+            case CallArguments(piece):
+                calls[-1] = (calls[-1][0], calls[-1][1] + piece)
     valid = jsonschema.Draft202012Validator(schema).is_valid
-    valid_calls = all(valid(json.loads(c.arguments)) for c in calls if c.name == "weather")
+    valid_calls = all(valid(json.loads(given)) for name, given in calls if name == "weather")
     tokenizer = load("pico")[1]
     functions = [Tool.model_validate(each).function for each in tools]
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)

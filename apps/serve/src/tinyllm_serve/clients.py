@@ -107,7 +107,7 @@ def check_distinct(entries: Sequence[KeyEntry]) -> None:
             if entry.name == other.name:
                 raise _wrong(f"expected one key with the name {entry.name!r}, got two")
             if entry.key == other.key:
-                raise _wrong(f"{entry.name} and {other.name}: expected different keys")
+                raise _wrong(f"{other.name} and {entry.name}: expected different keys")
 
 
 def _entry(number: int, table: object) -> KeyEntry:
@@ -132,7 +132,7 @@ def _entry(number: int, table: object) -> KeyEntry:
 
 
 def _number(
-    table: Mapping[str, object], name: str, field: str, low: float, high: float
+    table: Mapping[str, object], name: str, field: str, low: float | int, high: float | int
 ) -> float | None:
     value = table.get(field)
     if value is None:

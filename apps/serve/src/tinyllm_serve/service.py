@@ -72,6 +72,11 @@ class Service(Served):
         """The most tokens of a prompt and its answer."""
         return self.engine.config.context_length
 
+    @property
+    def max_prompt(self) -> int:
+        """The most tokens of a prompt, which leave one token for the answer."""
+        return self.context_length - 1
+
     async def start(self) -> None:
         """Load the model, then accept requests; raises the errors of `tinyllm_qwen.load`."""
         await self.engine.start()

@@ -125,6 +125,13 @@ class Settings:
     timeout_keep_alive: Annotated[
         int, option("S", "Seconds that a connection may be idle between requests."), Range(1, 3600)
     ] = 5
+    allow_special_tokens: Annotated[
+        bool,
+        Option(
+            "--allow-special-tokens",
+            help="Encode <|im_end|> and the like in messages as control tokens, not as text.",
+        ),
+    ] = False
     max_num_seqs: Annotated[
         int,
         option("N", "Requests that are computed at a time.", "--max-num-seqs/--max-running"),

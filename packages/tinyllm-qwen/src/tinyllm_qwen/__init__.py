@@ -12,7 +12,13 @@ from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.convert import Conversion, convert
-from tinyllm_qwen.errors import CheckpointError, ConversionError, HubError, TemplateError
+from tinyllm_qwen.errors import (
+    CheckpointError,
+    ConversionError,
+    HubError,
+    TemplateError,
+    TextTooLongError,
+)
 from tinyllm_qwen.generate import generate
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
@@ -35,6 +41,7 @@ __all__ = [
     "SamplingParams",
     "Stats",
     "TemplateError",
+    "TextTooLongError",
     "Tokenizer",
     "convert",
     "from_mlx_lm",

@@ -13,5 +13,9 @@ class TemplateError(ValueError):
     """A chat template cannot render the messages. The message is the template's, if it has one."""
 
 
+class TextTooLongError(ValueError):
+    """A text has more tokens than the caller allows. The message has a remedy."""
+
+
 class ConversionError(RuntimeError):
     """A checkpoint cannot be converted or written. The message has a remedy."""

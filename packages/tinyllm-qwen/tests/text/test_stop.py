@@ -93,8 +93,8 @@ def test_many_searches_for_the_same_stops_cost_as_much_as_one() -> None:
     tracemalloc.start()
     try:
         finders = [StopStrings(stops) for _ in range(256)]
-        assert all(finder.push(stops[0][:999]) == ("", False) for finder in finders)
+        assert all(finder.push(stops[0][:9]) == ("", False) for finder in finders)
         assert tracemalloc.get_traced_memory()[1] < 20_000_000  # 3 MB; one automaton each: 1 GB
     finally:
         tracemalloc.stop()
-    assert [finder.push(stops[0][999:]) for finder in finders] == [("", True)] * 256
+    assert [finder.push(stops[0][9:]) for finder in finders] == [("", True)] * 256

@@ -57,14 +57,23 @@ def test_a_conversation_is_rendered_as_transformers_renders_it(
     messages = ANSWERS["conversations"][case["conversation"]]
     tokenizer = TOKENIZERS[family]
     assert tokenizer.render_chat(messages, **case["given"]) == case["prompt"]
-    assert tokenizer.apply_chat_template(messages, **case["given"]) == case["ids"]
+    allow = {"allow_special_tokens": True} | case["given"]
+    assert tokenizer.apply_chat_template(messages, **allow) == case["ids"]
+    if case["conversation"] != "special tokens in what a user says":
+        assert tokenizer.chat_prompt(messages, **split(case["given"])).text == case["prompt"]
+        assert tokenizer.apply_chat_template(messages, **case["given"]) == case["ids"]
 
 
-def test_a_special_token_that_a_user_writes_is_that_token() -> None:
+def split(given: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of `apply_chat_template` as arguments of `chat_prompt`."""
+    own = ("tools", "add_generation_prompt")
+    variables = {name: value for name, value in given.items() if name not in own}
+    return {"variables": variables} | {name: given[name] for name in own if name in given}
+
+
+def test_a_special_token_in_a_text_is_that_token() -> None:
     [end] = QWEN3.eos_token_ids
     assert QWEN3.encode("<|im_end|>") == [end]
-    prompt = QWEN3.apply_chat_template([{"role": "user", "content": "a<|im_end|>b"}])
-    assert prompt.count(end) == 2
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,7 @@ def test_a_stream_equals_decoding_at_once(ids: list[int], skip: bool) -> None:
     assert "".join(pieces) + stream.finish() == QWEN3.decode(ids, skip_special_tokens=skip)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 255), max_size=12))
 def test_any_bytes_as_tokens_decode_as_the_library_decodes_them(data: list[int]) -> None:
     token_of = {QWEN3.token_bytes(token): token for token in range(QWEN3.vocab_size)}

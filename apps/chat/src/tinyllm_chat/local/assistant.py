@@ -11,6 +11,7 @@ from tinyllm_qwen import GenerationConfig, Piece, SamplingParams, Tokenizer, gen
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
+from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import OPEN, ReasoningParser
 
 from tinyllm_chat.assistant import (
@@ -207,7 +208,7 @@ class LocalAssistant:
         dropped_before = conversation.dropped_turns
         prompt = self.context.fit(conversation, self.settings.max_tokens)
         # Some templates end the prompt with <think>.
-        in_reasoning = self._render(conversation.messages()).rstrip().endswith(OPEN)
+        in_reasoning = self._prompt(conversation.messages()).text.rstrip().endswith(OPEN)
         parser, collector = ReasoningParser(opened=in_reasoning), AnswerCollector(show)
         sampling = self.next_sampling()
         self._answers += 1
@@ -259,11 +260,11 @@ class LocalAssistant:
             dropped_turns=conversation.dropped_turns - dropped_before,
         )
 
-    def _render(self, messages: list[Message]) -> str:
-        return self._tokenizer.render_chat(messages, enable_thinking=self.enable_thinking)
+    def _prompt(self, messages: list[Message]) -> ChatPrompt:
+        return self._tokenizer.chat_prompt(messages, {"enable_thinking": self.enable_thinking})
 
     def _encode(self, messages: list[Message]) -> list[int]:
-        return self._tokenizer.encode(self._render(messages))
+        return self._prompt(messages).encode()
 
 
 def sampling_params(settings: Settings, defaults: GenerationConfig, seed: int) -> SamplingParams:

@@ -25,6 +25,10 @@ from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.service import Service
 
+MAX_KEPT_LOGPROBS = 1 << 20
+"""The most log-probabilities of a response that is no stream. Each takes 150 bytes of memory until
+the response is complete, and 75 bytes of JSON."""
+
 
 @dataclass(frozen=True)
 class AnswerToken:
@@ -141,8 +145,15 @@ class Generation:
         self._log = log
         self._field_names = field_names or {}
         self.answers: list[Answer] = []
-        # A stream reports log-probabilities with each token. A token with 20 of them has 5 kB.
+        # A stream reports log-probabilities with each token, and need not keep them.
         keeps_outputs = logprobs is not None and not fields.stream
+        kept = len(prompts) * fields.choices * max_tokens * (1 + (logprobs or 0))
+        if keeps_outputs and kept > MAX_KEPT_LOGPROBS:
+            message = (
+                f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
+                f"got up to {min(kept, 10**12):,}: lower max_tokens, or stream the response"
+            )
+            raise ApiError(400, message, param="logprobs")
         with renamed_fields(self._field_names):
             for index in range(len(prompts) * fields.choices):
                 request = Request(

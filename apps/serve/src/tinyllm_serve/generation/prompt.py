@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllm_qwen import Tokenizer
+from tinyllm_qwen import CheckpointError, Tokenizer
+from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import CLOSE, OPEN
 
+from tinyllm_serve.generation.text import length_errors
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.messages import Message
@@ -43,32 +45,53 @@ class Prompt:
         messages: Sequence[Message],
         tools: Sequence[Tool],
         variables: TemplateVariables,
+        *,
+        max_tokens: int,
+        allow_special_tokens: bool = False,
     ) -> "Prompt":
         """Render a conversation and its tools with the model's chat template, and tokenize them.
 
+        Args:
+            tokenizer: the model's tokenizer and template.
+            messages: the conversation.
+            tools: the functions that the template shows to the model.
+            variables: variables of the template.
+            max_tokens: the most tokens of the prompt.
+            allow_special_tokens: True to encode control tokens in messages as such.
+
         Raises:
             TemplateError: if there is no template, or the template refuses the conversation.
-            ApiError: 400 if the template ignores tools.
+            ApiError: 400 if the template ignores tools or cannot render the conversation within
+                its limits, or if the prompt has more than `max_tokens` tokens.
         """
         turns = [message.template_form for message in messages]
         offered = [tool.template_form for tool in tools] or None
 
-        def render(tools: list[dict[str, object]] | None, thinking: bool | None) -> str:
-            return tokenizer.render_chat(
-                turns,
-                tools=tools,
-                add_generation_prompt=True,
-                enable_thinking=thinking,
-                **variables.extra,
-            )
+        def render(tools: list[dict[str, object]] | None, thinking: bool | None) -> ChatPrompt:
+            try:
+                return tokenizer.chat_prompt(
+                    turns,
+                    {**variables.extra, "enable_thinking": thinking},
+                    tools=tools,
+                    allow_special_tokens=allow_special_tokens,
+                )
+            except CheckpointError as error:
+                raise ApiError(
+                    400,
+                    "messages: expected a conversation that the chat template renders within its "
+                    "limits: send fewer or shorter messages",
+                    param="messages",
+                ) from error
 
         thinking = variables.enable_thinking
-        text = render(offered, thinking)
-        if offered and text == render(None, thinking):
+        prompt = render(offered, thinking)
+        with length_errors("messages"):
+            tokens = prompt.encode(max_tokens)
+        if offered and prompt.marked == render(None, thinking).marked:
             raise ApiError(
                 400, "tools: expected none, this model's chat template ignores them", param="tools"
             )
-        opened = text.rstrip().endswith(OPEN)
+        opened = prompt.text.rstrip().endswith(OPEN)
         # A template that can switch reasoning off belongs to a model that reasons by default.
-        hybrid = thinking is not False and text != render(offered, False)
-        return cls(tokenizer.encode(text), opened, opened or hybrid)
+        hybrid = thinking is not False and prompt.marked != render(offered, False).marked
+        return cls(tokens, opened, opened or hybrid)

@@ -85,7 +85,9 @@ class Connections:
         idle = [other for other in others if other.waiting_since is not None]
         unfinished = [other for other in others if other.is_sending_body]
         if candidates := idle or unfinished:
-            min(candidates, key=lambda other: other.quiet_since).transport.abort()
+            oldest = min(candidates, key=lambda other: other.quiet_since)
+            oldest.transport.abort()
+            self.remove(oldest)  # at once, because several connections can come in one turn
             self._count("evicted")
         else:
             connection.transport.write(_FULL)

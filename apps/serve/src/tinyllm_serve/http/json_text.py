@@ -1,6 +1,7 @@
 """JSON of responses and events."""
 
 import json
+from collections.abc import Iterable, Mapping
 
 from fastapi.responses import JSONResponse
 
@@ -13,6 +14,15 @@ def json_bytes(value: object) -> bytes:
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")
+
+
+def with_choices(fields: Mapping[str, object], choices: Iterable[bytes]) -> bytes:
+    """Return an object with choices, which are JSON already.
+
+    An encoder keeps Python's lock until it has finished. Choices that are encoded one by one, in a
+    thread, let the event loop run between them.
+    """
+    return b'%s,"choices":[%s]}' % (json_bytes(fields)[:-1], b",".join(choices))
 
 
 class JsonText(JSONResponse):

@@ -24,16 +24,20 @@ TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_PROMPT
 TextOrTokens = str | Texts | Tokens | TokenLists
 
 
-def token_lists(given: TextOrTokens, tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the tokens of each text. A single text or token list gives a list of one item."""
+def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> list[list[int]]:
+    """Return the tokens of each text. A single text or token list gives a list of one item.
+
+    Raises:
+        TextTooLongError: if a text has more than `max_tokens` tokens.
+    """
     if isinstance(given, str):
-        return [tokenizer.encode(given)]
+        return [tokenizer.encode(given, max_tokens=max_tokens)]
     lists: list[list[int]] = []
     single: list[int] = []
     for item in given:
         match item:
             case str():
-                lists.append(tokenizer.encode(item))
+                lists.append(tokenizer.encode(item, max_tokens=max_tokens))
             case int():
                 single.append(item)
             case list():

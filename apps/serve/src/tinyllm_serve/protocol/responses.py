@@ -104,7 +104,7 @@ class CallItem(_Item):
 
     type: Literal["function_call"]
     call_id: SmallName
-    name: str
+    name: SmallName
     arguments: str
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from secrets import token_hex
 
@@ -26,20 +26,19 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.generation.text import run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
+from tinyllm_serve.http.json_text import json_bytes, with_choices
 from tinyllm_serve.http.middleware import LogFields, log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.base import ChatFinishReason
 from tinyllm_serve.protocol.chat import (
     AnswerMessage,
     ChatChoice,
-    ChatLogprobs,
     ChatRequest,
     ChatResponse,
-    ChosenLogprob,
-    TokenLogprobBody,
     ToolCallBody,
 )
 from tinyllm_serve.protocol.messages import CalledFunction
@@ -84,12 +83,15 @@ async def start_chat(
     service.check_ready()
     service.check_model(body.model)
     # In a thread, so that other streams continue while a long conversation is rendered.
-    prompt = await asyncio.to_thread(
+    prompt = await run_on_text(
+        [body.messages, body.offered_tools],
         Prompt.of_chat,
         service.tokenizer,
         body.messages,
         body.offered_tools,
         body.template_variables,
+        max_tokens=service.max_prompt,
+        allow_special_tokens=service.settings.allow_special_tokens,
     )
     functions = [tool.function.name for tool in body.offered_tools]
     return Generation(
@@ -140,35 +142,40 @@ class ChatCompletion:
                     calls += isinstance(part, CallStart)
                     if not isinstance(part, CallEnd):
                         yield self._chunk(index, _delta(part, calls - 1))
-                logprobs = self._logprobs([token.output])
+                logprobs: Event | None = None
+                if self._body.logprobs:
+                    chosen = _chosen(token.output, self._service.tokenizer)
+                    logprobs = {"content": [chosen], "refusal": None}
                 if logprobs or token.finish_reason:
-                    scores = None if logprobs is None else logprobs.model_dump()
-                    yield self._chunk(index, {}, scores, token.finish_reason)
+                    yield self._chunk(index, {}, logprobs, token.finish_reason)
         if self._body.include_usage:
             usage = self._generation.usage.model_dump()
             yield {**self._fields, "choices": [], "usage": usage}
 
     def json(self) -> bytes:
-        """Return the complete answers as JSON.
-
-        Runs in a thread: 16 answers of 2,048 tokens with 20 log-probabilities each take 3 s.
-        """
-        response = ChatResponse(
+        """Return the complete answers as JSON. Slow with log-probabilities: use a thread."""
+        fields = ChatResponse(
             id=self._id,
             created=self._created,
             model=self._service.name,
-            choices=[
-                ChatChoice(
-                    index=answer.index,
-                    message=_message(answer),
-                    logprobs=self._logprobs(answer.outputs),
-                    finish_reason=answer.finish_reason or "stop",
-                )
-                for answer in self._generation.answers
-            ],
+            choices=[],
             usage=self._generation.usage,
         )
-        return response.model_dump_json().encode()
+        choices = map(self._choice, self._generation.answers)
+        return with_choices(fields.model_dump(exclude={"choices"}), choices)
+
+    def _choice(self, answer: Answer) -> bytes:
+        choice = ChatChoice(
+            index=answer.index,
+            message=_message(answer),
+            logprobs=None,
+            finish_reason=answer.finish_reason or "stop",
+        )
+        if not self._body.logprobs:
+            return choice.model_dump_json().encode()
+        fields = choice.model_dump_json(exclude={"logprobs"}).encode()[:-1]
+        tokens = [json_bytes(_chosen(each, self._service.tokenizer)) for each in answer.outputs]
+        return b'%s,"logprobs":{"content":[%s],"refusal":null}}' % (fields, b",".join(tokens))
 
     def _chunk(
         self,
@@ -185,12 +192,6 @@ class ChatCompletion:
             "finish_reason": finish_reason,
         }
         return {**self._fields, "choices": [choice]}
-
-    def _logprobs(self, outputs: Sequence[Output]) -> ChatLogprobs | None:
-        if not self._body.logprobs:
-            return None
-        tokenizer = self._service.tokenizer
-        return ChatLogprobs(content=[_chosen(output, tokenizer) for output in outputs])
 
 
 def _delta(part: Part, call: int) -> Event:
@@ -224,16 +225,15 @@ def _call(call: ToolCall) -> ToolCallBody:
     return ToolCallBody(id=call.id, function=function)
 
 
-def _chosen(output: Output, tokenizer: Tokenizer) -> ChosenLogprob:
+def _chosen(output: Output, tokenizer: Tokenizer) -> Event:
+    """Return a `ChosenLogprob` as a dictionary, which takes half the time of the object."""
     assert output.logprob is not None
     chosen = _logprob(TokenLogprob(output.token, output.logprob), tokenizer)
-    top = [_logprob(each, tokenizer) for each in output.top]
-    return ChosenLogprob(**chosen.model_dump(), top_logprobs=top)
+    return {**chosen, "top_logprobs": [_logprob(each, tokenizer) for each in output.top]}
 
 
-def _logprob(scored: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprobBody:
+def _logprob(scored: TokenLogprob, tokenizer: Tokenizer) -> Event:
     token = tokenizer.token_bytes(scored.token)
     # A token may hold a part of a character, which is shown as U+FFFD.
-    return TokenLogprobBody(
-        token=token.decode(errors="replace"), logprob=scored.logprob, bytes=list(token)
-    )
+    text = token.decode(errors="replace")
+    return {"token": text, "logprob": scored.logprob, "bytes": list(token)}

@@ -11,14 +11,16 @@ from fastapi.responses import Response
 from starlette.requests import Request
 from tinyllm_engine import Output
 
-from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.generation.parts import Content
+from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.json_text import with_choices
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.base import UsageBody
@@ -47,7 +49,13 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     service.check_model(body.model)
     log = log_fields(request)
     log["user"] = body.user
-    prompts = await asyncio.to_thread(token_lists, body.prompt, service.tokenizer)
+    with length_errors("prompt"):
+        prompts = await run_on_text(
+            body.prompt, token_lists, body.prompt, service.tokenizer, service.max_prompt
+        )
+    echoes = [""] * len(prompts)
+    if body.echo:
+        echoes = await run_on_text(prompts, lambda: [*map(service.tokenizer.decode, prompts)])
     generation = Generation(
         service,
         body,
@@ -59,7 +67,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         grammar=output_grammar(body),
         logprobs=body.logprobs,
     )
-    completion = TextCompletion(service, body, prompts, generation)
+    completion = TextCompletion(service, body, echoes, generation)
     if body.stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
     await while_connected(request, generation.finish())
@@ -74,14 +82,14 @@ class TextCompletion:
         self,
         service: Service,
         body: CompletionRequest,
-        prompts: Sequence[Sequence[int]],
+        echoes: Sequence[str],
         generation: Generation,
     ) -> None:
-        """Prepare the objects of a generation."""
+        """Prepare the objects of a generation; `echoes` are the texts before the answers."""
         self._service = service
         self._body = body
         self._generation = generation
-        self._echoes = [service.tokenizer.decode(p) if body.echo else "" for p in prompts]
+        self._echoes = echoes
         self._id = f"cmpl-{token_hex(12)}"
         self._created = int(time.time())
 
@@ -109,20 +117,18 @@ class TextCompletion:
             yield self._response([], self._generation.usage).model_dump()
 
     def json(self) -> bytes:
-        """Return the complete texts as JSON.
+        """Return the complete texts as JSON. It takes long with log-probabilities: use a thread."""
+        fields = self._response([], self._generation.usage).model_dump(exclude={"choices"})
+        return with_choices(fields, map(self._choice, self._generation.answers))
 
-        Runs in a thread: 16 answers of 2,048 tokens with 5 log-probabilities each take 1 s.
-        """
-        choices = [
-            CompletionChoice(
-                index=answer.index,
-                text=self._echo(answer.index) + answer.content,
-                logprobs=self._logprobs(answer.outputs, 0),
-                finish_reason=answer.finish_reason,
-            )
-            for answer in self._generation.answers
-        ]
-        return self._response(choices, self._generation.usage).model_dump_json().encode()
+    def _choice(self, answer: Answer) -> bytes:
+        choice = CompletionChoice(
+            index=answer.index,
+            text=self._echo(answer.index) + answer.content,
+            logprobs=self._logprobs(answer.outputs, 0),
+            finish_reason=answer.finish_reason,
+        )
+        return choice.model_dump_json().encode()
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._body.choices]

@@ -1,6 +1,5 @@
 """POST /v1/embeddings."""
 
-import asyncio
 import base64
 import struct
 from typing import Literal
@@ -9,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
@@ -64,7 +64,10 @@ async def embeddings(
     """Embed texts: pool the model's last hidden states, and normalize."""
     service.check_ready()
     service.check_model(body.model)
-    texts = await asyncio.to_thread(token_lists, body.input, service.tokenizer)
+    with length_errors("input"):
+        texts = await run_on_text(
+            body.input, token_lists, body.input, service.tokenizer, service.max_prompt
+        )
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))

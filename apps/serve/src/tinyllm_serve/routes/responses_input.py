@@ -40,8 +40,15 @@ def as_chat(body: ResponseRequest) -> ChatRequest:
     """Convert a request.
 
     Raises:
-        RequestValidationError: if fields exclude each other.
+        RequestValidationError: if fields exclude each other, or an item is no valid message.
     """
+    try:
+        return _as_chat(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
+def _as_chat(body: ResponseRequest) -> ChatRequest:
     messages: list[Message] = []
     if body.instructions is not None:
         messages.append(SystemMessage(role="system", content=body.instructions))
@@ -53,24 +60,21 @@ def as_chat(body: ResponseRequest) -> ChatRequest:
         Tool(type="function", function=Function(**tool.model_dump(exclude={"type"})))
         for tool in body.tools or []
     ]
-    try:
-        return ChatRequest(
-            model=body.model,
-            messages=messages,
-            max_completion_tokens=body.max_output_tokens,
-            temperature=body.temperature,
-            top_p=body.top_p,
-            tools=tools or None,
-            tool_choice=_tool_choice(body),
-            parallel_tool_calls=body.parallel_tool_calls,
-            response_format=_response_format(body),
-            structured_outputs=body.structured_outputs,
-            priority=body.priority,
-            cache_salt=body.cache_salt,
-            reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
-        )
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        tools=tools or None,
+        tool_choice=_tool_choice(body),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_response_format(body),
+        structured_outputs=body.structured_outputs,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+    )
 
 
 def _messages(items: Sequence[InputItem]) -> list[Message]:

@@ -1,11 +1,10 @@
 """POST /tokenize and /detokenize."""
 
-import asyncio
-
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.base import (
@@ -21,6 +20,9 @@ from tinyllm_serve.protocol.messages import Message
 from tinyllm_serve.protocol.tools import Tool
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
+
+MAX_TEXT_TOKENS = 1 << 18
+"""The most tokens of a request, unless the model's context is longer. They are up to 30 MB."""
 
 
 class TokenizeText(Strict):
@@ -64,12 +66,24 @@ router = APIRouter(tags=["tokens"], route_class=BodyRoute)
 
 
 def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:
+    limit = _max_tokens(service)
     if isinstance(body, TokenizeText):
-        return service.tokenizer.encode(body.prompt)
+        with length_errors("prompt"):
+            return service.tokenizer.encode(body.prompt, max_tokens=limit)
     prompt = Prompt.of_chat(
-        service.tokenizer, body.messages, body.tools or [], body.chat_template_kwargs
+        service.tokenizer,
+        body.messages,
+        body.tools or [],
+        body.chat_template_kwargs,
+        max_tokens=limit,
+        allow_special_tokens=service.settings.allow_special_tokens,
     )
     return prompt.tokens
+
+
+def _max_tokens(service: Service) -> int:
+    """Return the most tokens of a request: more than a prompt may have, but a bounded number."""
+    return max(service.context_length, MAX_TEXT_TOKENS)
 
 
 @router.post("/tokenize")
@@ -77,7 +91,7 @@ async def tokenize(body: TokenizeText | TokenizeChat, service: ModelService) -> 
     """Return the tokens of a text or of a conversation."""
     service.check_ready()
     service.check_model(body.model)
-    tokens = await asyncio.to_thread(_encode, service, body)
+    tokens = await run_on_text(body, _encode, service, body)
     return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.context_length)
 
 
@@ -90,6 +104,9 @@ async def detokenize(body: DetokenizeRequest, service: ModelService) -> Detokeni
     if max(body.tokens, default=0) >= vocab_size:
         message = f"tokens: expected ids below {vocab_size}, got {max(body.tokens)}"
         raise ApiError(400, message, param="tokens")
+    if len(body.tokens) > _max_tokens(service):
+        message = f"tokens: expected at most {_max_tokens(service)}, got {len(body.tokens)}"
+        raise ApiError(400, message, param="tokens")
     tokenizer = service.tokenizer
-    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    text = await run_on_text(body.tokens, tokenizer.decode, body.tokens, skip_special_tokens=False)
     return DetokenizeResponse(prompt=text)

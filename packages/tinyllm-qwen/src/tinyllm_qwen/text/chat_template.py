@@ -7,7 +7,9 @@ from typing import TypeAlias
 from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
-from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.text.encoder import well_formed
+from tinyllm_qwen.text.token_marks import TokenMarks
 
 MAX_BYTES = 100_000  # published templates have up to 20,000; compiling takes 20 us per byte
 
@@ -43,7 +45,9 @@ class ChatTemplate:
         self._sources = dict(sources)
         self._origin = origin
         self._variables = dict(variables or {})
-        self._renderers: dict[str, Callable[[Mapping[str, object]], str]] = {}
+        self._renderers: dict[
+            tuple[str, TokenMarks | None], Callable[[Mapping[str, object]], str]
+        ] = {}
 
     @classmethod
     def from_folder(
@@ -80,7 +84,8 @@ class ChatTemplate:
         """Render the prompt for `messages`.
 
         As in Hugging Face's implementation, a field of a message that is None counts as absent. The
-        content of a message is not escaped: the text "<|im_end|>" in a message ends its turn.
+        content of a message is not escaped: the text "<|im_end|>" in a message looks like the end
+        of its turn. `render_marked` distinguishes the two.
 
         Args:
             messages: the conversation, at least one turn.
@@ -94,31 +99,81 @@ class ChatTemplate:
             CheckpointError: if the template is broken, exceeds its limits, or attempts to access
                 Python's internals.
         """
-        if not messages:
-            raise ValueError("messages: expected at least one, got none")
-        turns = [
-            {key: value for key, value in message.items() if value is not None}
-            for message in messages
-        ]
-        return self._renderer("tool_use" if tools is not None else "default")(
-            {
-                **self._variables,
-                "documents": None,
-                **{name: _json_value(value, name) for name, value in variables.items()},
-                "messages": _json_value(turns, "messages"),
-                "tools": _json_value(tools, "tools"),
-                "add_generation_prompt": add_generation_prompt,
-            }
+        return self.render_marked(
+            messages,
+            variables,
+            None,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
         )
 
-    def _renderer(self, name: str) -> Callable[[Mapping[str, object]], str]:
+    def render_marked(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, object],
+        marks: TokenMarks | None,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """Render the prompt for `messages`, with marks for the tokens of the template itself.
+
+        The arguments and errors are those of `render`. Without `marks` the result is the same too.
+        """
+        if not messages:
+            raise ValueError("messages: expected at least one, got none")
+        clean = str.__str__ if marks is None else well_formed
+        turns = [
+            {
+                clean(_key(key, "messages")): _json_value(value, f"messages[{index}].{key}", clean)
+                for key, value in message.items()
+                if value is not None
+            }
+            for index, message in enumerate(messages)
+        ]
+        own = self._variables
+        if marks is not None:
+            own = {
+                name: marks.mark(value) if isinstance(value, str) else value
+                for name, value in own.items()
+            }
+            for turn in turns:
+                if turn.get("role") == "assistant" and "content" in turn:
+                    turn["content"] = marks.mark_answer(turn["content"])
+        try:
+            return self._renderer("tool_use" if tools is not None else "default", marks)(
+                {
+                    **own,
+                    "documents": None,
+                    **{name: _json_value(value, name, clean) for name, value in variables.items()},
+                    "messages": turns,
+                    "tools": _json_value(tools, "tools", clean),
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except TemplateError as error:
+            if marks is None:
+                raise
+            raise TemplateError(marks.unmark(str(error))) from error
+
+    def mentions(self, token: str) -> bool:
+        """Return True if `token` occurs in a template or in one of its own variables."""
+        values = [value for value in self._variables.values() if isinstance(value, str)]
+        return any(token in text for text in (*self._sources.values(), *values))
+
+    def _renderer(
+        self, name: str, marks: TokenMarks | None
+    ) -> Callable[[Mapping[str, object]], str]:
         name = name if name in self._sources else "default"
-        if name not in self._renderers:
+        key = (name, marks)
+        if key not in self._renderers:
             # Import here, because the import of jinja2 takes 0.1 s.
             from tinyllm_qwen.text.sandbox.sandbox import SandboxedTemplate
 
-            self._renderers[name] = SandboxedTemplate(self._sources[name], self._origin).render
-        return self._renderers[name]
+            mark = None if marks is None else marks.mark
+            template = SandboxedTemplate(self._sources[name], self._origin, mark)
+            self._renderers[key] = template.render
+        return self._renderers[key]
 
 
 def _read_text(path: Path) -> str:
@@ -143,16 +198,22 @@ def _sources(fields: Fields) -> dict[str, str]:
     return sources
 
 
-def _json_value(value: object, name: str) -> object:
-    """Copy a value to JSON types, because a template could call methods of other objects."""
-    if value is None or type(value) in (str, bool, int, float):
+def _json_value(value: object, name: str, clean: Callable[[str], str]) -> object:
+    """Copy a value to JSON types, because a template could call methods of other objects.
+
+    `clean` converts each text. It is given the text of a str-based Enum.
+    """
+    if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, str):
-        return str.__str__(value)  # the text of a str-based Enum
+        return clean(str.__str__(value))
     if isinstance(value, Mapping):
-        return {_key(key, name): _json_value(item, f"{name}.{key}") for key, item in value.items()}
+        return {
+            clean(_key(key, name)): _json_value(item, f"{name}.{key}", clean)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_json_value(item, f"{name}[{index}]") for index, item in enumerate(value)]
+        return [_json_value(item, f"{name}[{index}]", clean) for index, item in enumerate(value)]
     raise ValueError(
         f"{name}: expected text, a number, a list or a mapping, got {type(value).__name__}"
     )

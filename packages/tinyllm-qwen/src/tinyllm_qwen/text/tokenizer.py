@@ -1,7 +1,7 @@
 """The tokenizer of a checkpoint, which converts text to token ids and token ids to text."""
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +11,12 @@ from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
 from tinyllm_qwen.config.json_object import read_json_object
-from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.errors import TemplateError
+from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.chat_template import ChatTemplate, Message
-from tinyllm_qwen.text.tokenizer_files import has_panicked, read_backend, read_named_tokens
+from tinyllm_qwen.text.encoder import TextEncoder, check_count
+from tinyllm_qwen.text.token_marks import TokenMarks
+from tinyllm_qwen.text.tokenizer_files import read_backend, read_named_tokens
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -25,6 +28,7 @@ def _byte_of_character() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = _byte_of_character()
+_DECODED_AT_ONCE = 10_000  # tokens; the library holds Python's lock for 2 ms
 
 
 class IncrementalDetokenizer:
@@ -83,8 +87,10 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.chat_template = chat_template
         self._backend = backend
+        self._encoder = TextEncoder(backend)
+        self._added_tokens = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(
-            token for token, added in backend.get_added_tokens_decoder().items() if added.special
+            index for index, token in self._added_tokens.items() if token.special
         )
 
     @classmethod
@@ -115,38 +121,47 @@ class Tokenizer:
         """The largest id plus one, added tokens included. An embedding may have more rows."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = False, max_tokens: int | None = None
+    ) -> list[int]:
         """Return the token ids of `text`.
 
         As in Hugging Face's implementation, the name of a special token in `text` becomes that
-        token, also in untrusted text. A surrogate pair is one character. A lone surrogate, which
-        UTF-8 cannot encode, becomes U+FFFD.
+        token, also in untrusted text. Use `chat_prompt` for untrusted messages. A surrogate pair is
+        one character. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
 
         Args:
             text: any text.
             add_special_tokens: True to add the special tokens that tokenizer.json puts around a
                 text; Qwen has none.
+            max_tokens: the most tokens. A longer text is refused after so many tokens, and at once
+                if its length alone shows that it has more.
 
         Raises:
+            TextTooLongError: if the text has more than `max_tokens` tokens.
             CheckpointError: if the pattern that splits texts into words fails on this text.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except BaseException as error:
-            if not has_panicked(error):
-                raise
-            raise CheckpointError(
-                f"tokenizer.json: its pattern gives up on this text ({str(error)[:200]}): take the "
-                "tokenizer.json of the original model"
-            ) from None
+        return self._encoder.encode(
+            text, add_special_tokens=add_special_tokens, max_tokens=max_tokens
+        )
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`. Invalid UTF-8 becomes U+FFFD. Unassigned ids have no text."""
-        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        ids, parts, start = list(ids), [], 0
+        while start < len(ids):
+            end = start + _DECODED_AT_ONCE
+            while end < len(ids) and not self._starts_character(ids[end]):
+                end += 1
+            parts.append(
+                self._backend.decode(ids[start:end], skip_special_tokens=skip_special_tokens)
+            )
+            start = end
+        return "".join(parts)
+
+    def _starts_character(self, token: int) -> bool:
+        """Return True if no character before `token` can continue in it."""
+        start = self.token_bytes(token)[:1]
+        return start != b"" and start.isascii() and token not in self.special_token_ids
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes of `token`. The bytes of a special token are its name in UTF-8.
@@ -168,24 +183,29 @@ class Tokenizer:
             lambda token: b"" if token in hidden else self.token_bytes(token)
         )
 
-    def render_chat(
+    def chat_prompt(
         self,
         messages: Sequence[Message],
+        variables: Mapping[str, object] | None = None,
         *,
-        tools: Sequence[dict[str, object]] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
-        enable_thinking: bool | None = None,
-        **template_kwargs: object,
-    ) -> str:
-        """Render the prompt for `messages` with the chat template.
+        allow_special_tokens: bool = False,
+    ) -> ChatPrompt:
+        """Render the prompt for untrusted `messages`; only the template can write added tokens.
+
+        Text of a message, a tool or a variable that looks like an added token, such as
+        `<|im_end|>`, is encoded as text. In the content of an assistant's turn, added tokens that
+        the template mentions and that are not special, such as `<think>`, stay tokens.
 
         Args:
             messages: the conversation, at least one turn.
+            variables: variables of the template, such as `enable_thinking`, for which None is the
+                default of the template.
             tools: JSON schemas of the functions that the model may call.
             add_generation_prompt: True to end the prompt with the start of the assistant's turn.
-            enable_thinking: True to let the model think first; None for the default of the
-                template.
-            template_kwargs: further variables of the template.
+            allow_special_tokens: True to encode as Hugging Face does: added tokens in any text of
+                the conversation become those tokens.
 
         Raises:
             TemplateError: if the template refuses the messages, or there is no template.
@@ -196,11 +216,40 @@ class Tokenizer:
             raise TemplateError(
                 "this checkpoint has no chat template: use an instruct model, or encode the text"
             )
-        if enable_thinking is not None:
-            template_kwargs["enable_thinking"] = enable_thinking
-        return self.chat_template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **template_kwargs
+        variables = dict(variables or {})
+        if variables.get("enable_thinking", True) is None:
+            del variables["enable_thinking"]
+        marks = None if allow_special_tokens else self._marks
+        text = self.chat_template.render_marked(
+            messages,
+            variables,
+            marks,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
         )
+        if marks is None:
+            return ChatPrompt(text, text, lambda text, limit: self.encode(text, max_tokens=limit))
+        return ChatPrompt(marks.unmark(text), text, self._encode_marked)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[dict[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
+        """Return the text of `chat_prompt`, as Hugging Face renders it.
+
+        To encode the text would turn added tokens in it into control tokens, whoever wrote them.
+        """
+        return self.chat_prompt(
+            messages,
+            variables,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            allow_special_tokens=True,
+        ).text
 
     def apply_chat_template(
         self,
@@ -208,16 +257,53 @@ class Tokenizer:
         *,
         tools: Sequence[dict[str, object]] | None = None,
         add_generation_prompt: bool = True,
-        enable_thinking: bool | None = None,
-        **template_kwargs: object,
+        allow_special_tokens: bool = False,
+        **variables: object,
     ) -> list[int]:
-        """Return the token ids of `render_chat`, with the same arguments and errors."""
-        return self.encode(
-            self.render_chat(
-                messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                enable_thinking=enable_thinking,
-                **template_kwargs,
-            )
-        )
+        """Return the token ids of `chat_prompt`, with the same arguments and errors."""
+        return self.chat_prompt(
+            messages,
+            variables,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            allow_special_tokens=allow_special_tokens,
+        ).encode()
+
+    @cached_property
+    def _marks(self) -> TokenMarks:
+        """Marks of the added tokens that the chat template mentions."""
+        template = self.chat_template
+        added = [
+            token
+            for token in self._added_tokens.values()
+            if template is not None and template.mentions(token.content)
+        ]
+        answer_tokens = {token.content for token in added if not token.special}
+        return TokenMarks([token.content for token in added], answer_tokens)
+
+    @cached_property
+    def _plain_encoder(self) -> TextEncoder:
+        """An encoder without added tokens, which shares the vocabulary."""
+        backend = tokenizers.Tokenizer(self._backend.model)
+        if self._backend.normalizer is not None:
+            backend.normalizer = self._backend.normalizer
+        if self._backend.pre_tokenizer is not None:
+            backend.pre_tokenizer = self._backend.pre_tokenizer
+        return TextEncoder(backend)
+
+    def _encode_marked(self, text: str, max_tokens: int | None) -> list[int]:
+        """Encode a text with marks: each mark as its token, and the text between as plain text."""
+        added = {token.content: (index, token) for index, token in self._added_tokens.items()}
+        ids: list[int] = []
+        after_rstrip = False
+        for before, name in self._marks.split(text):
+            index, token = added.get(name, (None, None))
+            part = before.lstrip() if after_rstrip else before
+            part = part.rstrip() if token is not None and token.lstrip else part
+            if part:
+                ids += self._plain_encoder.encode(part, max_tokens=max_tokens, earlier=len(ids))
+            if index is not None:
+                ids.append(index)
+            after_rstrip = token is not None and token.rstrip
+            check_count(len(ids), max_tokens)
+        return ids

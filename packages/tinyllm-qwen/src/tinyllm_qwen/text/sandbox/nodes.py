@@ -1,5 +1,7 @@
 """A transformer of syntax trees that meters operations without a hook in jinja2's sandbox."""
 
+from collections.abc import Callable
+
 from jinja2 import Environment, nodes
 from jinja2.visitor import NodeTransformer
 
@@ -34,3 +36,12 @@ class MeteredNodes(NodeTransformer):
         filtered = nodes.Filter(node, name, list(args), [], None, None, lineno=line)
         filtered.set_environment(self._environment)
         return filtered
+
+
+def convert_texts(tree: nodes.Node, convert: Callable[[str], str]) -> None:
+    """Convert the text that a template outputs, and its string constants, in place."""
+    for data in tree.find_all(nodes.TemplateData):
+        data.data = convert(data.data)
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str):
+            constant.value = convert(constant.value)

@@ -3,7 +3,7 @@
 Import this module only before a template is rendered, because it imports jinja2, which takes 0.1 s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 
 from jinja2 import Template, TemplateSyntaxError
@@ -12,7 +12,7 @@ from jinja2.exceptions import SecurityError
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.sandbox.environment import TemplateEnvironment
 from tinyllm_qwen.text.sandbox.functions import RefusalError
-from tinyllm_qwen.text.sandbox.nodes import MeteredNodes
+from tinyllm_qwen.text.sandbox.nodes import MeteredNodes, convert_texts
 
 MAX_MESSAGE = 1000
 """Largest length of the message of jinja2, or of the template itself, in an error."""
@@ -30,12 +30,15 @@ class SandboxedTemplate:
     and `encode`.
     """
 
-    def __init__(self, source: str, origin: str) -> None:
+    def __init__(
+        self, source: str, origin: str, convert: Callable[[str], str] | None = None
+    ) -> None:
         """Compile a template.
 
         Args:
             source: the text of the template.
             origin: the file of the template, for error messages.
+            convert: converts every text of the template: its output and its string constants.
 
         Raises:
             CheckpointError: if the template is not valid jinja2.
@@ -45,6 +48,8 @@ class SandboxedTemplate:
         self._lock = Lock()  # the environment has one meter, so one render runs at a time
         try:
             tree = self._environment.parse(source)
+            if convert is not None:
+                convert_texts(tree, convert)
             MeteredNodes(self._environment).visit(tree)
             code = self._environment.compile(tree, filename=origin)
         except TemplateSyntaxError as error:

@@ -1,0 +1,143 @@
+"""Slow and silent clients hold neither connections nor memory, and do not delay the shutdown."""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tinyllm_serve.testing import Server
+
+Start = Callable[..., Server]
+HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
+
+
+@contextlib.contextmanager
+def connections(server: Server, count: int, sent: bytes) -> Iterator[list[socket.socket]]:
+    """Open connections that have sent some bytes."""
+    address = urlsplit(server.url)
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            connection = socket.create_connection((address.hostname, address.port), timeout=60)
+            opened.append(stack.enter_context(connection))
+            with contextlib.suppress(OSError):  # the server may have closed it
+                connection.sendall(sent)
+        yield opened
+
+
+def is_closed(connection: socket.socket, seconds: float) -> bool:
+    """Return True if the server closes a connection, whatever it sends before."""
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def health(server: Server) -> float:
+    start = time.monotonic()
+    assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
+    return time.monotonic() - start
+
+
+def megabytes(server: Server) -> float:
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1000
+
+
+def closed(server: Server, reason: str) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    name = f'tinyllm:http_connections_closed_total{{reason="{reason}"}} '
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: lo"])
+def test_idle_sockets_make_room_for_clients(start: Start, sent: bytes) -> None:
+    server = start("--max-connections", "20", "--timeout-headers", "60")
+    with connections(server, 40, sent):
+        assert health(server) < 5
+        assert closed(server, "evicted") >= 20
+        assert server.metric("http_connections") <= 21
+
+
+def test_a_connection_too_many_gets_a_503(start: Start) -> None:
+    server = start("--max-connections", "2")
+    with connections(server, 2, HEAD % 100):
+        time.sleep(0.3)  # until the server has read the headers
+        answer = httpx.get(f"{server.url}/health")
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"] == "5"
+        assert "too many connections" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HTTP/1.1\r\nHost: lo",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+    ],
+)
+def test_headers_that_do_not_end_are_cut_off(start: Start, sent: bytes) -> None:
+    server = start("--timeout-headers", "0.5", "--timeout-keep-alive", "1")
+    with connections(server, 1, sent) as (connection,):
+        assert is_closed(connection, 10)
+
+
+def test_a_body_that_does_not_end_gets_a_408(start: Start) -> None:
+    server = start("--timeout-body", "0.5", "--timeout-headers", "0.5")
+    with connections(server, 1, HEAD % 100 + b"{") as (connection,):
+        assert b" 408 " in connection.recv(65536)
+        assert is_closed(connection, 20)
+
+
+def test_all_bodies_together_have_a_bound(start: Start) -> None:
+    server = start("--max-body-memory", "5000000", "--timeout-body", "60")
+    before = megabytes(server)
+    body = json.dumps({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1})
+    with connections(server, 20, HEAD % 2_000_000 + b" " * 1_900_000):
+        assert health(server) < 5
+        url = f"{server.url}/v1/chat/completions"
+        kind = {"Content-Type": "application/json"}
+        assert httpx.post(url, content=body, headers=kind).status_code == 200
+        answer = httpx.post(url, content=" " * 2_000_000 + body, headers=kind)
+        assert answer.status_code == 503
+        assert "too many long bodies" in answer.json()["error"]["message"]
+        assert megabytes(server) - before < 30  # 38 MB are sent
+    server.wait_until("http_requests_in_flight", 1.0)  # that of the metrics
+    assert httpx.post(url, content=" " * 2_000_000 + body, headers=kind).status_code == 200
+
+
+def test_a_client_that_does_not_read_is_disconnected(endless: Path, start: Start) -> None:
+    options = ("--max-tokens", "100000", "--kv-cache-memory", "0.2", "--timeout-write", "1")
+    server = start("--model", str(endless), *options)
+    fields = {"messages": [{"role": "user", "content": "a"}], "stream": True, "n": 16}
+    body = json.dumps({**fields, "logprobs": True, "top_logprobs": 20}).encode()
+    with connections(server, 1, HEAD % len(body) + body):
+        server.wait_until("num_requests_running", 16.0)
+        server.wait_until("num_requests_running", 0.0, 90.0)
+        assert closed(server, "write") == 1
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", HEAD % 9_800_000 + b" " * 100_000])
+def test_slow_clients_do_not_hold_up_the_shutdown(start: Start, sent: bytes) -> None:
+    server = start("--timeout-headers", "60", "--timeout-body", "60")
+    with connections(server, 30, sent):
+        health(server)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 10  # 30 s are allowed for answers

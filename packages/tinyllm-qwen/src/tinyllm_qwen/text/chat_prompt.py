@@ -1,0 +1,27 @@
+"""The prompt of a conversation: its text, and its tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A rendered conversation, not yet encoded.
+
+    Attributes:
+        text: the prompt as text, in which control tokens and text of the same form look alike.
+        marked: the text with marks for control tokens. Prompts are equal if these are equal.
+    """
+
+    text: str
+    marked: str
+    _encode: Callable[[str, int | None], list[int]]
+
+    def encode(self, max_tokens: int | None = None) -> list[int]:
+        """Return the token ids of the prompt.
+
+        Raises:
+            TextTooLongError: if there are more than `max_tokens` tokens.
+            CheckpointError: if the pattern that splits texts into words fails on this text.
+        """
+        return self._encode(self.marked, max_tokens)
