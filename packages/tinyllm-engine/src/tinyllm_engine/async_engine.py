@@ -159,13 +159,23 @@ class AsyncEngine:
             if not self._in_progress:
                 self._idle.set()
 
-    async def embed(self, tokens: Sequence[int]) -> list[float]:
-        """Return the embedding of a text: see `Request.embedding`.
+    async def embed(
+        self,
+        tokens: Sequence[int],
+        *,
+        tenant: str = "",
+        weight: float = 1.0,
+        cache_salt: str = "",
+    ) -> list[float]:
+        """Return the embedding of a text. The arguments are those of `Request`.
 
         Raises:
             RequestError, RequestFailedError, EngineFullError, EngineClosedError: see `stream`.
         """
-        async with aclosing(self.stream(Request(tokens, embedding=True))) as outputs:
+        request = Request(
+            tokens, tenant=tenant, weight=weight, cache_salt=cache_salt, embedding=True
+        )
+        async with aclosing(self.stream(request)) as outputs:
             output = await anext(outputs)
         assert output.embedding is not None
         return output.embedding

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from secrets import token_hex
 
 from tinyllm_engine import Grammar, Output, Request, Usage
 
@@ -154,6 +155,7 @@ class Generation:
                 f"got up to {min(kept, 10**12):,}: lower max_tokens, or stream the response"
             )
             raise ApiError(400, message, param="logprobs")
+        group = token_hex(8)  # the answers take turns with other requests of the client
         with renamed_fields(self._field_names):
             for index in range(len(prompts) * fields.choices):
                 request = Request(
@@ -168,6 +170,7 @@ class Generation:
                     priority=fields.priority,
                     tenant=client.tenant,
                     weight=client.weight,
+                    group=group,
                     cache_salt=client.salt(fields.cache_salt),
                     grammar=grammar,
                     logprobs=logprobs is not None,

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 
 from tinyllm_serve.generation.text import length_errors, run_on_text
+from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
@@ -72,11 +73,19 @@ async def embeddings(
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
 
-    async def embed() -> list[list[float]]:
-        with renamed_fields(ENGINE_FIELDS):
-            return [await service.engine.embed(tokens) for tokens in texts]
+    client = client_of(request)
 
-    vectors = await while_connected(request, embed())
+    async def embed(tokens: list[int]) -> list[float]:
+        return await service.engine.embed(
+            tokens, tenant=client.tenant, weight=client.weight, cache_salt=client.salt(None)
+        )
+
+    async def embed_all() -> list[list[float]]:
+        # One after the other, so that one request takes one place in the queue.
+        with renamed_fields(ENGINE_FIELDS):
+            return [await embed(tokens) for tokens in texts]
+
+    vectors = await while_connected(request, embed_all())
     return EmbeddingResponse(
         data=[
             EmbeddingBody(
