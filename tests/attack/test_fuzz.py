@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import schemathesis
 from attack.mutations import mutate
-from attack.victim import HOSTILE, Victim
+from attack.victim import HOSTILE, Victim, is_defect
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 from schemathesis import GenerationMode
@@ -35,9 +35,8 @@ def test_mutated_requests_get_an_answer(client: int, attacked: Victim, full: boo
             answers = pool.map(lambda each: attacked.post(each.path, each.body), requests)
             for request, answer in zip(requests, answers, strict=True):
                 count += 1
-                assert answer.status_code < 500, (request, answer.text[:500])
+                assert not is_defect(answer), (request, answer.text[:500])
                 assert answer.elapsed.total_seconds() < LONGEST_ANSWER, request
-                assert b"internal_error" not in answer.content, (request, answer.text[-500:])
     assert count >= 16
     attacked.check()
 
@@ -54,7 +53,8 @@ def test_requests_made_from_the_openapi_document_get_an_answer(
                 if isinstance(case.body.get(name), int) and case.body[name] > 8:
                     case.body[name] = 8
         answer = case.call(headers=key)
-        case.validate_response(answer, checks=[not_a_server_error])
+        if b"grammar_limit" not in answer.content:
+            case.validate_response(answer, checks=[not_a_server_error])
 
     operations = [result.ok() for result in document.get_all_operations()]
     assert len(operations) >= 11

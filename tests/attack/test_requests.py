@@ -94,7 +94,7 @@ ATTACKS = {
     ),
     # Sampling fields.
     "16 stops of 1,000 characters, 256 choices": Attack(COMPLETIONS, bodies.many_stops),
-    "16 choices of 16 prompts": Attack(COMPLETIONS, bodies.many_choices),
+    "16 choices of 16 prompts": Attack(COMPLETIONS, bodies.many_choices, Budget(seconds=60.0)),
     "logit_bias: a key of 4,300 digits": Attack(
         CHAT, lambda: chat(logit_bias={"1" * 5000: 1}), statuses=frozenset({400})
     ),

@@ -9,10 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from tinyllm_serve.http.disconnect import client_closed_request
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.json_structure import JsonBounds, StructureError
 
@@ -67,10 +68,14 @@ class BodyReader:
         """Read, parse and validate a body.
 
         Raises:
-            ApiError: 400 if the structure exceeds the bounds, or the body is not JSON.
+            ApiError: 400 if the structure exceeds the bounds, or the body is not JSON; 499 if the
+                client has disconnected.
             RequestValidationError: if the value is not of the type.
         """
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            raise client_closed_request() from None
         if len(body) <= SHORT_BODY:
             return self.parse(body, bounds)
         loop = asyncio.get_running_loop()

@@ -71,22 +71,21 @@ class Connections:
         return Protocol
 
     def add(self, connection: "LimitedProtocol") -> None:
-        """Add a connection. If there are too many, close the one that waits longest for a request.
+        """Add a connection. If there are too many, close the one that has waited longest.
 
-        Connections without a request make room, so that idle sockets cannot lock out clients. If
-        all others have a request in progress, the new one gets a 503.
+        Connections without a request make room first, then those whose body has not come. Neither
+        idle sockets nor unfinished bodies can lock out clients. If all others have a request in
+        progress, the new one gets a 503.
         """
         self._open.add(connection)
         self._metrics.http_connections.set(len(self._open))
         if len(self._open) <= self.limits.connections:
             return
-        waiting = [
-            (other.waiting_since, index, other)
-            for index, other in enumerate(self._open)
-            if other is not connection and other.waiting_since is not None
-        ]
-        if waiting:
-            oldest = min(waiting)[-1]
+        others = self._open - {connection}
+        idle = [other for other in others if other.waiting_since is not None]
+        unfinished = [other for other in others if other.is_sending_body]
+        if candidates := idle or unfinished:
+            oldest = min(candidates, key=lambda other: other.quiet_since)
             oldest.transport.abort()
             self.remove(oldest)  # at once, because several connections can come in one turn
             self._count("evicted")
@@ -146,6 +145,8 @@ class LimitedProtocol(H11Protocol):
 
     Attributes:
         waiting_since: the time since which no request is in progress, or None.
+        quiet_since: the time at which the latest request began, or before it the time since
+            which the connection waits.
         blocked_since: the time since which the client has to read before more can be sent, or None.
         has_served: True after the first response.
     """
@@ -153,13 +154,14 @@ class LimitedProtocol(H11Protocol):
     connections_of_server: ClassVar[Connections]
 
     waiting_since: float | None = None
+    quiet_since = 0.0
     blocked_since: float | None = None
     has_served = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection."""
         super().connection_made(transport)
-        self.waiting_since = self.loop.time()
+        self.waiting_since = self.quiet_since = self.loop.time()
         self.connections_of_server.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -171,13 +173,14 @@ class LimitedProtocol(H11Protocol):
         """Handle bytes, which may begin a request."""
         super().data_received(data)
         cycle = self._cycle
-        if cycle is not None and not cycle.response_complete:
+        if cycle is not None and not cycle.response_complete and self.waiting_since is not None:
             self.waiting_since = None
+            self.quiet_since = self.loop.time()
 
     def on_response_complete(self) -> None:
         """Wait for the next request. It may have been received already."""
         self.has_served = True
-        self.waiting_since = self.loop.time()
+        self.waiting_since = self.quiet_since = self.loop.time()
         if self.transport.is_closing():  # only the client can hold up the close
             self.blocked_since = self.loop.time()
         super().on_response_complete()

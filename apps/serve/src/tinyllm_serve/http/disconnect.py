@@ -17,6 +17,11 @@ CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that has disconnected. No client receives it."""
 
 
+def client_closed_request() -> ApiError:
+    """Return the error of a client that has disconnected, which only the log shows."""
+    return ApiError(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+
+
 async def disconnected(receive: Receive) -> None:
     """Wait until the client has disconnected. The request's body must have been read before."""
     while (await receive())["type"] != "http.disconnect":
@@ -35,7 +40,7 @@ async def while_connected(request: Request, work: Coroutine[None, None, T]) -> T
     try:
         await asyncio.wait({gone, task}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+            raise client_closed_request()
         return task.result()
     finally:
         await cancel(gone, task)
