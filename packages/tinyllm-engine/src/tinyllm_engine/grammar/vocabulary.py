@@ -7,7 +7,7 @@ from tinyllm_qwen import Tokenizer
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
-    """Return the bytes of each of the V tokens; empty bytes for ids that only pad the vocabulary."""
+    """Return the bytes of each of the V tokens: b"" for ids that only pad the vocabulary."""
     return [tokenizer.token_bytes(token) for token in range(vocab_size)]
 
 
