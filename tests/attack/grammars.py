@@ -11,6 +11,7 @@ import argparse
 import json
 import random
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -171,6 +172,11 @@ def grammars(seed: int, count: int) -> Iterator[Grammar]:
         yield MAKERS[index % len(MAKERS)](rng)
 
 
+def report(line: str) -> None:
+    """Write a line to the standard output."""
+    sys.stdout.write(f"{line}\n")
+
+
 def main() -> None:
     """Compile grammars, and take some steps with each; print times and the largest memory."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -207,7 +213,7 @@ def main() -> None:
                 if token in tokenizer.eos_token_ids:
                     break
         if seconds > 0.5:
-            print(f"{index}: {seconds:.2f} s: {grammar.kind} {grammar.text[:80]!r} {reason[:80]}")
+            report(f"{index}: {seconds:.2f} s: {grammar.kind} {grammar.text[:80]!r} {reason[:80]}")
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     summary = {
         "grammars": arguments.count,
@@ -216,7 +222,7 @@ def main() -> None:
         "slowest_mask_seconds": round(slowest_step, 3),
         "megabytes": megabytes,
     }
-    print(json.dumps(summary))
+    report(json.dumps(summary))
 
 
 if __name__ == "__main__":
