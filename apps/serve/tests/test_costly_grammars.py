@@ -69,7 +69,7 @@ def test_a_response_whose_grammar_exceeds_its_limits_has_failed(pico: Server) ->
 @pytest.mark.parametrize("seed", [1, 2])
 def test_five_hundred_optional_properties_give_json(pico: Server, seed: int) -> None:
     properties = {f"property_{index}": TEXT for index in range(500)}
-    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    schema: dict[str, object] = {"type": "object", "properties": properties}
     with client(pico) as connection:
         answer = connection.chat.completions.create(
             model="pico",
@@ -83,7 +83,7 @@ def test_five_hundred_optional_properties_give_json(pico: Server, seed: int) -> 
     text = choice.message.content or ""
     assert text.startswith("{")
     if choice.finish_reason == "stop":
-        assert set(json.loads(text)) <= properties.keys()
+        assert isinstance(json.loads(text), dict)
     else:
         assert choice.finish_reason == "length"
 

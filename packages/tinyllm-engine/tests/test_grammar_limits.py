@@ -22,17 +22,32 @@ def test_a_long_chain_of_references_compiles(pico: Model) -> None:
     Engine(*pico).add(Request([1], grammar=chain(3_000)))
 
 
+TEXT = {"type": "string"}
+MULTIPLE = {"type": "integer", "multipleOf": 99_991}
+DEEP: dict[str, object] = {}
+for _ in range(40):
+    DEEP = {"type": "array", "items": {"anyOf": [DEEP]}}
+
+
 @pytest.mark.parametrize(
-    "grammar",
+    ("grammar", "limit"),
     [
-        Grammar.regex("a" * 100_000),
-        Grammar.lark("\n".join(["start: T0", *(f'T{i}: T{i + 1} "a"' for i in range(10_000))])),
-        Grammar.json_schema({"type": "integer", "multipleOf": 99_991}),
-        Grammar.lark("start: %json " + json.dumps({"type": "integer", "multipleOf": 99_991})),
+        (Grammar.choice(["a" * 1000] * 300), "262,144 bytes"),
+        (Grammar.union(*[Grammar.regex("a" * 60_000)] * 5), "262,144 bytes"),
+        (Grammar.regex("a" * 100_000), "65,536 bytes of a regex"),
+        (Grammar.lark("start: T\nT: " + "\n | ".join(['"a"'] * 3_500)), "3,000 lines"),
+        (Grammar.lark("start: " + '%json {"type": "string"} ' * 300), "256 JSON schemas"),
+        (Grammar.json_schema(DEEP), "64 levels"),
+        (Grammar.json_schema("[" * 5_000), "64 levels"),
+        (Grammar.json_schema({"properties": dict.fromkeys(map(str, range(1001)), TEXT)}), "1,000"),
+        (Grammar.json_schema({"patternProperties": {f"{i}a": TEXT for i in range(33)}}), "32"),
+        (Grammar.json_schema(MULTIPLE), "10,000 as the common multiple"),
+        (Grammar.json_schema({"anyOf": [{"multipleOf": 0.97}, {"multipleOf": 1.07}]}), "10,000"),
+        (Grammar.lark("start: %json " + json.dumps(MULTIPLE)), "10,000"),
     ],
 )
-def test_a_large_grammar_is_refused(pico: Model, grammar: Grammar) -> None:
-    with pytest.raises(RequestError, match="expected at most"):
+def test_a_large_grammar_is_refused(pico: Model, grammar: Grammar, limit: str) -> None:
+    with pytest.raises(RequestError, match=f"expected at most {limit}"):
         Engine(*pico).add(Request([1], grammar=grammar))
 
 
