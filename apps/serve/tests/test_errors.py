@@ -291,7 +291,10 @@ def fails(
     ("options", "expected"),
     [
         (["--model", "no/where/at-all", "--port", "0"], "neither a folder here nor"),
-        (["--host", "256.0.0.1", "--port", "0"], "cannot listen on 256.0.0.1:0"),
+        (
+            ["--host", "256.0.0.1", "--port", "0", "--allow-anonymous"],
+            "cannot listen on 256.0.0.1:0",
+        ),
     ],
 )
 def test_a_failed_start_prints_the_reason(
