@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from tinyllm_engine import Grammar, RequestError
 from tinyllm_engine.grammar.compiler import GrammarCompiler
@@ -207,7 +208,8 @@ def main() -> None:
                 if constraint.error is not None:
                     reason = constraint.error
                     break
-                allowed = [token for token, fits in enumerate(mask.tolist()) if fits]
+                fitting = cast("list[bool]", mask.tolist())
+                allowed = [token for token, fits in enumerate(fitting) if fits]
                 token = rng.choice(allowed)
                 constraint.consume([token])
                 if token in tokenizer.eos_token_ids:

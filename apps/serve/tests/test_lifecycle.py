@@ -72,7 +72,7 @@ def test_a_disconnect_in_the_queue_or_the_prompt_frees_the_pages(busy: Server) -
 
 def test_a_disconnect_ends_all_answers_of_a_request(busy: Server) -> None:
     with asking(busy, stream=True, n=2) as connection:
-        read_until(connection, b'"index": 1')
+        read_until(connection, b'"index":1')
         busy.wait_until("num_requests_running", 2.0)
     busy.wait_until("num_requests_running", 0.0)
 
@@ -115,7 +115,7 @@ def test_sigterm_finishes_running_requests(start: Start, endless: Path) -> None:
         assert httpx.get(f"{server.url}/ready").status_code == 503
         assert httpx.get(f"{server.url}/health").json()["state"] == "draining"
         received = read_until(connection, b"data: [DONE]")
-    assert b'"finish_reason": "length"' in received
+    assert b'"finish_reason":"length"' in received
     assert server.wait() == 0
 
 
