@@ -1,12 +1,24 @@
-"""A seeded generator of hostile grammars: deep, wide and exponential schemas, regexes and Lark."""
+"""A seeded generator of hostile grammars: deep, wide and exponential schemas, regexes and Lark.
+
+Run it to compile some of them in one process, and to see the time of each:
+
+    uv run python tests/attack/grammars.py --count 200 --seed 1
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
+import resource
+import sys
+import time
 from collections.abc import Callable, Iterator
 
-from tinyllm_engine import Grammar
+from tinyllm_engine import Grammar, RequestError
+from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.grammar.worker import GrammarWorker
+from tinyllm_qwen import load
 
 Schema = dict[str, object]
 Make = Callable[[random.Random], Grammar]
@@ -158,3 +170,60 @@ def grammars(seed: int, count: int) -> Iterator[Grammar]:
     rng = random.Random(seed)
     for index in range(count):
         yield MAKERS[index % len(MAKERS)](rng)
+
+
+def report(line: str) -> None:
+    """Write a line to the standard output."""
+    sys.stdout.write(f"{line}\n")
+
+
+def main() -> None:
+    """Compile grammars, and take some steps with each; print times and the largest memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=8)
+    arguments = parser.parse_args()
+    tokenizer = load("pico")[1]
+    worker = GrammarWorker(GrammarCompiler(tokenizer, tokenizer.vocab_size))
+    rng = random.Random(arguments.seed)
+    compiled = 0
+    slowest = slowest_step = 0.0
+    for index, grammar in enumerate(grammars(arguments.seed, arguments.count)):
+        started = time.perf_counter()
+        reason = ""
+        try:
+            constraint = worker.compile(grammar).constraint()
+        except RequestError as error:
+            reason = str(error)
+        seconds = time.perf_counter() - started
+        slowest = max(slowest, seconds)
+        if not reason:
+            compiled += 1
+            for _ in range(arguments.steps):
+                started = time.thread_time()
+                (mask,) = constraint.masks([])
+                slowest_step = max(slowest_step, time.thread_time() - started)
+                if constraint.error is not None:
+                    reason = constraint.error
+                    break
+                allowed = [token for token, fits in enumerate(mask.tolist()) if fits]
+                token = rng.choice(allowed)
+                constraint.consume([token])
+                if token in tokenizer.eos_token_ids:
+                    break
+        if seconds > 0.5:
+            report(f"{index}: {seconds:.2f} s: {grammar.kind} {grammar.text[:80]!r} {reason[:80]}")
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    summary = {
+        "grammars": arguments.count,
+        "compiled": compiled,
+        "slowest_seconds": round(slowest, 2),
+        "slowest_mask_seconds": round(slowest_step, 3),
+        "megabytes": megabytes,
+    }
+    report(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

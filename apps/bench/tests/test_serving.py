@@ -127,6 +127,30 @@ def test_requests_that_fail_are_counted_and_no_answer_at_all_is_a_failure(
     assert json.loads(out)["servers"][0]["answered"] == 6 - failed
 
 
+def test_answers_of_another_form_are_failures_or_have_no_counts(
+    bench: Callable[[str], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four answers: not JSON, deeply nested, choices of another form, counts of another form.
+    answers = """[
+        b'data: {"choices": [',
+        b'data: {"a":' + b'[' * 100_000,
+        b'data: {"choices": ["a"], "usage": 7}',
+        b'data: {"choices": [{"text": "a"}], "usage": {"prompt_tokens": "x", '
+        b'"prompt_tokens_details": [1]}}',
+    ][next(requests) % 4]"""
+    line = """b'data: {"choices": [{"text": "a"}]}"""
+    program = REFUSING.replace("good = SOME and next(requests) % 2", "good = True")
+    program = program.replace(f"{line}\\n\\n'", f"{answers} + b'\\n\\n'")
+    assert answers in program
+    odd = Server("odd", [sys.executable, "-c", program], "/ready")
+    monkeypatch.setattr(server, "find_servers", lambda *_: ([odd], []))
+    code, out, err = bench("serve --requests 8 --rate 0 --json")
+    assert code == 0
+    assert "bench: odd: 6 of 8 requests failed: " in err
+    assert "a line that is not JSON (4)" in err
+    assert json.loads(out)["servers"][0]["answered"] == 2
+
+
 def test_a_shape_is_served_and_its_tokens_are_text(
     bench: Callable[[str], tuple[int, str, str]],
 ) -> None:

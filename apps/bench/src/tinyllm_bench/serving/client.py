@@ -72,6 +72,9 @@ async def _ask(
                     _record(json.loads(line.removeprefix("data: ")), reply)
     except httpx.HTTPError as error:
         reply.error = str(error) or type(error).__name__
+    except (ValueError, RecursionError):
+        reply.pieces.clear()
+        reply.error = "a line that is not JSON"
     if not reply.pieces:
         reply.error = reply.error or "an answer without text"
     return reply
@@ -80,10 +83,18 @@ async def _ask(
 def _record(chunk: dict[str, object], reply: Reply) -> None:
     """Record a chunk of a stream."""
     choices, usage = chunk.get("choices"), chunk.get("usage")
-    if isinstance(choices, list) and choices and choices[0].get("text"):
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(choice, dict) and choice.get("text"):
         reply.pieces.append(time.perf_counter())
         reply.tokens = max(reply.tokens, len(reply.pieces))
     if isinstance(usage, dict):
-        reply.prompt_tokens = usage.get("prompt_tokens", 0)
-        reply.tokens = usage.get("completion_tokens", reply.tokens)
-        reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        details = usage.get("prompt_tokens_details")
+        reply.prompt_tokens = _count(usage.get("prompt_tokens"), 0)
+        reply.tokens = _count(usage.get("completion_tokens"), reply.tokens)
+        reply.cached_tokens = _count(
+            details.get("cached_tokens") if isinstance(details, dict) else None, 0
+        )
+
+
+def _count(value: object, default: int) -> int:
+    return value if isinstance(value, int) else default

@@ -12,8 +12,8 @@ from llguidance import LLMatcher
 
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 
-_FIRST_SECONDS = 1.0
-_SECONDS_PER_TOKEN = 0.02
+_FIRST_SECONDS = 0.25
+_SECONDS_PER_TOKEN = 0.005
 """Processor seconds that a request may take for its masks: at first, and for each token more.
 One mask takes at most about 0.2 s, because of `limits.MATCHER_LIMITS`."""
 

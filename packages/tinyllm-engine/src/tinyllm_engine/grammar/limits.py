@@ -30,6 +30,10 @@ MAX_PROPERTIES = 1_000
 MAX_SCHEMAS = 256
 """The most JSON schemas within Lark rules. Each has its own lexer: 1,000 take 2 s."""
 
+MAX_LINES = 3_000
+"""The most lines of Lark rules. A chain of 3,000 terminals compiles in 0.1 s, one of 10,000 in
+minutes."""
+
 MAX_PATTERNS = 32
 """The most `patternProperties` of one object. llguidance compares each with each other."""
 
@@ -76,6 +80,7 @@ def check(grammar: Grammar) -> None:
             case "json_schema":
                 _check_schemas([_parsed(part.text, 0)])
             case "lark":
+                _at_most(part.text.count("\n"), MAX_LINES, "lines of Lark", "shorten it")
                 schemas = [_parsed(part.text, at.end()) for at in _EMBEDDED.finditer(part.text)]
                 _at_most(len(schemas), MAX_SCHEMAS, "JSON schemas", "use fewer")
                 _check_schemas(schemas)

@@ -6,13 +6,13 @@ from typing import TypeVar
 
 from jinja2.exceptions import SecurityError
 
-# The allowance of one render: 256 M characters in all values together, or three seconds of steps. A
+# The allowance of one render: 256 M characters in all values together, or two seconds. A
 # conversation of a thousand turns and a megabyte takes a twentieth of the allowance.
 STEPS = 1 << 19
 STEP = 512  # cost of a step, in characters
 ITEM = 32  # cost of an entry of a list, in characters; about its size in memory
 ESCAPE = 12  # largest length of an escape sequence in the text of a list or a mapping
-SECONDS = 10.0  # limit of the CPU time of the thread, which other processes do not affect
+SECONDS = 2.0  # limit of the CPU time of the thread, which other processes do not affect
 MAX_TEXT = 1 << 24  # largest length of one text, in characters
 MAX_INTEGER_BITS = 4096
 

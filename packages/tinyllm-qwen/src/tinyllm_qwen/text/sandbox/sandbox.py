@@ -84,8 +84,8 @@ class SandboxedTemplate:
                 raise TemplateError(_short(error)) from None
             except (SecurityError, RecursionError, MemoryError, OverflowError) as error:
                 raise CheckpointError(
-                    f"{self._origin}: the chat template was stopped ({_short(error)}): do not"
-                    " trust this checkpoint, or replace its template"
+                    f"{self._origin}: the chat template was stopped ({_short(error)}): do not trust"
+                    " this checkpoint, or replace its template"
                 ) from None
             # A template is a program, which can raise any exception on unexpected data.
             except Exception as error:

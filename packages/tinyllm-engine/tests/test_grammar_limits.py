@@ -1,0 +1,48 @@
+"""Grammars of clients take bounded time and memory."""
+
+import json
+
+import pytest
+from tinyllm_engine import Engine, Grammar, GrammarLimitError, Request, RequestError
+from tinyllm_qwen import Qwen, Tokenizer
+
+Model = tuple[Qwen, Tokenizer]
+AMBIGUOUS = "start: s\\ns: s s | /[a-z]/"
+
+
+def chain(count: int) -> Grammar:
+    """Return references in a chain, which overflow an ordinary stack."""
+    definitions = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(count)}
+    return Grammar.json_schema(
+        {"$ref": "#/$defs/d0", "$defs": {**definitions, f"d{count}": {"type": "string"}}}
+    )
+
+
+def test_a_long_chain_of_references_compiles(pico: Model) -> None:
+    Engine(*pico).add(Request([1], grammar=chain(3_000)))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.regex("a" * 100_000),
+        Grammar.lark("\n".join(["start: T0", *(f'T{i}: T{i + 1} "a"' for i in range(10_000))])),
+        Grammar.json_schema({"type": "integer", "multipleOf": 99_991}),
+        Grammar.lark("start: %json " + json.dumps({"type": "integer", "multipleOf": 99_991})),
+    ],
+)
+def test_a_large_grammar_is_refused(pico: Model, grammar: Grammar) -> None:
+    with pytest.raises(RequestError, match="expected at most"):
+        Engine(*pico).add(Request([1], grammar=grammar))
+
+
+def test_a_grammar_that_is_given_up_ends_with_an_error(pico: Model) -> None:
+    engine = Engine(*pico)
+    grammar = Grammar.lark(AMBIGUOUS.replace("\\n", "\n"))
+    handle = engine.add(Request([1], 500, grammar=grammar))
+    assert handle.constraint is not None
+    handle.constraint.error = "grammar: too many states: simplify it"
+    with pytest.raises(GrammarLimitError, match="too many states"):
+        list(engine.run(handle))
+    assert handle.finish_reason == "error"
+    assert engine.stats.pages_used == 0

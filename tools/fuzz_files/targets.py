@@ -1,0 +1,160 @@
+"""Readers of files from untrusted sources, as functions of one file's bytes."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+from tinyllm_chat import transcript
+from tinyllm_chat.errors import ChatError
+from tinyllm_engine.kv.block_manager import BlockManager
+from tinyllm_engine.kv.prefix_store import PrefixStore
+from tinyllm_layers import PagedCache
+from tinyllm_qwen import GenerationConfig, QwenConfig, Tokenizer
+from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.safetensors_file import read_header
+from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.checkpoint.shards import INDEX, find_shards
+from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.text.chat_template import ChatTemplate
+
+CORPUS = Path(__file__).parent / "corpus"
+
+MAX_MESSAGE = 4000
+"""Largest length of the message of an error, which is a line of a log."""
+
+# A question, an answer with a tool call and its result: every branch of a template is reached.
+_TURNS: list[dict[str, object]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "hi"},
+    {
+        "role": "assistant",
+        "content": "ho",
+        "reasoning_content": "so",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": [1, "b"]}}}],
+    },
+    {"role": "tool", "content": "7"},
+]
+_TOOLS: list[dict[str, object]] = [
+    {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of one kind of file.
+
+    Attributes:
+        file: the name of the file.
+        read: reads the file in a folder. It raises only CheckpointError and TemplateError.
+        others: the contents of other files that the reader needs, by name.
+    """
+
+    file: str
+    read: Callable[[Path], None]
+    others: Mapping[str, bytes]
+
+    def check(self, folder: Path, data: bytes) -> None:
+        """Write the file to a folder, and read it.
+
+        Raises:
+            Exception: if the reader raises any other error than those of the house, or breaks a
+                promise about an accepted file.
+        """
+        for name, text in self.others.items():
+            (folder / name).write_bytes(text)
+        (folder / self.file).write_bytes(data)
+        try:
+            self.read(folder)
+        except (CheckpointError, TemplateError, ChatError) as error:
+            if len(str(error)) > MAX_MESSAGE:
+                raise AssertionError(f"a message of {len(str(error))} characters") from None
+
+
+def _weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    entries = read_header(path)
+    arrays = mx.load(str(path), format="safetensors")  # MLX reads each file that was accepted
+    assert {name: tuple(array.shape) for name, array in arrays.items()} == {
+        name: entry.shape for name, entry in entries.items()
+    }
+    mx.eval(arrays)
+
+
+def _config(folder: Path) -> None:
+    config = QwenConfig.from_folder(folder)
+    assert 0 < len(expected_shapes(config)) < 50_000
+
+
+def _index(folder: Path) -> None:
+    assert {shard.parent for shard in find_shards(folder)} == {folder}
+
+
+def _tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer.from_folder(folder)
+    ids = tokenizer.encode("abc abcdefgh <|im_end|>\u00e9 12")
+    assert all(0 <= token < tokenizer.vocab_size for token in ids)
+    tokenizer.decode(ids)
+
+
+def _template(folder: Path) -> None:
+    template = ChatTemplate.from_folder(folder)
+    assert template is not None
+    template.render(_TURNS, tools=_TOOLS)
+
+
+def _tokenizer_config(folder: Path) -> None:
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.chat_template is not None:
+        tokenizer.chat_template.render(_TURNS)
+
+
+def prefix_store() -> tuple[PrefixStore, BlockManager]:
+    """Make the store of two layers with 4 pages of 2 tokens, and its pages."""
+    pages = BlockManager(4, 2)
+    caches = [PagedCache.empty((4, 1, 2, 4), mx.float32) for _ in range(2)]
+    return PrefixStore(pages, caches, "fuzz"), pages
+
+
+def _prefixes(folder: Path) -> None:
+    store, pages = prefix_store()
+    loaded = store.load(folder / "prefixes")
+    assert 0 <= loaded <= 4
+    assert pages.available == 4
+
+
+def _small_tokenizer() -> bytes:
+    """Return the tokenizer of pico with a vocabulary of nine tokens."""
+    document = json.loads((resolve("pico") / "tokenizer.json").read_bytes())
+    vocab = {letter: i for i, letter in enumerate("abcdefgh")} | {"ab": 8}
+    model = {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]}
+    return json.dumps(document | {"added_tokens": [], "model": model}).encode()
+
+
+TARGETS = {
+    "weights": Target("model.safetensors", _weights, {}),
+    "config": Target("config.json", _config, {}),
+    "index": Target(INDEX, _index, {f"{name}.safetensors": b"" for name in "ab"}),
+    "generation": Target(
+        "generation_config.json", lambda folder: _ignore(GenerationConfig.from_folder(folder)), {}
+    ),
+    "tokenizer": Target("tokenizer.json", _tokenizer, {}),
+    "tokenizer_config": Target(
+        "tokenizer_config.json", _tokenizer_config, {"tokenizer.json": _small_tokenizer()}
+    ),
+    "template": Target("chat_template.jinja", _template, {}),
+    "prefixes": Target("prefixes", _prefixes, {}),
+    "transcript": Target(
+        "chat.json", lambda folder: _ignore(transcript.load(folder / "chat.json")), {}
+    ),
+}
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def corpus(name: str) -> dict[str, bytes]:
+    """Return the files of the corpus of a target by name: valid files and past findings."""
+    return {path.name: path.read_bytes() for path in sorted((CORPUS / name).iterdir())}

@@ -1,0 +1,66 @@
+"""The readers of untrusted files, on the corpus: valid files, and files that broke a reader."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fuzz_files.__main__ import NAMES, app
+from fuzz_files.mutate import mutation
+from fuzz_files.targets import TARGETS, corpus
+from tinyllm_qwen.text.chat_template import ChatTemplate
+
+FILES = [(name, file) for name in TARGETS for file in corpus(name)]
+
+
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_each_file_is_read_or_refused(tmp_path: Path, name: str, file: str) -> None:
+    started = time.process_time()
+    TARGETS[name].check(tmp_path, corpus(name)[file])
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_valid_files_are_accepted(tmp_path: Path, name: str) -> None:
+    """A file that is refused would leave most of a reader unreached."""
+    reader = TARGETS[name]
+    valid = {file: data for file, data in corpus(name).items() if file.startswith("valid")}
+    assert valid
+    for data in valid.values():
+        reader.check(tmp_path, data)
+        reader.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_files_are_read_or_refused(tmp_path: Path, name: str) -> None:
+    draw = random.Random(name)
+    files = list(corpus(name).values())
+    for _ in range(20):
+        TARGETS[name].check(tmp_path, mutation(draw.choice(files), draw, name))
+
+
+def test_every_reader_has_a_corpus() -> None:
+    assert sorted(TARGETS) == NAMES
+
+
+def test_a_reader_with_a_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("default")
+
+    monkeypatch.setattr(ChatTemplate, "render", fail)
+    with pytest.raises(KeyError):
+        TARGETS["template"].check(tmp_path, corpus("template")["valid-qwen3"])
+
+
+def test_the_command_reports_each_reader(
+    run_tool: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    options = f"--target index --target config --seconds 0.2 --keep {tmp_path}"
+    code, out, err = run_tool(app, "fuzz_files", options)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["index", "config"]
+    assert all(line.endswith("files, no finding") for line in lines)
+    code, _, err = run_tool(app, "fuzz_files", "--target nothing")
+    assert (code, "--target: expected config, " in err) == (1, True)
