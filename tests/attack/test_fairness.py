@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+import httpx
 import pytest
 from attack import bodies
 from attack.victim import CHAT, Budget, Costs, Victim
@@ -30,14 +32,23 @@ LOADS: dict[str, list[Load]] = {
 LOADS["all at once"] = [load for loads in LOADS.values() for load in loads[:1]]
 
 
+REFUSED_SECONDS = 0.05
+"""Seconds between a refusal and the next request of a client. Otherwise the clients take the time
+of both processors, and the test would measure the test."""
+
+
 def full_load(victim: Victim, loads: list[Load], seconds: float) -> None:
     """Send the requests of one key again and again."""
     end = time.monotonic() + seconds
 
     def keep_sending(path: str, body: bytes) -> None:
-        while time.monotonic() < end:
-            if victim.post(path, body).status_code == 429:
-                time.sleep(0.05)
+        with victim.client() as client:
+            while time.monotonic() < end:
+                headers = {"Content-Type": "application/json"}
+                with suppress(httpx.TransportError):  # a refused body closes the connection
+                    if client.post(path, content=body, headers=headers).is_success:
+                        continue
+                time.sleep(REFUSED_SECONDS)
 
     senders = [(path, make()) for path, make, clients in loads for _ in range(clients)]
     with ThreadPoolExecutor(len(senders)) as pool:
@@ -54,5 +65,5 @@ def test_a_stream_of_another_key_goes_on(
         f"one key, {name}",
         attacked,
         lambda victim: full_load(victim, LOADS[name], seconds),
-        TARGET if full else TARGET.doubled,
+        TARGET if full else TARGET.relaxed,
     )
