@@ -72,6 +72,8 @@ def test_weight_and_units_change_the_rate(delays: list[float]) -> None:
             await work(pacer, Client(tenant="heavy", weight=10.0), 1000)
             assert max(delays) == pytest.approx(900 / (10 * RATE))
             delays.clear()
+            await work(pacer, Client(tenant="light", weight=0.5), 1)
+            assert not delays
             await work(pacer, Client(tenant="long bodies"), 2, units=BURST)
             assert delays == [pytest.approx(BURST / RATE)]
 
@@ -87,6 +89,6 @@ def test_clients_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
         async with pacer.turn(QUIET):
             for number in range(100):
                 await work(pacer, Client(tenant=str(number)), 3)
-        assert len(pacer._due) < 5
+        assert len(pacer._whole) < 5
 
     asyncio.run(test())

@@ -26,13 +26,14 @@ class Pacer:
     """Delays the work of a client to `RATE`, while other clients have work in progress.
 
     Work is never refused, and a client that is alone is never delayed. The delay is that of the
-    generic cell rate algorithm (ITU-T I.371): work is due one interval after the work before.
+    generic cell rate algorithm (ITU-T I.371): each unit of work moves the time of a whole burst.
     """
 
     def __init__(self) -> None:
         """Start without clients."""
         self._active: Counter[str] = Counter()
-        self._due: OrderedDict[str, float] = OrderedDict()  # latest work last
+        # The time at which the burst of each client is whole again, the latest client last.
+        self._whole: OrderedDict[str, float] = OrderedDict()
 
     @asynccontextmanager
     async def turn(self, client: Client, units: float = 1.0) -> AsyncIterator[None]:
@@ -50,13 +51,13 @@ class Pacer:
                 del self._active[tenant]
 
     def _delay(self, client: Client, units: float) -> float:
-        """Return the seconds until the client may begin, and move its next work behind."""
+        """Return the seconds until the client may begin, and take the units from its burst."""
         tenant, now, interval = client.tenant, time.monotonic(), 1.0 / (RATE * client.weight)
-        due = max(self._due.get(tenant, 0.0), now - BURST * interval) + units * interval
+        whole = max(self._whole.get(tenant, 0.0), now) + units * interval
         if len(self._active) == 1:  # the client is alone: it is not delayed, and owes nothing later
-            due = min(due, now)
-        self._due[tenant] = due
-        self._due.move_to_end(tenant)
-        while next(iter(self._due.values())) <= now - BURST / RATE:
-            self._due.popitem(last=False)  # it may begin a whole burst, as a new client may
-        return due - now
+            whole = min(whole, now + BURST * interval)
+        self._whole[tenant] = whole
+        self._whole.move_to_end(tenant)
+        while next(iter(self._whole.values())) <= now:
+            self._whole.popitem(last=False)
+        return whole - BURST * interval - now
