@@ -295,7 +295,7 @@ def fails(
     [
         (["--model", "no/where/at-all", "--port", "0"], "neither a folder here nor"),
         (
-            ["--host", "256.0.0.1", "--allow-anonymous", "--port", "0"],
+            ["--host", "256.0.0.1", "--port", "0", "--allow-anonymous"],
             "cannot listen on 256.0.0.1:0",
         ),
     ],

@@ -127,8 +127,13 @@ def test_encrypted_reasoning_can_be_sent_back(scripted: Server) -> None:
     first = ask(scripted, "#think", include=include).output[0]
     assert ask(scripted, "#think").output[0].encrypted_content is None
     answer = {"role": "assistant", "content": "It is so."}
-    plain = {"type": "reasoning", "summary": [], "content": first.model_dump()["content"]}
-    encoded = {"type": "reasoning", "summary": [], "encrypted_content": first.encrypted_content}
+    plain: dict[str, object] = {"type": "reasoning", "summary": []}
+    plain["content"] = first.model_dump()["content"]
+    encoded: dict[str, object] = {
+        "type": "reasoning",
+        "summary": [],
+        "encrypted_content": first.encrypted_content,
+    }
     counts = [
         ask(scripted, [*reasoning, answer, {"role": "user", "content": "#json"}]).usage.input_tokens
         for reasoning in ([plain], [encoded], [])

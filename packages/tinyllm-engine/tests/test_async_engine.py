@@ -13,6 +13,7 @@ from tinyllm_engine import (
     EngineClosedError,
     EngineFullError,
     EngineSettings,
+    Grammar,
     Output,
     Request,
     RequestError,
@@ -163,6 +164,37 @@ def test_closing_ends_embeddings_that_wait(prompts: list[list[int]]) -> None:
         assert any(isinstance(result, EngineClosedError) for result in results)
 
     run(test)
+
+
+def test_a_failure_in_the_last_moment_of_a_compilation_ends_the_request() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        request = Request([1, 2, 3], 3, grammar=Grammar("regex", "[ab]{3}"))
+        await collect(engine, request)  # the grammar is in the cache from now on
+        task = asyncio.create_task(collect(engine, request))
+        await asyncio.sleep(0)
+        engine.fail("gone")
+        with pytest.raises(EngineClosedError, match="gone"):
+            await task
+
+    run(test)
+
+
+def test_an_idle_engine_admits_as_many_requests_as_run_and_wait_together() -> None:
+    def small() -> Engine:
+        engine = make()
+        settings = EngineSettings(page_size=8, max_running=4, max_waiting=2)
+        return Engine(engine.model, engine.tokenizer, settings)
+
+    async def test(engine: AsyncEngine) -> None:
+        request = Request([1, 2, 3], 20, ignore_end=True)
+        answers = await asyncio.gather(*(collect(engine, request) for _ in range(6)))
+        assert [len(each) for each in answers] == [20] * 6
+        results = await asyncio.gather(
+            *(collect(engine, request) for _ in range(7)), return_exceptions=True
+        )
+        assert sum(isinstance(each, EngineFullError) for each in results) == 1
+
+    run(test, small)
 
 
 def test_a_full_queue_takes_a_request_from_the_tenant_with_most(prompts: list[list[int]]) -> None:

@@ -190,12 +190,12 @@ def test_groups_of_a_tenant_take_turns() -> None:
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
     world = SchedulerMemory(pages=500, max_running=1)
     greedy = [add(world, "greedy") for _ in range(5)]
-    assert world.scheduler.displaced_by("quiet", 6) is None
-    assert world.scheduler.displaced_by("quiet", 5) is greedy[-1]
+    assert world.scheduler.displaced_by("quiet", 5) is None
+    assert world.scheduler.displaced_by("quiet", 4) is greedy[-1]
     with pytest.raises(EngineFullError, match="5 requests are waiting"):
-        world.scheduler.displaced_by("greedy", 5)
+        world.scheduler.displaced_by("greedy", 4)
     for _ in range(4):
         add(world, "quiet")
     with pytest.raises(EngineFullError):
-        world.scheduler.displaced_by("quiet", 9)
-    assert world.scheduler.displaced_by("third", 9) is greedy[-1]
+        world.scheduler.displaced_by("quiet", 8)
+    assert world.scheduler.displaced_by("third", 8) is greedy[-1]

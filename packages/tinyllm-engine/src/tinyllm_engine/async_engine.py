@@ -234,6 +234,8 @@ class AsyncEngine:
 
     async def _call(self, function: Callable[[Engine], T]) -> T:
         """Call a function in the engine's thread, between two steps; return its result."""
+        if self._ended.is_set():  # while a grammar was compiled
+            raise EngineClosedError(self._closed)
         answer: asyncio.Future[T] = self._loop.create_future()
 
         def run(engine: Engine) -> None:

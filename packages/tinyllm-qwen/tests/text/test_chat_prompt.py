@@ -68,7 +68,7 @@ TOOL = {
     ids=lambda message: f"{message['role']}-{len(message)}",
 )
 def test_control_tokens_in_a_conversation_are_text(message: dict[str, Any]) -> None:
-    def harmless(value: object) -> object:
+    def harmless(value: Any) -> Any:
         match value:
             case str():
                 for token in ADDED:
