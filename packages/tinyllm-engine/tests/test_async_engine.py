@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 
 import mlx.core as mx
@@ -19,6 +20,7 @@ from tinyllm_engine import (
     RequestState,
     async_engine,
 )
+from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
 
@@ -338,6 +340,35 @@ def test_start_raises_the_error_of_loading() -> None:
             await AsyncEngine(fails).start()
 
     asyncio.run(main())
+
+
+def test_start_waits_until_the_vocabulary_of_grammars_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading holds Python's lock, so that it would stall a server that is ready."""
+    is_read: list[bool] = []
+
+    def read(_: GrammarCompiler) -> None:
+        time.sleep(0.3)
+        is_read.append(True)
+
+    async def test(engine: AsyncEngine) -> None:
+        assert is_read
+
+    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", read)
+    run(test)
+
+
+def test_start_raises_the_error_of_reading_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: GrammarCompiler) -> None:
+        raise ValueError("two tokens have the same bytes")
+
+    async def test(_: AsyncEngine) -> None:
+        pytest.fail("the engine has started")
+
+    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", read)
+    with pytest.raises(ValueError, match="the same bytes"):
+        run(test)
 
 
 def test_an_engine_that_was_not_started_refuses_requests(prompts: list[list[int]]) -> None:

@@ -258,6 +258,7 @@ class AsyncEngine:
         """Make the engine, then run queued calls and steps in turn: the body of the thread."""
         try:
             self._engine = self._make()
+            self._engine.grammars.wait_for_vocabulary()
         except BaseException as error:
             self._loop.call_soon_threadsafe(_fail, ready, error)
             return
