@@ -77,7 +77,7 @@ def peak_megabytes(server: Server) -> float:
     ],
 )
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
-def test_10_mb_of_small_values_stall_nobody(
+def test_10_mb_of_small_values_stall_no_other_request(
     pico: Server, path: str, head: str, item: str, tail: str
 ) -> None:
     body = filled(head, item, tail)

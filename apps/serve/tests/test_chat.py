@@ -194,6 +194,11 @@ def test_each_choice_has_its_own_seed(pico: Server) -> None:
     assert streamed == answers
 
 
+def test_the_context_bounds_the_logprobs_of_an_answer(pico: Server) -> None:
+    answer = ask(pico, QUESTION, logprobs=True, max_tokens=2_000_000)
+    assert answer.choices[0].finish_reason == "stop"
+
+
 def test_logprobs_belong_to_the_tokens(pico: Server) -> None:
     answer = ask(pico, QUESTION, logprobs=True, top_logprobs=3, max_tokens=6)
     tokens = answer.choices[0].logprobs.content

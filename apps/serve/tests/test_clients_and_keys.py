@@ -157,7 +157,7 @@ def test_a_readable_key_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCapt
     assert "secret" not in caplog.text
 
 
-def test_clients_of_the_key_file() -> None:
+def test_the_salt_of_a_request_extends_the_salt_of_its_client() -> None:
     client = Client(name="a", cache_salt="salt")
     assert (client.salt(None), client.salt("b")) == ("salt", "salt/b")
 

@@ -24,6 +24,7 @@ NAMED = {"type": "function", "function": {"name": "g"}}
 JSON = {"type": "json_object"}
 NONSENSE = {"name": "x", "schema": {"type": "nonsense"}}
 NONSENSE_FORMAT = {"type": "json_schema", "json_schema": NONSENSE}
+LONG_LOGPROBS = {"prompt": ["a"] * 10, "n": 16, "logprobs": 5, "max_tokens": 2048}
 FLAT_NONSENSE = {"type": "json_schema", **NONSENSE}
 CALLED = {"type": "function_call_output", "call_id": "a", "output": "b"}
 CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
@@ -65,7 +66,6 @@ def error(response: httpx.Response) -> dict[str, str | None]:
             "tool_choice",
         ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
-        (CHAT, {"logprobs": True, "max_tokens": 2**20 + 1, "stream": False}, "logprobs"),
         (CHAT, {"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
         (CHAT, {"structured_outputs": {}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
@@ -90,6 +90,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/completions", {"prompt": ""}, "prompt"),
         ("/v1/completions", {"prompt": [5000]}, "prompt"),
         ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ("/v1/completions", LONG_LOGPROBS, "logprobs"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("/v1/completions", {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
         ("/v1/embeddings", {"input": ["a", ""]}, "input"),

@@ -1,7 +1,9 @@
 """Options of the command line reach the engine."""
 
 import asyncio
+import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +133,11 @@ def test_older_names_of_options_still_work() -> None:
 
 def test_the_log_does_not_have_the_keys() -> None:
     assert "secret" not in repr(Settings(api_key=["secret"]))
+
+
+def test_the_readme_has_every_option() -> None:
+    table = (Path(__file__).parents[1] / "README.md").read_text().split("## Options")[1]
+    documented = set(re.findall(r"`(--[a-z-]+)", table))
+    options = {f"--{each.name.replace('_', '-')}" for each in fields(Settings)}
+    named = {name.replace("--no-enable", "--enable") for name in documented}
+    assert options - named == set()

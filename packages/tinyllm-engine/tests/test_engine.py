@@ -232,6 +232,9 @@ def test_requests_that_can_never_be_served_are_refused(
     assert len(list(engine.run(handle))) == 12
     with pytest.raises(RequestError, match="at least one token"):
         Request([])
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(RequestError, match="weight: expected a finite number"):
+            Request([1], weight=weight)
     with pytest.raises(RequestError, match="max_tokens"):
         Request([1], 0)
 

@@ -187,6 +187,32 @@ def test_groups_of_a_tenant_take_turns() -> None:
     assert sum(bool(each.pages) for each in many) == 3
 
 
+def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
+    world = SchedulerMemory(pages=100, max_running=4)
+    greedy = [add(world, "greedy", prompt=60) for _ in range(4)]
+    for _ in range(8):
+        world.step(64)
+    large = add(world, "quiet", prompt=240)  # 60 pages, more than half of all
+    for _ in range(20):
+        world.step(64)
+    assert world.scheduler.preemptions == 0
+    assert all(each.pages for each in greedy)
+    assert not large.pages
+
+
+def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
+    world = SchedulerMemory(pages=100, max_running=8)
+    for _ in range(5):
+        add(world, "greedy", prompt=60)
+    for _ in range(12):
+        world.step(64)
+    large = add(world, "quiet", prompt=199)  # its half of the pages, which it soon exceeds
+    for _ in range(15):
+        world.step(64)
+    assert world.scheduler.preemptions == 3
+    assert large.pages
+
+
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
     world = SchedulerMemory(pages=500, max_running=1)
     greedy = [add(world, "greedy") for _ in range(5)]

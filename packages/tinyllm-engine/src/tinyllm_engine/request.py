@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from tinyllm_qwen import QwenConfig, Sampler, SamplingParams
 from tinyllm_qwen.text.output import OutputProcessor
@@ -91,8 +92,9 @@ class Request:
         ignore_end: True to continue after end tokens, for benchmarks.
 
     Raises:
-        RequestError: if the prompt is empty, `max_tokens` is below 1, `weight` is not above 0, or
-            both `ignore_end` and a grammar are set. The texts of a grammar end with an end token.
+        RequestError: if the prompt is empty, `max_tokens` is below 1, `weight` is not a finite
+            number above 0, or both `ignore_end` and a grammar are set. The texts of a grammar end
+            with an end token.
     """
 
     prompt: Sequence[int]
@@ -115,8 +117,8 @@ class Request:
             raise RequestError("prompt: expected at least one token, got none")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
-        if not self.weight > 0:
-            raise RequestError(f"weight: expected more than 0, got {self.weight}")
+        if not 0 < self.weight < inf:
+            raise RequestError(f"weight: expected a finite number above 0, got {self.weight}")
         if self.grammar is not None and self.ignore_end:
             raise RequestError("ignore_end: expected False with a grammar, whose texts end")
 

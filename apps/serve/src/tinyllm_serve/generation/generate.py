@@ -149,11 +149,12 @@ class Generation:
         self.answers: list[Answer] = []
         # A stream reports log-probabilities with each token, and need not keep them.
         keeps_outputs = logprobs is not None and not fields.stream
-        kept = len(prompts) * fields.choices * max_tokens * (1 + (logprobs or 0))
+        longest = min(max_tokens, service.context_length)
+        kept = len(prompts) * fields.choices * longest * (1 + (logprobs or 0))
         if keeps_outputs and kept > MAX_KEPT_LOGPROBS:
             message = (
                 f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
-                f"got up to {min(kept, 10**12):,}: lower max_tokens, or stream the response"
+                f"got up to {kept:,}: lower max_tokens, or stream the response"
             )
             raise ApiError(400, message, param="logprobs")
         group = token_hex(8)  # the answers take turns with other requests of the client

@@ -147,6 +147,10 @@ class BlockManager:
             self._page_of[block_hash] = page
             self._hash_of[page] = block_hash
 
+    def holders(self, page: int) -> int:
+        """Return the number of holders of a page."""
+        return self._holders[page]
+
     def is_shared(self, page: int) -> bool:
         """Return True if the page has several holders or a block hash, and must not be written."""
         return self._holders[page] > 1 or page in self._hash_of

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence
 
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import EngineFullError, RequestState
 from tinyllm_engine.schedule.fair_share import FairShare
+from tinyllm_engine.schedule.prompt_tokens import divide
 from tinyllm_engine.schedule.shares import Shares, by_tenant
 from tinyllm_engine.schedule.step import Chunk, Step
 
@@ -23,10 +25,8 @@ class Scheduler:
     """Admits requests if there are enough pages, and limits the prompt tokens of a step.
 
     Every step decodes a token of each request that has finished its prefill, and prefills a limited
-    number of prompt tokens, so that a long prompt does not stall decoding. Tenants get equal parts
-    of these prompt tokens. Half of the part of a tenant goes to its prompt that is first in rank,
-    the rest to its shortest other prompts. A short prompt therefore does not wait for a long
-    prompt, and short prompts do not starve a long prompt.
+    number of prompt tokens, so that a long prompt does not stall decoding. `divide` divides these
+    tokens between the prompts.
 
     Tenants share the engine's time as `FairShare` describes, and seats and pages as `Shares`
     describes. The requests of one tenant are ranked by arrival, and a level of priority counts as
@@ -130,9 +130,8 @@ class Scheduler:
             self._may_admit = False
             self._admit()
         served = self.served
-        for request in self._running:
-            if request not in served:
-                request.draft.clear()
+        for request in set(self._running).difference(served):
+            request.draft.clear()
         decode = self._decode(served)
         prefill = self._prefill(served, prefill_tokens)
         # A request whose prefill ends in this step also decodes the last token of its prompt. The
@@ -201,7 +200,7 @@ class Scheduler:
             found = self.pages.find(hashes)
             if len(found) < len(hashes) and (tenant, hashes[len(found)]) in in_progress:
                 pass  # a running request computes the next page: wait, then share the page
-            elif self._take_seat(tenant, shares) and self._allocate(request, found, shares):
+            elif self._allocate(request, found, shares):
                 self._waiting.remove(request)
                 insort(self._running, request, key=_rank)
                 shares.add(request)
@@ -211,16 +210,6 @@ class Scheduler:
                 continue
             if not queues[tenant]:
                 del queues[tenant]
-
-    def _take_seat(self, tenant: str, shares: Shares) -> bool:
-        """Return True if a seat is free for a tenant, if necessary after a preemption."""
-        if len(self._running) < self.max_running:
-            return True
-        victim = shares.seat_from(tenant)
-        if victim is not None:
-            self._preempt(self._last(victim))
-            shares.count(self._running)
-        return victim is not None
 
     def _hashes_in_progress(self) -> set[tuple[str, bytes]]:
         """Return tenants and block hashes of the pages that running requests will prefill."""
@@ -235,15 +224,15 @@ class Scheduler:
         }
 
     def _allocate(self, request: RequestState, found: list[int], shares: Shares) -> bool:
-        """Allocate the pages of a request that is admitted.
+        """Allocate the seat and the pages of a request, if necessary after preemptions.
 
         Args:
             request: the request.
             found: registered pages with the first tokens of the request, which shares the pages.
-            shares: the shares of tenants, which may take pages from each other.
+            shares: the shares of tenants, which may take seats and pages from each other.
 
         Returns:
-            False if too few pages are available. The request is then unchanged.
+            False if no seat is free or too few pages are available. Nothing is then changed.
         """
         pages, length = self.pages, len(request.tokens)
         pages.acquire(found)
@@ -251,10 +240,12 @@ class Scheduler:
         # is shared, the token is written into a copy of the page, because other requests read it.
         copied = found.pop() if len(found) * pages.page_size == length else None
         needed = pages.pages_for(length) - len(found)
-        self._reclaim(request.request.tenant, needed, shares)
-        if needed + len(self._running) > pages.available:
+        victims = self._victims(request.request.tenant, needed, len(found), shares)
+        if victims is None:
             pages.free(found if copied is None else [*found, copied])
             return False
+        for victim in victims:
+            self._preempt(victim)
         allocated = pages.allocate(needed)
         request.computed = len(found) * pages.page_size
         if copied is not None:
@@ -266,17 +257,37 @@ class Scheduler:
             request.cached = request.computed
         return True
 
-    def _reclaim(self, tenant: str, needed: int, shares: Shares) -> None:
-        """Preempt requests of tenants above their shares, until `needed` pages are available.
+    def _victims(
+        self, tenant: str, needed: int, found: int, shares: Shares
+    ) -> list[RequestState] | None:
+        """Return the requests to preempt for a request of `tenant`; None if it cannot be admitted.
 
+        All victims are known before the first one is preempted, so that none is preempted in vain.
         Each running request may soon need one more page, so one page more is kept for each.
+
+        Args:
+            tenant: the tenant, which gets a seat.
+            needed: the number of pages to allocate.
+            found: the number of pages that the request shares and has acquired.
+            shares: the shares of tenants. The result is removed from the counts.
         """
-        while needed + len(self._running) > self.pages.available:
-            victim = shares.pages_from(tenant, needed, self.pages.available)
-            if victim is None:
-                break
-            self._preempt(self._last(victim))
-            shares.count(self._running)
+        running, available = list(self._running), self.pages.available
+        victims: list[RequestState] = []
+        released: Counter[int] = Counter()  # the victims that hold each page
+        while len(running) >= self.max_running or needed + len(running) > available:
+            if len(running) >= self.max_running:
+                above = shares.seat_from(tenant)
+            else:
+                above = shares.pages_from(tenant, found + needed)
+            if above is None:
+                shares.count(self._running)
+                return None
+            victims.append(_last(running, above))
+            running.remove(victims[-1])
+            shares.remove(victims[-1])
+            released.update(victims[-1].pages)
+            available += sum(released[x] == self.pages.holders(x) for x in victims[-1].pages)
+        return victims
 
     def _decode(self, served: Sequence[RequestState]) -> list[Chunk]:
         """Return a chunk for each request that decodes, and allocate the pages of the chunks.
@@ -301,29 +312,16 @@ class Scheduler:
         return [chunk for chunk in chunks if chunk.request.pages]
 
     def _prefill(self, served: Sequence[RequestState], budget: int) -> list[Chunk]:
-        """Divide `budget` tokens between the tenants; return the chunks to prefill."""
+        """Return the chunks to prefill, with at most `budget` tokens."""
         prefilling = [each for each in served if each.is_prefilling and each.pages]
         if not prefilling:
             return []
-        prompts = by_tenant(prefilling)
-        # The tenant with the fewest tokens first: what it leaves is divided between the others.
-        queues = sorted(prompts.values(), key=lambda queue: sum(map(_remaining, queue)))
-        lengths: dict[RequestState, int] = {}
-        for index, queue in enumerate(queues):
-            part = -(-budget // (len(queues) - index))
-            own = _divide(queue, part)
-            budget -= sum(own.values())
-            lengths |= own
+        lengths = divide(prefilling, budget)
         return [
             Chunk(request, start, start + length, request.token_ids(start, start + length))
             for request, length in lengths.items()
             for start in [request.computed]
-            if length
         ]
-
-    def _last(self, tenant: str) -> RequestState:
-        """Return the running request of a tenant that is last in rank."""
-        return next(each for each in reversed(self._running) if each.request.tenant == tenant)
 
     def _largest(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
@@ -331,7 +329,7 @@ class Scheduler:
         shares.count(self._running)
         # Of equal tenants, the tenant whose request is last in rank.
         return max(
-            (self._last(tenant) for tenant in by_tenant(self._running)),
+            (_last(self._running, tenant) for tenant in by_tenant(self._running)),
             key=lambda last: (shares.page_use(last.request.tenant), _rank(last)),
         )
 
@@ -356,32 +354,19 @@ def _forget_pages(request: RequestState) -> None:
     request.draft.clear()
 
 
+def _last(running: Sequence[RequestState], tenant: str) -> RequestState:
+    """Return the running request of a tenant that is last in rank."""
+    return next(each for each in reversed(running) if each.request.tenant == tenant)
+
+
 def _rank(request: RequestState) -> int:
     """Return the rank of a request. The request with the lowest rank is admitted first."""
     return request.arrival + PATIENCE * request.request.priority
 
 
-def _divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:
-    """Divide `budget` prompt tokens between the prompts of one tenant, in order of rank."""
-    first, *others = prompts
-    others.sort(key=_remaining)
-    lengths = {first: min(_remaining(first), budget - budget // 2 if others else budget)}
-    budget -= lengths[first]
-    for request in others:
-        lengths[request] = min(_remaining(request), budget)
-        budget -= lengths[request]
-    lengths[first] += min(_remaining(first) - lengths[first], budget)
-    return lengths
-
-
 def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
     """Return the weight of each tenant that has requests."""
     return {each.request.tenant: each.request.weight for each in requests}
-
-
-def _remaining(request: RequestState) -> int:
-    """Return the number of prompt tokens that are not prefilled yet."""
-    return request.prefill_end - request.computed
 
 
 def _decode_chunk(request: RequestState, start: int) -> Chunk:

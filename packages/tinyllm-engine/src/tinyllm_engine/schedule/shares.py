@@ -55,6 +55,13 @@ class Shares:
         self._pages[tenant] += len(state.pages)
         self._groups[tenant, state.request.group] += 1
 
+    def remove(self, state: RequestState) -> None:
+        """Count a request no longer, because it will be preempted."""
+        tenant = state.request.tenant
+        self._seats[tenant] -= 1
+        self._pages[tenant] -= len(state.pages)
+        self._groups[tenant, state.request.group] -= 1
+
     def order(self, tenant: str) -> float:
         """Return the key by which tenants are admitted: the seats in use over the weight."""
         return self._seats[tenant] / self._weights[tenant]
@@ -74,21 +81,18 @@ class Shares:
         above = [each for each in self._seats if self._seats[each] > self._seat_share(each)]
         return max(above, key=self.order, default=None)
 
-    def pages_from(self, tenant: str, needed: int, available: int) -> str | None:
-        """Return the tenant that loses pages to `tenant`, which needs `needed` more pages.
+    def pages_from(self, tenant: str, more: int) -> str | None:
+        """Return the tenant that loses pages to `tenant`, which would use `more` pages more.
 
-        The result is None if `tenant` would exceed its share, or if the tenants above their shares
-        have too few pages to reach `needed` with the `available` pages.
+        The result is None if `tenant` would exceed its share, or no other tenant exceeds its own.
         """
-        if self._pages[tenant] + needed > self._page_share(tenant):
+        if self._pages[tenant] + more > self._page_share(tenant):
             return None
         above = [
             each
             for each in self._pages
             if each != tenant and self._pages[each] > self._page_share(each)
         ]
-        if sum(self._pages[each] for each in above) + available < needed:
-            return None
         return max(above, key=self.page_use, default=None)
 
     def _seat_share(self, tenant: str) -> int:

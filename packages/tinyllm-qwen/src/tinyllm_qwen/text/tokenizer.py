@@ -241,7 +241,7 @@ class Tokenizer:
     ) -> str:
         """Return the text of `chat_prompt`, as Hugging Face renders it.
 
-        To encode the text would turn added tokens in it into control tokens, whoever wrote them.
+        Encoding the text turns the name of an added token in it into that token, also in a message.
         """
         return self.chat_prompt(
             messages,

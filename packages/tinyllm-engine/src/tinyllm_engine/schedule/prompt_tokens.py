@@ -1,0 +1,53 @@
+"""The division of the prompt tokens of a step between prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyllm_engine.request import RequestState
+from tinyllm_engine.schedule.shares import by_tenant
+
+
+def divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:
+    """Return the number of tokens of each prompt in the next step, `budget` tokens in all.
+
+    Tenants get equal parts. Half of the part of a tenant goes to its prompt that is first in rank,
+    the rest to its shortest other prompts. A short prompt therefore does not wait for a long
+    prompt, and short prompts do not starve a long prompt.
+
+    Args:
+        prompts: the requests that prefill, in the order of their ranks.
+        budget: the most tokens.
+
+    Returns:
+        The prompts that get at least one token.
+    """
+    # The tenant with the fewest tokens first: what it leaves is divided between the others.
+    queues = sorted(
+        by_tenant(prompts).values(), key=lambda queue: sum(_remaining(each) for each in queue)
+    )
+    lengths: dict[RequestState, int] = {}
+    for index, queue in enumerate(queues):
+        part = -(-budget // (len(queues) - index))
+        own = _divide_part(queue, part)
+        budget -= sum(own.values())
+        lengths |= own
+    return {prompt: length for prompt, length in lengths.items() if length}
+
+
+def _divide_part(prompts: Sequence[RequestState], part: int) -> dict[RequestState, int]:
+    """Divide the part of a tenant between its prompts."""
+    first, *others = prompts
+    others.sort(key=_remaining)
+    lengths = {first: min(_remaining(first), part - part // 2 if others else part)}
+    part -= lengths[first]
+    for request in others:
+        lengths[request] = min(_remaining(request), part)
+        part -= lengths[request]
+    lengths[first] += min(_remaining(first) - lengths[first], part)
+    return lengths
+
+
+def _remaining(request: RequestState) -> int:
+    """Return the number of prompt tokens that are not prefilled yet."""
+    return request.prefill_end - request.computed
