@@ -66,6 +66,14 @@ def test_commands_have_paths_that_exist(page: Path) -> None:
                 assert (ROOT / word).exists(), " ".join(words)
 
 
+@pytest.mark.parametrize("page", ["docs/security.md", "docs/serve.md", "apps/serve/README.md"])
+def test_options_of_serve_that_a_page_names_exist(page: str) -> None:
+    words = [word.split() for word in INLINE.findall((ROOT / page).read_text(encoding="utf-8"))]
+    named = {first for first, *_ in words if first.startswith("--")}
+    assert named
+    assert named <= known_options("serve", "")
+
+
 def test_commands_are_found_in_every_kind_of_code() -> None:
     fenced = "```sh\nX=1 uv run bench \\\n --c &\n```"
     text = f"    uv run chat --a 1  # b\n\n`uv run serve --b`\n\n{fenced}\n"

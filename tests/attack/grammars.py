@@ -14,8 +14,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import cast
 
+import numpy as np
 from tinyllm_engine import Grammar, RequestError
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
@@ -208,8 +208,7 @@ def main() -> None:
                 if constraint.error is not None:
                     reason = constraint.error
                     break
-                fitting = cast("list[bool]", mask.tolist())
-                allowed = [token for token, fits in enumerate(fitting) if fits]
+                allowed = [int(token) for token in np.flatnonzero(np.array(mask))]
                 token = rng.choice(allowed)
                 constraint.consume([token])
                 if token in tokenizer.eos_token_ids:

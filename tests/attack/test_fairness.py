@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+import httpx
 import pytest
 from attack import bodies
 from attack.victim import CHAT, Budget, Costs, Victim
@@ -13,7 +18,7 @@ from attack.victim import CHAT, Budget, Costs, Victim
 EMBEDDINGS, COMPLETIONS = "/v1/embeddings", "/v1/completions"
 
 TARGET = Budget(seconds=120, stall=1.0, memory=600, kept=100, rate=0.4, gap=1.0, first_token=2.0)
-"""The processors also run the clients, and the share of 0.4 includes their work."""
+"""The share of its tokens/s that a stream keeps, and the longest times of the server."""
 
 Load = tuple[str, Callable[[], bytes], int]
 """A path, the maker of a body, and the number of clients that send it."""
@@ -35,9 +40,14 @@ def full_load(victim: Victim, loads: list[Load], seconds: float) -> None:
     end = time.monotonic() + seconds
 
     def keep_sending(path: str, body: bytes) -> None:
-        while time.monotonic() < end:
-            if victim.post(path, body).status_code == 429:
-                time.sleep(0.05)
+        if sys.platform == "linux":
+            # Real clients run on other machines, and take no time of the server's processors.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        with victim.client() as client:
+            while time.monotonic() < end:
+                headers = {"Content-Type": "application/json"}
+                with suppress(httpx.TransportError):  # a refused body closes the connection
+                    client.post(path, content=body, headers=headers)
 
     senders = [(path, make()) for path, make, clients in loads for _ in range(clients)]
     with ThreadPoolExecutor(len(senders)) as pool:
@@ -54,5 +64,5 @@ def test_a_stream_of_another_key_goes_on(
         f"one key, {name}",
         attacked,
         lambda victim: full_load(victim, LOADS[name], seconds),
-        TARGET if full else TARGET.doubled,
+        TARGET if full else TARGET.relaxed,
     )

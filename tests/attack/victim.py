@@ -66,12 +66,12 @@ class Budget:
     first_token: float = 3.0
 
     @property
-    def doubled(self) -> Budget:
+    def relaxed(self) -> Budget:
         """The budget of a short run, beside other tests on the same machine."""
         return replace(
             self,
             stall=2 * self.stall,
-            rate=self.rate / 2,
+            rate=self.rate / 4,
             gap=2 * self.gap,
             first_token=2 * self.first_token,
         )
@@ -185,7 +185,8 @@ class Victim:
     def client(self, key: str = HOSTILE, timeout: float = 180.0) -> httpx.Client:
         """Return a client with a key."""
         headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        # `verify` loads certificates otherwise, which takes 20 ms of a processor for each client.
+        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout, verify=False)
 
     def post(
         self, path: str, body: bytes | Mapping[str, object], key: str = HOSTILE
@@ -232,9 +233,9 @@ class Victim:
             time.sleep(0.02)
 
     def wait_until_idle(self, seconds: float = 20.0) -> None:
-        """Wait until the engine has no requests and no pages in use."""
-        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_pages_used"):
-            self.wait_for(name, lambda value: value == 0, seconds)
+        """Wait until the engine has no request but the stream of the watcher."""
+        self.wait_for("num_requests_waiting", lambda value: value == 0, seconds)
+        self.wait_for("num_requests_running", lambda value: value <= 1, seconds)
 
     def check(self, key: str = GOOD) -> None:
         """Ask a question and check its answer."""

@@ -1,11 +1,13 @@
 """Fixtures: servers in processes of their own, on ports that the system chooses."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from tinyllm_qwen.testing import random_checkpoint, scripted_checkpoint
 from tinyllm_serve.testing import Server
 
@@ -80,3 +82,27 @@ def busy(endless: Path) -> Iterator[Server]:
     options = ("--max-tokens", "100000", "--kv-cache-memory", "0.2", "--max-num-seqs", "2")
     with Server("--model", str(endless), *options) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """Chromium without a window. Tests that ask for it are skipped where there is none."""
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        pytest.skip("no Chromium with its chromedriver")
+    options = ChromeOptions()
+    for argument in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=900,700",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with Chrome(options, ChromeService(driver)) as chrome:
+        yield chrome

@@ -9,6 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tinyllm_serve.http.json_structure import MAX_DEPTH, JsonBounds, StructureError
+from tinyllm_serve.protocol.base import MAX_ITEMS
+from tinyllm_serve.protocol.responses import MessageItem, ResponseRequest
+from tinyllm_serve.routes.responses_input import as_chat
 from tinyllm_serve.testing import Server
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -168,3 +171,11 @@ def test_the_time_of_a_check_is_linear() -> None:
     start = time.perf_counter()
     JsonBounds(values=1000).check(b'[["' + b'\\"' * 2_000_000 + b"[[[" * 100)
     assert time.perf_counter() - start < 5  # 0.1 s on an idle machine
+
+
+def test_the_time_to_join_the_items_of_an_answer_is_linear() -> None:
+    item = MessageItem(role="assistant", content="x" * (BODY // MAX_ITEMS))
+    start = time.process_time()
+    (message,) = as_chat(ResponseRequest(input=[item] * MAX_ITEMS)).messages
+    assert time.process_time() - start < 2
+    assert len(str(message.content)) > 0.99 * BODY

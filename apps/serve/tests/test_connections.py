@@ -75,8 +75,11 @@ def test_idle_sockets_make_room_for_clients(start: Start, sent: bytes) -> None:
 
 def test_a_connection_too_many_gets_a_503(start: Start) -> None:
     server = start("--max-connections", "2")
-    with connections(server, 2, HEAD % 100):
-        time.sleep(0.3)  # until the server has read the headers
+    fields = {"max_tokens": 1900, "stream": True, "ignore_eos": True}
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}], **fields}).encode()
+    with connections(server, 2, HEAD % len(body) + body) as running:
+        for each in running:
+            assert each.recv(1)
         answer = httpx.get(f"{server.url}/health")
         assert answer.status_code == 503
         assert answer.headers["Retry-After"] == "5"

@@ -1,40 +1,14 @@
 """The chat page in a real browser."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 from tinyllm_serve.testing import Server
 
-DRIVER = shutil.which("chromedriver")
-# Only these tests need a browser.
-pytestmark = pytest.mark.skipif(DRIVER is None, reason="no Chromium with its chromedriver")
-
 Browser = Chrome
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    options = ChromeOptions()
-    for argument in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--window-size=900,700",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with Chrome(options, ChromeService(DRIVER)) as chrome:
-        yield chrome
 
 
 def wait(browser: Browser, done: Callable[[], object]) -> None:

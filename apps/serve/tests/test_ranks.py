@@ -139,7 +139,7 @@ def test_signals_end_all_ranks_after_running_requests(two: Pair) -> None:
         two.server.process.send_signal(signal.SIGTERM)
         two.server.wait_for("draining")
         rest = "".join(lines)
-    assert '"finish_reason": "length"' in rest
+    assert '"finish_reason":"length"' in rest
     assert two.server.wait() == 0
     assert '"event": "ended"' in two.worker_log()
     assert two.worker.returncode == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 
 import mlx.core as mx
@@ -12,12 +13,14 @@ from tinyllm_engine import (
     EngineClosedError,
     EngineFullError,
     EngineSettings,
+    Grammar,
     Output,
     Request,
     RequestError,
     RequestState,
     async_engine,
 )
+from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
 
@@ -163,6 +166,37 @@ def test_closing_ends_embeddings_that_wait(prompts: list[list[int]]) -> None:
     run(test)
 
 
+def test_a_failure_in_the_last_moment_of_a_compilation_ends_the_request() -> None:
+    async def test(engine: AsyncEngine) -> None:
+        request = Request([1, 2, 3], 3, grammar=Grammar("regex", "[ab]{3}"))
+        await collect(engine, request)  # the grammar is in the cache from now on
+        task = asyncio.create_task(collect(engine, request))
+        await asyncio.sleep(0)
+        engine.fail("gone")
+        with pytest.raises(EngineClosedError, match="gone"):
+            await task
+
+    run(test)
+
+
+def test_an_idle_engine_admits_as_many_requests_as_run_and_wait_together() -> None:
+    def small() -> Engine:
+        engine = make()
+        settings = EngineSettings(page_size=8, max_running=4, max_waiting=2)
+        return Engine(engine.model, engine.tokenizer, settings)
+
+    async def test(engine: AsyncEngine) -> None:
+        request = Request([1, 2, 3], 20, ignore_end=True)
+        answers = await asyncio.gather(*(collect(engine, request) for _ in range(6)))
+        assert [len(each) for each in answers] == [20] * 6
+        results = await asyncio.gather(
+            *(collect(engine, request) for _ in range(7)), return_exceptions=True
+        )
+        assert sum(isinstance(each, EngineFullError) for each in results) == 1
+
+    run(test, small)
+
+
 def test_a_full_queue_takes_a_request_from_the_tenant_with_most(prompts: list[list[int]]) -> None:
     def small() -> Engine:
         engine = make()
@@ -306,6 +340,35 @@ def test_start_raises_the_error_of_loading() -> None:
             await AsyncEngine(fails).start()
 
     asyncio.run(main())
+
+
+def test_start_waits_until_the_vocabulary_of_grammars_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading holds Python's lock, so that it would stall a server that is ready."""
+    is_read: list[bool] = []
+
+    def read(_: GrammarCompiler) -> None:
+        time.sleep(0.3)
+        is_read.append(True)
+
+    async def test(engine: AsyncEngine) -> None:
+        assert is_read
+
+    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", read)
+    run(test)
+
+
+def test_start_raises_the_error_of_reading_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(_: GrammarCompiler) -> None:
+        raise ValueError("two tokens have the same bytes")
+
+    async def test(_: AsyncEngine) -> None:
+        pytest.fail("the engine has started")
+
+    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", read)
+    with pytest.raises(ValueError, match="the same bytes"):
+        run(test)
 
 
 def test_an_engine_that_was_not_started_refuses_requests(prompts: list[list[int]]) -> None:

@@ -238,8 +238,8 @@ def test_requests_that_can_never_be_served_are_refused(
 
 def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico, EngineSettings(max_running=1, max_waiting=2))
-    handles = [engine.add(Request(prompts[0], 4)) for _ in range(2)]
-    with pytest.raises(EngineFullError, match="2 requests are waiting") as caught:
+    handles = [engine.add(Request(prompts[0], 4)) for _ in range(3)]
+    with pytest.raises(EngineFullError, match="3 requests are waiting") as caught:
         engine.add(Request(prompts[0], 4))
     assert caught.value.retry_after > 0
     finish(engine)

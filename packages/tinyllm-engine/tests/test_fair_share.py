@@ -1,8 +1,11 @@
 """The division of time, seats and pages between tenants, tested without a model."""
 
 from functools import cache
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.request import EngineFullError, Request, RequestState
 from tinyllm_engine.schedule.fair_share import FairShare, PassTime
 from tinyllm_engine.schedule.step import Chunk
@@ -12,8 +15,9 @@ from tinyllm_engine.testing import SchedulerMemory, state_without_model
 class Machine:
     """Simulated decode passes of endless requests, which take `fixed + per_row * rows` seconds."""
 
-    def __init__(self, fixed: float, per_row: float) -> None:
+    def __init__(self, fixed: float, per_row: float, masks: dict[str, float] | None = None) -> None:
         self.fixed, self.per_row = fixed, per_row
+        self.masks = masks or {}  # seconds of the mask of one row
         self.share = FairShare()
         self.clock = 0.0
         self.steps: dict[str, int] = {}
@@ -26,7 +30,12 @@ class Machine:
             served = {tenant: count for tenant, count in rows.items() if tenant not in held}
             assert served
             took = self.fixed + self.per_row * sum(served.values())
-            chunks = [chunk(t, weights[t]) for t, count in served.items() for _ in range(count)]
+            took += sum(self.masks.get(t, 0.0) * count for t, count in served.items())
+            chunks = [
+                chunk(t, weights[t], self.masks.get(t))
+                for t, count in served.items()
+                for _ in range(count)
+            ]
             self.share.charge_decode(chunks, took)
             self.clock += took
             for tenant in served:
@@ -34,8 +43,10 @@ class Machine:
 
 
 @cache
-def chunk(tenant: str, weight: float = 1.0) -> Chunk:
+def chunk(tenant: str, weight: float = 1.0, mask: float | None = None) -> Chunk:
     state = state_without_model(Request([1], tenant=tenant, weight=weight))
+    if mask is not None:
+        state.constraint = cast(Constraint, SimpleNamespace(step_seconds=mask))
     return Chunk(state, 0, 1, [1], 1)
 
 
@@ -51,6 +62,16 @@ def test_a_stream_keeps_its_speed_beside_many_streams_of_another_tenant(
     alone = 10 / (fixed + per_row)
     assert machine.steps["quiet"] >= 0.45 * alone
     assert machine.steps["greedy"] * 31 >= 0.45 * 10 / (fixed / 31 + per_row)
+
+
+def test_slow_masks_slow_the_tenant_of_the_grammar_alone() -> None:
+    """A mask takes 40 ms, and the rest of a pass 10 ms. `quiet` would have 20 steps/s unbilled."""
+    machine = Machine(0.01, 0.0, masks={"greedy": 0.04})
+    machine.run(10, {"quiet": 1, "greedy": 1}, EVEN)
+    # In 1 s, x passes serve both and y passes serve only `quiet`: 0.05 x + 0.01 y = 1. The virtual
+    # times are equal: 0.045 x = 0.005 x + 0.01 y. So x = 11 and y = 44.
+    assert machine.steps["quiet"] == pytest.approx(555, rel=0.05)
+    assert machine.steps["greedy"] == pytest.approx(111, rel=0.05)
 
 
 def test_tenants_that_do_not_slow_each_other_are_never_held() -> None:
@@ -169,12 +190,12 @@ def test_groups_of_a_tenant_take_turns() -> None:
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
     world = SchedulerMemory(pages=500, max_running=1)
     greedy = [add(world, "greedy") for _ in range(5)]
-    assert world.scheduler.displaced_by("quiet", 6) is None
-    assert world.scheduler.displaced_by("quiet", 5) is greedy[-1]
+    assert world.scheduler.displaced_by("quiet", 5) is None
+    assert world.scheduler.displaced_by("quiet", 4) is greedy[-1]
     with pytest.raises(EngineFullError, match="5 requests are waiting"):
-        world.scheduler.displaced_by("greedy", 5)
+        world.scheduler.displaced_by("greedy", 4)
     for _ in range(4):
         add(world, "quiet")
     with pytest.raises(EngineFullError):
-        world.scheduler.displaced_by("quiet", 9)
-    assert world.scheduler.displaced_by("third", 9) is greedy[-1]
+        world.scheduler.displaced_by("quiet", 8)
+    assert world.scheduler.displaced_by("third", 8) is greedy[-1]

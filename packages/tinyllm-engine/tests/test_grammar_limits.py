@@ -36,6 +36,17 @@ def test_a_large_grammar_is_refused(pico: Model, grammar: Grammar) -> None:
         Engine(*pico).add(Request([1], grammar=grammar))
 
 
+def test_the_time_of_masks_is_known_for_each_step(pico: Model) -> None:
+    engine = Engine(*pico)
+    fields = {f"property_{i}": {"type": "string"} for i in range(500)}
+    slow = engine.add(Request([1], 8, grammar=Grammar.json_schema({"properties": fields})))
+    fast = engine.add(Request([1], 8, grammar=Grammar.regex("a*")))
+    engine.step()
+    assert slow.constraint is not None
+    assert fast.constraint is not None
+    assert 0 < fast.constraint.step_seconds < slow.constraint.step_seconds
+
+
 def test_a_grammar_that_is_given_up_ends_with_an_error(pico: Model) -> None:
     engine = Engine(*pico)
     grammar = Grammar.lark(AMBIGUOUS.replace("\\n", "\n"))

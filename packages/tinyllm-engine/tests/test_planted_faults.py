@@ -25,7 +25,7 @@ FAULTS: dict[str, Fault] = {
     "a shared last page is not copied": (
         Scheduler,
         "_allocate",
-        "copies.append((copied, allocated[0]))",
+        "self._copies[allocated[0]] = copied",
         "pass",
     ),
     "a shared last page is written": (

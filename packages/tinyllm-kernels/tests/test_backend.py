@@ -182,25 +182,6 @@ print(available()[0].detail.split(", ")[1], total())
 
 
 @needs_native
-def test_a_child_after_fork_has_threads_of_its_own() -> None:
-    code = (
-        SUM
-        + """
-import os, sys, threading
-from tinyllm_kernels import available
-x = mx.ones((7, 64)); mx.eval(x, w, ops.linear(x, w))
-import importlib
-native = importlib.import_module("tinyllm_kernels._cpu")
-pid = os.fork()
-if pid == 0:
-    os._exit(0 if native.thread_count() == 2 else 1)
-print(os.waitpid(pid, 0)[1], total())
-"""
-    )
-    assert python(code, TINYLLM_NUM_THREADS="2") == f"0 {float(7 * 300 * 64)}\n"
-
-
-@needs_native
 def test_several_streams_at_once_do_not_deadlock() -> None:
     code = (
         SUM

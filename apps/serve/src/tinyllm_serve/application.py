@@ -41,7 +41,8 @@ _PROTECTED = (chat, completions, embeddings, responses, models, tokenize)
 
 def make_application(service: Service) -> ASGIApp:
     """Make the endpoints of a service, behind the middleware."""
-    return add_middleware(make_endpoints(service), service.settings, service.metrics)
+    endpoints = make_endpoints(service)
+    return add_middleware(endpoints, service.settings, service.metrics, service.pacer)
 
 
 def make_endpoints(service: Service) -> ASGIApp:

@@ -12,6 +12,7 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.group import Group
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.server import Fact, Served, State
 from tinyllm_serve.settings import Settings
@@ -25,6 +26,7 @@ class Service(Served):
         defaults: the checkpoint's sampling parameters.
         arithmetic: backend and dtype; None before the model is loaded.
         created: the time of the start, in seconds since 1970.
+        pacer: the pace of each client's requests and answers.
     """
 
     def __init__(self, settings: Settings, group: Group | None = None) -> None:
@@ -41,6 +43,7 @@ class Service(Served):
         self.arithmetic: Arithmetic | None = None
         self._weight_bytes = 0
         self.created = int(time.time())
+        self.pacer = Pacer()
         self.metrics = Metrics(
             lambda: None if self.state == "loading" else self.engine.stats,
             prefix_cache=settings.enable_prefix_caching,

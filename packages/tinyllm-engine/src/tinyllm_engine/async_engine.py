@@ -234,6 +234,8 @@ class AsyncEngine:
 
     async def _call(self, function: Callable[[Engine], T]) -> T:
         """Call a function in the engine's thread, between two steps; return its result."""
+        if self._ended.is_set():  # while a grammar was compiled
+            raise EngineClosedError(self._closed)
         answer: asyncio.Future[T] = self._loop.create_future()
 
         def run(engine: Engine) -> None:
@@ -256,6 +258,7 @@ class AsyncEngine:
         """Make the engine, then run queued calls and steps in turn: the body of the thread."""
         try:
             self._engine = self._make()
+            self._engine.grammars.wait_for_vocabulary()
         except BaseException as error:
             self._loop.call_soon_threadsafe(_fail, ready, error)
             return

@@ -16,7 +16,8 @@ class EngineSettings:
             contexts, but at most 4 GiB (or one context, if one context needs more), and at most
             half of the free memory.
         max_running: the largest number of requests that are computed at a time.
-        max_waiting: the largest number of requests in the queue. More requests are refused.
+        max_waiting: the largest number of requests in the queue, in addition to `max_running`. More
+            requests are refused.
         prefill_tokens: the largest number of prompt tokens in a step.
         step_seconds: target duration of the prefill in a step. The engine measures the prefill, and
             adapts the number of prompt tokens in a step. The target bounds the pause between two

@@ -67,4 +67,11 @@ inline void compare(const Kernels& kernels, const char* what, const Array& actua
   ++failures;
 }
 
+// Counts and prints a failure unless `holds`.
+inline void expect(bool holds, const Kernels& kernels, const char* expectation) {
+  if (holds) return;
+  std::printf("%s: expected %s\n", kernels.name, expectation);
+  ++failures;
+}
+
 }  // namespace tinyllm::check

@@ -112,6 +112,9 @@ void check_all(const Kernels& kernels) {
     check_layers(kernels, type);
     check_token_choice(kernels, type);
   }
+  check_allocations(kernels);
+  check_bounds(kernels);
+  check_subnormals(kernels);
 }
 
 // The kernels named `name`, or null if this machine cannot run them.

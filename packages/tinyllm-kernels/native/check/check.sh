@@ -16,7 +16,10 @@ sanitizers=(-Og -fsanitize=address,undefined -fno-sanitize-recover=all)
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
 kernel_sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp)
 common_sources=(layers/*.cpp layers/products/*.cpp runtime/*.cpp dispatch/tiers.cpp)
-check_sources=(check/attention.cpp check/check.cpp check/layers.cpp check/linear.cpp check/token_choice.cpp)
+check_sources=(check/allocations.cpp check/attention.cpp check/bounds.cpp check/check.cpp \
+  check/layers.cpp check/linear.cpp check/subnormals.cpp check/token_choice.cpp)
+# The programs let allocations fail: see check/allocations.cpp.
+linking=(-pthread -Wl,--wrap=aligned_alloc)
 
 # Runs the commands that it reads, one a line, on all cores. Fails if one of them fails.
 on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
@@ -24,50 +27,84 @@ on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 # tiers ARCHITECTURE: the instruction sets of that architecture, one a line: name, then flags.
 tiers() { sed -n "s/^\(any\|$1\) //p" dispatch/tiers.txt; }
 
-# compilations ARCHITECTURE COMPILER FLAGS...: commands that make the objects of one build, the
-# longest first.
+# kernel DIRECTORY NAME SOURCE COMPILER FLAGS...: the command that compiles a file for one instruction
+# set.
+kernel() {
+  local to=$1 name=$2 source=$3
+  shift 3
+  echo "$1" "${common[@]}" "${@:2}" "-DTINYLLM_TIER=$name" "-DTINYLLM_TIER_NAME=\\\"$name\\\"" \
+    -c "$source" -o "$to/tier-$name-${source//\//-}.o"
+}
+
+# compilations DIRECTORY COMPILER FLAGS... -- SOURCES...: commands for files that are compiled once.
 compilations() {
-  local architecture=$1 compiler=$2 to=$scratch/$1 source name flags
-  shift 2
+  local to=$1 flags=() source
+  shift
+  while [ "$1" != -- ]; do flags+=("$1"); shift; done
+  for source in "${@:2}"; do
+    echo "${flags[0]}" "${common[@]}" "${flags[@]:1}" -c "$source" -o "$to/common-${source//\//-}.o"
+  done
+}
+
+# check_build ARCHITECTURE COMPILER FLAGS...: commands that make the objects of check.cpp's program,
+# the longest first.
+check_build() {
+  local to=$scratch/$1 source name flags
   mkdir -p "$to"
   for source in "${kernel_sources[@]}"; do
     while read -r name flags; do
       # AMX in software: a sanitizer then sees the memory that a tile is loaded from, and the check
-      # runs on machines without AMX. TINYLLM_REAL_TILES=1 checks the instructions themselves.
-      if [ "$name" = amx ] && [ -z "${TINYLLM_REAL_TILES:-}" ]; then
-        flags="${flags//-mamx-tile -mamx-bf16 /} -DTINYLLM_MODELED_TILES"
-      fi
-      echo "$compiler" "${common[@]}" "$@" "-DTINYLLM_TIER=$name" "-DTINYLLM_TIER_NAME=\\\"$name\\\"" \
-        "$flags" -c "$source" -o "$to/tier-$name-${source//\//-}.o"
-    done < <(tiers "$architecture")
+      # runs on machines without AMX.
+      [ "$name" != amx ] || flags="${flags//-mamx-tile -mamx-bf16 /} -DTINYLLM_MODELED_TILES"
+      kernel "$to" "$name" "$source" "${@:2}" "$flags"
+    done < <(tiers "$1")
   done
-  for source in "${check_sources[@]}" "${common_sources[@]}"; do
-    echo "$compiler" "${common[@]}" "$@" -c "$source" -o "$to/common-${source//\//-}.o"
-  done
+  compilations "$to" "${@:2}" -- "${check_sources[@]}" "${common_sources[@]}"
 }
 
-# link ARCHITECTURE COMPILER FLAGS...: objects of the plain instruction set come first. The linker
-# keeps the first copy of an inline function, so a processor never meets instructions it lacks.
+# link DIRECTORY COMPILER FLAGS...: objects of the plain instruction set come first. The linker keeps
+# the first copy of an inline function, so a processor never meets instructions it lacks.
 link() {
-  local architecture=$1 compiler=$2 to=$scratch/$1
+  local to=$1 compiler=$2
   shift 2
   "$compiler" "$@" "$to"/common-*.o "$to"/tier-portable-*.o \
-    $(ls "$to"/tier-*.o | grep -v tier-portable-) -o "$to/check" -pthread
+    $(ls "$to"/tier-*.o | grep -v tier-portable-) -o "$to/check" "${linking[@]}"
 }
 
+compiler=${CXX:-g++}
 host=$(uname -m)
-compilations "$host" "${CXX:-g++}" "${sanitizers[@]}" > "$scratch/compilations"
-# The pool has a program and a sanitizer of its own, and more threads than there may be cores.
-echo "${CXX:-g++}" "${common[@]}" -Og -fsanitize=thread check/threads.cpp runtime/product_order.cpp \
-  runtime/thread_pool.cpp -o "$scratch/threads" -pthread >> "$scratch/compilations"
+check_build "$host" "$compiler" "${sanitizers[@]}" > "$scratch/compilations"
 tiers "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
-echo "TINYLLM_NUM_THREADS=4 $scratch/threads" >> "$scratch/checks"
+
+# Only this file has instructions of AMX. Where the machine has AMX, a second program runs them.
+tiles=
+if grep -qw amx_bf16 /proc/cpuinfo; then
+  tiles=$scratch/tiles
+  mkdir "$tiles"
+  kernel "$tiles" amx matmul/linear.cpp "$compiler" "${sanitizers[@]}" \
+    "$(tiers "$host" | sed -n 's/^amx //p')" >> "$scratch/compilations"
+  echo "$tiles/check amx" >> "$scratch/checks"
+  echo "amx is checked with its software model and with the tiles of this machine"
+else
+  echo "amx is checked with its software model: this machine has no tiles"
+fi
+
+# The pool has a program and a sanitizer of its own, and more threads than there may be cores.
+threads=$scratch/threads
+mkdir "$threads"
+tsan=("$compiler" -Og -fsanitize=thread)
+for source in "${kernel_sources[@]}"; do
+  kernel "$threads" portable "$source" "${tsan[@]}" >> "$scratch/compilations"
+done
+compilations "$threads" "${tsan[@]}" -- check/threads.cpp check/allocations.cpp layers/*.cpp \
+  layers/products/*.cpp runtime/*.cpp >> "$scratch/compilations"
+echo "TINYLLM_NUM_THREADS=4 TSAN_OPTIONS=die_after_fork=0 $threads/check" >> "$scratch/checks"
 
 cross=
 if [ "$host" != aarch64 ]; then
   if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
     cross=aarch64
-    compilations aarch64 aarch64-linux-gnu-g++ -O1 >> "$scratch/compilations"
+    check_build aarch64 aarch64-linux-gnu-g++ -O1 >> "$scratch/compilations"
     tiers aarch64 | while read -r name _; do
       echo "qemu-aarch64 -cpu max $scratch/aarch64/check $name"
     done >> "$scratch/checks"
@@ -77,6 +114,11 @@ if [ "$host" != aarch64 ]; then
 fi
 
 on_all_cores < "$scratch/compilations"
-link "$host" "${CXX:-g++}" "${sanitizers[@]}"
-[ -z "$cross" ] || link aarch64 aarch64-linux-gnu-g++ -static
+link "$scratch/$host" "$compiler" "${sanitizers[@]}"
+link "$threads" "${tsan[@]}"
+[ -z "$cross" ] || link "$scratch/aarch64" aarch64-linux-gnu-g++ -static
+if [ -n "$tiles" ]; then
+  cp --no-clobber "$scratch/$host"/*.o "$tiles"
+  link "$tiles" "$compiler" "${sanitizers[@]}"
+fi
 on_all_cores < "$scratch/checks"

@@ -11,5 +11,11 @@ void check_attention(const Kernels& kernels, Type type);
 // Both halves of a layer with packed weights: decode steps, and a prompt after cached keys.
 void check_layers(const Kernels& kernels, Type type);
 void check_token_choice(const Kernels& kernels, Type type);
+// A forward pass in which one allocation fails. Each failure must reach the caller.
+void check_allocations(const Kernels& kernels);
+// Page tables and ids with numbers outside of their arrays.
+void check_bounds(const Kernels& kernels);
+// Formats of floats in a process that counts subnormal numbers as zero.
+void check_subnormals(const Kernels& kernels);
 
 }  // namespace tinyllm::check

@@ -1,28 +1,15 @@
 #include "check/checks.h"
 
 #include <cmath>
-#include <numeric>
 #include <vector>
 
-#include "check/matrix.h"
-#include "layers/attention.h"
+#include "check/layer.h"
+#include "layers/mlp.h"
 
 namespace tinyllm::check {
 namespace {
 
 using Numbers = std::vector<double>;
-
-constexpr float kEps = 1e-6f;
-constexpr int E = 128, F = 256, H = 4, Hkv = 2, D = 32;
-
-// A packed matrix with scales so small that products have about the size of x.
-Matrix packed(int rows, int columns, Type type) {
-  Matrix matrix(rows, columns, 4, 32, type);
-  for (Array* part : {&matrix.scales, &matrix.biases}) {
-    for (int64_t i = 0; i < int64_t{rows} * columns / 32; ++i) part->set(i, part->at(i) / 64);
-  }
-  return matrix;
-}
 
 Numbers exact(const Array& array, size_t size) {
   Numbers numbers(size);
@@ -85,34 +72,8 @@ Numbers rotated(Numbers rows, const Array& norm, int heads, int offset) {
   return rows;
 }
 
-// A sequence of `offset` cached tokens and `length` new ones.
-struct Sequence {
-  Sequence(Type type, int length, int offset)
-      : type(type), length(length), offset(offset), capacity(offset + length + 2) {
-    std::iota(positions.begin(), positions.end(), offset);
-    for (int i = 0; i < D / 2; ++i) {
-      frequencies[i] = static_cast<float>(std::pow(1e4, -2.0 * i / D));
-    }
-  }
-
-  Heads added(Array& cache) const {
-    char* first = cache.bytes.data() + int64_t{offset} * D * size_of(type);
-    return {first, {int64_t{Hkv} * capacity * D, int64_t{capacity} * D, D}};
-  }
-
-  void compute(const Kernels& kernels, Phase phase) {
-    AttentionLayerTask task{};
-    task.projection = {.x = x.bytes.data(), .batch = 1, .length = length, .phase = phase,
-                   .norm = {norm.bytes.data(), kEps}, .q_norm = {q_norm.bytes.data(), kEps},
-                   .k_norm = {k_norm.bytes.data(), kEps}, .q = q.w, .k = k.w, .v = v.w,
-                   .q_bias = q_bias.bytes.data(), .k_bias = nullptr, .v_bias = nullptr, .heads = H,
-                   .kv_heads = Hkv, .dim = D, .positions = positions.data(), .shares_positions = true,
-                   .frequencies = frequencies.data(), .traditional = false, .magnitude = 1,
-                   .to_q = {}, .to_k = added(keys), .to_v = added(values), .type = type};
-    task.o = o.w, task.residual = x.bytes.data(), task.y = y.bytes.data();
-    task.offset = offset, task.scale = 1 / std::sqrt(static_cast<float>(D));
-    run(kernels, task);
-  }
+struct CheckedSequence : Sequence {
+  using Sequence::Sequence;
 
   // The result of `compute`. Call it first: `compute` changes the cached keys and values.
   Numbers expected() const {
@@ -143,18 +104,6 @@ struct Sequence {
     for (size_t i = 0; i < result.size(); ++i) result[i] += x.at(i);
     return result;
   }
-
-  Type type;
-  int length, offset, capacity;
-  std::vector<int32_t> positions = std::vector<int32_t>(length);
-  std::vector<float> frequencies = std::vector<float>(D / 2);
-  Array x = Array::random(type, size_t(length) * E), norm = Array::random(type, E);
-  Array q_norm = Array::random(type, D), k_norm = Array::random(type, D);
-  Array q_bias = Array::random(type, size_t{H} * D), y = Array(type, size_t(length) * E);
-  Array keys = Array::random(type, size_t{Hkv} * capacity * D);
-  Array values = Array::random(type, size_t{Hkv} * capacity * D);
-  Matrix q = packed(H * D, E, type), k = packed(Hkv * D, E, type), v = packed(Hkv * D, E, type);
-  Matrix o = packed(E, H * D, type);
 };
 
 }  // namespace
@@ -164,7 +113,7 @@ void check_layers(const Kernels& kernels, Type type) {
   for (int rows : {1, 2, 35}) check_mlp(kernels, type, Phase::prefill, rows);
   for (int length : {1, 7}) {
     for (Phase phase : {Phase::prefill, Phase::decode}) {
-      Sequence sequence(type, length, 21);
+      CheckedSequence sequence(type, length, 21);
       const Numbers expected = sequence.expected();
       sequence.compute(kernels, phase);
       compare(kernels, "attention layer", sequence.y, expected);

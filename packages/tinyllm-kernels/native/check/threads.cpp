@@ -1,15 +1,31 @@
 // A stress test of the thread pool under the thread sanitizer: concurrent callers, tasks of 0 to 39
-// parts, parts that throw, and results in plain memory. `check.sh` builds and runs it.
+// parts, parts that throw, results in plain memory, and affinity masks that change meanwhile. Forward
+// passes with the portable kernels run on two threads at once, and with allocations that fail.
+// `check.sh` builds and runs it.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+#include "check/checks.h"
+#include "check/model.h"
 #include "runtime/product_order.h"
 #include "runtime/thread_pool.h"
+
+namespace tinyllm::portable {
+extern const Kernels kernels;
+}
 
 namespace {
 
@@ -84,10 +100,90 @@ int failures_of_order() {
   return failures;
 }
 
+// Counts forward passes with wrong bits. Both threads compute at once, each its own arrays.
+int failures_of_concurrent_passes() {
+  std::atomic<int> failures = 0;
+  check::Model models[] = {check::Model(Type::bfloat16), check::Model(Type::float32)};
+  const auto compute = [&](check::Model& model) {
+    return model.compute(portable::kernels, Phase::decode);
+  };
+  std::vector<std::thread> callers;
+  for (check::Model& model : models) {
+    callers.emplace_back([&failures, &model, expected = compute(model), &compute] {
+      for (int pass = 0; pass < 20; ++pass) failures += compute(model) != expected;
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  return failures;
+}
+
+#if defined(__linux__)
+
+// Sets the affinity mask of each thread of the process, in the order of creation, as `taskset -a`.
+void set_affinity_of_process(const cpu_set_t& set) {
+  std::vector<int> threads;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    threads.push_back(std::stoi(entry.path().filename()));
+  }
+  std::sort(threads.begin(), threads.end());
+  for (int thread : threads) sched_setaffinity(thread, sizeof set, &set);
+}
+
+// Counts rounds after which a thread of the process has another mask than the one that was set while
+// tasks ran.
+int failures_of_affinity() {
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < 2) return 0;
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) ++first;
+  cpu_set_t fewer = all;
+  CPU_CLR(first, &fewer);
+  int failures = 0;
+  for (int round = 0; round < 60; ++round) {
+    const cpu_set_t& set = round % 2 ? all : fewer;
+    std::atomic<bool> done = false;
+    std::thread caller([&] {
+      for (int task = 0; task < 200 || !done; ++task) ThreadPool::shared().run(8, [](int64_t, int) {});
+    });
+    set_affinity_of_process(set);
+    done = true;
+    caller.join();
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      cpu_set_t found;
+      const int thread = std::stoi(entry.path().filename());
+      if (sched_getaffinity(thread, sizeof found, &found) != 0) continue;  // it has ended
+      failures += !CPU_EQUAL(&found, &set);
+    }
+  }
+  set_affinity_of_process(all);
+  return failures;
+}
+
+// Returns 1 unless a child process computes with a pool of its own.
+int failures_of_fork() {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    std::vector<int> done(kMaxParts);
+    ThreadPool::shared().run(kMaxParts, [&](int64_t part, int) { ++done[part]; });
+    _exit(std::count(done.begin(), done.end(), 1) == kMaxParts ? 0 : 1);
+  }
+  int status = 1;
+  return waitpid(child, &status, 0) != child || status != 0;
+}
+
+#endif
+
 }  // namespace
 
 int main() {
   std::atomic<int> failures = failures_of_order() + failures_of_exceptions();
+#if defined(__linux__)
+  failures += failures_of_fork() + failures_of_affinity();
+#endif
+  failures += failures_of_concurrent_passes();
+  check::check_allocations(portable::kernels);
+  failures += check::failures;
   std::vector<std::thread> callers;
   for (int caller = 0; caller < kCallers; ++caller) {
     callers.emplace_back([&failures, caller] { failures += failures_of_caller(caller); });

@@ -5,7 +5,10 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "isa/load_store.h"
 #include "isa/vectors.h"
@@ -75,19 +78,40 @@ inline Floats to_floats(Words codes) {
   return __builtin_convertvector(std::bit_cast<Ints>(codes), Floats);
 }
 
+// A float from the lower `Mantissa` + exponent bits of `code`. The smallest exponents of the format
+// are normal floats, so that no operation reads or makes a subnormal float. Subnormal floats take
+// some hundred cycles on Intel, and count as zero if the process has set DAZ.
+template <int Mantissa, int Bias>
+inline Floats small_float(Words code) {
+  constexpr uint32_t kExponent = 1u << 23, kAdded = (127 - Bias) * kExponent;
+  // A subnormal code is read with exponent 1, which adds 2^(1 - Bias). The difference is exact.
+  const Words subnormal = std::bit_cast<Words>(code < (1u << Mantissa));
+  const Words bits = (code << (23 - Mantissa)) + kAdded + (subnormal & kExponent);
+  return std::bit_cast<Floats>(bits) - std::bit_cast<Floats>(subnormal & (kAdded + kExponent));
+}
+
 // E2M1: a sign bit, two bits of exponent, one bit of mantissa.
 inline Floats e2m1(Words code) {
-  // As the exponent and mantissa of a float, the three lower bits are 2^-126 times the number, the
-  // subnormal 0.5 included.
-  Words magnitude = (code & 7) << 22;
-  Floats value = std::bit_cast<Floats>(magnitude) * 0x1p126f;
+#if defined(__AVX512F__)
+  constexpr Floats kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
+  return std::bit_cast<Floats>(
+      _mm512_permutexvar_ps(std::bit_cast<__m512i>(code), std::bit_cast<__m512>(kNumbers)));
+#else
+#if defined(__AVX2__)
+  constexpr Floats kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const Floats value = std::bit_cast<Floats>(  // reads the lower three bits of each index
+      _mm256_permutevar8x32_ps(std::bit_cast<__m256>(kNumbers), std::bit_cast<__m256i>(code)));
+#else
+  const Floats value = small_float<1, 1>(code & 7);
+#endif
   return std::bit_cast<Floats>(std::bit_cast<Words>(value) | (code & 8) << 28);
+#endif
 }
 
 // E4M3: a sign bit, four bits of exponent, three bits of mantissa. The code with all exponent and
 // mantissa bits set is NaN. There is no infinity.
 inline Floats e4m3(Words code) {
-  Floats value = std::bit_cast<Floats>((code & 0x7f) << 20) * 0x1p120f;
+  Floats value = small_float<3, 7>(code & 0x7f);
   Words bits = std::bit_cast<Words>(value) | (code & 0x80) << 24;
   Words nan = std::bit_cast<Words>((code & 0x7f) == 0x7f) & 0x7fc00000u;
   return std::bit_cast<Floats>(bits | nan);
@@ -95,8 +119,10 @@ inline Floats e4m3(Words code) {
 
 inline float e4m3(uint8_t code) { return e4m3(Words{} + code)[0]; }
 
-// E8M0: a power of two. Code 0 is 2^-127, which is subnormal.
-inline float e8m0(uint8_t code) { return std::ldexp(1.0f, int{code} - 127); }
+// E8M0: a power of two. Code 0 is 2^-127, which is subnormal, and code 255 is infinity.
+inline float e8m0(uint8_t code) {
+  return std::bit_cast<float>(code ? uint32_t{code} << 23 : uint32_t{1} << 22);
+}
 
 // The scale and bias of a group: a code stands for code * scale + bias.
 struct Affine {

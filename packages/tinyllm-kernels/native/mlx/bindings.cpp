@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "dispatch/kernels.h"
+#include "mlx/donation.h"
 #include "mlx/handles.h"
 #include "mlx/operations.h"
 #include "runtime/huge_pages.h"
@@ -201,6 +202,7 @@ NB_MODULE(_cpu, m) {
         tinyllm::use_huge_pages(evaluated.data<void>(), bytes);
       },
       "x"_a);
+  m.def("copied_bytes", &tinyllm::copied_bytes);
   m.def("tiers", [] {
     std::vector<std::string> names;
     for (const tinyllm::Kernels* kernels : tinyllm::tiers()) names.emplace_back(kernels->name);

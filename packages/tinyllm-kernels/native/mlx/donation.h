@@ -1,8 +1,7 @@
 // Outputs that reuse the memory of inputs: a cache array is changed in place.
 #pragma once
 
-#include <cstring>
-#include <memory>
+#include <cstdint>
 #include <vector>
 
 #include "mlx/inputs.h"
@@ -20,28 +19,19 @@ inline void release_inputs(const std::vector<mlx::core::array>& inputs,
   }
 }
 
+// The bytes of inputs that this process has copied because they could not be donated.
+int64_t copied_bytes();
+
 // An output with the content of an input. If the input is donatable, the output takes its memory.
-// Otherwise new memory is allocated at once, and filled when the task runs.
+// Otherwise new memory is allocated at once, and filled when the task runs. The size of that copy is
+// added to `copied_bytes`.
 class DonatedInput {
  public:
-  DonatedInput(const mlx::core::array& from, mlx::core::array& to) : from_(from) {
-    if (from.is_donatable() && from.flags().row_contiguous) {
-      to.copy_shared_buffer(from);
-      data_ = to.data<char>();
-    } else {
-      data_ = allocate(to);
-    }
-  }
+  DonatedInput(const mlx::core::array& from, mlx::core::array& to);
 
   // Returns the output's numbers, contiguous. Copies the input if it was not donated: call it once,
   // in the task.
-  char* content() const {
-    if (from_.data != data_) {
-      std::unique_ptr<char[]> copy;
-      std::memcpy(data_, from_.compact(copy), from_.size * from_.itemsize);
-    }
-    return data_;
-  }
+  char* content() const;
 
   const std::vector<int64_t>& shape() const { return from_.shape; }
   size_t itemsize() const { return from_.itemsize; }

@@ -29,8 +29,8 @@ class ProductOrder {
     if (products_.size() > kMaxProducts) clear();
     Product& product = products_[weights];
     if (product.parts != parts) {
+      product.lists = find();  // may throw
       product.parts = parts;
-      product.lists = find();
     }
     record_successor(weights);
     const auto next = products_.find(product.next);

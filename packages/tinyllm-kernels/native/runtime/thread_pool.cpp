@@ -6,9 +6,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
+
+#include "runtime/float_mode.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -97,11 +101,19 @@ ThreadPool& ThreadPool::shared() {
 }
 
 ThreadPool::ThreadPool(int threads) : states_(threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+  workers_.reserve(threads - 1);
+  // A limit on processes, such as the one of a container, may leave fewer threads. An exception
+  // here would destroy running threads, which ends the process.
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& work,
                      const std::vector<PrefetchList>* prefetch) {
+  const DefaultFloatMode mode;
   std::unique_lock lock(busy_, std::try_to_lock);
   if (!lock.owns_lock() || workers_.empty() || parts < 2) {
     for (int64_t part = 0; part < parts; ++part) work(part, 0);
@@ -135,6 +147,7 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
 }
 
 void ThreadPool::worker_loop(int thread) {
+  const DefaultFloatMode mode;
   uint32_t round = 0;
   Prefetcher prefetcher;
   for (;;) {
@@ -173,19 +186,31 @@ void ThreadPool::leave() {
 // Moves a worker that was last seen on the caller's core to another core. The worker would wait for
 // the caller, and the scheduler takes milliseconds to notice an idle core: the time of many
 // products. The worker's affinity mask is restored at once.
+//
+// Another thread or process may change affinity masks meanwhile. So the mask to restore is that of
+// the caller, which the pool never changes, and it is read again until it is stable. `taskset -a`
+// changes threads in the order of their creation: the caller before the workers. A worker with a
+// mask of its own is left alone.
 void ThreadPool::move_workers_off_callers_core() {
 #if defined(__linux__)
   const int core = current_core();
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (core < 0 || states_[i + 1].core.load(std::memory_order_relaxed) != core) continue;
     const pthread_t worker = workers_[i].native_handle();
-    cpu_set_t allowed;
-    if (pthread_getaffinity_np(worker, sizeof allowed, &allowed) != 0) continue;
+    cpu_set_t allowed, of_worker;
+    if (pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed) != 0) continue;
+    if (pthread_getaffinity_np(worker, sizeof of_worker, &of_worker) != 0) continue;
+    if (!CPU_EQUAL(&allowed, &of_worker)) continue;
     cpu_set_t others = allowed;
     CPU_CLR(core, &others);
     if (CPU_COUNT(&others) == 0) continue;
     pthread_setaffinity_np(worker, sizeof others, &others);
-    pthread_setaffinity_np(worker, sizeof allowed, &allowed);
+    cpu_set_t restored;
+    do {
+      restored = allowed;
+      pthread_setaffinity_np(worker, sizeof restored, &restored);
+      pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed);
+    } while (!CPU_EQUAL(&allowed, &restored));
     states_[i + 1].core.store(-1, std::memory_order_relaxed);
   }
 #endif

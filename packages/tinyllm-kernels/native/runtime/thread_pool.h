@@ -40,6 +40,8 @@ class ThreadPool {
   // `prefetch` lists what each thread reads first in the task after this one. Workers prefetch that
   // memory while they wait. Without the argument they use the lists of the call before.
   //
+  // Parts are computed in the default floating-point mode: see runtime/float_mode.h.
+  //
   // If a part throws, parts that have not begun are skipped. The first exception is rethrown to the
   // caller after all threads have left the task.
   void run(int64_t parts, const std::function<void(int64_t part, int thread)>& work,

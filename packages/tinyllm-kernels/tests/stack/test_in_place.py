@@ -1,10 +1,12 @@
 """Stacks write keys and values in place, unless another object refers to the arrays."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_kernels import opset
 from tinyllm_kernels.testing import (
     NUM_PAGES,
     LayerShape,
@@ -79,6 +81,26 @@ def test_arrays_with_other_holders_are_not_written(ops: Backend, kind: str) -> N
     mx.eval(y, *(cache.arrays for cache in caches))
     assert all(np.array_equal(np.array(a), b) for a, b in zip(held, before, strict=True))
     assert same_bits(stack(x, second, forks), y)
+
+
+def test_copies_of_a_cache_are_counted_and_logged_once(
+    native: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    shape, dtype, ops = LayerShape(), mx.float32, opset("cpu")
+    stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
+    caches = make_caches("paged", 2, shape, dtype)
+    first, *others = decode_steps("paged")
+    x = make_input(first, shape.width, dtype, seed=1)
+    mx.eval(stack(x, first, caches))
+    before = native.copied_bytes()
+    mx.eval(stack(x, others[0], caches))
+    assert native.copied_bytes() == before
+    for batch in others[1:]:
+        forks = [cache.fork() for cache in caches]  # type: ignore[attr-defined]
+        mx.eval(stack(x, batch, caches), *(cache.arrays for cache in forks))
+    assert native.copied_bytes() - before == 4 * sum(cache.nbytes for cache in caches)
+    assert [record.name for record in caplog.records] == ["tinyllm_kernels"]
+    assert "caches: expected writes in place, got copies of" in caplog.text
 
 
 def test_only_the_slots_of_the_pages_are_written(ops: Backend, dtype: mx.Dtype) -> None:

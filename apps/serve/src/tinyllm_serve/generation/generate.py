@@ -142,6 +142,7 @@ class Generation:
         _check_client_limits(service, fields, len(prompts), client)
         log["priority"] = fields.priority or None
         self._service = service
+        self._client = client
         self._choices = fields.choices
         self._log = log
         self._field_names = field_names or {}
@@ -214,7 +215,11 @@ class Generation:
         seconds = metrics.time_to_first_token
         try:
             with renamed_fields(self._field_names):
-                async with aclosing(self._service.engine.stream(answer.request)) as outputs:
+                engine, pacer = self._service.engine, self._service.pacer
+                async with (
+                    pacer.turn(self._client),
+                    aclosing(engine.stream(answer.request)) as outputs,
+                ):
                     async for output in outputs:
                         now = time.perf_counter()
                         seconds.observe(now - latest)

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fastapi.security import HTTPBearer
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.pace import BODY_UNIT, Pacer
 
 OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no API key."""
@@ -20,6 +22,9 @@ OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
 
 BEARER = HTTPBearer(auto_error=False, description="A key of --api-key or --api-key-file.")
 """The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
+
+MAX_COUNTED = 10_000_000
+"""Bytes of the longest body that counts as more work than a shorter one."""
 
 RETRY_AFTER = 1.0
 """Seconds after which a client with too many requests may retry."""
@@ -34,17 +39,19 @@ def client_of(request: Request) -> Client:
 class Anonymous:
     """Make each connection a client."""
 
-    def __init__(self, app: ASGIApp, max_priority: int) -> None:
+    def __init__(self, app: ASGIApp, max_priority: int, pacer: Pacer) -> None:
         """Wrap an application."""
         self._app = app
         self._max_priority = max_priority
+        self._pacer = pacer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
         host, port = scope.get("client") or ("", 0)
         client = Client(tenant=f"{host}:{port}", max_priority=self._max_priority)
         scope["state"] = {**scope["state"], "client": client}
-        await self._app(scope, receive, send)
+        async with self._pacer.turn(client, _units(scope)):
+            await self._app(scope, receive, send)
 
 
 class ApiKey:
@@ -54,9 +61,10 @@ class ApiKey:
     calls dependencies: a client without a key could send bodies of 10 MB to be parsed.
     """
 
-    def __init__(self, app: ASGIApp, clients: Mapping[str, Client]) -> None:
+    def __init__(self, app: ASGIApp, clients: Mapping[str, Client], pacer: Pacer) -> None:
         """Wrap an application; `clients` maps each key to its client."""
         self._app = app
+        self._pacer = pacer
         self._clients = [(key.encode(), client) for key, client in clients.items()]
         self._in_progress: Counter[str] = Counter()
 
@@ -90,7 +98,8 @@ class ApiKey:
             return
         self._in_progress[client.name] += 1
         try:
-            await self._app(scope, receive, send)
+            async with self._pacer.turn(client, _units(scope)):
+                await self._app(scope, receive, send)
         finally:
             self._in_progress[client.name] -= 1
 
@@ -103,3 +112,12 @@ class ApiKey:
         # Every key is compared, in constant time, so that the time tells nothing about the keys.
         found = [client for each, client in self._clients if hmac.compare_digest(each, key)]
         return found[0] if found else None
+
+
+def _units(scope: Scope) -> float:
+    """Return the units of work of a request: one, and more for a long body."""
+    announced = Headers(scope=scope).get("content-length", "0")
+    # 20 digits exceed every limit, and int() raises ValueError for thousands of digits. `BodyLimit`
+    # refuses a body that is too long, without reading it.
+    length = int(announced[:20]) if announced.isdecimal() else 0
+    return 1.0 + min(length, MAX_COUNTED) / BODY_UNIT

@@ -19,6 +19,7 @@ from tinyllm_serve.http.api_key import Anonymous, ApiKey
 from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.settings import Settings, is_loopback
 
@@ -34,13 +35,13 @@ The text of prompts and answers is never logged.
 _log = logging.getLogger(__name__)
 
 
-def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics) -> ASGIApp:
+def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics, pacer: Pacer) -> ASGIApp:
     """Wrap the endpoints in all middleware."""
     app = BodyLimit(app, settings.max_body, settings.max_body_memory, settings.timeout_body)
     if settings.has_keys:
-        app = ApiKey(app, settings.clients())
+        app = ApiKey(app, settings.clients(), pacer)
     else:
-        app = Anonymous(app, settings.max_priority)
+        app = Anonymous(app, settings.max_priority, pacer)
     if settings.allowed_origins:
         # Outside of the key check, because a browser sends its preflight requests without a key.
         app = CORSMiddleware(

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from tinyllm_engine import Usage
+
+from tinyllm_serve.protocol.input_size import is_larger
 
 T = TypeVar("T")
 
@@ -26,6 +28,23 @@ have an error for each item, of about 1 kB and 10 us."""
 
 DictOf = Annotated[dict[str, T], Field(fail_fast=True)]
 """A dictionary whose validation stops at the first wrong value."""
+
+MAX_SCHEMA = 1 << 18
+"""The most characters of a JSON schema. The engine compiles no longer ones."""
+
+
+def _check_schema(schema: dict[str, object]) -> dict[str, object]:
+    # Count before the schema is written as JSON, which holds Python's lock: 90,000 numbers take
+    # 0.04 s. Each value needs three characters, two of them between values.
+    if is_larger(schema, MAX_SCHEMA, per_value=3):
+        raise ValueError(f"expected at most {MAX_SCHEMA:,} characters: simplify it")
+    return schema
+
+
+JsonSchema = Annotated[
+    dict[str, object], Field(max_length=MAX_ITEMS), AfterValidator(_check_schema)
+]
+"""A JSON schema of bounded size."""
 
 SmallName = Annotated[str, Field(max_length=MAX_NAME)]
 

@@ -4,9 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tinyllm_serve.protocol.base import MAX_ITEMS, ListOf, Strict
+from tinyllm_serve.protocol.base import JsonSchema, ListOf, Strict
 
 MAX_TEXTS = 1024
+"""The most texts of `choice`."""
+
+MAX_TEXT_CHARACTERS = 1 << 16
+"""The most characters of all texts of `choice` together. They compile in 20 ms."""
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -28,7 +32,7 @@ class NamedSchema(Strict):
 
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    json_schema: dict[str, object] = Field(alias="schema", max_length=MAX_ITEMS)
+    json_schema: JsonSchema = Field(alias="schema")
     strict: bool | None = Field(
         default=None, description="The answer conforms to the schema in either case."
     )
@@ -62,4 +66,10 @@ class StructuredOutputs(Strict):
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"expected one of regex, choice and grammar, got {len(given)}")
+        size = sum(map(len, self.choice or []))
+        if size > MAX_TEXT_CHARACTERS:
+            raise ValueError(
+                f"choice: expected at most {MAX_TEXT_CHARACTERS:,} characters together, "
+                f"got {size:,}: use shorter texts, or number them"
+            )
         return self

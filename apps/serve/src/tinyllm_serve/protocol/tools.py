@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tinyllm_serve.protocol.base import MAX_ITEMS, Strict
+from tinyllm_serve.protocol.base import JsonSchema, Strict
 
 
 class Function(Strict):
@@ -12,9 +12,7 @@ class Function(Strict):
 
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: dict[str, object] | None = Field(
-        default=None, max_length=MAX_ITEMS, description="A JSON schema."
-    )
+    parameters: JsonSchema | None = Field(default=None, description="A JSON schema.")
     strict: bool | None = Field(
         default=None,
         description="true: the arguments of every call conform to the schema. "

@@ -17,6 +17,7 @@ from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER, ApiError
 from tinyllm_serve.http.middleware import add_middleware
+from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.http.sse import error_event
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
@@ -42,7 +43,7 @@ def make_front(replicas: ReplicaSet) -> ASGIApp:
     app.state.served = replicas
     app.mount("/", Front(replicas))
     add_error_handlers(app)
-    return add_middleware(app, replicas.settings, replicas.metrics)
+    return add_middleware(app, replicas.settings, replicas.metrics, Pacer())
 
 
 def run_replicas(settings: Settings) -> None:

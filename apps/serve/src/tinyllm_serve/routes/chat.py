@@ -9,7 +9,7 @@ from secrets import token_hex
 from fastapi import APIRouter
 from fastapi.responses import Response
 from starlette.requests import Request
-from tinyllm_engine import Output, TokenLogprob
+from tinyllm_engine import Grammar, Output, TokenLogprob
 from tinyllm_qwen import Tokenizer
 
 from tinyllm_serve.clients import Client
@@ -82,17 +82,8 @@ async def start_chat(
     """
     service.check_ready()
     service.check_model(body.model)
-    # In a thread, so that other streams continue while a long conversation is rendered.
-    prompt = await run_on_text(
-        [body.messages, body.offered_tools],
-        Prompt.of_chat,
-        service.tokenizer,
-        body.messages,
-        body.offered_tools,
-        body.template_variables,
-        max_tokens=service.max_prompt,
-        allow_special_tokens=service.settings.allow_special_tokens,
-    )
+    # In a thread, so that other streams continue while long texts are rendered.
+    prompt, grammar = await run_on_text(body, _prepare, service, body)
     functions = [tool.function.name for tool in body.offered_tools]
     return Generation(
         service,
@@ -102,11 +93,24 @@ async def start_chat(
         log,
         client,
         max_tokens=body.token_limit or service.settings.max_tokens,
-        grammar=chat_grammar(body, prompt),
+        grammar=grammar,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         one_call=body.parallel_tool_calls is False,
         field_names=field_names,
     )
+
+
+def _prepare(service: Service, body: ChatRequest) -> tuple[Prompt, Grammar | None]:
+    """Return the prompt of a conversation, and the grammar of its answer."""
+    prompt = Prompt.of_chat(
+        service.tokenizer,
+        body.messages,
+        body.offered_tools,
+        body.template_variables,
+        max_tokens=service.max_prompt,
+        allow_special_tokens=service.settings.allow_special_tokens,
+    )
+    return prompt, chat_grammar(body, prompt)
 
 
 class ChatCompletion:

@@ -9,7 +9,7 @@ from secrets import token_hex
 from fastapi import APIRouter
 from fastapi.responses import Response
 from starlette.requests import Request
-from tinyllm_engine import Output
+from tinyllm_engine import Grammar, Output
 
 from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import output_grammar
@@ -50,9 +50,8 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     log = log_fields(request)
     log["user"] = body.user
     with length_errors("prompt"):
-        prompts = await run_on_text(
-            body.prompt, token_lists, body.prompt, service.tokenizer, service.max_prompt
-        )
+        # In a thread, so that other streams continue while long texts are encoded.
+        prompts, grammar = await run_on_text(body, _prepare, service, body)
     echoes = [""] * len(prompts)
     if body.echo:
         echoes = await run_on_text(prompts, lambda: [*map(service.tokenizer.decode, prompts)])
@@ -64,7 +63,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         log,
         client_of(request),
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
-        grammar=output_grammar(body),
+        grammar=grammar,
         logprobs=body.logprobs,
     )
     completion = TextCompletion(service, body, echoes, generation)
@@ -73,6 +72,12 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     await while_connected(request, generation.finish())
     text = await asyncio.to_thread(completion.json)
     return Response(text, media_type="application/json")
+
+
+def _prepare(service: Service, body: CompletionRequest) -> tuple[list[list[int]], Grammar | None]:
+    """Return the prompts of a request, and the grammar of its answers."""
+    prompts = token_lists(body.prompt, service.tokenizer, service.max_prompt)
+    return prompts, output_grammar(body)
 
 
 class TextCompletion:

@@ -1,6 +1,7 @@
 """Conversion of a request of POST /v1/responses to one of chat completions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -45,7 +46,8 @@ def as_chat(body: ResponseRequest) -> ChatRequest:
     try:
         return _as_chat(body)
     except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
+        errors = error.errors(include_url=False, include_input=False)
+        raise RequestValidationError(errors) from error
 
 
 def _as_chat(body: ResponseRequest) -> ChatRequest:
@@ -80,42 +82,55 @@ def _as_chat(body: ResponseRequest) -> ChatRequest:
 def _messages(items: Sequence[InputItem]) -> list[Message]:
     """Convert items. Reasoning, text and calls of one answer are one message."""
     messages: list[Message] = []
-    for item in items:
-        match item:
-            case CallOutputItem():
-                result = ToolMessage(
-                    role="tool", content=text_of(item.output), tool_call_id=item.call_id
-                )
-                messages.append(result)
-            case MessageItem(role="user"):
-                messages.append(UserMessage(role="user", content=text_of(item.content)))
-            case MessageItem(role="system" | "developer"):
-                messages.append(SystemMessage(role="system", content=text_of(item.content)))
-            case MessageItem() | ReasoningItem() | CallItem():
-                last = messages[-1] if messages else None
-                if isinstance(last, AssistantMessage):
-                    messages[-1] = _extended(last, item)
-                else:
-                    messages.append(_extended(AssistantMessage(role="assistant"), item))
+    for in_answer, group in groupby(items, _is_in_answer):
+        if in_answer:
+            messages.append(_answer(group))
+        else:
+            messages += map(_message, group)
     return messages
 
 
-def _extended(
-    message: AssistantMessage, item: MessageItem | ReasoningItem | CallItem
-) -> AssistantMessage:
-    """Return the message of an answer with one more item of the answer."""
+def _is_in_answer(item: InputItem) -> bool:
+    """Return True if an item is a part of an answer of the model."""
+    return isinstance(item, ReasoningItem | CallItem) or (
+        isinstance(item, MessageItem) and item.role == "assistant"
+    )
+
+
+def _message(item: InputItem) -> Message:
+    """Convert an item that is no part of an answer."""
     match item:
+        case MessageItem(role="user"):
+            return UserMessage(role="user", content=text_of(item.content))
         case MessageItem():
-            return message.model_copy(
-                update={"content": f"{message.content or ''}{text_of(item.content)}"}
-            )
-        case ReasoningItem():
-            reasoning = f"{message.reasoning_content or ''}{item.text}"
-            return message.model_copy(update={"reasoning_content": reasoning})
-        case CallItem():
-            function = CalledFunction(name=item.name, arguments=item.arguments)
-            calls = [*(message.tool_calls or []), PastToolCall(id=item.call_id, function=function)]
-            return message.model_copy(update={"tool_calls": calls})
+            return SystemMessage(role="system", content=text_of(item.content))
+    assert isinstance(item, CallOutputItem)  # all other items belong to answers
+    return ToolMessage(role="tool", content=text_of(item.output), tool_call_id=item.call_id)
+
+
+def _answer(items: Iterable[InputItem]) -> AssistantMessage:
+    """Join the items of one answer.
+
+    The texts are joined at the end: to extend a text by each of 16,000 items would copy 80 GB.
+    """
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[PastToolCall] = []
+    for item in items:
+        match item:
+            case MessageItem():
+                texts.append(text_of(item.content))
+            case ReasoningItem():
+                reasoning.append(item.text)
+            case CallItem():
+                function = CalledFunction(name=item.name, arguments=item.arguments)
+                calls.append(PastToolCall(id=item.call_id, function=function))
+    return AssistantMessage(
+        role="assistant",
+        content="".join(texts) if texts else None,
+        reasoning_content="".join(reasoning) if reasoning else None,
+        tool_calls=calls or None,
+    )
 
 
 def _tool_choice(body: ResponseRequest) -> ToolMode | NamedTool | None:

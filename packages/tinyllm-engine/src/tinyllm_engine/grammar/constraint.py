@@ -31,6 +31,8 @@ class Constraint:
     Attributes:
         error: the reason why the grammar was given up, without text of the request; None while all
             is well. Tokens chosen with later masks must be dropped.
+        step_seconds: processor seconds of the last step: of its call of `masks`, and of all calls
+            since the `masks` of the step before.
     """
 
     def __init__(self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int) -> None:
@@ -46,6 +48,8 @@ class Constraint:
         self._prefix = prefix
         self._state = 0
         self._seconds = _FIRST_SECONDS
+        self._since_masks = 0.0
+        self.step_seconds = 0.0
         self.error: str | None = None
 
     def num_allowed(self, draft: Sequence[int]) -> int:
@@ -81,6 +85,7 @@ class Constraint:
             self._matcher.rollback(matched)
             self._state = state
         self._charge(started)
+        self.step_seconds, self._since_masks = self._since_masks, 0.0
         return masks
 
     def consume(self, tokens: Sequence[int]) -> None:
@@ -96,7 +101,9 @@ class Constraint:
 
         No check of the grammar can foresee how much time and memory its matcher needs.
         """
-        self._seconds -= time.thread_time() - started
+        seconds = time.thread_time() - started
+        self._seconds -= seconds
+        self._since_masks += seconds
         if self._matcher.is_error():
             # Not the message of llguidance, which quotes the grammar and the text of the request.
             self.error = f"grammar: too many states ({self._matcher.stop_reason()}): simplify it"

@@ -65,6 +65,7 @@ class GrammarWorker:
         self._jobs: dict[_Key, _Job] = {}  # queued or being compiled
         self._cache: OrderedDict[_Key, tuple[CompiledGrammar, float]] = OrderedDict()
         self._closed = False
+        self._vocabulary: Future[None] = Future()
         with _stack_size:
             before = threading.stack_size(_STACK_BYTES)
             try:
@@ -72,6 +73,14 @@ class GrammarWorker:
                 threading.Thread(target=self._run, name="grammars", daemon=True).start()
             finally:
                 threading.stack_size(before)
+
+    def wait_for_vocabulary(self) -> None:
+        """Wait until the vocabulary is read, and raise an error of reading it.
+
+        llguidance sorts the vocabulary while it holds Python's lock, about a second for 152,000
+        tokens. A server waits before it accepts requests, which would otherwise stand still.
+        """
+        self._vocabulary.result()
 
     def prepare(self, grammar: Grammar, tenant: str = "") -> Future[CompiledGrammar]:
         """Queue a grammar. Cancel the result to give it up.
@@ -127,7 +136,12 @@ class GrammarWorker:
             self._changed.notify()
 
     def _run(self) -> None:
-        self._compiler.read_vocabulary()
+        try:
+            self._compiler.read_vocabulary()
+        except Exception as raised:  # pass every error on to the caller
+            self._vocabulary.set_exception(raised)
+        else:
+            self._vocabulary.set_result(None)
         while (job := self._next()) is not None:
             error: Exception | None = None
             compiled = None

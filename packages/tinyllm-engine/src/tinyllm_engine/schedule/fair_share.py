@@ -60,7 +60,8 @@ class FairShare:
 
     The time of a decode pass is divided in proportion to the times that the rows of each tenant
     would take alone. If a pass takes as long for 1 row as for 32, the tenants share it equally and
-    no tenant is held, because none slows another.
+    no tenant is held, because none slows another. The time of grammar masks is charged to the
+    tenants of the grammars, because the other rows of the pass wait for them.
     """
 
     def __init__(self) -> None:
@@ -100,20 +101,37 @@ class FairShare:
         self._charge(chunks, {tenant: float(n) for tenant, n in _rows(chunks).items()}, seconds)
 
     def charge_decode(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """Divide the time of a decode pass, with a row for each token."""
+        """Charge the time of masks to their tenants, and divide the rest of a decode pass."""
+        masks = _mask_seconds(chunks)
+        self._add(chunks, masks)
+        rest = max(0.0, seconds - sum(masks.values()))
         rows = _rows(chunks)
         if rows:
-            self._decode.observe(sum(rows.values()), seconds)
+            self._decode.observe(sum(rows.values()), rest)
         alone = {tenant: self._decode.seconds(count) for tenant, count in rows.items()}
-        self._charge(chunks, alone, seconds)
+        self._charge(chunks, alone, rest)
 
     def _charge(self, chunks: Sequence[Chunk], costs: Mapping[str, float], seconds: float) -> None:
         total = sum(costs.values())
         if not total:  # all passes so far took no measurable time
             return
+        self._add(chunks, {tenant: seconds * cost / total for tenant, cost in costs.items()})
+
+    def _add(self, chunks: Sequence[Chunk], times: Mapping[str, float]) -> None:
         weights = {chunk.request.request.tenant: chunk.request.request.weight for chunk in chunks}
-        for tenant, cost in costs.items():
-            self._virtual[tenant] += seconds * cost / total / weights[tenant]
+        for tenant, seconds in times.items():
+            self._virtual[tenant] += seconds / weights[tenant]
+
+
+def _mask_seconds(chunks: Sequence[Chunk]) -> dict[str, float]:
+    """Return the seconds that the masks of a step took, of each tenant with a grammar."""
+    seconds: dict[str, float] = {}
+    for chunk in chunks:
+        constraint = chunk.request.constraint
+        if constraint is not None and chunk.choices:
+            tenant = chunk.request.request.tenant
+            seconds[tenant] = seconds.get(tenant, 0.0) + constraint.step_seconds
+    return seconds
 
 
 def _rows(chunks: Sequence[Chunk]) -> Counter[str]:

@@ -94,12 +94,13 @@ class Scheduler:
         """Return the request whose place in a full queue a tenant takes.
 
         The result is the last request in rank, without a generated token, of the tenant with the
-        longest queue. It is None if fewer than `max_waiting` requests wait.
+        longest queue. It is None if fewer than `max_waiting` requests wait. Requests that will
+        take a free seat do not count, so that many requests can be added between two steps.
 
         Raises:
             EngineFullError: if no queue is longer than the queue of `tenant` will be.
         """
-        if self.waiting < max_waiting:
+        if self.waiting + len(self._running) < max_waiting + self.max_running:
             return None
         own = sum(each.request.tenant == tenant for each in self._waiting)
         queues = by_tenant(each for each in self._waiting if not each.generated)

@@ -10,7 +10,9 @@
 #include <mlx/backend/cpu/encoder.h>
 #include <mlx/ops.h>
 #include <mlx/primitives.h>
+
 #include "dispatch/kernels.h"
+#include "mlx/fork.h"
 
 namespace tinyllm {
 
@@ -23,6 +25,12 @@ inline void require(bool holds, const char* expectation) {
   if (!holds) throw std::invalid_argument(expectation);
 }
 
+// Returns the default stream of the CPU. Throws std::runtime_error in a child after fork.
+inline mlx::core::Stream stream_of_process() {
+  refuse_after_fork();
+  return mlx::core::default_stream(mlx::core::Device::cpu);
+}
+
 // Allocates the memory of `out` and returns it.
 inline char* allocate(mlx::core::array& out) {
   out.set_data(mlx::core::allocator::malloc(out.nbytes()));
@@ -32,7 +40,7 @@ inline char* allocate(mlx::core::array& out) {
 // A primitive with one output.
 class CpuPrimitive : public mlx::core::UnaryPrimitive {
  public:
-  CpuPrimitive() : UnaryPrimitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
+  CpuPrimitive() : UnaryPrimitive(stream_of_process()) {}
 
   void eval_gpu(const std::vector<mlx::core::array>&, mlx::core::array&) override { refuse_gpu(); }
 
@@ -41,6 +49,7 @@ class CpuPrimitive : public mlx::core::UnaryPrimitive {
   template <typename Task>
   void dispatch(mlx::core::array& out, Task task) {
     if (out.size() == 0) return;
+    record_use();
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     encoder.set_output_array(out);
     encoder.dispatch(std::move(task));
@@ -52,7 +61,7 @@ class CpuPrimitive : public mlx::core::UnaryPrimitive {
 // A primitive with several outputs.
 class CpuPrimitives : public mlx::core::Primitive {
  public:
-  CpuPrimitives() : Primitive(mlx::core::default_stream(mlx::core::Device::cpu)) {}
+  CpuPrimitives() : Primitive(stream_of_process()) {}
 
   void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override {
     refuse_gpu();
@@ -62,6 +71,7 @@ class CpuPrimitives : public mlx::core::Primitive {
   template <typename Task>
   void dispatch(std::vector<mlx::core::array>& outputs, Task task) {
     if (outputs[0].size() == 0) return;
+    record_use();
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     for (mlx::core::array& out : outputs) encoder.set_output_array(out);
     encoder.dispatch(std::move(task));

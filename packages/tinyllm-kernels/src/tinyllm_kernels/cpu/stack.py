@@ -19,6 +19,7 @@ from tinyllm_layers.decoder import check_caches
 from tinyllm_ops import PageTable, Positions
 from tinyllm_ops.checks import require_shape
 
+from tinyllm_kernels.cpu.copies import CopyWatch
 from tinyllm_kernels.cpu.handles import LayerHandle, is_written_natively, layer_handle
 from tinyllm_kernels.cpu.runs import run_dense, run_halves, run_paged
 
@@ -62,6 +63,7 @@ class NativeStack:
         # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
         ropes = [handle.layer.attention.rope for handle in self._handles if handle is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
+        self._copies = CopyWatch()
 
     def __call__(
         self, x: Float[mx.array, "B L E"], batch: Batch, caches: Sequence[LayerCache]
@@ -81,6 +83,7 @@ class NativeStack:
         require_shape("x", x, (batch.rows, batch.length, x.shape[-1]))
         for rope in self._ropes:
             rope.check(batch.positions, batch.length)
+        self._copies.check()
         paths = [
             choose_path(x, batch, handle, cache)
             for handle, cache in zip(self._handles, caches, strict=True)

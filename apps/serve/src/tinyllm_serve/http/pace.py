@@ -1,0 +1,63 @@
+"""The pace of requests: a client that sends many leaves time of the event loop to others."""
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tinyllm_serve.clients import Client
+
+RATE = 100.0
+"""Units of work a second that a client of weight 1 may begin while other clients are active.
+
+A request and an answer are a unit each. A unit takes about 1 ms of the event loop, so that a client
+takes about a tenth of the loop's time.
+"""
+
+BURST = 100.0
+"""Units of work that a client may begin at once, after a time without work."""
+
+BODY_UNIT = 20_000
+"""Bytes of a body that count as one more unit. A schema of 200 kB takes about 10 ms."""
+
+
+class Pacer:
+    """Delays the work of a client to `RATE`, while other clients have work in progress.
+
+    Work is never refused, and a client that is alone is never delayed. The delay is that of the
+    generic cell rate algorithm (ITU-T I.371): each unit of work moves the time of a whole burst.
+    """
+
+    def __init__(self) -> None:
+        """Start without clients."""
+        self._active: Counter[str] = Counter()
+        # The time at which the burst of each client is whole again, the latest client last.
+        self._whole: OrderedDict[str, float] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, client: Client, units: float = 1.0) -> AsyncIterator[None]:
+        """Wait until the client may begin work of some units, and count the work in progress."""
+        tenant = client.tenant
+        self._active[tenant] += 1
+        try:
+            delay = self._delay(client, units)
+            if delay > 0:
+                await asyncio.sleep(delay)
+            yield
+        finally:
+            self._active[tenant] -= 1
+            if not self._active[tenant]:
+                del self._active[tenant]
+
+    def _delay(self, client: Client, units: float) -> float:
+        """Return the seconds until the client may begin, and take the units from its burst."""
+        tenant, now, interval = client.tenant, time.monotonic(), 1.0 / (RATE * client.weight)
+        whole = max(self._whole.get(tenant, 0.0), now) + units * interval
+        if len(self._active) == 1:  # the client is alone: it is not delayed, and owes nothing later
+            whole = min(whole, now + BURST * interval)
+        self._whole[tenant] = whole
+        self._whole.move_to_end(tenant)
+        while next(iter(self._whole.values())) <= now:
+            self._whole.popitem(last=False)
+        return whole - BURST * interval - now

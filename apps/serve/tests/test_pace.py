@@ -1,0 +1,94 @@
+"""The pace of requests, with a clock of the test."""
+
+import asyncio
+import time
+
+import pytest
+from tinyllm_serve.clients import Client
+from tinyllm_serve.http import pace
+from tinyllm_serve.http.pace import BURST, RATE, Pacer
+
+BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
+
+
+@pytest.fixture
+def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the delays so far. The clock stands still, and nobody waits."""
+    found: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(pace.asyncio, "sleep", sleep)
+    return found
+
+
+async def work(pacer: Pacer, client: Client, times: int, units: float = 1.0) -> None:
+    for _ in range(times):
+        async with pacer.turn(client, units):
+            pass
+
+
+def test_a_client_that_is_alone_is_never_delayed(delays: list[float]) -> None:
+    async def test() -> None:
+        pacer = Pacer()
+        await work(pacer, BUSY, 10_000)
+        async with pacer.turn(QUIET):
+            await work(pacer, BUSY, 1)
+
+    asyncio.run(test())
+    assert sum(delays) <= 1 / RATE, "work of a client that was alone counts against it"
+
+
+def test_a_busy_client_is_delayed_to_the_rate_beside_another(delays: list[float]) -> None:
+    async def test() -> None:
+        pacer = Pacer()
+        async with pacer.turn(QUIET):
+            await work(pacer, BUSY, int(BURST) + 50)
+
+    asyncio.run(test())
+    assert len(delays) == 50
+    assert delays[-1] == pytest.approx(50 / RATE)
+
+
+def test_the_quiet_client_is_not_delayed(delays: list[float]) -> None:
+    async def test() -> None:
+        pacer = Pacer()
+        async with pacer.turn(QUIET):
+            await work(pacer, BUSY, 1000)
+            before = len(delays)
+            async with pacer.turn(BUSY):
+                await work(pacer, QUIET, 20)
+        assert len(delays) == before + 1, "the busy client alone was delayed"
+
+    asyncio.run(test())
+
+
+def test_weight_and_units_change_the_rate(delays: list[float]) -> None:
+    async def test() -> None:
+        pacer = Pacer()
+        async with pacer.turn(QUIET):
+            await work(pacer, Client(tenant="heavy", weight=10.0), 1000)
+            assert max(delays) == pytest.approx(900 / (10 * RATE))
+            delays.clear()
+            await work(pacer, Client(tenant="light", weight=0.5), 1)
+            assert not delays
+            await work(pacer, Client(tenant="long bodies"), 2, units=BURST)
+            assert delays == [pytest.approx(BURST / RATE)]
+
+    asyncio.run(test())
+
+
+def test_clients_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+
+    async def test() -> None:
+        pacer = Pacer()
+        async with pacer.turn(QUIET):
+            for number in range(100):
+                await work(pacer, Client(tenant=str(number)), 3)
+        assert len(pacer._whole) < 5
+
+    asyncio.run(test())

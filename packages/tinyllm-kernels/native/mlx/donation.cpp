@@ -1,0 +1,47 @@
+#include "mlx/donation.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "runtime/parallel.h"
+
+namespace tinyllm {
+
+namespace mx = mlx::core;
+
+namespace {
+
+std::atomic<int64_t> copied{0};
+
+// Copies memory on all threads. The pages of a cache may have gigabytes.
+void copy(const void* from, char* to, int64_t bytes) {
+  parallel_for(bytes, 1, [&](int64_t first, int64_t last) {
+    std::memcpy(to + first, static_cast<const char*>(from) + first, last - first);
+  });
+}
+
+}  // namespace
+
+int64_t copied_bytes() { return copied.load(std::memory_order_relaxed); }
+
+DonatedInput::DonatedInput(const mx::array& from, mx::array& to) : from_(from) {
+  if (from.is_donatable() && from.flags().row_contiguous) {
+    to.copy_shared_buffer(from);
+    data_ = to.data<char>();
+  } else {
+    data_ = allocate(to);
+    copied.fetch_add(static_cast<int64_t>(to.nbytes()), std::memory_order_relaxed);
+  }
+}
+
+char* DonatedInput::content() const {
+  if (from_.data != data_) {
+    std::unique_ptr<char[]> compact;
+    const int64_t bytes = from_.size * static_cast<int64_t>(from_.itemsize);
+    copy(from_.compact(compact), data_, bytes);
+  }
+  return data_;
+}
+
+}  // namespace tinyllm

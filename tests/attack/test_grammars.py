@@ -1,0 +1,39 @@
+"""Hostile grammars of a generator: each gets an answer, and streams of other keys go on."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from attack import bodies
+from attack.grammars import grammars
+from attack.victim import CHAT, Budget, Costs, Victim, is_defect
+from tinyllm_engine import Grammar
+
+BUDGET = Budget(seconds=900.0, stall=2.0, memory=1_000.0, kept=400.0, gap=3.0, first_token=4.0)
+"""Compiled grammars are cached, at most 360 MB of them."""
+
+
+def request(grammar: Grammar) -> bytes:
+    """Return a chat request for an answer that conforms to a grammar."""
+    if grammar.kind == "json_schema":
+        return bodies.with_schema("SCHEMA").replace(b'"SCHEMA"', grammar.text.encode())
+    return bodies.with_grammar(
+        **{"lark": {"grammar": grammar.text}}.get(grammar.kind, {"regex": grammar.text})
+    )
+
+
+def test_hostile_grammars_get_an_answer(attacked: Victim, costs: Costs, full: bool) -> None:
+    requests = list(map(request, grammars(seed=0, count=1200 if full else 24)))
+    wrong: list[str] = []
+
+    def send(body: bytes) -> None:
+        answer = attacked.post(CHAT, body)
+        if is_defect(answer):
+            wrong.append(f"{answer.text[:300]} for {body[:300]!r}")
+
+    def send_all(victim: Victim) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(send, requests))
+
+    costs.check(f"{len(requests):,} generated grammars", attacked, send_all, BUDGET)
+    assert not wrong
