@@ -6,7 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.metrics import Metrics
@@ -24,6 +27,22 @@ DRAIN_WRITE_SECONDS = 5.0
 
 OTHER_FILES = 128
 """Files of the process that are not connections: checkpoints, pipes, libraries."""
+
+MAX_HEAD = 16384
+"""The most bytes of the headers of a request. Parsing them takes about 5 ms at most."""
+
+MAX_HEADERS = 128
+"""The most headers of a request. SDKs and proxies send some 40."""
+
+RECEIVED_BYTES = 16384
+"""Bytes that are parsed at a time. One read of a socket has up to 262,144 bytes. The limit on the
+headers counts only bytes before a read, and would accept headers of that length."""
+
+FREE_CHUNKS = 512
+"""Chunks of any length that a body may have. A chunk takes 5 microseconds of the event loop."""
+
+CHUNK_BYTES = 256
+"""The least mean length of the further chunks of a body."""
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n"
@@ -140,6 +159,29 @@ class Connections:
         self._metrics.http_connections_closed.labels(reason).inc()
 
 
+class _LimitedParser(h11.Connection):
+    """A parser of requests that refuses many headers, and bodies of many small chunks."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, MAX_HEAD)
+        self._allowed = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event; raises RemoteProtocolError for too many headers or chunks."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            if len(event.headers) > MAX_HEADERS:
+                raise h11.RemoteProtocolError("too many headers")
+            self._allowed = FREE_CHUNKS * CHUNK_BYTES
+        elif isinstance(event, h11.Data) and event.chunk_start:
+            self._allowed -= CHUNK_BYTES
+        if isinstance(event, h11.Data):
+            self._allowed += len(event.data)
+            if self._allowed < 0:
+                raise h11.RemoteProtocolError("too many small chunks")
+        return event
+
+
 class LimitedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 connection, with the times that `Connections` checks.
 
@@ -158,6 +200,17 @@ class LimitedProtocol(H11Protocol):
     blocked_since: float | None = None
     has_served = False
 
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """Parse with limits."""
+        super().__init__(config, server_state, app_state, _loop)
+        self.conn = _LimitedParser()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection."""
         super().connection_made(transport)
@@ -171,11 +224,21 @@ class LimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle bytes, which may begin a request."""
-        super().data_received(data)
+        for start in range(0, len(data), RECEIVED_BYTES):
+            super().data_received(data[start : start + RECEIVED_BYTES])
+            if self.transport.is_closing():
+                break
         cycle = self._cycle
         if cycle is not None and not cycle.response_complete and self.waiting_since is not None:
             self.waiting_since = None
             self.quiet_since = self.loop.time()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse wrong HTTP. A response that has begun can only be cut off."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """Wait for the next request. It may have been received already."""

@@ -1,0 +1,88 @@
+"""Requests that are costly to parse are refused, and delay no other client."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tinyllm_serve.testing import Server
+
+Start = Callable[..., Server]
+POST = (
+    b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Connection: close\r\n"
+)
+
+
+def exchange(server: Server, sent: bytes) -> bytes:
+    """Send bytes, and return the response, as far as it comes."""
+    address = urlsplit(server.url)
+    received = b""
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        try:
+            connection.sendall(sent)
+            while more := connection.recv(65536):
+                received += more
+        except ConnectionError:  # the server does not read the rest
+            pass
+    return received
+
+
+def chunked(body: bytes, length: int) -> bytes:
+    """Return a request whose body comes in chunks of a length."""
+    parts = [body[start : start + length] for start in range(0, len(body), length)]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    return POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+
+
+def test_small_chunks_are_refused_and_delay_no_other_client(start: Start) -> None:
+    server = start()
+    address = urlsplit(server.url)
+    sent = chunked(b" " * 400_000, 1)
+    opened = []
+    for _ in range(8):
+        connection = socket.create_connection((address.hostname, address.port))
+        connection.setblocking(False)
+        connection.send(sent)
+        opened.append(connection)
+    began = time.monotonic()
+    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+    assert time.monotonic() - began < 0.7
+    for connection in opened:
+        connection.close()
+
+
+@pytest.mark.parametrize("length", [1, 256, 65536])
+def test_chunks_of_a_client_are_accepted(length: int, start: Start) -> None:
+    text = "a b " * (100 if length == 1 else 50_000)
+    body = b'{"prompt": "%s"}' % text.encode()
+    assert exchange(start(), chunked(body, length)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(b"".join(b"a%d: b\r\n" % number for number in range(200)), id="many"),
+        pytest.param(b"a: " + b"b" * 100_000 + b"\r\n", id="long"),
+    ],
+)
+def test_costly_headers_are_refused(headers: bytes, start: Start) -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
+    assert exchange(start(), request)[:12] in (b"HTTP/1.1 400", b"")
+
+
+def test_a_wrong_chunk_after_the_response_ends_the_connection_quietly(start: Start) -> None:
+    server = start()
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+        connection.sendall(b"no chunk\r\n")
+        with contextlib.suppress(ConnectionError):
+            while connection.recv(65536):
+                pass
+    assert [entry for entry in server.log() if "error" in entry] == []
