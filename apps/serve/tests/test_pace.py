@@ -6,7 +6,8 @@ import time
 import pytest
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http import pace
-from tinyllm_serve.http.pace import BURST, RATE, Pacer
+from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.pace import BURST, MAX_DELAY, RATE, Pacer
 
 BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
 
@@ -56,7 +57,7 @@ def test_the_quiet_client_is_not_delayed(delays: list[float]) -> None:
     async def test() -> None:
         pacer = Pacer()
         async with pacer.turn(QUIET):
-            await work(pacer, BUSY, 1000)
+            await work(pacer, BUSY, 500)
             before = len(delays)
             async with pacer.turn(BUSY):
                 await work(pacer, QUIET, 20)
@@ -78,6 +79,19 @@ def test_weight_and_units_change_the_rate(delays: list[float]) -> None:
             assert delays == [pytest.approx(BURST / RATE)]
 
     asyncio.run(test())
+
+
+def test_work_that_would_wait_too_long_is_refused(delays: list[float]) -> None:
+    async def test() -> None:
+        pacer = Pacer()
+        async with pacer.turn(QUIET):
+            with pytest.raises(ApiError, match="too much") as error:
+                await work(pacer, BUSY, 1000)
+            assert error.value.status == 429
+            await work(pacer, QUIET, 1)
+
+    asyncio.run(test())
+    assert max(delays) <= MAX_DELAY
 
 
 def test_clients_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

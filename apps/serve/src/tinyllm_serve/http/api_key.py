@@ -4,6 +4,7 @@ import hmac
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
@@ -50,8 +51,7 @@ class Anonymous:
         host, port = scope.get("client") or ("", 0)
         client = Client(tenant=f"{host}:{port}", max_priority=self._max_priority)
         scope["state"] = {**scope["state"], "client": client}
-        async with self._pacer.turn(client, _units(scope)):
-            await self._app(scope, receive, send)
+        await _in_turn(self._app, self._pacer, scope, receive, send)
 
 
 class ApiKey:
@@ -98,8 +98,7 @@ class ApiKey:
             return
         self._in_progress[client.name] += 1
         try:
-            async with self._pacer.turn(client, _units(scope)):
-                await self._app(scope, receive, send)
+            await _in_turn(self._app, self._pacer, scope, receive, send)
         finally:
             self._in_progress[client.name] -= 1
 
@@ -112,6 +111,17 @@ class ApiKey:
         # Every key is compared, in constant time, so that the time tells nothing about the keys.
         found = [client for each, client in self._clients if hmac.compare_digest(each, key)]
         return found[0] if found else None
+
+
+async def _in_turn(app: ASGIApp, pacer: Pacer, scope: Scope, receive: Receive, send: Send) -> None:
+    """Pass a request on when it is its client's turn, or answer 429."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(pacer.turn(scope["state"]["client"], _units(scope)))
+        except ApiError as error:
+            await error.response(scope, receive, send)
+            return
+        await app(scope, receive, send)
 
 
 def _units(scope: Scope) -> float:

@@ -1,12 +1,14 @@
 """The pace of requests: a client that sends many leaves time of the event loop to others."""
 
 import asyncio
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tinyllm_serve.clients import Client
+from tinyllm_serve.http.errors import ApiError
 
 RATE = 100.0
 """Units of work a second that a client of weight 1 may begin while other clients are active.
@@ -18,15 +20,18 @@ takes about a tenth of the loop's time.
 BURST = 100.0
 """Units of work that a client may begin at once, after a time without work."""
 
-BODY_UNIT = 20_000
+BODY_UNIT = 50_000
 """Bytes of a body that count as one more unit. A schema of 200 kB takes about 10 ms."""
+
+MAX_DELAY = 5.0
+"""Seconds of the longest delay. Work that would wait longer is refused."""
 
 
 class Pacer:
     """Delays the work of a client to `RATE`, while other clients have work in progress.
 
-    Work is never refused, and a client that is alone is never delayed. The delay is that of the
-    generic cell rate algorithm (ITU-T I.371): each unit of work moves the time of a whole burst.
+    A client that is alone is never delayed. The delay is that of the generic cell rate algorithm
+    (ITU-T I.371): each unit of work moves the time at which the burst of the client is whole again.
     """
 
     def __init__(self) -> None:
@@ -37,7 +42,11 @@ class Pacer:
 
     @asynccontextmanager
     async def turn(self, client: Client, units: float = 1.0) -> AsyncIterator[None]:
-        """Wait until the client may begin work of some units, and count the work in progress."""
+        """Wait until the client may begin work of some units, and count the work in progress.
+
+        Raises:
+            ApiError: 429 if the client has begun so much that it would wait `MAX_DELAY`.
+        """
         tenant = client.tenant
         self._active[tenant] += 1
         try:
@@ -56,8 +65,13 @@ class Pacer:
         whole = max(self._whole.get(tenant, 0.0), now) + units * interval
         if len(self._active) == 1:  # the client is alone: it is not delayed, and owes nothing later
             whole = min(whole, now + BURST * interval)
+        delay = whole - BURST * interval - now
+        if delay > MAX_DELAY:
+            message = "this client has sent too much while others wait: send it again later"
+            headers = {"Retry-After": str(math.ceil(MAX_DELAY))}
+            raise ApiError(429, message, code="too_busy", headers=headers)
         self._whole[tenant] = whole
         self._whole.move_to_end(tenant)
         while next(iter(self._whole.values())) <= now:
             self._whole.popitem(last=False)
-        return whole - BURST * interval - now
+        return delay
