@@ -13,7 +13,7 @@ BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
 
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the delays so far. The clock stands still, and nobody waits."""
+    """Return the delays so far. The clock stands still, and no call sleeps."""
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fastapi.security import HTTPBearer
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinyllm_serve.clients import Client
+from tinyllm_serve.http.body_limit import announced_length
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import BODY_UNIT, Pacer
 
@@ -116,8 +116,5 @@ class ApiKey:
 
 def _units(scope: Scope) -> float:
     """Return the units of work of a request: one, and more for a long body."""
-    announced = Headers(scope=scope).get("content-length", "0")
-    # 20 digits exceed every limit, and int() raises ValueError for thousands of digits. `BodyLimit`
-    # refuses a body that is too long, without reading it.
-    length = int(announced[:20]) if announced.isdecimal() else 0
-    return 1.0 + min(length, MAX_COUNTED) / BODY_UNIT
+    # `BodyLimit` refuses a body that is too long, without reading it.
+    return 1.0 + min(announced_length(scope), MAX_COUNTED) / BODY_UNIT
