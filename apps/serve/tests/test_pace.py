@@ -5,7 +5,6 @@ import time
 
 import pytest
 from tinyllm_serve.clients import Client
-from tinyllm_serve.http import pace
 from tinyllm_serve.http.pace import BURST, RATE, Pacer
 
 BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
@@ -20,7 +19,7 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         found.append(seconds)
 
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
-    monkeypatch.setattr(pace.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     return found
 
 
