@@ -5,7 +5,6 @@ import time
 
 import pytest
 from tinyllm_serve.clients import Client
-from tinyllm_serve.http import pace
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import BURST, MAX_DELAY, RATE, Pacer
 
@@ -14,14 +13,14 @@ BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
 
 @pytest.fixture
 def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the delays so far. The clock stands still, and nobody waits."""
+    """Return the delays so far. The clock stands still, and no call sleeps."""
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:
         found.append(seconds)
 
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
-    monkeypatch.setattr(pace.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     return found
 
 

@@ -287,7 +287,7 @@ class Engine:
     def _schedule(self) -> Step:
         """Choose the tokens of the next step, draft tokens included."""
         if self._drafter is not None:
-            limits = draft_limits(self._scheduler.served, self.settings.speculation)
+            limits = draft_limits(self._scheduler.served(), self.settings.speculation)
             self._drafter.propose(limits)
             for request in limits:
                 if request.constraint is not None:

@@ -2,6 +2,7 @@
 
 import enum
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,22 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, data: bytes, mess
     (tmp_path / "chat_template.jinja").write_bytes(data)
     with pytest.raises(CheckpointError, match=message):
         ChatTemplate.from_folder(tmp_path)
+
+
+def test_a_short_conversation_does_not_wait_for_a_long_one() -> None:
+    loops = "{% for m in messages %}{% for i in range(1000) %}{{ i }}{% endfor %}{% endfor %}"
+    template = ChatTemplate({"default": loops})
+    template.render([USER])  # compiles the template
+    seconds = []
+
+    def ask(turns: int) -> None:
+        start = time.perf_counter()
+        template.render([{"role": "user", "content": "hello"}] * turns)
+        seconds.append(time.perf_counter() - start)
+
+    long = threading.Thread(target=ask, args=(10,))
+    long.start()
+    time.sleep(0.1)
+    ask(1)
+    long.join()
+    assert seconds[0] < seconds[1] / 3

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinyllm_serve.clients import Client
+from tinyllm_serve.http.body_limit import announced_length
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import BODY_UNIT, Pacer
 
@@ -26,6 +27,9 @@ BEARER = HTTPBearer(auto_error=False, description="A key of --api-key or --api-k
 
 MAX_COUNTED = 10_000_000
 """Bytes of the longest body that counts as more work than a shorter one."""
+
+UNKNOWN_LENGTH = 1_000_000
+"""Bytes that a body counts whose length is not announced."""
 
 RETRY_AFTER = 1.0
 """Seconds after which a client with too many requests may retry."""
@@ -126,8 +130,8 @@ async def _in_turn(app: ASGIApp, pacer: Pacer, scope: Scope, receive: Receive, s
 
 def _units(scope: Scope) -> float:
     """Return the units of work of a request: one, and more for a long body."""
-    announced = Headers(scope=scope).get("content-length", "0")
-    # 20 digits exceed every limit, and int() raises ValueError for thousands of digits. `BodyLimit`
-    # refuses a body that is too long, without reading it.
-    length = int(announced[:20]) if announced.isdecimal() else 0
+    length = announced_length(scope)
+    if "transfer-encoding" in Headers(scope=scope):
+        length = UNKNOWN_LENGTH
+    # `BodyLimit` refuses a body that is too long, without reading it.
     return 1.0 + min(length, MAX_COUNTED) / BODY_UNIT

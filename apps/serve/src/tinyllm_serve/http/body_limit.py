@@ -62,6 +62,13 @@ class BodyHold:
         self._held = 0
 
 
+def announced_length(scope: Scope) -> int:
+    """Return the bytes of a body that Content-Length announces, otherwise 0."""
+    announced = Headers(scope=scope).get("content-length", "0")
+    # 20 digits exceed every limit, and int() raises ValueError for thousands of digits.
+    return int(announced[:20]) if announced.isdecimal() else 0
+
+
 def release_body(scope: Scope) -> None:
     """Return the memory of a request's body, once its prompt is made."""
     hold = scope.get("state", {}).get("body_hold")
@@ -95,9 +102,7 @@ class BodyLimit:
         too_long = HTTPException(
             413, f"the body is longer than the {self._limit:,} bytes that are allowed"
         )
-        announced = Headers(scope=scope).get("content-length", "0")
-        # 20 digits exceed every limit, and int() raises ValueError for thousands of digits.
-        if announced.isdecimal() and int(announced[:20]) > self._limit:
+        if announced_length(scope) > self._limit:
             await as_api_error(too_long).response(scope, receive, send)
             return
         received, complete = 0, False

@@ -20,7 +20,7 @@ takes about a tenth of the loop's time.
 BURST = 100.0
 """Units of work that a client may begin at once, after a time without work."""
 
-BODY_UNIT = 50_000
+BODY_UNIT = 20_000
 """Bytes of a body that count as one more unit. A schema of 200 kB takes about 10 ms."""
 
 MAX_DELAY = 5.0

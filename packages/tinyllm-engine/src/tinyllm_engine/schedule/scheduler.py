@@ -70,9 +70,8 @@ class Scheduler:
         """The requests that hold pages, in the order of their ranks."""
         return tuple(self._running)
 
-    @property
     def served(self) -> tuple[RequestState, ...]:
-        """The running requests of all tenants that the next step serves."""
+        """Choose the tenants that the next step serves; return their running requests."""
         weights = _weights(self._running)
         self._is_shared = len(weights) > 1
         if not self._is_shared:
@@ -129,7 +128,7 @@ class Scheduler:
         if self._waiting and self._may_admit:
             self._may_admit = False
             self._admit()
-        served = self.served
+        served = self.served()
         for request in set(self._running).difference(served):
             request.draft.clear()
         decode = self._decode(served)

@@ -4,7 +4,7 @@ Import this module only before a template is rendered, because it imports jinja2
 """
 
 from collections.abc import Callable, Mapping
-from threading import Lock
+from types import CodeType
 
 from jinja2 import Template, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
@@ -12,6 +12,7 @@ from jinja2.exceptions import SecurityError
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.sandbox.environment import TemplateEnvironment
 from tinyllm_qwen.text.sandbox.functions import RefusalError
+from tinyllm_qwen.text.sandbox.meter import TemplateMeter
 from tinyllm_qwen.text.sandbox.nodes import MeteredNodes, convert_texts
 
 MAX_MESSAGE = 1000
@@ -28,6 +29,9 @@ class SandboxedTemplate:
     that never ends, or that needs gigabytes, is stopped with an error. Some filters and methods
     that prompts do not need and that cannot be metered are withheld, such as `urlize`, `wordwrap`
     and `encode`.
+
+    Several threads may render at once. Each render has an environment with a meter of its own, so
+    that a short conversation does not wait for a long one.
     """
 
     def __init__(
@@ -44,14 +48,13 @@ class SandboxedTemplate:
             CheckpointError: if the template is not valid jinja2.
         """
         self._origin = origin
-        self._environment = TemplateEnvironment()
-        self._lock = Lock()  # the environment has one meter, so one render runs at a time
+        environment = TemplateEnvironment()
         try:
-            tree = self._environment.parse(source)
+            tree = environment.parse(source)
             if convert is not None:
                 convert_texts(tree, convert)
-            MeteredNodes(self._environment).visit(tree)
-            code = self._environment.compile(tree, filename=origin)
+            MeteredNodes(environment).visit(tree)
+            self._code: CodeType = environment.compile(tree, filename=origin)
         except TemplateSyntaxError as error:
             raise CheckpointError(
                 f"{origin}: the chat template is broken at line {error.lineno}: "
@@ -63,8 +66,7 @@ class SandboxedTemplate:
             raise CheckpointError(
                 f"{origin}: the chat template is broken: {_short(error)}"
             ) from None
-        namespace = self._environment.make_globals(None)
-        self._template = Template.from_code(self._environment, code, namespace)
+        self._idle = [self._template(environment)]  # the environments that no thread uses now
 
     def render(self, variables: Mapping[str, object]) -> str:
         """Render the template with `variables`.
@@ -74,25 +76,41 @@ class SandboxedTemplate:
             CheckpointError: if the template exceeds its limits, or attempts to access Python's
                 internals.
         """
+        try:
+            environment, template = self._idle.pop()
+        except IndexError:  # other threads use all environments: make one more, in 0.2 ms
+            environment, template = self._template(TemplateEnvironment())
+        try:
+            return self._render(environment.meter, template, variables)
+        finally:
+            self._idle.append((environment, template))
+
+    def _template(self, environment: TemplateEnvironment) -> tuple[TemplateEnvironment, Template]:
+        """Return an environment, and the compiled template in this environment."""
+        names = environment.make_globals(None)
+        return environment, Template.from_code(environment, self._code, names)
+
+    def _render(
+        self, meter: TemplateMeter, template: Template, variables: Mapping[str, object]
+    ) -> str:
         pieces: list[str] = []
-        with self._lock:
-            self._environment.meter.start()
-            try:
-                for piece in self._template.generate(variables):
-                    pieces.append(self._environment.meter.spend_on(piece))
-            except RefusalError as error:
-                raise TemplateError(_short(error)) from None
-            except (SecurityError, RecursionError, MemoryError, OverflowError) as error:
-                raise CheckpointError(
-                    f"{self._origin}: the chat template was stopped ({_short(error)}): do not trust"
-                    " this checkpoint, or replace its template"
-                ) from None
-            # A template is a program, which can raise any exception on unexpected data.
-            except Exception as error:
-                raise TemplateError(
-                    f"{self._origin}: the chat template fails on these messages:"
-                    f" {type(error).__name__}: {_short(error)}"
-                ) from error
+        meter.start()
+        try:
+            for piece in template.generate(variables):
+                pieces.append(meter.spend_on(piece))
+        except RefusalError as error:
+            raise TemplateError(_short(error)) from None
+        except (SecurityError, RecursionError, MemoryError, OverflowError) as error:
+            raise CheckpointError(
+                f"{self._origin}: the chat template was stopped ({_short(error)}): do not trust"
+                " this checkpoint, or replace its template"
+            ) from None
+        # A template is a program, which can raise any exception on unexpected data.
+        except Exception as error:
+            raise TemplateError(
+                f"{self._origin}: the chat template fails on these messages:"
+                f" {type(error).__name__}: {_short(error)}"
+            ) from error
         return "".join(pieces)
 
 
