@@ -21,6 +21,9 @@ BURST = 100.0
 BODY_UNIT = 20_000
 """Bytes of a body that count as one more unit. A schema of 200 kB takes about 10 ms."""
 
+UNIT_SECONDS = 0.002
+"""Seconds of a thread that count as one more unit. Threads hold Python's lock for half of them."""
+
 
 class Pacer:
     """Delays the work of a client to `RATE`, while other clients have work in progress.
@@ -49,6 +52,12 @@ class Pacer:
             self._active[tenant] -= 1
             if not self._active[tenant]:
                 del self._active[tenant]
+
+    async def rest(self, client: Client, seconds: float) -> None:
+        """Wait until the client may go on, after work that took a thread some seconds."""
+        delay = self._delay(client, seconds / UNIT_SECONDS)
+        if delay > 0:
+            await asyncio.sleep(delay)
 
     def _delay(self, client: Client, units: float) -> float:
         """Return the seconds until the client may begin, and take the units from its burst."""
