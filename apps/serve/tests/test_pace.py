@@ -17,7 +17,8 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        found.append(seconds)
+        if seconds:
+            found.append(seconds)
 
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     monkeypatch.setattr(asyncio, "sleep", sleep)

@@ -26,6 +26,9 @@ BODY_UNIT = 20_000
 MAX_DELAY = 5.0
 """Seconds of the longest delay. Work that would wait longer is refused."""
 
+UNIT_SECONDS = 0.002
+"""Seconds of a thread that count as one more unit. Threads hold Python's lock for half of them."""
+
 
 class Pacer:
     """Delays the work of a client to `RATE`, while other clients have work in progress.
@@ -50,28 +53,32 @@ class Pacer:
         tenant = client.tenant
         self._active[tenant] += 1
         try:
-            delay = self._delay(client, units)
-            if delay > 0:
-                await asyncio.sleep(delay)
+            delay = self._charge(client, units)
+            if delay > MAX_DELAY:
+                self._charge(client, -units)
+                message = "this client has sent too much while others wait: send it again later"
+                headers = {"Retry-After": str(math.ceil(MAX_DELAY))}
+                raise ApiError(429, message, code="too_busy", headers=headers)
+            await asyncio.sleep(max(delay, 0.0))
             yield
         finally:
             self._active[tenant] -= 1
             if not self._active[tenant]:
                 del self._active[tenant]
 
-    def _delay(self, client: Client, units: float) -> float:
-        """Return the seconds until the client may begin, and take the units from its burst."""
+    async def rest(self, client: Client, seconds: float) -> None:
+        """Wait until the client may go on, after work that took a thread some seconds."""
+        delay = self._charge(client, seconds / UNIT_SECONDS)
+        await asyncio.sleep(min(max(delay, 0.0), MAX_DELAY))
+
+    def _charge(self, client: Client, units: float) -> float:
+        """Take units from the burst of a client; return the seconds until it may begin."""
         tenant, now, interval = client.tenant, time.monotonic(), 1.0 / (RATE * client.weight)
         whole = max(self._whole.get(tenant, 0.0), now) + units * interval
-        if len(self._active) == 1:  # the client is alone: it is not delayed, and owes nothing later
+        if len(self._active) <= 1:  # the client is alone: it is not delayed, and owes nothing later
             whole = min(whole, now + BURST * interval)
-        delay = whole - BURST * interval - now
-        if delay > MAX_DELAY:
-            message = "this client has sent too much while others wait: send it again later"
-            headers = {"Retry-After": str(math.ceil(MAX_DELAY))}
-            raise ApiError(429, message, code="too_busy", headers=headers)
         self._whole[tenant] = whole
         self._whole.move_to_end(tenant)
-        while next(iter(self._whole.values())) <= now:
+        while self._whole and next(iter(self._whole.values())) <= now:
             self._whole.popitem(last=False)
-        return delay
+        return whole - BURST * interval - now

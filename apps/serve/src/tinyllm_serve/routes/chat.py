@@ -83,7 +83,7 @@ async def start_chat(
     service.check_ready()
     service.check_model(body.model)
     # In a thread, so that other streams continue while long texts are rendered.
-    prompt, grammar = await run_on_text(body, _prepare, service, body)
+    prompt, grammar = await run_on_text(service.pacer, client, body, _prepare, service, body)
     functions = [tool.function.name for tool in body.offered_tools]
     return Generation(
         service,

@@ -47,21 +47,22 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         raise ApiError(400, "echo: expected false beside logprobs", param="echo")
     service.check_ready()
     service.check_model(body.model)
-    log = log_fields(request)
+    log, client = log_fields(request), client_of(request)
     log["user"] = body.user
     with length_errors("prompt"):
         # In a thread, so that other streams continue while long texts are encoded.
-        prompts, grammar = await run_on_text(body, _prepare, service, body)
+        prompts, grammar = await run_on_text(service.pacer, client, body, _prepare, service, body)
     echoes = [""] * len(prompts)
     if body.echo:
-        echoes = await run_on_text(prompts, lambda: [*map(service.tokenizer.decode, prompts)])
+        decode = service.tokenizer.decode
+        echoes = await run_on_text(service.pacer, client, prompts, lambda: [*map(decode, prompts)])
     generation = Generation(
         service,
         body,
         prompts,
         PlainText,
         log,
-        client_of(request),
+        client,
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
         grammar=grammar,
         logprobs=body.logprobs,

@@ -65,15 +65,20 @@ async def embeddings(
     """Embed texts: pool the model's last hidden states, and normalize."""
     service.check_ready()
     service.check_model(body.model)
+    client = client_of(request)
     with length_errors("input"):
         texts = await run_on_text(
-            body.input, token_lists, body.input, service.tokenizer, service.max_prompt
+            service.pacer,
+            client,
+            body.input,
+            token_lists,
+            body.input,
+            service.tokenizer,
+            service.max_prompt,
         )
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
-
-    client = client_of(request)
 
     async def embed(tokens: list[int]) -> list[float]:
         return await service.engine.embed(

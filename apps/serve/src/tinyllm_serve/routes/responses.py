@@ -1,6 +1,5 @@
 """POST /v1/responses."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -12,6 +11,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
+from tinyllm_serve.generation.text import run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
@@ -52,11 +52,11 @@ router = APIRouter(tags=["responses"], route_class=BodyRoute)
 @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
 async def responses(body: ResponseRequest, request: Request, service: ModelService) -> Response:
     """Continue a conversation. With `stream` the response is named server-sent events."""
-    log = log_fields(request)
+    log, client = log_fields(request), client_of(request)
     log["user"] = body.end_user
     with renamed_fields(CHAT_FIELDS):
-        chat = await asyncio.to_thread(as_chat, body)
-        generation = await start_chat(service, chat, log, client_of(request), CHAT_FIELDS)
+        chat = await run_on_text(service.pacer, client, body, as_chat, body)
+        generation = await start_chat(service, chat, log, client, CHAT_FIELDS)
     response = ModelResponse(service, body, generation)
     if body.stream:
         return EventStream(response.events(), service.settings.sse_keep_alive, named=True)

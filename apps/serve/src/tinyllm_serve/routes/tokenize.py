@@ -2,9 +2,11 @@
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 
 from tinyllm_serve.generation.prompt import Prompt
 from tinyllm_serve.generation.text import length_errors, run_on_text
+from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.base import (
@@ -87,16 +89,20 @@ def _max_tokens(service: Service) -> int:
 
 
 @router.post("/tokenize")
-async def tokenize(body: TokenizeText | TokenizeChat, service: ModelService) -> TokenizeResponse:
+async def tokenize(
+    body: TokenizeText | TokenizeChat, request: Request, service: ModelService
+) -> TokenizeResponse:
     """Return the tokens of a text or of a conversation."""
     service.check_ready()
     service.check_model(body.model)
-    tokens = await run_on_text(body, _encode, service, body)
+    tokens = await run_on_text(service.pacer, client_of(request), body, _encode, service, body)
     return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.context_length)
 
 
 @router.post("/detokenize")
-async def detokenize(body: DetokenizeRequest, service: ModelService) -> DetokenizeResponse:
+async def detokenize(
+    body: DetokenizeRequest, request: Request, service: ModelService
+) -> DetokenizeResponse:
     """Return the text of tokens."""
     service.check_ready()
     service.check_model(body.model)
@@ -108,5 +114,12 @@ async def detokenize(body: DetokenizeRequest, service: ModelService) -> Detokeni
         message = f"tokens: expected at most {_max_tokens(service)}, got {len(body.tokens)}"
         raise ApiError(400, message, param="tokens")
     tokenizer = service.tokenizer
-    text = await run_on_text(body.tokens, tokenizer.decode, body.tokens, skip_special_tokens=False)
+    text = await run_on_text(
+        service.pacer,
+        client_of(request),
+        body.tokens,
+        tokenizer.decode,
+        body.tokens,
+        skip_special_tokens=False,
+    )
     return DetokenizeResponse(prompt=text)

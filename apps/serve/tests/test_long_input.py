@@ -1,0 +1,64 @@
+"""Long input of one client takes turns with the input of other clients, and rests between."""
+
+import asyncio
+import threading
+import time
+
+from tinyllm_serve.clients import Client
+from tinyllm_serve.generation.text import run_on_text
+from tinyllm_serve.http.pace import BURST, RATE, UNIT_SECONDS, Pacer
+
+BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
+MESSAGES = [{"role": "user", "content": ""}] * 1500
+"""Messages of 49,500 bytes. The template takes 100 to 300 ms for them."""
+
+
+def test_a_client_waits_for_one_input_of_another_client() -> None:
+    async def test() -> float:
+        pacer = Pacer()
+        busy = [
+            asyncio.create_task(run_on_text(pacer, BUSY, MESSAGES, time.sleep, 0.1))
+            for _ in range(20)
+        ]
+        await asyncio.sleep(0.05)
+        start = time.monotonic()
+        await run_on_text(pacer, QUIET, MESSAGES, time.sleep, 0.01)
+        waited = time.monotonic() - start
+        for each in busy:
+            each.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        return waited
+
+    assert asyncio.run(test()) < 0.5
+
+
+def test_many_messages_of_a_client_are_rendered_in_one_thread() -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    async def test() -> None:
+        pacer = Pacer()
+        await asyncio.gather(*(run_on_text(pacer, BUSY, MESSAGES, work) for _ in range(8)))
+
+    asyncio.run(test())
+    assert most == 1
+
+
+def test_a_busy_client_rests_after_long_input_beside_another_client() -> None:
+    async def test() -> float:
+        pacer = Pacer()
+        async with pacer.turn(QUIET), pacer.turn(BUSY, BURST - 1):
+            start = time.monotonic()
+            await pacer.rest(BUSY, 20 * UNIT_SECONDS)
+            return time.monotonic() - start
+
+    assert 15 / RATE < asyncio.run(test()) < 60 / RATE
