@@ -24,7 +24,7 @@ def stall(loop: asyncio.AbstractEventLoop, number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_a_stall_is_not_lost(number: int) -> None:
     async def wait() -> Literal[True]:
         with Signals() as signals:

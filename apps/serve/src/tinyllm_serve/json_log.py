@@ -2,9 +2,12 @@
 
 import json
 import logging
+import os
 import sys
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
+from select import PIPE_BUF, select
 
 MAX_FRAMES = 12
 """The most frames of each end of a traceback in a line."""
@@ -49,9 +52,47 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+class LogWriter(logging.Handler):
+    """Write lines to a file descriptor, and drop the lines that would have to wait.
+
+    A reader of the log that has stopped, such as a full pipe or a terminal after Ctrl-S, would
+    otherwise stop the event loop and all streams. The next line after dropped lines has their
+    number.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Write to a descriptor. It stays in the mode in which other processes use it."""
+        super().__init__()
+        self._descriptor = descriptor
+        self._dropped = 0
+        self._cut = False  # True if the latest line was written in part
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or count it as dropped."""
+        line = f"{self.format(record)}\n"
+        if self._dropped:
+            line = f'{{"event": "log lines were dropped", "lines": {self._dropped}}}\n{line}'
+        data = line.encode(errors="backslashreplace")
+        if self._cut:
+            data = b"\n" + data
+        written = self._write(data)
+        self._cut = 0 < written < len(data) or (self._cut and not written)
+        self._dropped = 0 if written == len(data) else self._dropped + 1
+
+    def _write(self, data: bytes) -> int:
+        """Write as many bytes as fit without waiting; return their number."""
+        written = 0
+        with suppress(OSError):  # the reader has gone
+            while written < len(data) and select([], [self._descriptor], [], 0)[1]:
+                # A descriptor that is ready takes PIPE_BUF bytes without waiting.
+                written += os.write(self._descriptor, data[written : written + PIPE_BUF])
+        return written
+
+
 def configure_log() -> None:
     """Log warnings of all packages, and info messages of this package and the engine."""
-    handler = logging.StreamHandler(sys.stderr)
+    # Without a stderr, the number of its descriptor may belong to a client's connection.
+    handler = logging.NullHandler() if sys.stderr is None else LogWriter(sys.stderr.fileno())
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in (__package__, "tinyllm_engine"):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as events of the event loop."""
+"""SIGTERM, SIGINT and SIGHUP as events of the event loop."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 
 
 class Signals:
-    """SIGTERM and SIGINT since this context was entered.
+    """SIGTERM, SIGINT and SIGHUP (a terminal has closed) since this context was entered.
 
     asyncio's own handlers pass a signal through the pipe that also wakes the loop for calls of
     other threads. While the loop is stalled, some 300 steps of the engine fill that pipe, and a
@@ -28,12 +28,14 @@ class Signals:
         self._reader, self._writer = socket.socketpair()
 
     def __enter__(self) -> "Signals":
-        """Handle both signals. The running event loop must be that of the main thread."""
+        """Handle the signals. The running event loop must be that of the main thread."""
         for end in (self._reader, self._writer):
             end.setblocking(False)
         asyncio.get_running_loop().add_reader(self._reader, self._set_events)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        numbers = (signal.SIGTERM, signal.SIGINT)
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+            numbers.append(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 

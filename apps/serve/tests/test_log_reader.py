@@ -1,0 +1,57 @@
+"""A reader of the log that stops does not stop the server."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from tinyllm_serve.json_log import JsonFormatter, LogWriter
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that holds 64 KiB, which is not read before the test reads it."""
+    reader, writer = os.pipe()
+    yield reader, writer
+    for end in (reader, writer):
+        with suppress(OSError):
+            os.close(end)
+
+
+def logger_of(writer: int) -> logging.Logger:
+    logger = logging.Logger("test")
+    handler = LogWriter(writer)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    return logger
+
+
+def read(reader: int) -> list[str]:
+    os.set_blocking(reader, False)
+    pieces = []
+    with suppress(BlockingIOError):
+        while piece := os.read(reader, 65536):
+            pieces.append(piece)
+    return b"".join(pieces).decode().splitlines()
+
+
+def test_lines_are_dropped_while_the_pipe_is_full(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    logger = logger_of(writer)
+    for number in range(2000):  # with a handler that waits, this loop never ends
+        logger.warning("line %d %s", number, "x" * 900)
+    first = read(reader)
+    assert json.loads(first[0])["event"].startswith("line 0 ")
+    logger.warning("the last")
+    notice, last = (json.loads(line) for line in read(reader) if line)
+    assert last["event"] == "the last"
+    whole = sum(line.endswith("}") for line in first)
+    assert notice == {"event": "log lines were dropped", "lines": 2000 - whole}
+
+
+def test_a_reader_that_has_gone_is_no_error(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.close(reader)
+    logger_of(writer).warning("unread")
