@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from tinyllm_serve.server import listen
 from tinyllm_serve.testing import Server
 
 Start = Callable[..., Server]
@@ -144,3 +145,10 @@ def test_slow_clients_do_not_hold_up_the_shutdown(start: Start, sent: bytes) -> 
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 10  # 30 s are allowed for answers
+
+
+def test_responses_do_not_wait_for_acknowledgements() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address), listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

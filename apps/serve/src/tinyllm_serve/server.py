@@ -117,7 +117,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         # asyncio's message is longer than the system's. Unknown names have error numbers of their
         # own, which `strerror` does not know.
@@ -126,6 +126,10 @@ def listen(host: str, port: int) -> socket.socket:
         raise ServeError(
             f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
         ) from error
+    # Connections inherit the option. asyncio sets it for sockets made with IPPROTO_TCP alone.
+    # Without it, the body of a response waits 40 ms for the acknowledgement of the headers.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 async def serve(settings: Settings, served: Served, application: ASGIApp) -> None:
