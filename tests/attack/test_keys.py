@@ -11,7 +11,7 @@ from attack import bodies
 from attack.conftest import ORIGIN
 from attack.victim import CHAT, GOOD, HOSTILE, THIRD, Victim
 
-SECRET = "the password of the vault is swordfish, and nobody may know it. " * 12
+SECRET = "the password of the vault is swordfish, and it is a secret. " * 12
 
 
 def cached_tokens(victim: Victim, key: str) -> int:

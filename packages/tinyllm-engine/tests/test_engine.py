@@ -226,7 +226,7 @@ def test_requests_that_can_never_be_served_are_refused(
     ]
     for prompt, rest, message in refused:
         with pytest.raises(RequestError, match=message):
-            engine.add(Request(prompt, **rest))  # type: ignore[arg-type]
+            engine.add(Request(prompt, **rest))  # type: ignore[arg-type]  # fields of several types
     assert not engine.has_work
     handle = engine.add(Request([1] * 8, 12, ignore_end=True))
     assert len(list(engine.run(handle))) == 12
@@ -275,7 +275,7 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
 )
 def test_settings_out_of_range_are_refused(name: str, number: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: expected {message}"):
-        EngineSettings(**{name: number})  # type: ignore[arg-type]
+        EngineSettings(**{name: number})  # type: ignore[arg-type]  # a field by its name
 
 
 def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:

@@ -217,6 +217,7 @@ class LimitedProtocol(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self.conn = _LimitedParser()
 
+    # The ignored error is uvicorn's own: it narrows the argument of asyncio's method too.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection."""
         super().connection_made(transport)
