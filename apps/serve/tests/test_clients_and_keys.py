@@ -147,6 +147,11 @@ def test_a_missing_key_file_is_a_usage_error(tmp_path: Path) -> None:
         Settings(api_key_file=tmp_path / "none").clients()
 
 
+def test_a_key_file_without_end_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="expected at most 1,000,000 characters"):
+        Settings(api_key_file=Path("/dev/zero")).clients()
+
+
 def test_a_readable_key_file_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(KEYS)

@@ -1,6 +1,7 @@
 """Requests that are costly to parse are refused, and delay no other client."""
 
 import contextlib
+import gzip
 import socket
 import time
 from collections.abc import Callable
@@ -72,6 +73,20 @@ def test_chunks_of_a_client_are_accepted(length: int, start: Start) -> None:
 def test_costly_headers_are_refused(headers: bytes, start: Start) -> None:
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
     assert exchange(start(), request)[:12] in (b"HTTP/1.1 400", b"")
+
+
+def test_a_body_with_two_lengths_is_refused(start: Start) -> None:
+    """A proxy that counts the body by the other length would see a second request in it."""
+    sent = POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert exchange(start(), sent).startswith(b"HTTP/1.1 400")
+
+
+def test_a_compressed_body_is_refused(start: Start) -> None:
+    sent = gzip.compress(b'{"prompt": "a"}')
+    answer = httpx.post(
+        f"{start().url}/tokenize", content=sent, headers={"Content-Encoding": "gzip"}
+    )
+    assert (answer.status_code, "without compression" in answer.text) == (415, True)
 
 
 def test_a_wrong_chunk_after_the_response_ends_the_connection_quietly(start: Start) -> None:

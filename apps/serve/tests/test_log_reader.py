@@ -55,3 +55,14 @@ def test_a_reader_that_has_gone_is_no_error(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.close(reader)
     logger_of(writer).warning("unread")
+
+
+def test_lines_have_no_control_characters(pipe: tuple[int, int]) -> None:
+    """A terminal obeys some, and programs take others for the end of a line."""
+    reader, writer = pipe
+    text = "\x1b[2J\x9b2J\x7f\x85\u2028\u202e\ud800{}\r\n"
+    logger_of(writer).warning("%s", text)
+    (line,) = read(reader)
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["event"] == text

@@ -8,7 +8,7 @@ import time
 from typing import Literal
 
 import pytest
-from tinyllm_serve.signals import Signals
+from tinyllm_serve.signals import ENDING, IGNORED, OF_TERMINAL, Signals
 
 
 def stall(loop: asyncio.AbstractEventLoop, number: int) -> None:
@@ -24,7 +24,7 @@ def stall(loop: asyncio.AbstractEventLoop, number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [*ENDING, *OF_TERMINAL])
 def test_a_signal_during_a_stall_is_not_lost(number: int) -> None:
     async def wait() -> Literal[True]:
         with Signals() as signals:
@@ -60,12 +60,24 @@ def test_a_signal_wakes_an_idle_loop() -> None:
     assert asyncio.run(wait()) < 5
 
 
+@pytest.mark.parametrize("number", IGNORED)
+def test_signals_of_other_programs_have_no_effect(number: int) -> None:
+    async def wait() -> bool:
+        with Signals() as signals:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+            return signals.first.is_set()
+
+    assert not asyncio.run(wait())
+
+
 def test_the_handlers_from_before_are_restored() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    numbers = [*ENDING, *OF_TERMINAL, *IGNORED]
+    before = [signal.getsignal(number) for number in numbers]
 
     async def enter() -> None:
         with Signals():
             pass
 
     asyncio.run(enter())
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(number) for number in numbers] == before

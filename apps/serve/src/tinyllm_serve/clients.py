@@ -12,6 +12,9 @@ from tinyllm_serve.errors import UsageError
 
 MAX_PRIORITY = 1000
 
+MAX_FILE_CHARACTERS = 1_000_000
+"""The most characters of a key file, some 10,000 keys. A device such as /dev/zero has no end."""
+
 _FIELDS = ("name", "key", "weight", "max_priority", "limit")
 _log = logging.getLogger(__name__)
 
@@ -77,11 +80,16 @@ def read_keys(path: Path) -> list[KeyEntry]:
         UsageError: if the file cannot be read, or a table is wrong. No message has a key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:  # a pipe too, such as <(command) of a shell
+            text = file.read(MAX_FILE_CHARACTERS + 1)
         readable = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise UsageError(f"--api-key-file: cannot read {path}: {reason}") from None
+    if len(text) > MAX_FILE_CHARACTERS:
+        raise UsageError(
+            f"--api-key-file: {path}: expected at most {MAX_FILE_CHARACTERS:,} characters"
+        )
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

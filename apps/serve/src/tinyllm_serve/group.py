@@ -16,6 +16,7 @@ from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.server import FAILURE_GRACE_SECONDS
 from tinyllm_serve.settings import Settings
+from tinyllm_serve.signals import ENDING, IGNORED, OF_TERMINAL
 
 LOST_RANK_EXIT_CODE = 1
 """The exit code of a process after another rank is lost."""
@@ -108,7 +109,7 @@ def work(settings: Settings, member: Member) -> None:
     """
     # A terminal sends Ctrl-C to all processes, and a service manager may send SIGTERM to all. The
     # requests in progress need this process until rank 0 has finished them.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (*ENDING, *OF_TERMINAL, *IGNORED):
         signal.signal(number, signal.SIG_IGN)
     arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
     model, _ = member.load(

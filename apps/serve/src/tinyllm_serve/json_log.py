@@ -49,7 +49,7 @@ class JsonFormatter(logging.Formatter):
             # RecursionError has a thousand frames between them, 91 kB.
             cut = len(frames) > 2 * MAX_FRAMES
             entry["at"] = [*frames[:MAX_FRAMES], "...", *frames[-MAX_FRAMES:]] if cut else frames
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry)  # in ASCII: a terminal obeys some control characters beyond it
 
 
 class LogWriter(logging.Handler):
@@ -72,7 +72,7 @@ class LogWriter(logging.Handler):
         line = f"{self.format(record)}\n"
         if self._dropped:
             line = f'{{"event": "log lines were dropped", "lines": {self._dropped}}}\n{line}'
-        data = line.encode(errors="backslashreplace")
+        data = line.encode()
         if self._cut:
             data = b"\n" + data
         written = self._write(data)

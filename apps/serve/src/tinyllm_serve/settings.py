@@ -366,7 +366,9 @@ class Settings:
                 raise UsageError(
                     "--prefix-cache-path: expected none with --no-enable-prefix-caching"
                 )
-            check("prefix_cache_path", str(path), "a file, not a folder", not path.is_dir())
+            # The end of the server replaces it, even a device.
+            is_file = path.is_file() or not path.exists()
+            check("prefix_cache_path", str(path), "a file, not a folder or a device", is_file)
 
 
 def is_loopback(name: str) -> bool:

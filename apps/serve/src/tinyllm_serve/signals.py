@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP as events of the event loop."""
+"""Signals that end a process, as events of the event loop."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,18 @@ import signal
 import socket
 from types import FrameType, TracebackType
 
+ENDING = [signal.SIGTERM, signal.SIGINT]
+"""Signals that ask for the end: of a service manager, and of Ctrl-C."""
+
+OF_TERMINAL = [signal.SIGQUIT, signal.SIGHUP]
+"""Signals that also ask for it, unless `nohup` or the like ignores them."""
+
+IGNORED = [signal.SIGUSR1, signal.SIGUSR2]
+"""Signals that would end the process by default. Programs that rotate logs send them."""
+
 
 class Signals:
-    """SIGTERM, SIGINT and SIGHUP (a terminal has closed) since this context was entered.
+    """Signals that ask for the end since this context was entered.
 
     asyncio's own handlers pass a signal through the pipe that also wakes the loop for calls of
     other threads. While the loop is stalled, some 300 steps of the engine fill that pipe, and a
@@ -33,10 +42,9 @@ class Signals:
             end.setblocking(False)
         asyncio.get_running_loop().add_reader(self._reader, self._set_events)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
-            numbers.append(signal.SIGHUP)
-        self._before = {number: signal.signal(number, self._handle) for number in numbers}
+        heeded = [each for each in OF_TERMINAL if signal.getsignal(each) != signal.SIG_IGN]
+        self._before = {each: signal.signal(each, self._handle) for each in ENDING + heeded}
+        self._before |= {each: signal.signal(each, signal.SIG_IGN) for each in IGNORED}
         return self
 
     def __exit__(

@@ -105,6 +105,10 @@ class BodyLimit:
         if announced_length(scope) > self._limit:
             await as_api_error(too_long).response(scope, receive, send)
             return
+        if Headers(scope=scope).get("content-encoding", "identity") != "identity":
+            error = HTTPException(415, "Content-Encoding: send the body without compression")
+            await as_api_error(error).response(scope, receive, send)
+            return
         received, complete = 0, False
         deadline = asyncio.get_running_loop().time() + self._seconds
         hold = BodyHold(self._memory)

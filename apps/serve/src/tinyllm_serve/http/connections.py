@@ -166,18 +166,21 @@ else:  # the type checks of tests cannot read the names of h11's sentinels
 
 
 class _LimitedParser(h11.Connection):
-    """A parser of requests that refuses many headers, and bodies of many small chunks."""
+    """A parser that refuses many headers, two lengths of a body, and many small chunks."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
         self._allowed = 0
 
     def next_event(self) -> ParserEvent:
-        """Return the next event; raises RemoteProtocolError for too many headers or chunks."""
+        """Return the next event; raises RemoteProtocolError for what is refused."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             if len(event.headers) > MAX_HEADERS:
                 raise h11.RemoteProtocolError("too many headers")
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                # A proxy may count the body by the other one (RFC 9112, section 6.1).
+                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
             self._allowed = FREE_CHUNKS * CHUNK_BYTES
         elif isinstance(event, h11.Data) and event.chunk_start:
             self._allowed -= CHUNK_BYTES
