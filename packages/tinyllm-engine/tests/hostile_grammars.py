@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import psutil
 from tinyllm_engine import Grammar, RequestError
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
@@ -233,8 +233,8 @@ def main() -> None:
 
 
 def megabytes() -> float:
-    """Return the largest memory of the process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return the memory of the process."""
+    return psutil.Process().memory_info().rss / 2**20
 
 
 if __name__ == "__main__":
