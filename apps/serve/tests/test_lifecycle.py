@@ -191,3 +191,6 @@ def test_a_grammar_that_never_ends_is_an_error_and_its_text_is_not_logged(pico: 
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "grammar_limit"
     assert "swordfish" not in answer.text + json.dumps(pico.log())
+    after = httpx.get(f"{pico.url}/v1/models")  # its line comes after a traceback
+    pico.wait_for("request", id=after.headers["x-request-id"])
+    assert not [entry for entry in pico.log() if entry.get("error") == "GrammarLimitError"]

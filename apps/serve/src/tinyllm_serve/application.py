@@ -7,7 +7,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp
-from tinyllm_engine import EngineClosedError, EngineFullError, RequestError
+from tinyllm_engine import EngineClosedError, EngineFullError, GrammarLimitError, RequestError
 from tinyllm_qwen import TemplateError
 
 from tinyllm_serve.http.api_key import BEARER
@@ -33,6 +33,7 @@ _ERRORS = (
     EngineClosedError,
     RequestError,
     TemplateError,
+    GrammarLimitError,
     Exception,
 )
 
