@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,22 @@ import pytest
 from tinyllm_serve.testing import Server
 
 CHAT = "/v1/chat/completions"
+COMPUTING = """
+import threading, time
+import mlx.core as mx
+from tinyllm_serve import cli
+
+def compute():
+    while True:
+        with mx.stream(mx.new_stream(mx.cpu)):
+            mx.eval(mx.ones((64, 64)) @ mx.ones((64, 64)))
+
+threading.Thread(target=compute, name="engine", daemon=True).start()
+time.sleep(0.2)
+cli.main = lambda: 3
+cli.run_process()
+"""
+"""A program whose engine begins to compute again and again."""
 HELLO = [{"role": "user", "content": "hello"}]
 ENDLESS = ("--max-tokens", "100000", "--kv-cache-memory", "0.2")
 Start = Callable[..., Server]
@@ -194,3 +212,8 @@ def test_a_grammar_that_never_ends_is_an_error_and_its_text_is_not_logged(pico: 
     after = httpx.get(f"{pico.url}/v1/models")  # its line comes after a traceback
     pico.wait_for("request", id=after.headers["x-request-id"])
     assert not [entry for entry in pico.log() if entry.get("error") == "GrammarLimitError"]
+
+
+def test_a_process_ends_while_its_engine_computes() -> None:
+    """An ordinary exit would abort it."""
+    assert subprocess.run([sys.executable, "-c", COMPUTING], check=False).returncode == 3

@@ -1,5 +1,5 @@
 """Run `serve` as `python -m tinyllm_serve`."""
 
-from tinyllm_serve.cli import main
+from tinyllm_serve.cli import run_process
 
-raise SystemExit(main())
+run_process()

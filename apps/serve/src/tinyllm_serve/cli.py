@@ -1,8 +1,10 @@
 """The command line of `serve`."""
 
 import asyncio
+import os
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -24,6 +26,17 @@ signal, 2 for usage errors, 1 otherwise.
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command(name="serve", help=_HELP)(Settings)
+
+
+def run_process() -> NoReturn:
+    """Run `main` as the main function of a process."""
+    code = main()
+    if any(thread.name == "engine" for thread in threading.enumerate()):
+        # Neither the load of a model nor a step can be interrupted. MLX computes in that thread,
+        # and an ordinary exit destroys MLX's static objects first: the process would abort.
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def main() -> int:
