@@ -13,10 +13,19 @@ from tinyllm_engine.testing import SchedulerMemory, state_without_model
 
 
 class Machine:
-    """Simulated decode passes of endless requests, which take `fixed + per_row * rows` seconds."""
+    """Simulated decode passes of endless requests, which take `fixed + per_row * rows` seconds.
 
-    def __init__(self, fixed: float, per_row: float, masks: dict[str, float] | None = None) -> None:
-        self.fixed, self.per_row = fixed, per_row
+    Scheduling and outputs take `outside` seconds for each row in addition.
+    """
+
+    def __init__(
+        self,
+        fixed: float,
+        per_row: float,
+        masks: dict[str, float] | None = None,
+        outside: float = 0.0,
+    ) -> None:
+        self.fixed, self.per_row, self.outside = fixed, per_row, outside
         self.masks = masks or {}  # seconds of the mask of one row
         self.share = FairShare()
         self.clock = 0.0
@@ -37,7 +46,8 @@ class Machine:
                 for _ in range(count)
             ]
             self.share.charge_decode(chunks, took)
-            self.clock += took
+            self.share.charge_chunks(chunks, self.outside * len(chunks))
+            self.clock += took + self.outside * len(chunks)
             for tenant in served:
                 self.steps[tenant] += 1
 
@@ -62,6 +72,13 @@ def test_a_stream_keeps_its_speed_beside_many_streams_of_another_tenant(
     alone = 10 / (fixed + per_row)
     assert machine.steps["quiet"] >= 0.45 * alone
     assert machine.steps["greedy"] * 31 >= 0.45 * 10 / (fixed / 31 + per_row)
+
+
+def test_the_time_outside_of_passes_counts() -> None:
+    machine = Machine(0.01, 0.0, outside=0.001)
+    machine.run(10, {"quiet": 1, "greedy": 31}, EVEN)
+    # The row alone takes 0.011 s, so its share allows 454 steps. Unbilled it would have 238.
+    assert machine.steps["quiet"] >= 0.45 * 10 / 0.011
 
 
 def test_slow_masks_slow_the_tenant_of_the_grammar_alone() -> None:

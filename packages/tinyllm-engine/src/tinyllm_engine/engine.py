@@ -205,8 +205,10 @@ class Engine:
             their order in the text.
         """
         self._failed.clear()
+        self._lap()
         try:
             step = self._schedule()
+            scheduling = self._lap()
             scores = self._run(step)
             sampled = self._sample(step, scores)
         except Exception:
@@ -216,7 +218,9 @@ class Engine:
             # The graph of the scores refers to the old pages: drop it before new pages are made.
             scores = None
         else:
-            return self._update(step, sampled)
+            outputs = self._update(step, sampled)
+            self._scheduler.charge_chunks(step, scheduling + self._lap())
+            return outputs
         # Recover only after the except block: until then, the traceback refers to the old pages.
         self._recover()
         return []
@@ -296,7 +300,6 @@ class Engine:
 
     def _run(self, step: Step) -> Scores | None:
         """Compute a step; return the scores of the next tokens, or None if no token is chosen."""
-        self._lap()
         if self._drafter is not None:
             self._drafter.follow(step)
         self._runner.copy(step.copies)

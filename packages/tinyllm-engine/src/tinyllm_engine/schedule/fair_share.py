@@ -61,7 +61,8 @@ class FairShare:
     The time of a decode pass is divided in proportion to the times that the rows of each tenant
     would take alone. If a pass takes as long for 1 row as for 32, the tenants share it equally and
     no tenant is held, because none slows another. The time of grammar masks is charged to the
-    tenants of the grammars, because the other rows of the pass wait for them.
+    tenants of the grammars, because the other rows of the pass wait for them. The time of a step
+    outside of its passes, for scheduling and outputs, is in proportion to the requests.
     """
 
     def __init__(self) -> None:
@@ -110,6 +111,11 @@ class FairShare:
             self._decode.observe(sum(rows.values()), rest)
         alone = {tenant: self._decode.seconds(count) for tenant, count in rows.items()}
         self._charge(chunks, alone, rest)
+
+    def charge_chunks(self, chunks: Sequence[Chunk], seconds: float) -> None:
+        """Divide time in proportion to the chunks of each tenant: that of Python, for example."""
+        counts = Counter(chunk.request.request.tenant for chunk in chunks)
+        self._charge(chunks, {tenant: float(n) for tenant, n in counts.items()}, seconds)
 
     def _charge(self, chunks: Sequence[Chunk], costs: Mapping[str, float], seconds: float) -> None:
         total = sum(costs.values())
