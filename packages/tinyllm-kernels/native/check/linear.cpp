@@ -1,5 +1,6 @@
 #include "check/checks.h"
 
+#include <cstring>
 #include <vector>
 
 #include "check/matrix.h"
@@ -28,13 +29,50 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
   compare(kernels, "linear", y, expected);
 }
 
-void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase phase,
-                  std::initializer_list<int> rows) {
+std::vector<double> numbers_of(const Matrix& matrix) {
   const int N = matrix.w.rows, K = matrix.w.columns;
   std::vector<double> numbers(size_t(N) * K);
   for (int n = 0; n < N; ++n) {
     for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
   }
+  return numbers;
+}
+
+// silu(x gate^T) * (x up^T) in separate products and together. Rows of x and y are `row_stride`
+// apart. Both must have the same bits, and the rows of y must have nothing written between them.
+void check_gated(const Kernels& kernels, const Weights& gate, const Weights& up, Type type,
+                 int rows) {
+  constexpr Phase phase = Phase::prefill;
+  const int N = gate.rows, K = gate.columns;
+  const int64_t x_stride = row_stride(kernels, type, phase, K), size = size_of(type);
+  const int64_t y_stride = row_stride(kernels, type, phase, N);
+  Array x = Array::random(type, size_t(rows) * K), padded(type, rows * x_stride);
+  for (int row = 0; row < rows; ++row) {
+    std::memcpy(padded.bytes.data() + row * x_stride * size, x.bytes.data() + row * K * size,
+                K * size);
+  }
+  Operand operand(kernels, x.bytes.data(), type, rows, K, phase);
+  Operand padded_operand(kernels, padded.bytes.data(), type, rows, K, phase, x_stride);
+  Array separate(type, size_t(rows) * N), scratch(type, rows * y_stride);
+  multiply(kernels, {{&operand, &gate, nullptr, nullptr, separate.bytes.data()},
+                     {&operand, &up, nullptr, nullptr, scratch.bytes.data()}});
+  kernels.swiglu_range({separate.bytes.data(), scratch.bytes.data(), separate.bytes.data(), type},
+                       0, int64_t{rows} * N);
+  Array y(type, rows * y_stride);
+  std::vector<char> expected = y.bytes;
+  multiply_gated(kernels, {{&padded_operand, &gate, &up, scratch.bytes.data(), y.bytes.data(),
+                            y_stride}});
+  for (int row = 0; row < rows; ++row) {
+    std::memcpy(expected.data() + row * y_stride * size, separate.bytes.data() + row * N * size,
+                N * size);
+  }
+  expect(y.bytes == expected, kernels, "the bits of separate products in a gated product");
+}
+
+void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase phase,
+                  std::initializer_list<int> rows) {
+  const int N = matrix.w.rows;
+  const std::vector<double> numbers = numbers_of(matrix);
   for (int count : rows) check_product(kernels, matrix.w, numbers, type, phase, count);
   const bool can_interleave = kernels.linear_interleaved_rows(matrix.w);
   for (int side : {4, 8, 16}) {  // W of this instruction set, and other numbers
@@ -81,6 +119,14 @@ void check_linear(const Kernels& kernels, Type type) {
   check_dense(kernels, type, 70, 608, Phase::decode, {1, 4});
   check_dense(kernels, type, 70, 608, Phase::prefill, {17, 70});
   check_dense(kernels, type, 33, 37, Phase::prefill, {2, 33});
+  // 512 columns and rows: `row_stride` adds a gap. The matrices have different formats.
+  const Matrix plain(512, 512, 4, 64, type), up(512, 512, 8, 32, type);
+  const Matrix gate = kernels.linear_interleaved_rows(plain.w) ? plain.interleaved(16) : plain;
+  for (int rows : {3, 37}) {
+    check_gated(kernels, gate.w, up.w, type, rows);
+    check_gated(kernels, Matrix(27, 512, 3, 32, type).w, Matrix(27, 512, Mode::mxfp4).w, type,
+                rows);
+  }
 }
 
 }  // namespace tinyllm::check

@@ -11,7 +11,8 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(linear_uses_integers)                                                         \
   KERNEL(linear_quantize_x)                                                            \
   KERNEL(linear_interleaved_rows)                                                      \
-  KERNEL(linear_uses_bfloat16)                                                         \
+  KERNEL(linear_reads_rows)                                                            \
+  KERNEL(linear_packs_x)                                                               \
   KERNEL(linear_pack_x)                                                                \
   KERNEL(linear_plan)                                                                  \
   KERNEL(linear_part_count)                                                            \

@@ -31,8 +31,10 @@ struct Kernels {
                             const QuantizedX&);
   // The number of rows of w that should be interleaved (see matmul/interleave.h), or 0.
   int (*linear_interleaved_rows)(const Weights&);
+  // True if prefill reads rows of x in bfloat16 where they lie. `type` is the type of x.
+  bool (*linear_reads_rows)(Type type);
   // True if prefill reads packed x in bfloat16. `type` is the type of x.
-  bool (*linear_uses_bfloat16)(Type type);
+  bool (*linear_packs_x)(Type type);
   // Packs tiles `first` to `last` of kTokenTile rows of x `M K`, which is bfloat16. Each tile takes
   // kTokenTile * packed_pairs(columns) words of `packed`.
   void (*linear_pack_x)(const void* x, int64_t rows, int columns, int64_t first, int64_t last,

@@ -8,16 +8,23 @@ namespace tinyllm {
 void run(const Kernels& kernels, const MlpTask& t) {
   const int width = t.gate.columns, hidden = t.gate.rows;
   const int64_t size = size_of(t.type);
-  auto normalized = aligned<char>(t.rows * width * size);
-  const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
-  parallel_for(t.rows, width,
-               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+  const int64_t stride = row_stride(kernels, t.type, t.phase, width);
+  const int64_t hidden_stride = row_stride(kernels, t.type, t.phase, hidden);
+  auto normalized = aligned<char>(t.rows * stride * size);
+  parallel_for(t.rows, width, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      // The kernel counts rows of `width` numbers, so row n of the result begins n gaps further.
+      char* to = normalized.get() + row * (stride - width) * size;
+      kernels.rms_norm_rows({t.x, t.norm.weight, to, width, t.norm.eps, t.type}, row, row + 1);
+    }
+  });
 
-  Operand x(kernels, normalized.get(), t.type, t.rows, width, t.phase);
-  auto gated = aligned<char>(t.rows * hidden * size), up = aligned<char>(t.rows * hidden * size);
-  multiply_gated(kernels, {{&x, &t.gate, &t.up, up.get(), gated.get()}});
+  Operand x(kernels, normalized.get(), t.type, t.rows, width, t.phase, stride);
+  auto gated = aligned<char>(t.rows * hidden_stride * size);
+  auto up = aligned<char>(t.rows * hidden_stride * size);
+  multiply_gated(kernels, {{&x, &t.gate, &t.up, up.get(), gated.get(), hidden_stride}});
 
-  Operand hidden_rows(kernels, gated.get(), t.type, t.rows, hidden, t.phase);
+  Operand hidden_rows(kernels, gated.get(), t.type, t.rows, hidden, t.phase, hidden_stride);
   multiply(kernels, {{&hidden_rows, &t.down, nullptr, t.residual, t.y}});
 }
 

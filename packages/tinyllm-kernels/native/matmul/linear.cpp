@@ -21,6 +21,7 @@
 #include "matmul/bfloat16/amx.h"
 #elif defined(TINYLLM_BFLOAT16)
 #include "matmul/bfloat16/gemm.h"
+#define TINYLLM_PACKED_BFLOAT16
 #endif
 
 namespace tinyllm::TINYLLM_TIER {
@@ -41,7 +42,7 @@ int64_t float_gemm_tokens(const LinearTask& t) {
 
 // True if the kernel of the task reads w in its layout. Otherwise rows are separated first.
 bool reads_layout(const LinearTask& t) {
-  return !t.w->interleaved || (t.x_integers && t.w->interleaved == W);
+  return !t.w->interleaved || t.x_rows || (t.x_integers && t.w->interleaved == W);
 }
 
 #if defined(TINYLLM_INTEGERS)
@@ -64,7 +65,7 @@ int64_t integer_scratch(const LinearTask& t) {
 
 template <typename Format>
 void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
-#if defined(TINYLLM_BFLOAT16)
+#if defined(TINYLLM_PACKED_BFLOAT16)
   if (t.x_packed) return multiply_bfloat16<Format>(t, range, scratch);
 #endif
   if (t.phase == Phase::decode) return multiply_float_rows<Format>(t, range);
@@ -89,8 +90,16 @@ int linear_interleaved_rows([[maybe_unused]] const Weights& w) {
 #endif
 }
 
-bool linear_uses_bfloat16([[maybe_unused]] Type type) {
-#if defined(TINYLLM_BFLOAT16)
+bool linear_reads_rows([[maybe_unused]] Type type) {
+#if defined(TINYLLM_TILES)
+  return type == Type::bfloat16;
+#else
+  return false;
+#endif
+}
+
+bool linear_packs_x([[maybe_unused]] Type type) {
+#if defined(TINYLLM_PACKED_BFLOAT16)
   return type == Type::bfloat16;
 #else
   return false;
@@ -100,7 +109,7 @@ bool linear_uses_bfloat16([[maybe_unused]] Type type) {
 void linear_pack_x([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
                    [[maybe_unused]] int columns, [[maybe_unused]] int64_t first,
                    [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* packed) {
-#if defined(TINYLLM_BFLOAT16)
+#if defined(TINYLLM_PACKED_BFLOAT16)
   pack_tokens(static_cast<const uint16_t*>(x), rows, columns, first, last, packed);
 #endif
 }
@@ -117,7 +126,9 @@ void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase p
 // Decode and integer products have many small parts. A part of any other prefill product is one
 // panel of w.
 void linear_plan(LinearTask& t, int threads) {
-#if defined(TINYLLM_BFLOAT16)
+#if defined(TINYLLM_TILES)
+  if (t.x_rows) return plan_bfloat16(t, threads);
+#elif defined(TINYLLM_PACKED_BFLOAT16)
   if (t.x_packed) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
@@ -145,7 +156,9 @@ int64_t linear_scratch(const LinearTask& t) {
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) return separated + integer_scratch(t);
 #endif
-#if defined(TINYLLM_BFLOAT16)
+#if defined(TINYLLM_TILES)
+  if (t.x_rows) return bfloat16_scratch(t);
+#elif defined(TINYLLM_PACKED_BFLOAT16)
   if (t.x_packed) return separated + bfloat16_scratch(t);
 #endif
   if (t.phase == Phase::decode) return separated;
@@ -154,6 +167,9 @@ int64_t linear_scratch(const LinearTask& t) {
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_part_range(t, part);
+#if defined(TINYLLM_TILES)
+  if (t.x_rows) return multiply_bfloat16(t, range, scratch);
+#endif
   Weights w = *t.w;
   LinearTask task = t;
   task.w = &w;

@@ -38,12 +38,16 @@ struct LinearTask {
   const int8_t* x_integers = nullptr;   // see `QuantizedX`; null if x is not quantized
   const float* x_scales = nullptr;      // see `QuantizedX`
   const uint32_t* x_packed = nullptr;   // x in bfloat16: see matmul/bfloat16; null if not used
+  const BFloat16* x_rows = nullptr;     // M K where it lies, K a multiple of 32; null if not used
+  int64_t x_stride = 0;                 // numbers from a row of x_rows to the next
   int64_t rows = 0;                     // M
   Phase phase{};
   const Weights* w = nullptr;      // N K
+  const Weights* up = nullptr;     // N K: y = silu(x w^T) * (x up^T); only with x_rows
   const void* bias = nullptr;      // N of `type`, or null
   const void* residual = nullptr;  // M N of `type`, or null
   void* y = nullptr;               // M N of `type`
+  int64_t y_stride = 0;            // numbers from a row of y to the next
   Type type{};                     // float32, float16 or bfloat16
   int64_t part_rows = 0;           // rows of w in a part
   int64_t part_tokens = 0;         // rows of x in a part

@@ -14,9 +14,9 @@ namespace tinyllm::TINYLLM_TIER {
 
 // Stores y[m, n].
 inline void store_result(const LinearTask& t, int64_t m, int64_t n, float value) {
-  const int64_t index = m * t.w->rows + n;
+  const int64_t index = m * t.y_stride + n;
   if (t.bias) value += number_at(t.bias, t.type, n);
-  if (t.residual) value += number_at(t.residual, t.type, index);
+  if (t.residual) value += number_at(t.residual, t.type, m * t.w->rows + n);
   switch (t.type) {
     case Type::float32: static_cast<float*>(t.y)[index] = value; break;
     case Type::float16: static_cast<Float16*>(t.y)[index] = from_float<Float16>(value); break;
@@ -32,11 +32,11 @@ inline void store_results(const LinearTask& t, int64_t m, int64_t n, const float
     return;
   }
   with_type(t.type, [&]<typename T>(T*) {
-    const int64_t index = m * t.w->rows + n;
+    const T* residual = static_cast<const T*>(t.residual);
     Floats sums = load(values);
     if (t.bias) sums += load_as_floats(static_cast<const T*>(t.bias) + n);
-    if (t.residual) sums += load_as_floats(static_cast<const T*>(t.residual) + index);
-    store_floats(static_cast<T*>(t.y) + index, sums);
+    if (residual) sums += load_as_floats(residual + m * t.w->rows + n);
+    store_floats(static_cast<T*>(t.y) + m * t.y_stride + n, sums);
   });
 }
 
@@ -49,12 +49,12 @@ void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int
   for (int i = 0; i < W; ++i) square[i] = std::bit_cast<Words>(load(sums + i * stride));
   transpose(square);
   const T* bias = static_cast<const T*>(t.bias);
+  const T* residual = static_cast<const T*>(t.residual);
   for (int i = 0; i < tokens; ++i) {
-    const int64_t index = (m + i) * t.w->rows + n;
     Floats row = std::bit_cast<Floats>(square[i]);
     if (bias) row += load_as_floats(bias + n);
-    if (t.residual) row += load_as_floats(static_cast<const T*>(t.residual) + index);
-    store_floats(static_cast<T*>(t.y) + index, row);
+    if (residual) row += load_as_floats(residual + (m + i) * t.w->rows + n);
+    store_floats(static_cast<T*>(t.y) + (m + i) * t.y_stride + n, row);
   }
 }
 

@@ -1,16 +1,9 @@
 // SwiGLU: silu(gate) * up, number by number.
 #include "isa/load_store.h"
+#include "rows/silu.h"
 #include "rows/tasks.h"
 
 namespace tinyllm::TINYLLM_TIER {
-
-// x sigmoid(x). It is computed from e^-|x|, which never overflows. NaN stays NaN.
-inline Floats silu(Floats x) {
-  Floats zero{};
-  Floats exp_of_negative = exp(x < zero ? x : -x);
-  Floats sigmoid = (x < zero ? exp_of_negative : splat(1)) / (exp_of_negative + 1);
-  return x * (x == x ? sigmoid : x);
-}
 
 void swiglu_range(const SwigluTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {

@@ -11,12 +11,16 @@ namespace {
 // Rows of x in a tile for prefill, in every packed form.
 constexpr int64_t kRowsPerTile = 32;
 
+// Columns that a product instruction of a matrix unit multiplies.
+constexpr int64_t kStepColumns = 32;
+
 }  // namespace
 
 void Operand::fill(LinearTask& task) {
   const Weights& w = *task.w;
   task.phase = phase_;
-  if (phase_ == Phase::prefill && kernels_.linear_uses_bfloat16(type_)) {
+  if (phase_ == Phase::prefill && kernels_.linear_reads_rows(type_)) return fill_rows(task);
+  if (phase_ == Phase::prefill && kernels_.linear_packs_x(type_)) {
     task.x_packed = packed();
     return;
   }
@@ -28,6 +32,24 @@ void Operand::fill(LinearTask& task) {
     task.x_integers = form.integers.get();
     task.x_scales = form.scales.get();
   }
+}
+
+// Rows that end within a step of columns are copied, with zeros behind them.
+void Operand::fill_rows(LinearTask& task) {
+  task.x_rows = static_cast<const BFloat16*>(x_);
+  task.x_stride = stride_;
+  if (columns_ % kStepColumns == 0) return;
+  const int64_t stride = (columns_ + kStepColumns - 1) / kStepColumns * kStepColumns;
+  if (!padded_) {
+    padded_ = aligned<BFloat16>(rows_ * stride);
+    for (int64_t row = 0; row < rows_; ++row) {
+      BFloat16* to = padded_.get() + row * stride;
+      std::copy_n(task.x_rows + row * stride_, columns_, to);
+      std::fill(to + columns_, to + stride, BFloat16{0});
+    }
+  }
+  task.x_rows = padded_.get();
+  task.x_stride = stride;
 }
 
 const uint32_t* Operand::packed() {
@@ -79,6 +101,14 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
                         quantized.group_sums + first * groups);
   });
   return grouped_.emplace_back(std::move(form));
+}
+
+// A processor's caches keep few lines whose addresses differ by a multiple of 2 KB. So rows that
+// would be a multiple of 1 KB apart get 64 bytes more if several rows are read together.
+int64_t row_stride(const Kernels& kernels, Type type, Phase phase, int64_t columns) {
+  constexpr int64_t kPadding = 32, kConflict = 512;  // numbers of 16 bits
+  if (phase == Phase::decode || !kernels.linear_reads_rows(type)) return columns;
+  return columns % kConflict ? columns : columns + kPadding;
 }
 
 }  // namespace tinyllm

@@ -8,13 +8,24 @@
 
 namespace tinyllm {
 
-// Rows of x `M K`. A kernel may need them as floats, as tiles of bfloat16 pairs, or as integers
-// with sums over quantization groups. Each form is computed at its first use and kept, so that
-// several products of the same x share it. `x` must outlive the operand.
+// Rows of x `M K`. A kernel may need them as they are, as floats, as tiles of bfloat16 pairs, or as
+// integers with sums over quantization groups. Each form is computed at its first use and kept, so
+// that several products of the same x share it. `x` must outlive the operand.
 class Operand {
  public:
   Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns, Phase phase)
-      : kernels_(kernels), x_(x), type_(type), rows_(rows), columns_(columns), phase_(phase) {}
+      : Operand(kernels, x, type, rows, columns, phase, columns) {}
+
+  // Rows that are `stride` numbers apart, as `row_stride` states.
+  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns, Phase phase,
+          int64_t stride)
+      : kernels_(kernels),
+        x_(x),
+        type_(type),
+        rows_(rows),
+        columns_(columns),
+        phase_(phase),
+        stride_(stride) {}
 
   int64_t rows() const { return rows_; }
   int columns() const { return columns_; }
@@ -33,6 +44,7 @@ class Operand {
 
   const float* floats();
   const uint32_t* packed();
+  void fill_rows(LinearTask& task);
   const GroupedForm& grouped(const Weights& w, int bits);
 
   const Kernels& kernels_;
@@ -41,9 +53,14 @@ class Operand {
   int64_t rows_;
   int columns_;
   Phase phase_;
+  int64_t stride_;
   Aligned<float> floats_;
   Aligned<uint32_t> packed_;
+  Aligned<BFloat16> padded_;
   std::vector<GroupedForm> grouped_;
 };
+
+// Numbers from one row to the next in memory for rows of `columns` numbers that are an operand.
+int64_t row_stride(const Kernels& kernels, Type type, Phase phase, int64_t columns);
 
 }  // namespace tinyllm

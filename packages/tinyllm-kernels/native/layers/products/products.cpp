@@ -16,6 +16,7 @@ LinearTask task_of(const Kernels& kernels, const Product& product) {
                   .bias = product.bias,
                   .residual = product.residual,
                   .y = product.y,
+                  .y_stride = product.y_stride ? product.y_stride : product.w->rows,
                   .type = x.type()};
   x.fill(task);
   kernels.linear_plan(task, ThreadPool::shared().threads());
@@ -39,9 +40,11 @@ class Parts {
   std::vector<int64_t> ends_;
 };
 
-// The two products of a gated product.
+// The two products of a gated product. If the kernel computes both together, `gate` has both.
 struct GatedTask {
   LinearTask gate, up;
+
+  bool is_fused() const { return gate.up; }
 
   // True if both products have the same parts, so that one thread can compute both of a part.
   bool have_equal_parts() const {
@@ -135,10 +138,13 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
   Parts parts;
   int64_t floats = 0;
   for (const GatedProduct& product : products) {
-    const GatedTask task{
-        task_of(kernels, {product.x, product.gate, nullptr, nullptr, product.y}),
-        task_of(kernels, {product.x, product.up, nullptr, nullptr, product.up_scratch})};
-    if (!task.have_equal_parts()) {
+    const Product gate{product.x, product.gate, nullptr, nullptr, product.y, product.y_stride};
+    const Product up{product.x, product.up, nullptr, nullptr, product.up_scratch, product.y_stride};
+    GatedTask task{task_of(kernels, gate), task_of(kernels, up)};
+    if (task.gate.x_rows) {
+      task.gate.up = product.up;
+      kernels.linear_plan(task.gate, ThreadPool::shared().threads());
+    } else if (!task.have_equal_parts()) {
       multiply_separately(kernels, product);
       continue;
     }
@@ -151,11 +157,12 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
     const auto [task, part_of_task] = parts[part];
     const auto& [gate, up] = tasks[task];
     kernels.linear_part(gate, part_of_task, scratch[thread]);
+    if (tasks[task].is_fused()) return;
     kernels.linear_part(up, part_of_task, scratch[thread]);
     const LinearRange range = kernels.linear_part_range(gate, part_of_task);
     const SwigluTask product{gate.y, up.y, gate.y, gate.type};
     for (int64_t m = range.first_token; m < range.last_token; ++m) {
-      const int64_t row = m * gate.w->rows;
+      const int64_t row = m * gate.y_stride;
       kernels.swiglu_range(product, row + range.first_row, row + range.last_row);
     }
   });

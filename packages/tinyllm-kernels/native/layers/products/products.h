@@ -14,6 +14,7 @@ struct Product {
   const void* bias;      // N, or null
   const void* residual;  // M N, or null
   void* y;               // M N
+  int64_t y_stride = 0;  // numbers from a row of y to the next, if not N
 };
 
 // y = silu(x gate^T) * (x up^T), `M F`.
@@ -22,6 +23,7 @@ struct GatedProduct {
   const Weights *gate, *up;  // F K
   void* up_scratch;          // M F, of the type of y
   void* y;                   // M F
+  int64_t y_stride = 0;      // numbers from a row of y to the next, if not F
 };
 
 void multiply(const Kernels& kernels, const std::vector<Product>& products);

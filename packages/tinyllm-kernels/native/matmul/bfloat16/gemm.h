@@ -1,6 +1,6 @@
 // Prefill in bfloat16 with vector instructions that multiply bfloat16. For AMX,
-// matmul/bfloat16/amx.h takes the place of this file. Both have the functions `pack_tokens`,
-// `multiply_bfloat16`, `plan_bfloat16` and `bfloat16_scratch`.
+// matmul/bfloat16/amx.h takes the place of this file. Both have the functions `multiply_bfloat16`,
+// `plan_bfloat16` and `bfloat16_scratch`.
 //
 // x is bfloat16 already. It is packed once for all panels of w, in tiles of kTokenTile tokens. A
 // panel, some rows of w, is rounded to bfloat16 when it is unpacked. The file of an instruction

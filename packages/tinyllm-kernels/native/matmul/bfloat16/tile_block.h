@@ -1,0 +1,188 @@
+// Blocks of a product on the matrix unit: 32 tokens by a panel of weights.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "isa/tile_registers.h"
+#include "matmul/bfloat16/tile_results.h"
+#include "matmul/bfloat16/weight_tiles.h"
+#include "matmul/linear.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// A tile store takes 0.2 us longer if the matrix unit has stored nothing for a microsecond. So long
+// sums store an operand to unused memory after this many steps.
+inline constexpr int kStepsBetweenStores = 12;
+
+inline int64_t steps_of(const LinearTask& t) { return ceil_div(t.w->columns, kStepColumns); }
+
+// Multiplies blocks one after the other. The results of a block are rounded and stored while the
+// next block is multiplied.
+//
+// Tile registers 0 to 3 have the sums: of tokens 0-15 and rows 0-15 of the panel, of tokens 0-15
+// and rows 16-31, of tokens 16-31 and rows 0-15, of tokens 16-31 and rows 16-31. Registers 4 and 5
+// have tokens, 6 and 7 rows of w.
+class BlockProduct {
+  // The sums of a block, and a cache line: at a distance of 4 KB the loads of one block's sums
+  // would wait for the stores of the other's.
+  static constexpr int kSums = kTokenTile * kSumColumns + W;
+
+ public:
+  // Floats of memory.
+  static constexpr int kFloats = 2 * kSums + kTileNumbers / 2;
+
+  BlockProduct(const LinearTask& t, float* memory)
+      : t_(t),
+        steps_(steps_of(t)),
+        tokens_a_step_(ceil_div(kTokenTile, std::max<int64_t>(steps_, 1))),
+        x_stride_(t.x_stride * static_cast<int64_t>(sizeof(BFloat16))),
+        y_stride_(t.y_stride * static_cast<int64_t>(sizeof(BFloat16))),
+        sums_(memory),
+        other_sums_(sums_ + kSums),
+        unused_(other_sums_ + kSums) {}
+
+  // Begins the block of `tokens` <= 32 tokens from `token` on and the panel of w from `row` on.
+  void begin(int64_t token, int64_t tokens, int64_t row, const uint16_t* panel) {
+    if (tokens != tokens_) registers_.configure(sizes_of_block(tokens));
+    token_ = token, tokens_ = tokens, row_ = row, panel_ = panel;
+    step_ = 0;
+    x_ = reinterpret_cast<const char*>(t_.x_rows) + token * x_stride_;
+    y_ = static_cast<const char*>(t_.y) + token * y_stride_ + row * int64_t{sizeof(BFloat16)};
+    registers_.zero<0>(), registers_.zero<1>();
+    if (tokens > kTileRows) registers_.zero<2>(), registers_.zero<3>();
+  }
+
+  int64_t steps_left() const { return steps_ - step_; }
+
+  // Multiplies the next `count` <= steps_left() times 32 columns of the block.
+  void multiply(int64_t count) {
+    if (tokens_ > kTileRows) {
+      multiply_tiles<true>(count);
+    } else {
+      multiply_tiles<false>(count);
+    }
+  }
+
+  // Ends the block after its last step.
+  void end() {
+    constexpr int64_t sum_stride = kSumColumns * sizeof(float);  // bytes
+    previous_.store_all();
+    registers_.store<0>(sums_, sum_stride);
+    registers_.store<1>(sums_ + W, sum_stride);
+    if (tokens_ > kTileRows) {
+      float* upper_sums = sums_ + kTileRows * kSumColumns;
+      registers_.store<2>(upper_sums, sum_stride);
+      registers_.store<3>(upper_sums + W, sum_stride);
+    }
+    previous_ = BlockResults(t_, token_, tokens_, row_, sums_);
+    std::swap(sums_, other_sums_);
+  }
+
+  // Stores the results of the last block.
+  void finish() { previous_.store_all(); }
+
+ private:
+  // kHasUpperTokens is true if the block has more than 16 tokens. The state of the loop is copied
+  // to local variables, because the compiler assumes that tile instructions change other memory.
+  template <bool kHasUpperTokens>
+  void multiply_tiles(int64_t count) {
+    constexpr int64_t tile_stride = 64;  // bytes
+    const int64_t x_stride = x_stride_, y_stride = y_stride_, tokens = tokens_;
+    const int64_t tokens_a_step = tokens_a_step_, last_step = step_ + count;
+    const char *x = x_, *y = y_;
+    const uint16_t* panel = panel_;
+    BlockResults previous = previous_;
+    TileRegisters& registers = registers_;
+    float* unused = unused_;
+    for (int64_t step = step_; step < last_step; ++step) {
+      registers.load_streamed<6>(panel, tile_stride);
+      registers.load_streamed<4>(x, x_stride);
+      if constexpr (kHasUpperTokens) {
+        registers.load_streamed<5>(x + kTileRows * x_stride, x_stride);
+      }
+      registers.load_streamed<7>(panel + kTileNumbers, tile_stride);
+      registers.multiply_add<0, 4, 6>();
+      registers.multiply_add<1, 4, 7>();
+      if constexpr (kHasUpperTokens) {
+        registers.multiply_add<2, 5, 6>();
+        registers.multiply_add<3, 5, 7>();
+      }
+      if (step % kStepsBetweenStores == kStepsBetweenStores - 1) {
+        registers.store<7>(unused, tile_stride);
+      }
+      if (step < tokens) prefetch_to_write(y + step * y_stride);
+      previous.store(tokens_a_step);
+      x += kStepColumns * sizeof(BFloat16);
+      panel += kStepNumbers;
+    }
+    step_ = last_step, x_ = x, panel_ = panel, previous_ = previous;
+  }
+
+  // Sizes of the tile registers for `tokens` <= 32 tokens.
+  static TileSizes sizes_of_block(int64_t tokens) {
+    TileSizes sizes;
+    const auto lower = static_cast<uint8_t>(std::min<int64_t>(tokens, kTileRows));
+    const auto upper = static_cast<uint8_t>(tokens > kTileRows ? tokens - kTileRows : kTileRows);
+    sizes.rows[0] = sizes.rows[1] = sizes.rows[4] = lower;
+    sizes.rows[2] = sizes.rows[3] = sizes.rows[5] = upper;
+    return sizes;
+  }
+
+  // Asks for a line that is written later. Stores wait for their lines in order.
+  static void prefetch_to_write(const void* line) {
+    asm volatile("prefetchw (%0)" ::"r"(line) : "memory");
+  }
+
+  TileRegisters registers_;
+  const LinearTask& t_;
+  const int64_t steps_, tokens_a_step_;
+  const int64_t x_stride_, y_stride_;  // bytes
+  int64_t token_ = 0, tokens_ = kTokenTile, row_ = 0, step_ = 0;
+  const uint16_t* panel_ = nullptr;
+  const char* x_ = nullptr;
+  const char* y_ = nullptr;
+  BlockResults previous_;
+  float *sums_, *other_sums_, *unused_;
+};
+
+// The blocks of all tokens of a part with one panel, step by step.
+class PanelProduct {
+ public:
+  PanelProduct(BlockProduct& block, const LinearRange& range, int64_t row, const uint16_t* panel)
+      : block_(block), token_(range.first_token), last_token_(range.last_token), row_(row),
+        panel_(panel) {
+    begin_block();
+  }
+
+  bool has_steps() const { return token_ < last_token_; }
+
+  // Computes up to `count` more steps.
+  void multiply(int64_t count) {
+    while (count > 0 && has_steps()) {
+      const int64_t now = std::min(count, block_.steps_left());
+      block_.multiply(now);
+      count -= now;
+      if (block_.steps_left()) continue;
+      block_.end();
+      token_ += kTokenTile;
+      if (has_steps()) begin_block();
+    }
+  }
+
+  void finish() {
+    while (has_steps()) multiply(std::max<int64_t>(block_.steps_left(), 1));
+  }
+
+ private:
+  void begin_block() {
+    block_.begin(token_, std::min<int64_t>(last_token_ - token_, kTokenTile), row_, panel_);
+  }
+
+  BlockProduct& block_;
+  int64_t token_;
+  const int64_t last_token_, row_;
+  const uint16_t* panel_;
+};
+
+}  // namespace tinyllm::TINYLLM_TIER

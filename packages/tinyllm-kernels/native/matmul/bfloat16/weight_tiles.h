@@ -1,0 +1,214 @@
+// Weights as tiles of bfloat16: operand B of the matrix unit.
+//
+// A tile has 16 rows of w and 32 columns. Row p of the tile has the numbers of columns 2 p and
+// 2 p + 1 of all 16 rows of w, side by side. Interleaved codes have the same order: a vector has
+// one word of codes of each of 16 rows. So a vector of codes is unpacked to whole rows of a tile.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+
+#include "isa/load_store.h"
+#include "isa/transpose.h"
+#include "matmul/bfloat16/round.h"
+#include "matmul/formats.h"
+#include "matmul/integer/words.h"
+#include "matmul/interleave.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+inline constexpr int kTileRows = 16;     // of a tile register
+inline constexpr int kStepColumns = 32;  // columns that one product instruction multiplies
+inline constexpr int kTileNumbers = kTileRows * kStepColumns;
+
+// A panel has two tiles of weights for each step of 32 columns.
+inline constexpr int kStepNumbers = 2 * kTileNumbers;
+
+// Codes are prefetched this many bytes ahead while they are unpacked.
+inline constexpr int kAheadOfCodes = 1024;
+
+// The two positions of codes of `Bits` bits in the mantissa of a float. One shift moves the two
+// codes of a pair to both positions. `kShifts` has the shift to the left for each pair of a word.
+// A low position makes the bias less exact: by 2^-9 of a step between codes at position 8.
+template <int Bits>
+struct CodePositions;
+
+template <>
+struct CodePositions<4> {
+  static constexpr int kFirst = 8, kSecond = 12, kPairs = 4;
+  static constexpr int kShifts[kPairs] = {8, 0, -8, -16};
+};
+
+template <>
+struct CodePositions<8> {
+  static constexpr int kFirst = 7, kSecond = 15, kPairs = 2;
+  static constexpr int kShifts[kPairs] = {7, -9};
+};
+
+// Scales and biases of one group of 16 rows, for codes at bit `Position` of the float 1.0. Such a
+// float is 1 + code 2^(Position - 23), and `scale * float + bias` is the weight.
+//
+// The weights are rounded by cutting off 16 bits. Scales and biases are enlarged by ln 2 / 256, the
+// mean of what is cut off. Numbers that bfloat16 can represent remain exact. The error is 2.3e-3 of
+// the result, rounding to the nearest has 2.25e-3 and needs two more instructions for 32 weights.
+template <int Position>
+struct MantissaAffine {
+  MantissaAffine(Floats scales, Floats biases) {
+    constexpr float enlarged = 1 + 0.69f / 256;
+    scale = scales * (enlarged * static_cast<float>(1 << (23 - Position)));
+    bias = biases * enlarged - scale;
+  }
+
+  template <int Bits>
+  Words operator()(Words moved) const {
+    constexpr uint32_t mask = ((1u << Bits) - 1) << Position;
+    constexpr int and_or = 0xEA;  // (a & b) | c
+    const __m512i bits = _mm512_ternarylogic_epi32(
+        std::bit_cast<__m512i>(moved), _mm512_set1_epi32(static_cast<int>(mask)),
+        _mm512_set1_epi32(0x3f800000), and_or);
+    return std::bit_cast<Words>(std::bit_cast<Floats>(bits) * scale + bias);
+  }
+
+  Floats scale, bias;
+};
+
+// Returns the upper halves of two vectors of floats, as pairs of bfloat16.
+inline __m512i upper_halves(Words first, Words second) {
+  // Bytes 2 and 3 of each lane of `first` go to bytes 0 and 1.
+  const __m512i bytes = _mm512_set4_epi32(0x0f0e, 0x0b0a, 0x0706, 0x0302);
+  constexpr __mmask64 lower_halves = 0x3333333333333333;
+  return _mm512_mask_shuffle_epi8(std::bit_cast<__m512i>(second), lower_halves,
+                                  std::bit_cast<__m512i>(first), bytes);
+}
+
+// Unpacks one step of 16 interleaved rows: a tile.
+template <int Bits>
+inline void unpack_tile(const uint32_t* codes,
+                        const MantissaAffine<CodePositions<Bits>::kFirst>& first,
+                        const MantissaAffine<CodePositions<Bits>::kSecond>& second,
+                        uint16_t* to) {
+  using Positions = CodePositions<Bits>;
+  constexpr int words = kStepColumns * Bits / 32;
+#pragma GCC unroll 8
+  for (int i = 0; i < words; ++i) {
+    Words word;
+    std::memcpy(&word, codes + i * W, sizeof word);
+    __builtin_prefetch(reinterpret_cast<const char*>(codes + i * W) + kAheadOfCodes);
+#pragma GCC unroll 4
+    for (int p = 0; p < Positions::kPairs; ++p) {
+      const int shift = Positions::kShifts[p];
+      const Words moved = shift > 0 ? word << shift : word >> -shift;
+      const __m512i pair = upper_halves(first.template operator()<Bits>(moved),
+                                        second.template operator()<Bits>(moved));
+      std::memcpy(to + (i * Positions::kPairs + p) * 2 * W, &pair, sizeof pair);
+    }
+  }
+}
+
+// Unpacks 16 interleaved rows of w from `first` on, which is a multiple of 16. T is the type of
+// scales and biases. Tiles are kStepNumbers apart. Calls `after_tile` after each.
+template <int Bits, typename T, typename AfterTile>
+void unpack_interleaved(const Weights& w, int64_t first, uint16_t* to, AfterTile after_tile) {
+  using Positions = CodePositions<Bits>;
+  const RowSizes sizes(w);
+  const uint32_t* codes = static_cast<const uint32_t*>(w.data) + first * sizes.words;
+  const T* scales = static_cast<const T*>(w.scales) + first * sizes.groups;
+  const T* biases = static_cast<const T*>(w.biases) + first * sizes.groups;
+  for (int64_t group = 0; group < sizes.groups; ++group) {
+    const Floats scale = load_as_floats(scales + group * W);
+    const Floats bias = load_as_floats(biases + group * W);
+    const MantissaAffine<Positions::kFirst> first_codes(scale, bias);
+    const MantissaAffine<Positions::kSecond> second_codes(scale, bias);
+    for (int k = 0; k < w.group; k += kStepColumns) {
+      unpack_tile<Bits>(codes, first_codes, second_codes, to);
+      codes += kStepColumns * Bits / 32 * W;
+      to += kStepNumbers;
+      after_tile();
+    }
+  }
+}
+
+// Returns columns k to k + 31 of row n as pairs of bfloat16. Columns that do not exist are zero.
+template <typename Format>
+Words step_of_row(const Weights& w, int64_t n, int k) {
+  const typename Format::Row row = Format::row(w, n);
+  Words pairs = {};
+  if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
+    const int numbers = std::min(w.columns - k, kStepColumns);
+    std::memcpy(&pairs, row + k, numbers * sizeof(BFloat16));
+  } else {
+    Floats halves[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      const int column = k + i * W, numbers = std::min(w.columns - column, W);
+      if constexpr (Format::kScaled) {
+        if (numbers <= 0) break;
+        const Affine affine = Format::affine(w, (n * w.columns + column) / w.group);
+        halves[i] = Format::raw(row, column) * affine.scale + affine.bias;
+      } else if (numbers >= W) {
+        halves[i] = Format::raw(row, column);
+      } else {
+        for (int lane = 0; lane < numbers; ++lane) {
+          halves[i][lane] = Format::one(row, column + lane);
+        }
+      }
+    }
+    pairs = std::bit_cast<Words>(_mm512_cvtne2ps_pbh(std::bit_cast<__m512>(halves[1]),
+                                                     std::bit_cast<__m512>(halves[0])));
+  }
+  return pairs;
+}
+
+// Unpacks `rows` <= 16 plain rows of w from `first` on.
+template <typename Format>
+void unpack_plain(const Weights& w, int64_t first, int64_t rows, uint16_t* to) {
+  for (int k = 0; k < w.columns; k += kStepColumns, to += kStepNumbers) {
+    Words tile[kTileRows] = {};
+    for (int64_t r = 0; r < rows; ++r) tile[r] = step_of_row<Format>(w, first + r, k);
+    transpose(tile);
+    std::memcpy(to, tile, sizeof tile);
+  }
+}
+
+// Unpacks `rows` <= 16 rows of w from `first` on, a multiple of 16. The numbers of missing rows are
+// undefined. Tiles are kStepNumbers apart. `memory` has `unpack_floats(w)` floats. Calls
+// `after_tile` after each tile of weights that can be interleaved.
+template <typename AfterTile>
+void unpack_rows(const Weights& w, int64_t first, int64_t rows, uint16_t* to, float* memory,
+                 AfterTile after_tile) {
+  static_assert(W == kTileRows);
+  const bool is_in_lanes = supports_integers(w);
+  Weights in_place = w;
+  if (w.interleaved && (w.interleaved != W || !is_in_lanes)) {
+    in_place = separate_rows(w, first, first + rows, memory);
+    memory += separate_rows_floats(w, kTileRows);
+  }
+  if (!is_in_lanes) {
+    with_format(in_place, [&]<typename Format>() {
+      unpack_plain<Format>(in_place, first, rows, to);
+    });
+    return;
+  }
+  if (!in_place.interleaved) in_place = interleave_rows(in_place, first, rows, memory);
+  const auto unpack = [&]<typename T>(T*) {
+    if constexpr (!std::is_same_v<T, float>) {  // integer formats have scales of 16 bits
+      if (w.bits == 4) {
+        unpack_interleaved<4, T>(in_place, first, to, after_tile);
+      } else {
+        unpack_interleaved<8, T>(in_place, first, to, after_tile);
+      }
+    }
+  };
+  with_type(w.type, unpack);
+}
+
+// Floats of memory for `unpack_rows`.
+inline int64_t unpack_floats(const Weights& w) {
+  if (w.mode == Mode::dense) return 0;
+  const int64_t separated = w.interleaved ? separate_rows_floats(w, kTileRows) : 0;
+  return separated + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
+}
+
+}  // namespace tinyllm::TINYLLM_TIER
