@@ -7,11 +7,14 @@
 //   second numbers, by fused multiply-add in the order of the pairs.
 // - Both sums are added to each other, and then to the previous result.
 // - Each operation rounds to the nearest. Subnormal inputs and results count as zero.
+//
+// Products of bytes (TDPBSUD) are exact.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "isa/tile_sizes.h"
 #include "isa/vectors.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -19,6 +22,8 @@ namespace tinyllm::TINYLLM_TIER {
 // The same interface as in isa/tile_registers.h.
 class TileRegisters {
  public:
+  explicit TileRegisters(const TileSizes& sizes = {}) : sizes_(sizes) {}
+
   template <int Tile>
   void zero() {
     std::memset(tiles_[Tile], 0, sizeof tiles_[Tile]);
@@ -26,21 +31,24 @@ class TileRegisters {
 
   template <int Tile>
   void load(const void* from, int64_t stride) {
-    for (int row = 0; row < kRows; ++row) {
-      std::memcpy(&tiles_[Tile][row], static_cast<const char*>(from) + row * stride, sizeof(Words));
+    zero<Tile>();
+    for (int row = 0; row < sizes_.rows[Tile]; ++row) {
+      std::memcpy(&tiles_[Tile][row], static_cast<const char*>(from) + row * stride,
+                  sizes_.row_bytes[Tile]);
     }
   }
 
   template <int Tile>
   void store(void* to, int64_t stride) const {
-    for (int row = 0; row < kRows; ++row) {
-      std::memcpy(static_cast<char*>(to) + row * stride, &tiles_[Tile][row], sizeof(Words));
+    for (int row = 0; row < sizes_.rows[Tile]; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * stride, &tiles_[Tile][row],
+                  sizes_.row_bytes[Tile]);
     }
   }
 
   template <int Sums, int A, int B>
   void multiply_add() {
-    for (int row = 0; row < kRows; ++row) {
+    for (int row = 0; row < sizes_.rows[Sums]; ++row) {
       Floats first_sums{}, second_sums{};
       for (int k = 0; k < W; ++k) {
         const Words pair = Words{} + tiles_[A][row][k];
@@ -50,6 +58,18 @@ class TileRegisters {
       const Floats previous = flush_subnormals(std::bit_cast<Floats>(tiles_[Sums][row]));
       const Floats products = flush_subnormals(first_sums + second_sums);
       tiles_[Sums][row] = std::bit_cast<Words>(flush_subnormals(previous + products));
+    }
+  }
+
+  template <int Sums, int A, int B>
+  void multiply_add_bytes() {
+    for (int row = 0; row < sizes_.rows[Sums]; ++row) {
+      for (int k = 0; k < W; ++k) {
+        for (int byte = 0; byte < 4; ++byte) {
+          const int32_t a = static_cast<int8_t>(tiles_[A][row][k] >> 8 * byte);
+          tiles_[Sums][row] += static_cast<uint32_t>(a) * (tiles_[B][k] >> 8 * byte & 255);
+        }
+      }
     }
   }
 
@@ -75,6 +95,7 @@ class TileRegisters {
     return flush_subnormals(std::bit_cast<Floats>(fused));
   }
 
+  TileSizes sizes_;
   Words tiles_[8][kRows] = {};
 };
 

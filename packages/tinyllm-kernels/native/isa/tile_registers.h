@@ -7,6 +7,9 @@
 //   B     16 rows of 16 pairs; the two numbers of a pair belong to consecutive rows of the matrix
 //   Sums  16 rows of 16 floats: Sums += A B, with 32 products for each sum
 //
+// Another instruction multiplies bytes. A has 16 rows of 64 signed bytes, B 16 rows of 16 times
+// four unsigned bytes, and Sums 16 rows of 16 integers of 32 bits, with 64 products for each sum.
+//
 // TINYLLM_TILES is defined if the unit exists. With TINYLLM_MODELED_TILES, which only builds for
 // checks define, the unit is a software model.
 #pragma once
@@ -22,6 +25,9 @@
 #elif defined(__AMX_BF16__)
 
 #include <cstdint>
+#include <cstring>
+
+#include "isa/tile_sizes.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
@@ -33,7 +39,10 @@ namespace tinyllm::TINYLLM_TIER {
 // which memory they access. It could then store the numbers of a tile only after loading the tile.
 class TileRegisters {
  public:
-  TileRegisters() { asm volatile("ldtilecfg %0" ::"m"(kFullTiles)); }
+  explicit TileRegisters(const TileSizes& sizes = {}) {
+    const Configuration configuration(sizes);
+    asm volatile("ldtilecfg %0" ::"m"(configuration));
+  }
   ~TileRegisters() { asm volatile("tilerelease" ::: "memory"); }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
@@ -43,7 +52,7 @@ class TileRegisters {
     asm volatile("tilezero %%tmm%c0" ::"i"(Tile));
   }
 
-  // Loads 16 rows of 64 bytes that are `stride` bytes apart.
+  // Loads the rows of a tile, which are `stride` bytes apart.
   template <int Tile>
   void load(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(Tile) : "memory");
@@ -60,16 +69,26 @@ class TileRegisters {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(B));
   }
 
+  // Adds the product of tile A, of signed bytes, and tile B, of unsigned bytes, to tile Sums, of
+  // integers of 32 bits.
+  template <int Sums, int A, int B>
+  void multiply_add_bytes() {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sums), "i"(A), "i"(B));
+  }
+
  private:
-  // The operand of LDTILECFG. It gives all eight tiles their full size.
+  // The operand of LDTILECFG.
   struct alignas(64) Configuration {
-    uint8_t palette, first_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
+    explicit Configuration(const TileSizes& sizes) {
+      std::memcpy(row_bytes, sizes.row_bytes, sizeof sizes.row_bytes);
+      std::memcpy(rows, sizes.rows, sizeof sizes.rows);
+    }
+
+    uint8_t palette = 1, first_row = 0, reserved[14]{};
+    uint16_t row_bytes[16]{};
+    uint8_t rows[16]{};
   };
   static_assert(sizeof(Configuration) == 64);
-  static constexpr Configuration kFullTiles = {
-      1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

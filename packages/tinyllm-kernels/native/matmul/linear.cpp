@@ -19,6 +19,7 @@
 
 #if defined(TINYLLM_TILES)
 #include "matmul/bfloat16/amx.h"
+#include "matmul/integer/amx.h"
 #elif defined(TINYLLM_BFLOAT16)
 #include "matmul/bfloat16/gemm.h"
 #endif
@@ -50,6 +51,11 @@ template <int Bits>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_INTEGER_GEMM)
   if (uses_integer_gemm(t.phase)) return multiply_integer_tiles<Bits>(t, range, scratch);
+#endif
+#if defined(TINYLLM_TILES)
+  if (uses_byte_tiles(t.phase, t.rows)) {
+    return multiply_integer_rows_in_tiles<Bits>(t, range, scratch);
+  }
 #endif
   multiply_integer_rows<Bits>(t, range, scratch);
 }

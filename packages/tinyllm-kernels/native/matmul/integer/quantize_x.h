@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "isa/tile_registers.h"
 #include "matmul/integer/words.h"
 #include "matmul/linear.h"
 
@@ -84,6 +85,60 @@ void quantize_tile(const float* x, int64_t tokens, int columns, int group, const
 
 #endif
 
+#if defined(TINYLLM_TILES)
+
+inline constexpr int kTileTokens = 16;  // tokens that are packed together for decode
+
+// Columns of a tile of w: a group has one tile, or two if it has 128 columns.
+constexpr int group_tile_columns(int group) { return std::min(group, 64); }
+
+// Stores 2 W numbers as bytes of both planes, in the order of the codes of 2 W columns.
+template <int Bits, int... Words8>
+void store_planes(Ints a, Ints b, int8_t* high, int8_t* low,
+                  std::integer_sequence<int, Words8...>) {
+  constexpr int run = kXWords<Bits> / 2;  // consecutive words of a plane
+  const Words words = plane_words<Bits>(a, b, std::make_integer_sequence<int, 4>{});
+  using HalfWords [[gnu::vector_size(2 * W)]] = uint32_t;
+  const HalfWords high_words =
+      __builtin_shufflevector(words, words, (Words8 / run * 2 * run + Words8 % run)...);
+  const HalfWords low_words =
+      __builtin_shufflevector(words, words, (Words8 / run * 2 * run + Words8 % run + run)...);
+  std::memcpy(high, &high_words, sizeof high_words);
+  std::memcpy(low, &low_words, sizeof low_words);
+}
+
+// Quantizes a token of x `M K`: the layout of matmul/integer/amx.h. Up to kTileTokens tokens are
+// packed together. For each tile of w, a token has a row of the high plane and a row of the low
+// plane, and the tokens are side by side. So are the scales and the sums of a group.
+template <int Bits>
+void quantize_token(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
+  const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
+  const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
+  const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
+  int8_t* integers = to.integers + 2 * first * w.columns;
+  for (int64_t g = 0; g < groups; ++g) {
+    const float* numbers = x + token * w.columns + g * w.group;
+    const int64_t at = first * groups + g * tokens + index;
+    to.scales[at] = quantize_group(numbers, w.group, [&](Ints a, Ints b, int i) {
+      const int64_t column = g * w.group + i;
+      int8_t* high = integers + (column / columns * tokens + index) * 2 * columns + column % columns;
+      store_planes<Bits>(a, b, high, high + columns, std::make_integer_sequence<int, W / 2>{});
+    });
+    group_sums(numbers, 1, w.group, to.group_sums + at);
+  }
+}
+
+#endif
+
+// True if products of bytes with AMX multiply M rows of this phase.
+inline bool uses_byte_tiles([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
+#if defined(TINYLLM_TILES)
+  return phase == Phase::decode && rows > 1;
+#else
+  return false;
+#endif
+}
+
 // True if integer GEMM multiplies rows of this phase, otherwise integer GEMV.
 inline bool uses_integer_gemm([[maybe_unused]] Phase phase) {
 #if defined(TINYLLM_INTEGER_GEMM)
@@ -95,7 +150,7 @@ inline bool uses_integer_gemm([[maybe_unused]] Phase phase) {
 
 inline QuantizedX from_row(const QuantizedX& x, const Weights& w, int64_t row) {
   const int64_t group = row * (w.columns / w.group);
-  return {x.integers + 2 * row * w.columns, x.scales + group, x.group_sums + group};
+  return {x.integers + 2 * row * w.columns, x.scales + group, x.group_sums + group, x.rows - row};
 }
 
 // Quantizes rows `first` to `last` of x `M K`. For GEMM `first` begins a tile of kTokenTile tokens.
@@ -106,6 +161,11 @@ void quantize_x(const float* x, [[maybe_unused]] Phase phase, const Weights& w, 
   for (; uses_integer_gemm(phase) && first < last; first += kIntegerTile) {
     const int64_t tokens = std::min<int64_t>(last - first, kIntegerTile);
     quantize_tile<Bits>(x + first * w.columns, tokens, w.columns, w.group, from_row(to, w, first));
+  }
+#endif
+#if defined(TINYLLM_TILES)
+  for (; uses_byte_tiles(phase, to.rows) && first < last; ++first) {
+    quantize_token<Bits>(x, first, w, to);
   }
 #endif
   if (first < last) {
