@@ -59,6 +59,8 @@ struct Matrix {
          bits,        group,        Mode::affine, Type::bfloat16};
     w.interleaved = kernels.linear_interleaved_rows(w);
     use_huge_pages(codes.get(), int64_t{rows} * columns * bits / 8);
+    use_huge_pages(scales.get(), int64_t{rows} * columns / group * 2);
+    use_huge_pages(biases.get(), int64_t{rows} * columns / group * 2);
   }
 
   Aligned<uint32_t> codes;

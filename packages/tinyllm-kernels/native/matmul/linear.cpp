@@ -127,7 +127,10 @@ void linear_plan(LinearTask& t, int threads) {
   if (t.x_packed) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
-    t.part_rows = ceil_div(ceil_div(t.w->rows, kPartsPerThread * threads), W) * W;
+    // With tiles a part begins by filling a pipeline, so parts are larger.
+    const bool uses_tiles = t.x_integers && uses_byte_tiles(t.phase, t.rows);
+    const int64_t parts = (uses_tiles ? kPartsPerThread / 2 : kPartsPerThread) * threads;
+    t.part_rows = ceil_div(ceil_div(t.w->rows, parts), W) * W;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
   } else {
     t.part_rows = kFloatPanel;

@@ -149,6 +149,27 @@ inline Floats load_scales(const Bits16* from, Type type) {
   return load_as_floats(reinterpret_cast<const Float16*>(from));
 }
 
+// Stores `rows` <= W results of each of `tokens` tokens. `values` has W floats for each token. The
+// type of y is looked up once for all of them.
+inline void store_tokens(const LinearTask& t, int64_t token, int64_t tokens, int64_t first,
+                         int64_t rows, const float* values) {
+  if (rows < W) {
+    for (int64_t m = 0; m < tokens; ++m) {
+      store_results(t, token + m, first, values + m * W, rows);
+    }
+    return;
+  }
+  with_type(t.type, [&]<typename T>(T*) {
+    for (int64_t m = 0; m < tokens; ++m) {
+      const int64_t index = (token + m) * t.w->rows + first;
+      Floats sums = load(values + m * W);
+      if (t.bias) sums += load_as_floats(static_cast<const T*>(t.bias) + first);
+      if (t.residual) sums += load_as_floats(static_cast<const T*>(t.residual) + index);
+      store_floats(static_cast<T*>(t.y) + index, sums);
+    }
+  });
+}
+
 // Multiplies interleaved rows `first` to `last` of w by M tokens from `token` on.
 template <int Bits, int Group, int M>
 void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
@@ -187,13 +208,10 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
       }
       scales += W, biases += W, x_scales += M, x_group_sums += M;
     }
-    const int64_t rows = std::min<int64_t>(W, last - first);
+    alignas(64) float values[M][W];
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      alignas(64) float values[W];
-      store(values, results[m]);
-      store_results(t, token + m, first, values, rows);
-    }
+    for (int m = 0; m < M; ++m) store(values[m], results[m]);
+    store_tokens(t, token, M, first, std::min<int64_t>(W, last - first), values[0]);
   }
 }
 

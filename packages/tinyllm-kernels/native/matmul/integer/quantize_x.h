@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "isa/lanes.h"
 #include "isa/tile_registers.h"
 #include "matmul/integer/words.h"
 #include "matmul/linear.h"
@@ -23,23 +24,41 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
+// True if products of bytes with AMX multiply M rows of this phase.
+inline bool uses_byte_tiles([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
+#if defined(TINYLLM_TILES)
+  return phase == Phase::decode && rows > 1;
+#else
+  return false;
+#endif
+}
+
 #if defined(TINYLLM_INTEGERS)
+
+// The magnitude of the largest number of a group.
+inline float largest_magnitude(const float* x, int group) {
+  Floats magnitudes = {};
+  for (int i = 0; i < group; i += W) {
+    magnitudes = max(load(x + i), max(-load(x + i), magnitudes));
+  }
+  return largest_lane(magnitudes);
+}
+
+inline float inverse_scale(float largest) { return largest > 0 ? 16256 / largest : 0; }
+
+// Quantizes W numbers. Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of
+// the sum.
+inline Ints quantized(Floats x, float inverse) {
+  return std::bit_cast<Ints>(x * inverse + 12582912.0f) - 0x4b400000;
+}
 
 // Quantizes a group. Calls `store(a, b, i)` with 2 W integers, those of numbers i to i + 2 W - 1.
 // Returns the scale.
 template <typename Store>
 float quantize_group(const float* x, int group, Store store) {
-  Floats magnitudes = {};
-  for (int i = 0; i < group; i += W) {
-    magnitudes = max(load(x + i), max(-load(x + i), magnitudes));
-  }
-  const float largest = largest_lane(magnitudes);
-  const float inverse = largest > 0 ? 16256 / largest : 0;
+  const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest);
   for (int i = 0; i < group; i += 2 * W) {
-    // Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of the sum.
-    const Ints a = std::bit_cast<Ints>(load(x + i) * inverse + 12582912.0f) - 0x4b400000;
-    const Ints b = std::bit_cast<Ints>(load(x + i + W) * inverse + 12582912.0f) - 0x4b400000;
-    store(a, b, i);
+    store(quantized(load(x + i), inverse), quantized(load(x + i + W), inverse), i);
   }
   return largest / 16256;
 }
@@ -92,52 +111,78 @@ inline constexpr int kTileTokens = 16;  // tokens that are packed together for d
 // Columns of a tile of w: a group has one tile, or two if it has 128 columns.
 constexpr int group_tile_columns(int group) { return std::min(group, 64); }
 
-// Stores 2 W numbers as bytes of both planes, in the order of the codes of 2 W columns.
-template <int Bits, int... Words8>
-void store_planes(Ints a, Ints b, int8_t* high, int8_t* low,
-                  std::integer_sequence<int, Words8...>) {
-  constexpr int run = kXWords<Bits> / 2;  // consecutive words of a plane
-  const Words words = plane_words<Bits>(a, b, std::make_integer_sequence<int, 4>{});
-  using HalfWords [[gnu::vector_size(2 * W)]] = uint32_t;
-  const HalfWords high_words =
-      __builtin_shufflevector(words, words, (Words8 / run * 2 * run + Words8 % run)...);
-  const HalfWords low_words =
-      __builtin_shufflevector(words, words, (Words8 / run * 2 * run + Words8 % run + run)...);
-  std::memcpy(high, &high_words, sizeof high_words);
-  std::memcpy(low, &low_words, sizeof low_words);
+// The bytes of W numbers of 8 bits, in the order of the codes of W columns in a tile.
+template <int Bits>
+inline Bytes code_order(Ints numbers) {
+  const Bytes bytes = __builtin_convertvector(numbers, Bytes);
+  if constexpr (Bits == 8) return bytes;
+  // Of each word of codes the even columns, then the odd columns.
+  return __builtin_shufflevector(bytes, bytes, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
 }
 
-// Quantizes a token of x `M K`: the layout of matmul/integer/amx.h. Up to kTileTokens tokens are
-// packed together. For each tile of w, a token has a row of the high plane and a row of the low
-// plane, and the tokens are side by side. So are the scales and the sums of a group.
+// Stores W numbers as bytes of both planes.
+template <int Bits>
+inline void store_planes(Ints numbers, int8_t* high_plane, int8_t* low_plane) {
+  const Ints high = (numbers + 64) >> 7;
+  const Bytes high_bytes = code_order<Bits>(high);
+  const Bytes low_bytes = code_order<Bits>(numbers - (high << 7));
+  std::memcpy(high_plane, &high_bytes, sizeof high_bytes);
+  std::memcpy(low_plane, &low_bytes, sizeof low_bytes);
+}
+
+// Writes the largest magnitude and the sum of each of four groups. The four lane sums are computed
+// together: the steps of a single one wait for each other.
+inline void scan_four_groups(const float* x, int group, float* largest, float* sums) {
+  Floats magnitudes[4] = {}, totals[4] = {};
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n, x += group) {
+    for (int i = 0; i < group; i += W) {
+      const Floats numbers = load(x + i);
+      magnitudes[n] = max(numbers, max(-numbers, magnitudes[n]));
+      totals[n] += numbers;
+    }
+  }
+  store_sums(totals[0], totals[1], totals[2], totals[3], sums);
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
+}
+
+// Quantizes a token of x `M K` to the layout of matmul/integer/amx.h, with the numbers of
+// `quantize_rows`. Up to kTileTokens tokens are packed together. For each tile of w, a token has a
+// row of the high plane and a row of the low plane, and the tokens are side by side. So are the
+// scales and the sums of a group.
 template <int Bits>
 void quantize_token(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
+  constexpr int kGroups = 4;  // at a time
   const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
-  int8_t* integers = to.integers + 2 * first * w.columns;
-  for (int64_t g = 0; g < groups; ++g) {
-    const float* numbers = x + token * w.columns + g * w.group;
-    const int64_t at = first * groups + g * tokens + index;
-    to.scales[at] = quantize_group(numbers, w.group, [&](Ints a, Ints b, int i) {
-      const int64_t column = g * w.group + i;
-      int8_t* high = integers + (column / columns * tokens + index) * 2 * columns + column % columns;
-      store_planes<Bits>(a, b, high, high + columns, std::make_integer_sequence<int, W / 2>{});
-    });
-    group_sums(numbers, 1, w.group, to.group_sums + at);
+  x += token * w.columns;
+  int8_t* row = to.integers + 2 * (first * w.columns + index * columns);
+  for (int64_t g = 0; g < groups; g += kGroups) {
+    float largest[kGroups], sums[kGroups];
+    const int count = static_cast<int>(std::min<int64_t>(groups - g, kGroups));
+    if (count == kGroups) {
+      scan_four_groups(x, w.group, largest, sums);
+    } else {
+      group_sums(x, count, w.group, sums);
+      for (int n = 0; n < count; ++n) largest[n] = largest_magnitude(x + n * w.group, w.group);
+    }
+    for (int n = 0; n < count; ++n) {
+      const int64_t at = first * groups + (g + n) * tokens + index;
+      to.scales[at] = largest[n] / 16256;
+      to.group_sums[at] = sums[n];
+      const float inverse = inverse_scale(largest[n]);
+      for (int i = 0; i < w.group; i += columns, row += 2 * tokens * columns) {
+        for (int64_t c = 0; c < columns; c += W, x += W) {
+          store_planes<Bits>(quantized(load(x), inverse), row + c, row + columns + c);
+        }
+      }
+    }
   }
 }
 
 #endif
-
-// True if products of bytes with AMX multiply M rows of this phase.
-inline bool uses_byte_tiles([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
-#if defined(TINYLLM_TILES)
-  return phase == Phase::decode && rows > 1;
-#else
-  return false;
-#endif
-}
 
 // True if integer GEMM multiplies rows of this phase, otherwise integer GEMV.
 inline bool uses_integer_gemm([[maybe_unused]] Phase phase) {
