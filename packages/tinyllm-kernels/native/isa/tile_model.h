@@ -24,6 +24,11 @@ class TileRegisters {
  public:
   explicit TileRegisters(const TileSizes& sizes = {}) : sizes_(sizes) {}
 
+  void configure(const TileSizes& sizes) {
+    sizes_ = sizes;
+    std::memset(tiles_, 0, sizeof tiles_);
+  }
+
   template <int Tile>
   void zero() {
     std::memset(tiles_[Tile], 0, sizeof tiles_[Tile]);
@@ -36,6 +41,11 @@ class TileRegisters {
       std::memcpy(&tiles_[Tile][row], static_cast<const char*>(from) + row * stride,
                   sizes_.row_bytes[Tile]);
     }
+  }
+
+  template <int Tile>
+  void load_streamed(const void* from, int64_t stride) {
+    load<Tile>(from, stride);
   }
 
   template <int Tile>

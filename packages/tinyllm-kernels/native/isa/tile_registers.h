@@ -39,13 +39,16 @@ namespace tinyllm::TINYLLM_TIER {
 // which memory they access. It could then store the numbers of a tile only after loading the tile.
 class TileRegisters {
  public:
-  explicit TileRegisters(const TileSizes& sizes = {}) {
-    const Configuration configuration(sizes);
-    asm volatile("ldtilecfg %0" ::"m"(configuration));
-  }
+  explicit TileRegisters(const TileSizes& sizes = {}) { configure(sizes); }
   ~TileRegisters() { asm volatile("tilerelease" ::: "memory"); }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
+
+  // Gives the tiles other sizes. All tiles become zero.
+  void configure(const TileSizes& sizes) {
+    const Configuration configuration(sizes);
+    asm volatile("ldtilecfg %0" ::"m"(configuration));
+  }
 
   template <int Tile>
   void zero() {
@@ -56,6 +59,12 @@ class TileRegisters {
   template <int Tile>
   void load(const void* from, int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(Tile) : "memory");
+  }
+
+  // The same for memory that is read once: it does not displace the first-level cache.
+  template <int Tile>
+  void load_streamed(const void* from, int64_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(Tile) : "memory");
   }
 
   template <int Tile>
