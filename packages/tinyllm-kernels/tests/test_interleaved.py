@@ -44,6 +44,20 @@ def test_products_are_those_with_the_plain_weight(
     assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
 
 
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows_of_w", [45, 48])  # with 48, rows are interleaved
+def test_decode_steps_together_have_the_bits_of_each_alone(
+    ops: Backend, dtype: mx.Dtype, rows_of_w: int, bits: int, group: int
+) -> None:
+    """The kernel depends on the number of rows: AMX multiplies up to 16 rows together."""
+    w = prepared(ops, packed((rows_of_w, 384), mx.bfloat16, bits, group))
+    x, bias = normal((35, 1, 384), dtype, seed=1), normal((rows_of_w,), dtype, seed=3)
+    alone = mx.concatenate([ops.linear(x[i : i + 1], w, bias) for i in range(len(x))])
+    for rows in (*range(2, 18), 35):
+        assert same_bits(ops.linear(x[:rows], w, bias), alone[:rows]), rows
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_experts_are_found(ops: Backend, dtype: mx.Dtype, bits: int) -> None:
     plain = packed((3, 32, 128), mx.bfloat16, bits)

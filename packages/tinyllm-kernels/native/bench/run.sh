@@ -2,17 +2,18 @@
 # Build one of the programs beside this file for the instruction set of this machine, or for the
 # given compiler flags, and run it:
 #   TINYLLM_NUM_THREADS=1 native/bench/run.sh attention -mavx2 -mfma -mf16c
+# BENCH_ARGUMENTS has the arguments of the program: for `products` the bits of a code and a group.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 name=${1:-}
 case $name in
-  attention)
+  attention | products)
     sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
       layers/products/*.cpp runtime/*.cpp)
     ;;
   peak) sources=(runtime/*.cpp) ;;
-  *) echo "program: expected attention or peak, got ${name:-nothing}" >&2 && exit 2 ;;
+  *) echo "program: expected attention, products or peak, got ${name:-nothing}" >&2 && exit 2 ;;
 esac
 shift
 [ $# -gt 0 ] || set -- -march=native
@@ -21,4 +22,4 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "${CXX:-g++}" -std=c++20 -O3 -Wno-psabi -iquote . -DTINYLLM_TIER=benched -DTINYLLM_TIER_NAME="\"$*\"" \
   "$@" "bench/$name.cpp" "${sources[@]}" -o "$scratch/$name" -pthread
-"$scratch/$name"
+"$scratch/$name" ${BENCH_ARGUMENTS:-}

@@ -55,7 +55,7 @@ check_build() {
     while read -r name flags; do
       # AMX in software: a sanitizer then sees the memory that a tile is loaded from, and the check
       # runs on machines without AMX.
-      [ "$name" != amx ] || flags="${flags//-mamx-tile -mamx-bf16 /} -DTINYLLM_MODELED_TILES"
+      [ "$name" != amx ] || flags="${flags//-mamx-tile -mamx-bf16 -mamx-int8 /} -DTINYLLM_MODELED_TILES"
       kernel "$to" "$name" "$source" "${@:2}" "$flags"
     done < <(tiers "$1")
   done

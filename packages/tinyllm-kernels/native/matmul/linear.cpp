@@ -19,6 +19,7 @@
 
 #if defined(TINYLLM_TILES)
 #include "matmul/bfloat16/amx.h"
+#include "matmul/integer/amx.h"
 #elif defined(TINYLLM_BFLOAT16)
 #include "matmul/bfloat16/gemm.h"
 #define TINYLLM_PACKED_BFLOAT16
@@ -51,6 +52,11 @@ template <int Bits>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_INTEGER_GEMM)
   if (uses_integer_gemm(t.phase)) return multiply_integer_tiles<Bits>(t, range, scratch);
+#endif
+#if defined(TINYLLM_TILES)
+  if (uses_byte_tiles(t.phase, t.rows)) {
+    return multiply_integer_rows_in_tiles<Bits>(t, range, scratch);
+  }
 #endif
   multiply_integer_rows<Bits>(t, range, scratch);
 }
@@ -132,7 +138,10 @@ void linear_plan(LinearTask& t, int threads) {
   if (t.x_packed) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
-    t.part_rows = ceil_div(ceil_div(t.w->rows, kPartsPerThread * threads), W) * W;
+    // With tiles a part begins by filling a pipeline, so parts are larger.
+    const bool uses_tiles = t.x_integers && uses_byte_tiles(t.phase, t.rows);
+    const int64_t parts = (uses_tiles ? kPartsPerThread / 2 : kPartsPerThread) * threads;
+    t.part_rows = ceil_div(ceil_div(t.w->rows, parts), W) * W;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
   } else {
     t.part_rows = kFloatPanel;

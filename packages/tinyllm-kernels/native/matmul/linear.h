@@ -54,12 +54,13 @@ struct LinearTask {
 };
 
 // x quantized to 15 bits with a scale for each group of each row, for integer kernels. The caller
-// allocates the arrays. For decode they are row by row. For prefill on x86-64 the rows of each tile
-// of tokens are packed together (see matmul/integer/quantize_x.h).
+// allocates the arrays. For decode they are row by row. For prefill on x86-64, and for decode of
+// several rows with AMX, rows are packed together (see matmul/integer/quantize_x.h).
 struct QuantizedX {
   int8_t* integers;   // M K 2: two bytes for each number
   float* scales;      // M K/group
   float* group_sums;  // M K/group: sums of x, not quantized
+  int64_t rows;       // M
 };
 
 // Pairs of numbers in a row of x that is packed for bfloat16 kernels. Its columns are rounded up to

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "isa/lanes.h"
+#include "isa/tile_registers.h"
 #include "matmul/integer/words.h"
 #include "matmul/linear.h"
 
@@ -22,23 +24,41 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
+// True if products of bytes with AMX multiply M rows of this phase.
+inline bool uses_byte_tiles([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
+#if defined(TINYLLM_TILES)
+  return phase == Phase::decode && rows > 1;
+#else
+  return false;
+#endif
+}
+
 #if defined(TINYLLM_INTEGERS)
+
+// The magnitude of the largest number of a group.
+inline float largest_magnitude(const float* x, int group) {
+  Floats magnitudes = {};
+  for (int i = 0; i < group; i += W) {
+    magnitudes = max(load(x + i), max(-load(x + i), magnitudes));
+  }
+  return largest_lane(magnitudes);
+}
+
+inline float inverse_scale(float largest) { return largest > 0 ? 16256 / largest : 0; }
+
+// Quantizes W numbers. Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of
+// the sum.
+inline Ints quantized(Floats x, float inverse) {
+  return std::bit_cast<Ints>(x * inverse + 12582912.0f) - 0x4b400000;
+}
 
 // Quantizes a group. Calls `store(a, b, i)` with 2 W integers, those of numbers i to i + 2 W - 1.
 // Returns the scale.
 template <typename Store>
 float quantize_group(const float* x, int group, Store store) {
-  Floats magnitudes = {};
-  for (int i = 0; i < group; i += W) {
-    magnitudes = max(load(x + i), max(-load(x + i), magnitudes));
-  }
-  const float largest = largest_lane(magnitudes);
-  const float inverse = largest > 0 ? 16256 / largest : 0;
+  const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest);
   for (int i = 0; i < group; i += 2 * W) {
-    // Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of the sum.
-    const Ints a = std::bit_cast<Ints>(load(x + i) * inverse + 12582912.0f) - 0x4b400000;
-    const Ints b = std::bit_cast<Ints>(load(x + i + W) * inverse + 12582912.0f) - 0x4b400000;
-    store(a, b, i);
+    store(quantized(load(x + i), inverse), quantized(load(x + i + W), inverse), i);
   }
   return largest / 16256;
 }
@@ -84,6 +104,86 @@ void quantize_tile(const float* x, int64_t tokens, int columns, int group, const
 
 #endif
 
+#if defined(TINYLLM_TILES)
+
+inline constexpr int kTileTokens = 16;  // tokens that are packed together for decode
+
+// Columns of a tile of w: a group has one tile, or two if it has 128 columns.
+constexpr int group_tile_columns(int group) { return std::min(group, 64); }
+
+// The bytes of W numbers of 8 bits, in the order of the codes of W columns in a tile.
+template <int Bits>
+inline Bytes code_order(Ints numbers) {
+  const Bytes bytes = __builtin_convertvector(numbers, Bytes);
+  if constexpr (Bits == 8) return bytes;
+  // Of each word of codes the even columns, then the odd columns.
+  return __builtin_shufflevector(bytes, bytes, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+}
+
+// Stores W numbers as bytes of both planes.
+template <int Bits>
+inline void store_planes(Ints numbers, int8_t* high_plane, int8_t* low_plane) {
+  const Ints high = (numbers + 64) >> 7;
+  const Bytes high_bytes = code_order<Bits>(high);
+  const Bytes low_bytes = code_order<Bits>(numbers - (high << 7));
+  std::memcpy(high_plane, &high_bytes, sizeof high_bytes);
+  std::memcpy(low_plane, &low_bytes, sizeof low_bytes);
+}
+
+// Writes the largest magnitude and the sum of each of four groups. The four lane sums are computed
+// together: the steps of a single one wait for each other.
+inline void scan_four_groups(const float* x, int group, float* largest, float* sums) {
+  Floats magnitudes[4] = {}, totals[4] = {};
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n, x += group) {
+    for (int i = 0; i < group; i += W) {
+      const Floats numbers = load(x + i);
+      magnitudes[n] = max(numbers, max(-numbers, magnitudes[n]));
+      totals[n] += numbers;
+    }
+  }
+  store_sums(totals[0], totals[1], totals[2], totals[3], sums);
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
+}
+
+// Quantizes a token of x `M K` to the layout of matmul/integer/amx.h, with the numbers of
+// `quantize_rows`. Up to kTileTokens tokens are packed together. For each tile of w, a token has a
+// row of the high plane and a row of the low plane, and the tokens are side by side. So are the
+// scales and the sums of a group.
+template <int Bits>
+void quantize_token(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
+  constexpr int kGroups = 4;  // at a time
+  const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
+  const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
+  const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
+  x += token * w.columns;
+  int8_t* row = to.integers + 2 * (first * w.columns + index * columns);
+  for (int64_t g = 0; g < groups; g += kGroups) {
+    float largest[kGroups], sums[kGroups];
+    const int count = static_cast<int>(std::min<int64_t>(groups - g, kGroups));
+    if (count == kGroups) {
+      scan_four_groups(x, w.group, largest, sums);
+    } else {
+      group_sums(x, count, w.group, sums);
+      for (int n = 0; n < count; ++n) largest[n] = largest_magnitude(x + n * w.group, w.group);
+    }
+    for (int n = 0; n < count; ++n) {
+      const int64_t at = first * groups + (g + n) * tokens + index;
+      to.scales[at] = largest[n] / 16256;
+      to.group_sums[at] = sums[n];
+      const float inverse = inverse_scale(largest[n]);
+      for (int i = 0; i < w.group; i += columns, row += 2 * tokens * columns) {
+        for (int64_t c = 0; c < columns; c += W, x += W) {
+          store_planes<Bits>(quantized(load(x), inverse), row + c, row + columns + c);
+        }
+      }
+    }
+  }
+}
+
+#endif
+
 // True if integer GEMM multiplies rows of this phase, otherwise integer GEMV.
 inline bool uses_integer_gemm([[maybe_unused]] Phase phase) {
 #if defined(TINYLLM_INTEGER_GEMM)
@@ -95,7 +195,7 @@ inline bool uses_integer_gemm([[maybe_unused]] Phase phase) {
 
 inline QuantizedX from_row(const QuantizedX& x, const Weights& w, int64_t row) {
   const int64_t group = row * (w.columns / w.group);
-  return {x.integers + 2 * row * w.columns, x.scales + group, x.group_sums + group};
+  return {x.integers + 2 * row * w.columns, x.scales + group, x.group_sums + group, x.rows - row};
 }
 
 // Quantizes rows `first` to `last` of x `M K`. For GEMM `first` begins a tile of kTokenTile tokens.
@@ -106,6 +206,11 @@ void quantize_x(const float* x, [[maybe_unused]] Phase phase, const Weights& w, 
   for (; uses_integer_gemm(phase) && first < last; first += kIntegerTile) {
     const int64_t tokens = std::min<int64_t>(last - first, kIntegerTile);
     quantize_tile<Bits>(x + first * w.columns, tokens, w.columns, w.group, from_row(to, w, first));
+  }
+#endif
+#if defined(TINYLLM_TILES)
+  for (; uses_byte_tiles(phase, to.rows) && first < last; ++first) {
+    quantize_token<Bits>(x, first, w, to);
   }
 #endif
   if (first < last) {

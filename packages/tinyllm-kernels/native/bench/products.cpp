@@ -1,0 +1,166 @@
+// A benchmark of all products of a decode step without MLX or Python: 28 layers of Qwen3-0.6B's shape
+// and its head, with weights from memory. It prints milliseconds for 1 to 16 rows of x, and the part
+// of them that quantizes x. `run.sh` builds it.
+//
+// The numbers of rows alternate. Each number is the median of 9 passes.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "layers/products/products.h"
+#include "runtime/huge_pages.h"
+#include "runtime/thread_pool.h"
+
+namespace tinyllm::TINYLLM_TIER {
+extern const Kernels kernels;
+}
+
+namespace {
+
+using namespace tinyllm;
+using TINYLLM_TIER::kernels;
+
+constexpr int kLayers = 28, kWidth = 1024, kHeads = 2048, kHidden = 3072, kVocabulary = 151936;
+constexpr int kRows[] = {1, 2, 4, 8, 12, 16};
+
+double now() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();
+}
+
+std::mt19937 generator(0);
+
+// Memory of `count` numbers of 16 bits in bfloat16, all near `size`.
+Aligned<BFloat16> numbers(int64_t count, float size) {
+  auto memory = aligned<BFloat16>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    memory.get()[i] = from_float<BFloat16>(size * (1 + int(generator() % 256) / 1024.0f));
+  }
+  return memory;
+}
+
+// A matrix of random codes, with interleaved rows.
+struct Matrix {
+  Matrix(int rows, int columns, int bits, int group)
+      : codes(aligned<uint32_t>(int64_t{rows} * columns * bits / 32)),
+        scales(numbers(int64_t{rows} * columns / group, 0.002f)),
+        biases(numbers(int64_t{rows} * columns / group, -0.016f)) {
+    for (int64_t i = 0; i < int64_t{rows} * columns * bits / 32; ++i) codes.get()[i] = generator();
+    w = {codes.get(), scales.get(), biases.get(), rows,          columns,
+         bits,        group,        Mode::affine, Type::bfloat16};
+    w.interleaved = kernels.linear_interleaved_rows(w);
+    use_huge_pages(codes.get(), int64_t{rows} * columns * bits / 8);
+    use_huge_pages(scales.get(), int64_t{rows} * columns / group * 2);
+    use_huge_pages(biases.get(), int64_t{rows} * columns / group * 2);
+  }
+
+  Aligned<uint32_t> codes;
+  Aligned<BFloat16> scales, biases;
+  Weights w;
+};
+
+struct Layer {
+  Layer(int bits, int group)
+      : q(kHeads, kWidth, bits, group),
+        k(kWidth, kWidth, bits, group),
+        v(kWidth, kWidth, bits, group),
+        o(kWidth, kHeads, bits, group),
+        gate(kHidden, kWidth, bits, group),
+        up(kHidden, kWidth, bits, group),
+        down(kWidth, kHidden, bits, group) {}
+
+  Matrix q, k, v, o, gate, up, down;
+};
+
+// Inputs and results of `rows` tokens, used again by every layer.
+struct Tokens {
+  explicit Tokens(int rows)
+      : rows(rows),
+        x(numbers(int64_t{rows} * kHidden, 1)),
+        y(numbers(int64_t{rows} * kVocabulary, 1)),
+        scratch(numbers(int64_t{rows} * kHidden, 1)) {}
+
+  Operand operand(int columns) const {
+    return {kernels, x.get(), Type::bfloat16, rows, columns, Phase::decode};
+  }
+
+  int rows;
+  Aligned<BFloat16> x, y, scratch;
+};
+
+void run_products(const std::vector<Layer>& layers, const Matrix& head, Tokens& tokens) {
+  BFloat16* y = tokens.y.get();
+  for (const Layer& layer : layers) {
+    Operand attended = tokens.operand(kWidth);
+    BFloat16 *k = y + tokens.rows * kHeads, *v = k + tokens.rows * kWidth;
+    multiply(kernels, {{&attended, &layer.q.w, nullptr, nullptr, y},
+                       {&attended, &layer.k.w, nullptr, nullptr, k},
+                       {&attended, &layer.v.w, nullptr, nullptr, v}});
+    Operand heads = tokens.operand(kHeads);
+    multiply(kernels, {{&heads, &layer.o.w, nullptr, nullptr, y}});
+    Operand row = tokens.operand(kWidth);
+    multiply_gated(kernels, {{&row, &layer.gate.w, &layer.up.w, tokens.scratch.get(), y}});
+    Operand hidden = tokens.operand(kHidden);
+    multiply(kernels, {{&hidden, &layer.down.w, nullptr, nullptr, y}});
+  }
+  Operand last = tokens.operand(kWidth);
+  multiply(kernels, {{&last, &head.w, nullptr, nullptr, y}});
+}
+
+// Makes the forms of x that `run_products` needs.
+void quantize(const Layer& layer, Tokens& tokens) {
+  for (int i = 0; i < kLayers; ++i) {
+    for (const Matrix* w : {&layer.q, &layer.o, &layer.gate, &layer.down}) {
+      LinearTask task{.w = &w->w};
+      tokens.operand(w->w.columns).fill(task);
+    }
+  }
+}
+
+double median(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+#if defined(__AMX_TILE__)
+  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;  // as in dispatch/tiers.cpp
+  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) != 0) return EXIT_FAILURE;
+#endif
+  const int bits = count > 1 ? std::atoi(arguments[1]) : 4;
+  const int group = count > 2 ? std::atoi(arguments[2]) : 64;
+  std::vector<Layer> layers;
+  for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group);
+  const Matrix head(kVocabulary, kWidth, bits, group);
+  std::vector<Tokens> tokens;
+  for (int rows : kRows) tokens.emplace_back(rows);
+  std::vector<double> products[std::size(kRows)], forms[std::size(kRows)];
+  for (int pass = 0; pass < 10; ++pass) {
+    for (size_t i = 0; i < std::size(kRows); ++i) {
+      const double begin = now();
+      run_products(layers, head, tokens[i]);
+      const double middle = now();
+      quantize(layers[0], tokens[i]);
+      if (pass == 0) continue;
+      products[i].push_back(middle - begin);
+      forms[i].push_back(now() - middle);
+    }
+  }
+  std::printf("%s, %d threads, %d bits, groups of %d\n", kernels.name,
+              ThreadPool::shared().threads(), bits, group);
+  std::printf("rows  products, ms  of these quantizing x, ms\n");
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    std::printf("%4d  %12.2f  %25.2f\n", kRows[i], median(products[i]), median(forms[i]));
+  }
+}

@@ -1,0 +1,245 @@
+// Decode of several rows of x in integers, with the AMX matrix unit.
+//
+// Operand B of a product has up to 64 columns of W interleaved rows of w: a column of the tile is a
+// row of w, and a row of the tile has four codes of each. Codes of 8 bits have this order in
+// memory. Codes of 4 bits are unpacked to it. Operand A has up to 8 tokens, two rows for each: the
+// high and the low plane. So one instruction multiplies 1,024 codes by 8 tokens. The sums of a
+// group are the integers of matmul/integer/gemv.h, and they become floats in the same way. A row
+// has the same bits with both kernels.
+#pragma once
+
+#include <algorithm>
+
+#include "isa/load_store.h"
+#include "isa/tile_registers.h"
+#include "isa/unroll.h"
+#include "isa/vectors.h"
+#include "matmul/integer/quantize_x.h"
+#include "matmul/interleave.h"
+#include "matmul/linear.h"
+#include "matmul/store.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// Prefetches `Lines` cache lines of codes: each to the second-level cache, and later to the first.
+// The function is inlined, because GCC removes calls of functions that only prefetch.
+template <int Lines>
+[[gnu::always_inline]] inline void prefetch_codes(const uint32_t* codes) {
+  constexpr int kFarBytes = 4096, kNearBytes = 1024;
+  const char* from = reinterpret_cast<const char*>(codes);
+#pragma GCC unroll 16
+  for (int i = 0; i < Lines; ++i, from += 64) {
+    __builtin_prefetch(from + kFarBytes, 0, 2);
+    __builtin_prefetch(from + kNearBytes);
+  }
+}
+
+// Memory of a `TilePipeline` for some consecutive groups. It is no member, so that the compiler keeps
+// the members in registers.
+template <int Bits, int Group, int M>
+struct alignas(64) TileBuffers {
+  static constexpr unsigned kGroups = 4;
+
+  uint8_t codes[kGroups][Bits == 4 ? Group * W : 1];
+  int32_t sums[kGroups][2 * M * W];
+};
+
+// Products of M <= kTileTokens tokens with consecutive groups of w: all groups of W rows, then all
+// groups of the next W rows.
+//
+// Three steps work on different groups, so that none waits for the step before it: unpack group
+// n + 2, multiply group n + 1, read the sums of group n.
+template <int Bits, int Group, int M>
+class TilePipeline {
+ public:
+  [[gnu::always_inline]] TilePipeline(const uint32_t* codes, const int8_t* x, int columns,
+                                      unsigned groups, TileBuffers<Bits, Group, M>& buffers)
+      : codes_(codes),
+        x_begin_(x),
+        x_end_(x + int64_t{2} * M * columns),
+        x_(x),
+        groups_(groups),
+        registers_(tile_sizes()),
+        buffers_(buffers) {
+    unpack();
+    unpack();
+    multiply();
+  }
+
+  // The sums of the next group: for each token W sums of the high plane, then of the low plane. They
+  // are valid until the next call.
+  [[gnu::always_inline]] const int32_t* next() {
+    unpack();
+    multiply();
+    return buffers_.sums[read_++ % kSlots];
+  }
+
+ private:
+  static constexpr unsigned kSlots = TileBuffers<Bits, Group, M>::kGroups;
+  static constexpr int kFirstHalf = std::min(M, 8), kSecondHalf = M - kFirstHalf;  // tokens
+  static constexpr int kColumns = group_tile_columns(Group), kTiles = Group / kColumns;
+  static constexpr int kTileWords = kColumns / 4 * W;  // of a tile of bytes
+  // Tile registers: sums and x of both halves of the tokens, and codes.
+  static constexpr int kSums = 0, kSums2 = 1, kX = 2, kX2 = 3, kCodes = 4;
+
+  static TileSizes tile_sizes() {
+    TileSizes sizes;
+    sizes.rows[kSums] = sizes.rows[kX] = 2 * kFirstHalf;
+    sizes.rows[kSums2] = sizes.rows[kX2] = 2 * std::max(kSecondHalf, 1);
+    sizes.row_bytes[kX] = sizes.row_bytes[kX2] = kColumns;
+    sizes.rows[kCodes] = kColumns / 4;
+    return sizes;
+  }
+
+  // Unpacks a group of 4-bit codes: W words become their even codes, then their odd codes.
+  [[gnu::always_inline]] void unpack() {
+    if (Bits == 8 || unpacked_ == groups_) return;
+    constexpr int words = Group / kCodesPerWord<4>;
+    uint8_t* to = buffers_.codes[unpacked_++ % kSlots];
+    prefetch_codes<words>(codes_);
+#pragma GCC unroll 16
+    for (int i = 0; i < words; ++i, codes_ += W, to += 2 * sizeof(Words)) {
+      Words word;
+      std::memcpy(&word, codes_, sizeof word);
+      const Words even = word & 0x0f0f0f0f, odd = word >> 4 & 0x0f0f0f0f;
+      std::memcpy(to, &even, sizeof even);
+      std::memcpy(to + sizeof even, &odd, sizeof odd);
+    }
+  }
+
+  [[gnu::always_inline]] void multiply() {
+    if (multiplied_ == groups_) return;
+    const uint8_t* unpacked = buffers_.codes[multiplied_ % kSlots];
+    int32_t* sums = buffers_.sums[multiplied_++ % kSlots];
+    registers_.template zero<kSums>();
+    if constexpr (kSecondHalf > 0) registers_.template zero<kSums2>();
+#pragma GCC unroll 2
+    for (int i = 0; i < kTiles; ++i, x_ += 2 * M * kColumns) {
+      if constexpr (Bits == 4) {
+        registers_.template load<kCodes>(unpacked + i * 4 * kTileWords, sizeof(Words));
+      } else {
+        prefetch_codes<kColumns / 4>(codes_);
+        registers_.template load<kCodes>(codes_, sizeof(Words));
+        codes_ += kTileWords;
+      }
+      registers_.template load<kX>(x_, kColumns);
+      registers_.template multiply_add_bytes<kSums, kX, kCodes>();
+      if constexpr (kSecondHalf > 0) {
+        registers_.template load<kX2>(x_ + 2 * kFirstHalf * kColumns, kColumns);
+        registers_.template multiply_add_bytes<kSums2, kX2, kCodes>();
+      }
+    }
+    if (x_ == x_end_) x_ = x_begin_;
+    registers_.template store<kSums>(sums, sizeof(Ints));
+    if constexpr (kSecondHalf > 0) {
+      registers_.template store<kSums2>(sums + 2 * kFirstHalf * W, sizeof(Ints));
+    }
+  }
+
+  const uint32_t* codes_;
+  const int8_t *x_begin_, *x_end_, *x_;
+  unsigned groups_, unpacked_ = 0, multiplied_ = 0, read_ = 0;
+  TileRegisters registers_;
+  TileBuffers<Bits, Group, M>& buffers_;
+};
+
+// W scales or biases as floats.
+inline Floats load_scales(const Bits16* from, Type type) {
+  if (type == Type::bfloat16) return load_as_floats(reinterpret_cast<const BFloat16*>(from));
+  return load_as_floats(reinterpret_cast<const Float16*>(from));
+}
+
+// Stores `rows` <= W results of each of `tokens` tokens. `values` has W floats for each token. The
+// type of y is looked up once for all of them.
+inline void store_tokens(const LinearTask& t, int64_t token, int64_t tokens, int64_t first,
+                         int64_t rows, const float* values) {
+  if (rows < W) {
+    for (int64_t m = 0; m < tokens; ++m) {
+      store_results(t, token + m, first, values + m * W, rows);
+    }
+    return;
+  }
+  with_type(t.type, [&]<typename T>(T*) {
+    for (int64_t m = 0; m < tokens; ++m) {
+      const int64_t index = (token + m) * t.w->rows + first;
+      Floats sums = load(values + m * W);
+      if (t.bias) sums += load_as_floats(static_cast<const T*>(t.bias) + first);
+      if (t.residual) sums += load_as_floats(static_cast<const T*>(t.residual) + index);
+      store_floats(static_cast<T*>(t.y) + index, sums);
+    }
+  });
+}
+
+// Multiplies interleaved rows `first` to `last` of w by M tokens from `token` on.
+template <int Bits, int Group, int M>
+void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
+                       int64_t last) {
+  constexpr int kScaleBytes = 512;  // prefetched ahead
+  const int64_t columns = w.columns, groups = columns / Group;
+  const unsigned all_groups = ceil_div(last - first, W) * groups;
+  const auto* codes = static_cast<const uint32_t*>(w.data) + first * columns / kCodesPerWord<Bits>;
+  const auto* scales = static_cast<const Bits16*>(w.scales) + first * groups;
+  const auto* biases = static_cast<const Bits16*>(w.biases) + first * groups;
+  TileBuffers<Bits, Group, M> buffers;
+  TilePipeline<Bits, Group, M> products(codes, t.x_integers + token * columns * 2, w.columns,
+                                        all_groups, buffers);
+  for (; first < last; first += W) {
+    const float* x_scales = t.x_scales + token * groups;
+    const float* x_group_sums = t.x_group_sums + token * groups;
+    Floats results[M];
+#pragma GCC unroll 16
+    for (Floats& result : results) result = Floats{};
+    for (int64_t g = 0; g < groups; ++g) {
+      const int32_t* sums = products.next();
+      if (g % 2 == 0) {
+        __builtin_prefetch(reinterpret_cast<const char*>(scales) + kScaleBytes);
+        __builtin_prefetch(reinterpret_cast<const char*>(biases) + kScaleBytes);
+      }
+      const Floats scale = load_scales(scales, w.type);
+      const Floats bias = load_scales(biases, w.type) + scale * kCodeOffset<Bits>;
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        Ints high, low;
+        std::memcpy(&high, sums + 2 * m * W, sizeof high);
+        std::memcpy(&low, sums + (2 * m + 1) * W, sizeof low);
+        const Floats total = __builtin_convertvector((high << 7) + low, Floats);
+        results[m] += total * (scale * x_scales[m]);
+        results[m] += bias * x_group_sums[m];
+      }
+      scales += W, biases += W, x_scales += M, x_group_sums += M;
+    }
+    alignas(64) float values[M][W];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) store(values[m], results[m]);
+    store_tokens(t, token, M, first, std::min<int64_t>(W, last - first), values[0]);
+  }
+}
+
+// Multiplies interleaved rows `first` to `last` of w by the tokens of a part.
+template <int Bits, int Group>
+void multiply_tokens_in_tiles(const LinearTask& t, const LinearRange& range, const Weights& w,
+                              int64_t first, int64_t last) {
+  for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
+    with_constant<kTileTokens>(range.last_token - m, [&]<int M>() {
+      multiply_in_tiles<Bits, Group, M>(t, w, m, first, last);
+    });
+  }
+}
+
+// Computes a part, whose tokens are whole blocks of kTileTokens except the last. `scratch` has
+// memory for W interleaved rows, used if w is plain.
+template <int Bits>
+void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& range,
+                                    float* scratch) {
+  const int group = t.w->group;
+  const auto multiply = group == 32   ? multiply_tokens_in_tiles<Bits, 32>
+                        : group == 64 ? multiply_tokens_in_tiles<Bits, 64>
+                                      : multiply_tokens_in_tiles<Bits, 128>;
+  if (t.w->interleaved) return multiply(t, range, *t.w, range.first_row, range.last_row);
+  for (int64_t first = range.first_row; first < range.last_row; first += W) {
+    const int64_t last = std::min<int64_t>(first + W, range.last_row);
+    multiply(t, range, interleave_rows(*t.w, first, last - first, scratch), first, last);
+  }
+}
+
+}  // namespace tinyllm::TINYLLM_TIER
