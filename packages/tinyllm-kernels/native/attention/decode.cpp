@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention/decode_products.h"
+#include "attention/decode_stream.h"
 #include "attention/parts.h"
 #include "attention/query_rows.h"
 #include "attention/softmax.h"
@@ -15,6 +16,7 @@ namespace {
 struct Decode {
   const AttentionTask& t;
   const AttentionPart& part;
+  const DecodeStream& stream;
   float* unpacked;  // kRowBatch rows: keys or values that cannot be read in place
   float* q;         // rows x padded_dim: scaled queries
   float* scores;    // rows x kDecodeSplit: scores, then weights
@@ -53,7 +55,9 @@ void compute_scores(const Decode& work) {
       float* scores = work.scores + row * kDecodeSplit + first;
       int64_t j = 0;
       for (; j + kDecodeKeys <= count; j += kDecodeKeys) {
-        if (row == 0) prefetch_rows<Rows>(keys, j, j + kDecodeKeys, dim);
+        for (int64_t n = j; row == 0 && n < j + kDecodeKeys; ++n) {
+          work.stream.fetch<Rows>(keys, n, first + n, dim);
+        }
         score_keys<Rows, R, kDecodeKeys>(k, keys, j, dim, q, width, scores);
       }
       for (; j < count; ++j) score_keys<Rows, R, 1>(k, keys, j, dim, q, width, scores);
@@ -74,11 +78,13 @@ void compute_weights(const Decode& work, PartialResult& result) {
 void sum_values(const Decode& work, PartialResult& result) {
   const int64_t width = work.t.padded_dim(), dim = work.vector_dim();
   const KeyValues& v = work.t.v;
+  const int64_t key_count = work.part.keys.count();
   std::fill_n(result.values, work.rows() * width, 0.0f);
-  work.for_row_batches(v, [&]<typename Rows>(Rows, const RowPointers& values, int64_t first,
+  work.for_row_batches(v, [&]<typename Rows>(Rows, const RowPointers& rows, int64_t first,
                                              int64_t count) {
+    const ValueRows values{v, rows, work.stream, key_count + first, count, dim};
     for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
-      accumulate_values<Rows, R>(v, values, count, dim, work.scores + row * kDecodeSplit + first,
+      accumulate_values<Rows, R>(values, work.scores + row * kDecodeSplit + first,
                                  result.values + row * width, width);
     });
   });
@@ -95,7 +101,8 @@ void decode_part(const AttentionTask& t, const AttentionPart& part, PartialResul
   const int64_t width = t.padded_dim(), features = part.tile.rows * width;
   float* q = scratch + kRowBatch * width;
   float* scores = q + kMaxDecodeRows * width;
-  const Decode work{t, part, scratch, q, scores};
+  const DecodeStream stream(t, part);
+  const Decode work{t, part, stream, scratch, q, scores};
   load_queries(t, part.tile, t.scale, q);
   if (reads_even_odd(t.k)) to_even_odd_order(q, features);
   compute_scores(work);

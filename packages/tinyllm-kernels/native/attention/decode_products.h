@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "attention/decode_stream.h"
 #include "attention/kv_rows.h"
 #include "attention/plan.h"
 #include "isa/lanes.h"
@@ -77,28 +78,37 @@ void score_keys(const KeyValues& kv, const RowPointers& keys, int64_t j, int64_t
   }
 }
 
-// Adds `count` values times their weights to `sums`, for N vectors of features from d on. `sums`
-// has R rows that are `width` apart. weights[r * kDecodeSplit + j] belongs to row r and value j.
+// Values of a part: `count` rows, the first of which has the number `index` in the stream.
+struct ValueRows {
+  const KeyValues& kv;
+  const RowPointers& rows;
+  const DecodeStream& stream;
+  int64_t index, count, dim;
+};
+
+// Adds values times their weights to `sums`, for N vectors of features from d on. `sums` has R rows
+// that are `width` apart. weights[r * kDecodeSplit + j] belongs to row r and value j.
 template <typename Rows, int R, int N>
-void accumulate_vectors(const KeyValues& kv, const RowPointers& values, int64_t count, int64_t dim,
-                        int64_t d, const float* weights, float* sums, int64_t width) {
+void accumulate_vectors(const ValueRows& values, int64_t d, const float* weights, float* sums,
+                        int64_t width) {
+  const KeyValues& kv = values.kv;
   Floats total[R][N];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; ++n) total[r][n] = load(sums + r * width + d + n * W);
   }
-  for (int64_t j = 0; j < count; ++j) {
-    if (d == 0) prefetch_rows<Rows>(values, j, j + 1, dim);
+  for (int64_t j = 0; j < values.count; ++j) {
+    if (d == 0) values.stream.fetch<Rows>(values.rows, j, values.index + j, values.dim);
     Affine affine{};
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; n += Rows::kVectors) {
       const int64_t feature = d + n * W;
       if (Rows::kScaled && (n == 0 || kv.group_of(feature) != kv.group_of(feature - W))) {
-        affine = Rows::affine(kv, values, j, kv.group_of(feature));
+        affine = Rows::affine(kv, values.rows, j, kv.group_of(feature));
       }
       for_each_vector<Rows>([&]<int I>(std::integral_constant<int, I>) {
-        Floats features = load_features<Rows, I>(values.codes[j], feature, affine);
+        Floats features = load_features<Rows, I>(values.rows.codes[j], feature, affine);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) total[r][n + I] += weights[r * kDecodeSplit + j] * features;
       });
@@ -106,21 +116,25 @@ void accumulate_vectors(const KeyValues& kv, const RowPointers& values, int64_t 
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int n = 0; n < N; ++n) store(sums + r * width + d + n * W, total[r][n]);
   }
 }
 
 // The same for all features.
 template <typename Rows, int R>
-void accumulate_values(const KeyValues& kv, const RowPointers& values, int64_t count, int64_t dim,
-                       const float* weights, float* sums, int64_t width) {
+void accumulate_values(const ValueRows& values, const float* weights, float* sums, int64_t width) {
+  // AVX-512 has 32 registers: with one or two query rows more features fit.
+  constexpr int kMost = W == 16 && R <= 2 ? 2 * kDecodeVectors : kDecodeVectors;
   int64_t d = 0;
-  for (; d + kDecodeVectors * W <= dim; d += kDecodeVectors * W) {
-    accumulate_vectors<Rows, R, kDecodeVectors>(kv, values, count, dim, d, weights, sums, width);
+  for (; d + kMost * W <= values.dim; d += kMost * W) {
+    accumulate_vectors<Rows, R, kMost>(values, d, weights, sums, width);
   }
-  for (; d < dim; d += Rows::kVectors * W) {
-    accumulate_vectors<Rows, R, Rows::kVectors>(kv, values, count, dim, d, weights, sums, width);
+  for (; d + kDecodeVectors * W <= values.dim; d += kDecodeVectors * W) {
+    accumulate_vectors<Rows, R, kDecodeVectors>(values, d, weights, sums, width);
+  }
+  for (; d < values.dim; d += Rows::kVectors * W) {
+    accumulate_vectors<Rows, R, Rows::kVectors>(values, d, weights, sums, width);
   }
 }
 

@@ -12,26 +12,32 @@ namespace tinyllm::TINYLLM_TIER {
 // Rows whose addresses are looked up together and, if necessary, unpacked together.
 inline constexpr int64_t kRowBatch = 64;
 
-// The addresses of up to kRowBatch consecutive rows. The block table is read here only.
+// Writes the addresses of rows `first` to `first + count` of one head of one request. The block
+// table is read here only.
+inline void find_rows(const AttentionTask& t, const KeyValues::StridedRows& rows, int64_t request,
+                      int64_t head, int64_t first, int64_t count, const char** to) {
+  for (int64_t n = 0; n < count;) {
+    const int64_t key = first + n;
+    int64_t page = request, slot = key, end = count;
+    if (t.block_tables) {
+      page = t.block_tables[request * t.block_table_width + key / t.page_size];
+      page = std::clamp<int64_t>(page, 0, t.pages - 1);
+      slot = key % t.page_size;
+      end = std::min(count, n + t.page_size - slot);
+    }
+    const char* row = rows.at(page, head, slot);
+    for (; n < end; ++n, row += rows.strides[2]) to[n] = row;
+  }
+}
+
+// The addresses of up to kRowBatch consecutive rows.
 struct RowPointers {
   // Rows of keys `first` to `first + count` of one head of one request.
   RowPointers(const AttentionTask& t, const KeyValues& kv, int64_t request, int64_t head,
               int64_t first, int64_t count) {
-    for (int64_t n = 0; n < count;) {
-      const int64_t key = first + n;
-      int64_t page = request, slot = key, rows_in_page = count;
-      if (t.block_tables) {
-        page = t.block_tables[request * t.block_table_width + key / t.page_size];
-        page = std::clamp<int64_t>(page, 0, t.pages - 1);
-        slot = key % t.page_size;
-        rows_in_page = std::min(count - n, t.page_size - slot);
-      }
-      for (int64_t i = 0; i < rows_in_page; ++i, ++n) {
-        codes[n] = kv.codes.at(page, head, slot + i);
-        if (kv.scales.data) scales[n] = kv.scales.at(page, head, slot + i);
-        if (kv.biases.data) biases[n] = kv.biases.at(page, head, slot + i);
-      }
-    }
+    find_rows(t, kv.codes, request, head, first, count, codes);
+    if (kv.scales.data) find_rows(t, kv.scales, request, head, first, count, scales);
+    if (kv.biases.data) find_rows(t, kv.biases, request, head, first, count, biases);
   }
 
   // Rows of floats that are `width` floats apart.
@@ -114,19 +120,6 @@ void unpack_rows_as(const KeyValues& kv, const RowPointers& rows, int64_t count,
     std::fill(to + d, to + width, 0.0f);
     if constexpr (!Rows::kScaled) {
       for (; d < dim; ++d) to[d] = number_at(rows.codes[n], kv.type, d);
-    }
-  }
-}
-
-// Reads a byte of each cache line of rows `first` to `last`, one row after the other. Hardware
-// prefetchers recognize this order. Kernels that read several rows side by side get half the
-// bandwidth without it.
-template <typename Rows>
-void prefetch_rows(const RowPointers& rows, int64_t first, int64_t last, int64_t dim) {
-  constexpr int64_t kLine = 64;
-  for (int64_t n = first; n < last; ++n) {
-    for (int64_t byte = 0; byte < dim * Rows::kBits / 8; byte += kLine) {
-      static_cast<void>(*static_cast<const volatile char*>(rows.codes[n] + byte));
     }
   }
 }

@@ -21,5 +21,6 @@ shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "${CXX:-g++}" -std=c++20 -O3 -Wno-psabi -iquote . -DTINYLLM_TIER=benched -DTINYLLM_TIER_NAME="\"$*\"" \
+  -falign-functions=64 -falign-loops=64 \
   "$@" "bench/$name.cpp" "${sources[@]}" -o "$scratch/$name" -pthread
 "$scratch/$name" ${BENCH_ARGUMENTS:-}

@@ -24,6 +24,17 @@ inline void store_result(const LinearTask& t, int64_t m, int64_t n, float value)
   }
 }
 
+// Stores y[m, n] to y[m, n + W - 1].
+inline void store_vector(const LinearTask& t, int64_t m, int64_t n, Floats sums) {
+  with_type(t.type, [&]<typename T>(T*) {
+    const T* residual = static_cast<const T*>(t.residual);
+    Floats results = sums;
+    if (t.bias) results += load_as_floats(static_cast<const T*>(t.bias) + n);
+    if (residual) results += load_as_floats(residual + m * t.w->rows + n);
+    store_floats(static_cast<T*>(t.y) + m * t.y_stride + n, results);
+  });
+}
+
 // Stores y[m, n] to y[m, n + count - 1], with count <= W. `values` has W floats.
 inline void store_results(const LinearTask& t, int64_t m, int64_t n, const float* values,
                           int64_t count) {
@@ -31,13 +42,7 @@ inline void store_results(const LinearTask& t, int64_t m, int64_t n, const float
     for (int64_t i = 0; i < count; ++i) store_result(t, m, n + i, values[i]);
     return;
   }
-  with_type(t.type, [&]<typename T>(T*) {
-    const T* residual = static_cast<const T*>(t.residual);
-    Floats sums = load(values);
-    if (t.bias) sums += load_as_floats(static_cast<const T*>(t.bias) + n);
-    if (residual) sums += load_as_floats(residual + m * t.w->rows + n);
-    store_floats(static_cast<T*>(t.y) + m * t.y_stride + n, sums);
-  });
+  store_vector(t, m, n, load(values));
 }
 
 // Stores sums whose lanes are tokens: `sums + i * stride` has the sums of row n + i of w and W

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "runtime/huge_pages.h"
 #include "runtime/parallel.h"
 
 namespace tinyllm {
@@ -24,6 +25,12 @@ void copy(const void* from, char* to, int64_t bytes) {
 }  // namespace
 
 int64_t copied_bytes() { return copied.load(std::memory_order_relaxed); }
+
+void move_caches_to_huge_pages(const std::vector<mx::array>& outputs) {
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    use_huge_pages_once(outputs[i].data_shared_ptr(), outputs[i].data<char>(), outputs[i].nbytes());
+  }
+}
 
 DonatedInput::DonatedInput(const mx::array& from, mx::array& to) : from_(from) {
   if (from.is_donatable() && from.flags().row_contiguous) {

@@ -19,6 +19,9 @@ inline void release_inputs(const std::vector<mlx::core::array>& inputs,
   }
 }
 
+// Moves the arrays of caches to pages of 2 MB, each at its first pass. `outputs[0]` is not a cache.
+void move_caches_to_huge_pages(const std::vector<mlx::core::array>& outputs);
+
 // The bytes of inputs that this process has copied because they could not be donated.
 int64_t copied_bytes();
 

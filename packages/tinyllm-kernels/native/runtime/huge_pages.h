@@ -1,7 +1,8 @@
-// Pages of 2 MB for weights.
+// Pages of 2 MB for weights and for the keys and values of a cache.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 namespace tinyllm {
 
@@ -10,5 +11,10 @@ namespace tinyllm {
 // into address translation. Memory that cannot be moved stays as it is: this is a hint and never
 // fails.
 void use_huge_pages(const void* begin, size_t size);
+
+// Calls `use_huge_pages` at the first call for an owner, unless the memory is much smaller than a
+// page of 2 MB. The arrays of a cache are passed from one forward pass to the next: each pass may
+// call this function, and an array is moved at its first pass. The function keeps no owner alive.
+void use_huge_pages_once(const std::shared_ptr<void>& owner, const void* begin, size_t size);
 
 }  // namespace tinyllm

@@ -14,19 +14,45 @@
 #include "matmul/interleave.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
+#include "runtime/prefetch_distances.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_INTEGERS)
 
+// Prefetches the codes, scales and biases that follow the ones that are read now. Hardware
+// prefetchers alone are too slow: they stop at the end of a page, and the rows of x, which are read
+// at the same time, keep them busy.
+struct OneStepPrefetch {
+  static void codes(const void* at) { prefetch<3>(at, kSingleCodes); }
+  static void scales(const void*, const void*) {}
+
+ protected:
+  // Level 3 is the first-level cache, level 2 the second-level cache.
+  template <int Level>
+  static void prefetch(const void* at, int distance) {
+    __builtin_prefetch(static_cast<const char*>(at) + distance, 0, Level);
+  }
+};
+
+struct TwoStepPrefetch : private OneStepPrefetch {
+  static void codes(const void* at) {
+    prefetch<2>(at, kFarCodes);
+    prefetch<3>(at, kNearCodes);
+  }
+  static void scales(const void* scales, const void* biases) {
+    prefetch<3>(scales, kScales);
+    prefetch<3>(biases, kScales);
+  }
+};
+
 // Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
-template <int Bits, typename T, int M>
+template <int Bits, typename T, int M, typename Prefetch>
 void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
                           int64_t rows) {
-  // A page ahead: hardware prefetchers stop at the end of a page, and the rows of x, which are read
-  // at the same time, keep them busy.
-  constexpr int kPrefetchBytes = 4096;
+  constexpr int kLine = 64, kWordsOfLine = kLine / sizeof(Words);
+  constexpr int kScalesOfLine = kLine / (W * sizeof(T));
   const int64_t columns = w.columns, groups = columns / w.group;
   const int group_words = w.group / kCodesPerWord<Bits>;
   const int64_t row_words = columns / kCodesPerWord<Bits>;
@@ -39,12 +65,16 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
   Floats results[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
     IntegerSums sums[M] = {};
-    for (int i = 0; i < group_words; ++i, codes += W, x += 2 * kCodesPerWord<Bits>) {
-      __builtin_prefetch(reinterpret_cast<const char*>(codes) + kPrefetchBytes);
-      const CodeWords<Bits> words(codes);
+    for (int i = 0; i < group_words; i += kWordsOfLine) {
+      Prefetch::codes(codes);
+#pragma GCC unroll 2
+      for (int n = 0; n < kWordsOfLine; ++n, codes += W, x += 2 * kCodesPerWord<Bits>) {
+        const CodeWords<Bits> words(codes);
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) words.multiply_add(x + m * columns * 2, sums[m]);
+        for (int m = 0; m < M; ++m) words.multiply_add(x + m * columns * 2, sums[m]);
+      }
     }
+    if (g % kScalesOfLine == 0) Prefetch::scales(scales + g * W, biases + g * W);
     const Floats scale = load_as_floats(scales + g * W);
     const Floats bias = load_as_floats(biases + g * W) + scale * kCodeOffset<Bits>;
 #pragma GCC unroll 8
@@ -52,6 +82,11 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
       results[m] += sums[m].to_floats() * (scale * x_scales[m * groups + g]);
       results[m] += bias * x_group_sums[m * groups + g];
     }
+  }
+  if (rows == W) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) store_vector(t, token + m, first, results[m]);
+    return;
   }
   for (int m = 0; m < M; ++m) {
     alignas(64) float values[W];
@@ -64,13 +99,23 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <int Bits>
 void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float* scratch) {
+  const bool two_steps = prefetches_in_two_steps();
   with_type(t.w->type, [&]<typename T>(T*) {
     for (int64_t first = range.first_row; first < range.last_row; first += W) {
       const int64_t rows = std::min<int64_t>(W, range.last_row - first);
-      const Weights w = t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch);
+      Weights interleaved;
+      if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
+      const Weights& w = t.w->interleaved ? *t.w : interleaved;
       for (int64_t m = range.first_token; m < range.last_token; m += kGemvTokens) {
         with_constant<kGemvTokens>(range.last_token - m, [&]<int M>() {
-          multiply_in_integers<Bits, T, M>(t, w, m, first, rows);
+          // With eight rows of x arithmetic is the limit, and more prefetches cost more than they
+          // save.
+          if constexpr (M < 8) {
+            if (two_steps) {
+              return multiply_in_integers<Bits, T, M, TwoStepPrefetch>(t, w, m, first, rows);
+            }
+          }
+          multiply_in_integers<Bits, T, M, OneStepPrefetch>(t, w, m, first, rows);
         });
       }
     }

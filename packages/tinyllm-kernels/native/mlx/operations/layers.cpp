@@ -80,6 +80,7 @@ class Layers : public CpuPrimitives {
     char* y = allocate(outputs[0]);
     std::vector<DonatedInput> caches;
     for (size_t i = 1; i < inputs.size(); ++i) caches.emplace_back(inputs[i], outputs[i]);
+    move_caches_to_huge_pages(outputs);
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
               caches = std::move(caches), phase = phase_, type = type_of(outputs[0].dtype())] {

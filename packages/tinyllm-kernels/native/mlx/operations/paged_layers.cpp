@@ -66,6 +66,7 @@ class PagedLayers : public CpuPrimitives {
     std::vector<PagedCache> caches = caches_;
     size_t input = 1, output = 1;
     for (PagedCache& cache : caches) cache.take(inputs, input, outputs, output);
+    move_caches_to_huge_pages(outputs);
     const auto table = inputs.begin() + input;
     dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
                        caches = std::move(caches), table = std::vector<Input>(table, inputs.end()),

@@ -1,0 +1,66 @@
+// The memory that a decode step reads, in order, so that rows are fetched before they are read.
+#pragma once
+
+#include <algorithm>
+
+#include "attention/kv_rows.h"
+#include "attention/plan.h"
+#include "runtime/prefetch_distances.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// The rows of a part: first its keys, then its values, then the first keys of the next split. The
+// last row stands for rows after the end.
+class DecodeStream {
+ public:
+  DecodeStream(const AttentionTask& t, const AttentionPart& part)
+      : two_steps_(prefetches_in_two_steps() && !part.keys.empty()),
+        row_bytes_(bytes_of_row(t.k, t.dim)) {
+    if (!two_steps_) return;
+    const QueryTile& tile = part.tile;
+    const int64_t count = part.keys.count();
+    const int64_t following = Request(t, tile.request).keys - part.keys.last;
+    const int64_t known = std::min(kMaxAhead, following);
+    find_rows(t, t.k.codes, tile.request, tile.kv_head, part.keys.first, count, rows_);
+    find_rows(t, t.v.codes, tile.request, tile.kv_head, part.keys.first, count, rows_ + count);
+    find_rows(t, t.k.codes, tile.request, tile.kv_head, part.keys.last, known, rows_ + 2 * count);
+    const int64_t end = 2 * count + known;
+    std::fill_n(rows_ + end, kMaxAhead - known, rows_[end - 1]);
+    far_ = rows_ + std::clamp<int64_t>(kFarRows / row_bytes_, 1, kMaxAhead);
+    near_ = rows_ + std::clamp<int64_t>(kNearRows / row_bytes_, 1, kMaxAhead);
+  }
+
+  // Fetches memory before row n of `rows` is read, which has the number `index` in the stream.
+  // Without prefetches it reads a byte of each cache line of the row. Hardware prefetchers recognize
+  // this order, and not that of a kernel that reads several rows side by side.
+  template <typename Rows>
+  void fetch(const RowPointers& rows, int64_t n, int64_t index, int64_t dim) const {
+    constexpr int64_t kLine = 64;
+    if (two_steps_) {
+      for (int64_t byte = 0; byte < row_bytes_; byte += kLine) {
+        __builtin_prefetch(far_[index] + byte, 0, 2);  // to the second-level cache
+        __builtin_prefetch(near_[index] + byte);
+      }
+      return;
+    }
+    for (int64_t byte = 0; byte < dim * Rows::kBits / 8; byte += kLine) {
+      static_cast<void>(*static_cast<const volatile char*>(rows.codes[n] + byte));
+    }
+  }
+
+ private:
+  static constexpr int64_t kMaxAhead = 64;  // rows
+
+  static int64_t bytes_of_row(const KeyValues& kv, int64_t dim) {
+    const int64_t bits = kv.mode == Mode::dense ? 8 * size_of(kv.type) : kv.bits;
+    return std::max<int64_t>(dim * bits / 8, 1);
+  }
+
+  bool two_steps_;
+  int64_t row_bytes_;
+  const char* const* far_ = nullptr;   // the row to prefetch from afar while row 0 is read
+  const char* const* near_ = nullptr;  // the row to prefetch shortly before it is read
+  const char* rows_[2 * kDecodeSplit + kMaxAhead];
+};
+
+}  // namespace tinyllm::TINYLLM_TIER

@@ -1,0 +1,39 @@
+"""Stacks move the keys and values of large caches to pages of 2 MB."""
+
+from pathlib import Path
+from types import ModuleType
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_kernels import opset
+from tinyllm_kernels.testing import LayerShape, make_caches, make_input, make_layers
+from tinyllm_layers import Batch, make_stack
+
+
+def huge_kilobytes(x: mx.array) -> int:
+    """Return the kilobytes of huge pages in the memory mapping that holds the first byte of x."""
+    address = np.array(x.view(mx.uint8), copy=False).ctypes.data
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if "-" in first and not first.endswith(":"):
+            begin, end = (int(bound, 16) for bound in first.split("-"))
+            inside = begin <= address < end
+        elif inside and first == "AnonHugePages:":
+            return int(rest[0])
+    return 0
+
+
+def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:
+    probe = mx.ones((4 << 20,), mx.uint8)
+    native.use_huge_pages(probe)
+    if not huge_kilobytes(probe):
+        pytest.skip("this system moves no memory to huge pages")
+    shape, dtype, ops = LayerShape(kv_heads=4, head_dim=128), mx.float32, opset("cpu")
+    stack = make_stack(make_layers(shape, 1, dtype, ops), ops)
+    caches = make_caches("dense", 1, shape, dtype)
+    batch = Batch.at(0, 16, 1)  # keys of 16 * 4 * 256 * 128 floats: 8 MB
+    mx.eval(stack(make_input(batch, shape.width, dtype, seed=1), batch, caches))
+    for array in caches[0].arrays:
+        assert huge_kilobytes(array) >= 4 << 10
