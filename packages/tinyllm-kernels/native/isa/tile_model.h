@@ -32,6 +32,11 @@ class TileRegisters {
   }
 
   template <int Tile>
+  void load_streamed(const void* from, int64_t stride) {
+    load<Tile>(from, stride);
+  }
+
+  template <int Tile>
   void store(void* to, int64_t stride) const {
     for (int row = 0; row < kRows; ++row) {
       std::memcpy(static_cast<char*>(to) + row * stride, &tiles_[Tile][row], sizeof(Words));
