@@ -57,6 +57,7 @@ class TilePrefill {
         part_keys_(part.keys),
         request_(t, part.tile.request),
         width_(t.padded_dim()),
+        heads_per_kv_(t.heads_per_kv()),
         stored_sets_(stored_sets(t)),
         is_single_split_(part.keys.empty() ||
                          part.keys.first / kPrefillSplit == (part.keys.last - 1) / kPrefillSplit),
@@ -89,6 +90,7 @@ class TilePrefill {
  private:
   void pack(KeyRange keys);
   void load_rows(RowSet& set, int64_t first);
+  void prefetch_rows(int64_t first) const;
   void attend();
   KeyRange panels(const RowSet& set, int64_t block) const;
   void score(RowSet& set, KeyRange keys);
@@ -97,11 +99,15 @@ class TilePrefill {
   void finish(const RowSet& set);
   void store_rows(int64_t first, const PartialResult& result, int64_t rows) const;
 
-  // The offset of a row of the tile in q or y. `strides` are `q_strides` or `y_strides`.
+  // The query of row n of the tile, counted from the first query of the request.
+  int64_t query_of(int64_t n) const { return (tile_.first + n) / heads_per_kv_; }
+
+  // The offset of row n of the tile in q or y. `strides` are `q_strides` or `y_strides`.
   int64_t offset(int64_t n, const int64_t (&strides)[3]) const {
-    const RowIndex row(t_, tile_, n);
-    return tile_.request * strides[0] + row.head * strides[1] +
-           (request_.first_query + row.query) * strides[2];
+    const int64_t query = query_of(n), group_head = tile_.first + n - query * heads_per_kv_;
+    return tile_.request * strides[0] +
+           (tile_.kv_head * heads_per_kv_ + group_head) * strides[1] +
+           (request_.first_query + query) * strides[2];
   }
 
   // Steps of the products of a set with whole panels.
@@ -113,7 +119,7 @@ class TilePrefill {
   const QueryTile& tile_;
   const KeyRange part_keys_;
   const Request request_;
-  const int64_t width_;
+  const int64_t width_, heads_per_kv_;
   const int64_t stored_sets_;
   const bool is_single_split_, is_final_;
   TileRegisters tiles_;
@@ -151,6 +157,7 @@ void TilePrefill::run() {
           set.sums->is_empty = true;
         }
       }
+      prefetch_rows(row);
       attend();
       for (int i = 0; i < 2 && ends; ++i) finish(sets_[i]);
     }
@@ -200,10 +207,24 @@ void TilePrefill::load_rows(RowSet& set, int64_t first) {
       const __m512i numbers = _mm512_maskz_loadu_epi16(lanes, from + d);
       _mm512_storeu_si512(to + d, _mm512_xor_si512(numbers, sign));
     }
-    const KeyRange visible = visible_keys(t_, request_, RowIndex(t_, tile_, first + n).query);
+    const KeyRange visible = visible_keys(t_, request_, query_of(first + n));
     set.keys[n] = visible;
     if (visible.empty()) continue;
     set.any = {std::min(set.any.first, visible.first), std::max(set.any.last, visible.last)};
+  }
+}
+
+// Prefetches the results of two sets from row `first` on, which are written soon, and the queries of
+// the next two. Rows of a head are kilobytes apart, where the processor does not prefetch.
+void TilePrefill::prefetch_rows(int64_t first) const {
+  constexpr int64_t kRows = 2 * kSetRows;
+  for (int64_t n = first; n < std::min(first + kRows, tile_.rows); ++n) {
+    const auto* y = static_cast<const BFloat16*>(t_.y) + offset(n, t_.y_strides);
+    for (int64_t d = 0; d < t_.dim; d += kStepFeatures) __builtin_prefetch(y + d, 1);
+  }
+  for (int64_t n = first + kRows; n < std::min(first + 2 * kRows, tile_.rows); ++n) {
+    const auto* q = static_cast<const BFloat16*>(t_.q) + offset(n, t_.q_strides);
+    for (int64_t d = 0; d < t_.dim; d += kStepFeatures) __builtin_prefetch(q + d);
   }
 }
 
