@@ -1,10 +1,12 @@
+from itertools import pairwise
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
-from tinyllm_ops import OpSet
+from tinyllm_ops import OpSet, PageTable
 from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 
 # B, H, Hkv, L, S, D
@@ -152,6 +154,51 @@ def test_nan_and_inf_reach_only_the_queries_that_see_them(
         assert np.isfinite(y).all()
     else:
         assert np.isnan(y[:, :, at:]).all()
+
+
+@pytest.mark.parametrize("dim", [64, 80, 128])
+@pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
+@pytest.mark.parametrize("which", ["k", "v"])
+@pytest.mark.parametrize("at", [290, 329])
+def test_nan_and_inf_keep_the_bits_of_other_numbers(
+    ops: OpSet, dtype: mx.Dtype, at: int, which: str, bad: float, dim: int
+) -> None:
+    """Rows before a non-finite key share a block of keys with the rows after it."""
+    q, k, v = qkv((1, 2, 1, 330, 330, dim), dtype)
+    clean = ops.attention(q, k, v, None, "causal")
+    (k if which == "k" else v)[0, 0, at, 5] = bad
+    y = ops.attention(q, k, v, None, "causal")
+    assert mx.array_equal(y[:, :, :at], clean[:, :, :at]).item()
+    if which == "v":
+        rest = [*range(5), *range(6, dim)]
+        assert mx.array_equal(y[..., rest], clean[..., rest]).item()
+        after = exact(y[:, :, at:, 5])  # type: ignore[arg-type]
+        assert (np.isnan(after) if np.isnan(bad) else after == bad).all()
+
+
+@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("chunk", [7, 100, 256, 333])
+def test_chunks_have_the_bits_of_the_whole_prompt(
+    ops: OpSet, dtype: mx.Dtype, chunk: int, window: int | None
+) -> None:
+    length, page, dim = 700, 16, 128
+    pages = -(-length // page)
+    q = normal((length, 4, dim), dtype, seed=1)
+    k, v = (normal((pages, 2, page, dim), dtype, seed=seed) for seed in (2, 3))
+
+    def attend(first: int, last: int) -> mx.array:
+        where = PageTable.of([(range(pages), first, last)], num_pages=pages, page_size=page)
+        return ops.paged_attention(q[first:last], k, v, where, window=window, phase="prefill")
+
+    edges = [*range(0, length, chunk), length]
+    parts = mx.concatenate([attend(*edge) for edge in pairwise(edges)])
+    assert mx.array_equal(parts, attend(0, length)).item()
+
+
+def test_the_scale_may_be_negative(ops: OpSet, dtype: mx.Dtype) -> None:
+    q, k, v = qkv((1, 2, 1, 40, 300, 64), dtype)
+    y = ops.attention(q, k, v, -0.3, "causal")
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), -0.3, "causal"))
 
 
 @pytest.mark.parametrize("length", [1, 20])

@@ -15,19 +15,32 @@ void store_rows(const AttentionTask& t, const QueryTile& tile, const PartialResu
 
 }  // namespace
 
+int64_t attention_tile_rows(const AttentionTask& t) {
+  return uses_tiles(t) ? kMaxTileRows : kQueryTileRows;
+}
+
 int64_t attention_scratch(const AttentionTask& t) {
-  return PartialResult::floats(kQueryTileRows, t.padded_dim()) +
-         std::max(decode_scratch(t), prefill_scratch(t));
+  int64_t floats = decode_scratch(t);
+  for (int64_t index = 0; index < t.requests; ++index) {
+    if (is_decode(t, Request(t, index))) continue;
+    floats = std::max(floats, uses_tiles(t) ? tile_scratch(t) : prefill_scratch(t));
+    break;
+  }
+  return PartialResult::floats(kQueryTileRows, t.padded_dim()) + floats;
 }
 
 void attention_part(const AttentionTask& t, const AttentionPart& part, float* partials,
                     float* scratch) {
   const int64_t width = t.padded_dim();
   const bool is_final = part.partial_offset < 0;
+  const bool decodes = is_decode(t, Request(t, part.tile.request));
+  if (!decodes && uses_tiles(t)) {
+    return tile_part(t, part, is_final ? nullptr : partials + part.partial_offset, scratch);
+  }
   float* memory = is_final ? scratch : partials + part.partial_offset;
   PartialResult result(memory, part.tile.rows, width);
   float* kernel_scratch = scratch + PartialResult::floats(kQueryTileRows, width);
-  if (is_decode(t, Request(t, part.tile.request))) {
+  if (decodes) {
     decode_part(t, part, result, kernel_scratch);
   } else {
     prefill_part(t, part, result, kernel_scratch);

@@ -19,6 +19,12 @@ int64_t prefill_scratch(const AttentionTask&);
 void prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
                   float* scratch);
 
+// The same on the matrix unit, if `uses_tiles`. A part whose result is final is stored in y, and
+// `partial` is null. `scratch` has `tile_scratch` floats.
+bool uses_tiles(const AttentionTask&);
+int64_t tile_scratch(const AttentionTask&);
+void tile_part(const AttentionTask&, const AttentionPart&, float* partial, float* scratch);
+
 // Sets the result to that of an empty range of keys.
 inline void clear(PartialResult& result, int64_t rows, int64_t width) {
   std::fill_n(result.values, rows * width, 0.0f);

@@ -11,7 +11,7 @@
 #include "attention/softmax.h"
 #include "isa/tile_registers.h"
 
-// On the processors that have AMX, vectors multiply pairs of bfloat16 at half the rate of floats.
+// Where the matrix unit exists, it computes bfloat16: see attention/tile_prefill.cpp.
 #if defined(__AVX512BF16__) && !defined(TINYLLM_TILES)
 #define TINYLLM_FAST_PAIRS
 #endif

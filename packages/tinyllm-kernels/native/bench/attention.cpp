@@ -12,6 +12,11 @@
 #include "runtime/thread_pool.h"
 #include "types.h"
 
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tinyllm::TINYLLM_TIER {
 extern const Kernels kernels;
 }
@@ -108,6 +113,11 @@ void time_attention(const Shape& s, Type type, int bits) {
 }  // namespace
 
 int main() {
+#if defined(__AMX_TILE__)
+  // Request the tile registers, as dispatch/tiers.cpp does.
+  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
+  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) != 0) return 1;
+#endif
   std::printf("%s, %d threads\n", kernels.name, thread_count());
   for (Type type : {Type::bfloat16, Type::float16, Type::float32}) {
     for (int64_t keys : {128, 2048, 8192}) time_attention({16, 8, 1, keys, 128}, type, 0);
@@ -116,7 +126,7 @@ int main() {
   time_attention({14, 2, 1, 8192, 64}, Type::bfloat16, 0);
   for (int bits : {8, 4}) time_attention({16, 8, 1, 8192, 128}, Type::bfloat16, bits);
   for (Type type : {Type::bfloat16, Type::float32}) {
-    for (int64_t keys : {512, 2048}) time_attention({16, 8, keys, keys, 128}, type, 0);
+    for (int64_t keys : {512, 2048, 4096}) time_attention({16, 8, keys, keys, 128}, type, 0);
   }
   time_attention({14, 2, 512, 512, 64}, Type::bfloat16, 0);
   time_attention({16, 8, 512, 512, 128}, Type::bfloat16, 8);

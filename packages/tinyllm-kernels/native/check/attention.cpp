@@ -141,7 +141,8 @@ void check_attention(const Kernels& kernels, Type type) {
     for (const Shape& shape : {Shape{4, 2, 3, 11, dim},
                                {6, 1, 1, 600, dim},
                                {3, 3, 40, 70, dim},
-                               {2, 1, 20, 300, dim}}) {
+                               {2, 1, 20, 300, dim},
+                               {4, 1, 40, 560, dim}}) {
       for (int64_t window : {0, 7}) {
         for (int64_t page : {0, 6}) {
           for (int bits : {0, 3, 4, 8}) {

@@ -9,9 +9,9 @@
 namespace tinyllm {
 
 void run_attention(const Kernels& kernels, const AttentionTask& task) {
-  const AttentionPlan plan(task);
-  const Aligned<float> partials = aligned<float>(plan.partial_floats);
   ThreadPool& pool = ThreadPool::shared();
+  const AttentionPlan plan(task, kernels.attention_tile_rows(task), thread_count());
+  const Aligned<float> partials = aligned<float>(plan.partial_floats);
   Scratch scratch(kernels.attention_scratch(task));
   pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {
     kernels.attention_part(task, plan.parts[part], partials.get(), scratch[thread]);

@@ -32,13 +32,26 @@ int64_t keys_of_part(const AttentionTask& t, const Request& request, int64_t row
   return rows <= kQueryTileRows ? kPrefillSplit : std::max<int64_t>(request.keys, 1);
 }
 
+// Rows of a query tile of a prefill. The result does not depend on them.
+int64_t tile_rows(const AttentionTask& t, int64_t max_rows, int threads) {
+  constexpr int64_t kPartsOfThread = 4, kRowStep = 64;
+  int64_t rows = 0;
+  for (int64_t index = 0; index < t.requests; ++index) {
+    const Request request(t, index);
+    if (!is_decode(t, request)) rows += request.queries * t.heads;
+  }
+  const int64_t share = rows / (kPartsOfThread * threads) / kRowStep * kRowStep;
+  return std::clamp(share, kQueryTileRows, max_rows);
+}
+
 }  // namespace
 
-AttentionPlan::AttentionPlan(const AttentionTask& t) {
+AttentionPlan::AttentionPlan(const AttentionTask& t, int64_t max_rows, int threads) {
+  const int64_t prefill_rows = tile_rows(t, max_rows, threads);
   for (int64_t index = 0; index < t.requests; ++index) {
     const Request request(t, index);
     const int64_t rows = request.queries * t.heads_per_kv();
-    const int64_t tile_rows = is_decode(t, request) ? t.heads_per_kv() : kQueryTileRows;
+    const int64_t tile_rows = is_decode(t, request) ? t.heads_per_kv() : prefill_rows;
     const int64_t split = keys_of_part(t, request, rows);
     for (int64_t head = 0; head < t.kv_heads; ++head) {
       for (int64_t first = 0; first < rows; first += tile_rows) {
