@@ -294,6 +294,23 @@ def test_reserved_arrays_are_stored_by_commit() -> None:
     assert state(cache) == state(other)
 
 
+def test_arrays_that_are_reserved_but_not_stored_change_nothing() -> None:
+    cache = DenseCache()
+    k = normal((1, 2, STEP + 1, 8), seed=1)
+    cache.update(k[:, :, :5], k[:, :, :5])
+    shape = (1, 2, 1, 8)
+    cache.commit(*cache.reserve(shape, mx.float32), 1)  # type: ignore[call-arg]
+    assert cache.reserve((1, 2, STEP, 8), mx.float32)[0].shape[2] == 2 * STEP  # is dropped
+    for length in range(6, STEP):
+        reserved = cache.reserve(shape, mx.float32)
+        assert [array.shape[2] for array in reserved] == [STEP] * 2
+        cache.commit(*reserved, 1)  # type: ignore[call-arg]
+        assert cache.offset == length + 1
+    assert cache.reserve(shape, mx.float32)[0].shape[2] == 2 * STEP
+    with pytest.raises(ValueError, match="x: expected dtype"):
+        cache.reserve(shape, mx.float16)
+
+
 def test_reserve_refuses_tokens_of_another_shape_or_dtype() -> None:
     cache = DenseCache()
     cache.reserve((1, 2, 3, 8), mx.float16)  # fixes no shape or dtype, because nothing is committed

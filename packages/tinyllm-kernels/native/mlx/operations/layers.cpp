@@ -50,8 +50,8 @@ class ProjectQkv : public CpuPrimitives {
       task.batch = x.shape[0];
       task.length = x.shape[1];
       task.phase = phase_of(x, phase);
-      task.positions = static_cast<const int32_t*>(contiguous_data(positions, copies));
-      task.shares_positions = positions.shape[0] == 1;
+      task.positions = {static_cast<const int32_t*>(contiguous_data(positions, copies)),
+                        positions.size, positions.shape[0] == 1};
       Heads* heads[] = {&task.to_q, &task.to_k, &task.to_v};
       for (int i = 0; i < 3; ++i) {
         const int64_t count = i == 0 ? task.heads : task.kv_heads;
@@ -72,7 +72,7 @@ class ProjectQkv : public CpuPrimitives {
 
 class Layers : public CpuPrimitives {
  public:
-  Layers(std::vector<LayerHandle> layers, int offset, OptionalPhase phase)
+  Layers(LayerGroup layers, int offset, OptionalPhase phase)
       : layers_(std::move(layers)), offset_(offset), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
@@ -86,17 +86,18 @@ class Layers : public CpuPrimitives {
                Copies copies;
                std::vector<int32_t> positions(x.shape[1]);
                std::iota(positions.begin(), positions.end(), offset);
+               RopeTable rope_table;
                const auto attend = [&](size_t i, const void* rows, char* to) {
-                 auto task = layers[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
-                 task.projection.positions = positions.data();
-                 task.projection.shares_positions = true;
+                 auto task = (*layers)[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
+                 task.projection.positions = {positions.data(), x.shape[1], true};
+                 task.projection.rope_table = &rope_table;
                  task.projection.to_k = new_rows(caches[2 * i], offset, type);
                  task.projection.to_v = new_rows(caches[2 * i + 1], offset, type);
                  task.offset = offset;
                  task.y = to;
                  run(kernels, task);
                };
-               run_layers(kernels, layers, x, contiguous_data(x, copies), type, phase, y, attend);
+               run_layers(kernels, *layers, x, contiguous_data(x, copies), type, phase, y, attend);
              });
   }
 
@@ -111,7 +112,7 @@ class Layers : public CpuPrimitives {
             {kv_heads * head_stride, head_stride, dim}};
   }
 
-  std::vector<LayerHandle> layers_;
+  LayerGroup layers_;
   int offset_;
   OptionalPhase phase_;
 };
@@ -155,12 +156,12 @@ std::vector<mx::array> project_qkv(const mx::array& x, std::shared_ptr<Attention
                                 {x, positions});
 }
 
-std::vector<mx::array> layers(const mx::array& x, std::vector<LayerHandle> layers,
+std::vector<mx::array> layers(const mx::array& x, LayerGroup layers,
                               const std::vector<mx::array>& caches, int offset,
                               OptionalPhase phase) {
-  require(caches.size() == 2 * layers.size(), "caches: expected keys and values of each layer");
+  require(caches.size() == 2 * layers->size(), "caches: expected keys and values of each layer");
   for (size_t i = 0; i < caches.size(); ++i) {
-    check_cache(x, layers[i / 2].attention->projection(), caches[i], offset);
+    check_cache(x, (*layers)[i / 2].attention->projection(), caches[i], offset);
   }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), caches.begin(), caches.end());

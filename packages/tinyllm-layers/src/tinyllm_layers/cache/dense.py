@@ -19,6 +19,8 @@ STEP = 256
 class DenseCache(KVCache):
     """A cache that stores every key and value in the dtype of the model."""
 
+    __slots__ = ("_keys", "_values")  # as in `TokenBuffer`
+
     def __init__(self) -> None:
         """Make an empty cache."""
         self._keys = TokenBuffer()
@@ -120,10 +122,18 @@ class TokenBuffer:
     the next pass while a pass runs, but must schedule it after the pass has ended.
     """
 
+    # Without a dict. While the layers of a token are computed, their weights evict these objects
+    # from the processor's caches, and every dict is one more access to memory.
+    __slots__ = ("_accepted", "_array", "_capacity", "_reserved", "length")
+
     def __init__(self) -> None:
         """Make an empty buffer. The first tokens determine shape and dtype."""
         self.length = 0
         self._array: Shaped[mx.array, "*lead capacity width"] | None = None
+        # Every token reserves memory in two buffers of each layer. Reading shapes and dtypes of
+        # arrays takes most of that time, so the buffer keeps the last ones that fitted.
+        self._capacity = self._reserved = 0
+        self._accepted: tuple[tuple[int, ...], mx.Dtype] | None = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -184,11 +194,20 @@ class TokenBuffer:
             ValueError: if shape or dtype differ from the stored tokens.
         """
         end = self.length + new_shape[-2]
-        return with_capacity(self._array, new_shape, dtype, -(-end // STEP) * STEP)
+        accepted = (tuple(new_shape), dtype)
+        if self._array is not None and end <= self._capacity and accepted == self._accepted:
+            self._reserved = self._capacity
+            return self._array
+        array = with_capacity(self._array, new_shape, dtype, -(-end // STEP) * STEP)
+        self._reserved = array.shape[-2]
+        if array is self._array:
+            self._accepted = accepted
+        return array
 
     def commit(self, array: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
         """Replace the array by an updated array, which holds `count` more tokens."""
         self._array = array
+        self._capacity = self._reserved
         self.length += count
 
     def trim(self, length: int) -> None:
