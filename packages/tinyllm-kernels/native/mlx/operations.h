@@ -74,7 +74,7 @@ std::vector<mlx::core::array> project_qkv(const mlx::core::array& x,
                                           std::shared_ptr<AttentionHandle> handle,
                                           const mlx::core::array& positions, OptionalPhase phase);
 
-// Runs layers on x `B L E` with dense caches: keys and values of each layer, `B Hkv capacity D`.
+// Runs layers on x `B L E` with a dense cache of each layer, `B 2 Hkv capacity D`: keys and values.
 // Returns the result and the caches with the tokens of x from `offset` on. Caches that no other
 // array shares are changed in place. Throws std::invalid_argument if x does not fit into the
 // caches.

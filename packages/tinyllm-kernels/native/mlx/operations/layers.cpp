@@ -91,8 +91,9 @@ class Layers : public CpuPrimitives {
                  auto task = (*layers)[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
                  task.projection.positions = {positions.data(), x.shape[1], true};
                  task.projection.rope_table = &rope_table;
-                 task.projection.to_k = new_rows(caches[2 * i], offset, type);
-                 task.projection.to_v = new_rows(caches[2 * i + 1], offset, type);
+                 const NewRows rows_of_cache = new_rows(caches[i], offset, type);
+                 task.projection.to_k = rows_of_cache.keys;
+                 task.projection.to_v = rows_of_cache.values;
                  task.offset = offset;
                  task.y = to;
                  run(kernels, task);
@@ -104,12 +105,19 @@ class Layers : public CpuPrimitives {
   const char* name() const override { return "tinyllm::Layers"; }
 
  private:
-  // The rows from token `offset` on of keys, or values, `B Hkv capacity D`.
-  static Heads new_rows(const DonatedInput& cache, int64_t offset, Type type) {
-    const int64_t kv_heads = cache.shape()[1], capacity = cache.shape()[2], dim = cache.shape()[3];
-    const int64_t head_stride = capacity * dim;
-    return {cache.content() + offset * dim * size_of(type),
-            {kv_heads * head_stride, head_stride, dim}};
+  struct NewRows {
+    Heads keys, values;
+  };
+
+  // The rows from token `offset` on of keys and values, `B 2 Hkv capacity D`.
+  static NewRows new_rows(const DonatedInput& cache, int64_t offset, Type type) {
+    const int64_t kv_heads = cache.shape()[2], capacity = cache.shape()[3], dim = cache.shape()[4];
+    const int64_t head_stride = capacity * dim, values = kv_heads * head_stride;
+    const auto rows_at = [&](char* data) {
+      return Heads{data, {2 * values, head_stride, dim}};
+    };
+    char* keys = cache.content() + offset * dim * size_of(type);
+    return {rows_at(keys), rows_at(keys + values * size_of(type))};
   }
 
   LayerGroup layers_;
@@ -117,16 +125,16 @@ class Layers : public CpuPrimitives {
   OptionalPhase phase_;
 };
 
-// Throws std::invalid_argument if the new keys or values of x do not fit into `cache`.
+// Throws std::invalid_argument if the new keys and values of x do not fit into `cache`.
 void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& cache,
                  int offset) {
   require(x.ndim() == 3 && x.shape(2) == projection.q.columns,
           "x: expected the shape B L E of the weights");
-  require(cache.ndim() == 4 && cache.shape(0) == x.shape(0) &&
-              cache.shape(1) == projection.kv_heads && cache.shape(3) == projection.dim &&
+  require(cache.ndim() == 5 && cache.shape(0) == x.shape(0) && cache.shape(1) == 2 &&
+              cache.shape(2) == projection.kv_heads && cache.shape(4) == projection.dim &&
               cache.dtype() == x.dtype(),
-          "caches: expected the shape B Hkv capacity D and the dtype of x");
-  require(offset >= 0 && x.shape(1) <= cache.shape(2) - offset,
+          "caches: expected the shape B 2 Hkv capacity D and the dtype of x");
+  require(offset >= 0 && x.shape(1) <= cache.shape(3) - offset,
           "offset: expected capacity in the caches for all tokens of x");
 }
 
@@ -159,9 +167,9 @@ std::vector<mx::array> project_qkv(const mx::array& x, std::shared_ptr<Attention
 std::vector<mx::array> layers(const mx::array& x, LayerGroup layers,
                               const std::vector<mx::array>& caches, int offset,
                               OptionalPhase phase) {
-  require(caches.size() == 2 * layers->size(), "caches: expected keys and values of each layer");
+  require(caches.size() == layers->size(), "caches: expected one array for each layer");
   for (size_t i = 0; i < caches.size(); ++i) {
-    check_cache(x, (*layers)[i / 2].attention->projection(), caches[i], offset);
+    check_cache(x, (*layers)[i].attention->projection(), caches[i], offset);
   }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), caches.begin(), caches.end());

@@ -40,6 +40,21 @@ extension does not compute the layer."""
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
 
+@dataclass(frozen=True)
+class InputForm:
+    """The inputs that a native layer accepts.
+
+    Attributes:
+        dtype: the dtype of norms, biases and dense weights, which inputs must have too.
+        width: the width of inputs, E.
+        whole: True if both halves are native and no other process shares the layer.
+    """
+
+    dtype: mx.Dtype
+    width: int
+    whole: bool
+
+
 @dataclass(frozen=True, eq=False)
 class LayerHandle:
     """The native handles of a decoder layer, one for its attention and one for its MLP or MoE.
@@ -50,22 +65,18 @@ class LayerHandle:
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
             of the experts: `layer.mlp` then computes the half.
         output: the projection after attention, for passes in which the cache computes attention.
-        dtype: the dtype of norms, biases and dense weights. The handles need inputs of this dtype.
-        width: the width of inputs, E.
+        input_form: the inputs that the handles accept.
         kv_heads: the number of heads of keys and values.
         head_dim: the size of a head.
-        whole: True if both halves are native and no other process shares the layer.
     """
 
     layer: DecoderLayer
     attention: native.AttentionHandle
     feed_forward: native.FeedForwardHandle | None
     output: native.NativeWeight
-    dtype: mx.Dtype
-    width: int
+    input_form: InputForm
     kv_heads: int
     head_dim: int
-    whole: bool
 
 
 def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
@@ -112,11 +123,11 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         attention=handle,
         feed_forward=feed_forward,
         output=native_weight(heads.wo),
-        dtype=dtypes.pop(),
-        width=heads.hidden_size,
+        input_form=InputForm(
+            dtypes.pop(), heads.hidden_size, whole=feed_forward is not None and not shared
+        ),
         kv_heads=heads.num_kv_heads,
         head_dim=heads.head_dim,
-        whole=feed_forward is not None and not shared,
     )
 
 

@@ -82,10 +82,10 @@ def run_dense(
     own = cast("Sequence[DenseCache]", caches[group.span])
     stored: list[mx.array] = []
     for cache, (heads, head_dim) in zip(own, group.kv_shapes, strict=True):
-        stored += cache.reserve((rows, heads, length, head_dim), dtype)
+        stored.append(cache.reserve((rows, 2, heads, length, head_dim), dtype))
     y, *written = native.layers(x, group.native, stored, offset, batch.phase)
-    for cache, keys, values in zip(own, written[::2], written[1::2], strict=True):
-        cache.commit(keys, values, length)
+    for cache, updated in zip(own, written, strict=True):
+        cache.commit(updated, length)
     return y
 
 

@@ -20,7 +20,7 @@ from tinyllm_ops import Phase
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels.cpu.copies import CopyWatch
-from tinyllm_kernels.cpu.handles import LayerHandle, layer_handle, page_format
+from tinyllm_kernels.cpu.handles import InputForm, layer_handle, page_format
 from tinyllm_kernels.cpu.runs import LayerGroup, make_groups, run_dense, run_halves, run_paged
 
 
@@ -46,6 +46,7 @@ class Path:
 
 
 HALVES, LAYER = Path("halves"), Path("layer")
+WHOLE = Path("halves")  # or a faster path, if the cache has one
 
 
 class NativeStack:
@@ -65,6 +66,10 @@ class NativeStack:
         # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
         ropes = [handle.layer.attention.rope for handle in self._handles if handle is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
+        # Most models have one form. Comparing dtypes of every handle would read 28 more objects.
+        forms = [None if handle is None else handle.input_form for handle in self._handles]
+        self._forms = list(dict.fromkeys(forms))
+        self._form_of_layer = [self._forms.index(form) for form in forms]
         # By the first layer, the layer after the last one, and the phase.
         self._groups: dict[tuple[int, int, Phase], list[LayerGroup]] = {}
         self._copies = CopyWatch()
@@ -89,7 +94,9 @@ class NativeStack:
             rope.check(batch.positions, batch.length)
         self._copies.check()
         first = 0
-        for path, run in groupby(choose_paths(x, batch, self._handles, caches)):
+        accepted = [input_path(x, form) for form in self._forms]
+        paths = choose_paths(batch, x.dtype, [accepted[i] for i in self._form_of_layer], caches)
+        for path, run in groupby(paths):
             stop = first + len(list(run))
             x = self._run(x, batch, path, first, stop, caches)
             first = stop
@@ -129,34 +136,45 @@ class NativeStack:
         return groups
 
 
+def input_path(x: Float[mx.array, "B L E"], form: InputForm | None) -> Path:
+    """Return the fastest path that accepts x, before the cache is known.
+
+    Args:
+        x: the input of a stack.
+        form: the inputs that a layer accepts; None if the extension does not know the layer.
+    """
+    if form is None or x.size == 0 or (x.dtype, x.shape[-1]) != (form.dtype, form.width):
+        return LAYER
+    return WHOLE if form.whole else HALVES
+
+
 def choose_paths(
-    x: Float[mx.array, "B L E"],
-    batch: Batch,
-    handles: Sequence[LayerHandle | None],
-    caches: Sequence[LayerCache],
+    batch: Batch, dtype: mx.Dtype, accepted: Sequence[Path], caches: Sequence[LayerCache]
 ) -> list[Path]:
     """Choose for each layer the fastest path that gives the result of the layer itself.
 
     If x, batch and cache do not fit together, the ops of the chosen path raise the error. The paths
     "dense" and "paged" need exactly `DenseCache` and `PagedCache`, because a subclass may override
     `attend`.
+
+    Args:
+        batch: the layout of the pass.
+        dtype: the dtype of the input.
+        accepted: the result of `input_path` for each layer.
+        caches: one cache per layer.
     """
-    if x.size == 0:
-        return [LAYER] * len(handles)
-    dtype, width, has_pages, offset = x.dtype, x.shape[-1], _has_pages(batch), _first(batch)
-    dense = None if offset is None else Path("dense", offset=offset)
+    has_pages, offset = _has_pages(batch), _first(batch)
+    dense = HALVES if offset is None else Path("dense", offset=offset)
     paged: dict[tuple[int | None, tuple[int, int]], Path] = {}
     paths = []
-    for handle, cache in zip(handles, caches, strict=True):
-        if handle is None or handle.dtype != dtype or handle.width != width:
-            paths.append(LAYER)
-        elif not handle.whole:
-            paths.append(HALVES)
-        elif dense is not None and type(cache) is DenseCache and cache.offset == offset:
+    for path, cache in zip(accepted, caches, strict=True):
+        if path is not WHOLE:
+            paths.append(path)
+        elif type(cache) is DenseCache and cache.offset == offset:
             paths.append(dense)
         elif has_pages and type(cache) is PagedCache and (form := page_format(cache, dtype)):
-            path = Path("paged", window=cache.window, page_format=form)
-            paths.append(paged.setdefault((cache.window, form), path))
+            path_of_pages = Path("paged", window=cache.window, page_format=form)
+            paths.append(paged.setdefault((cache.window, form), path_of_pages))
         else:
             paths.append(HALVES)
     return paths
