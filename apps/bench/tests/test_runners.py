@@ -1,6 +1,7 @@
 """Runners of a whole model: all runners choose the same tokens from the same context."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.cases.qwen_runner import QwenRunner
+from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.models.model import BenchModel, published_config
 from tinyllm_bench.peers.gguf import TYPES, write_gguf
 from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
@@ -73,6 +75,31 @@ def test_every_sample_decodes_from_the_same_context(pico: BenchModel) -> None:
         assert runner._cache is not None
         assert {block.offset for block in runner._cache} == {9}
     assert tokens[0] == tokens[1] == tokens[2]
+
+
+class SlowToRewind(LocalRunner):
+    """A runner that does nothing, after a long preparation."""
+
+    def prefill(self) -> None:
+        pass
+
+    def rewind(self) -> None:
+        time.sleep(0.05)
+
+    def decode(self, tokens: int) -> None:
+        pass
+
+
+def test_a_rewind_is_not_part_of_the_time() -> None:
+    assert 0 <= SlowToRewind().time_decode(1) < 0.05
+
+
+def test_the_time_of_the_thread_is_measured(pico: BenchModel) -> None:
+    runner = QwenRunner(pico, MLX, PROMPT, 6)
+    for measure in (runner.time_prefill, runner.time_decode):
+        runner.host_seconds = 0.0
+        seconds = measure(2)
+        assert 0 < runner.host_seconds <= 1.1 * seconds
 
 
 def test_the_context_holds_keys_that_are_no_zeros(pico: BenchModel) -> None:

@@ -31,7 +31,13 @@ def report() -> Report:
         Result(Case("linear", "q 2x2", "decode", 1), "mlx", Samples((0.4, 0.5, 0.6)), cost, 2.0),
         Result(Case("swiglu", "2", "decode", 1), "mlx", Samples((9.0,), cold=True), Cost(9), None),
         Result(Case("model", "8 tokens", "prefill", 8), "mlx", Samples((0.25,)), cost, None),
-        Result(Case("model", "after 8 tokens", "decode", 1), "mlx", Samples((0.5,)), cost, None),
+        Result(
+            Case("model", "after 8 tokens", "decode", 1),
+            "mlx",
+            Samples((0.5,), host=(0.002, 0.003, 0.004)),
+            cost,
+            None,
+        ),
     ]
     return found
 
@@ -56,7 +62,7 @@ def test_a_model_is_shown_in_tokens_a_second(report: Report) -> None:
     (prefill,) = (line for line in shown if line.startswith("prefill, 8 tokens"))
     assert prefill.split()[3:7] == ["mlx", "32.0", "250", "ms"]
     (decode,) = (line for line in shown if line.startswith("decode, after 8 tokens"))
-    assert decode.split()[4:6] == ["mlx", "2.00"]
+    assert decode.split()[4:8] == ["mlx", "2.00", "3.00", "ms"]  # the median time of the host
 
 
 def test_a_cold_sample_is_marked_and_explained(report: Report) -> None:

@@ -177,9 +177,9 @@ def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
     for max_size in (None, 64, 5):
         full, sliding = model.make_cache(max_size=max_size)
         model(expected["tokens"], [full, sliding])
-        assert sliding.arrays[0].shape[2] == min(7, max_size or 7)
+        assert sliding.arrays[0].shape[-2] == min(7, max_size or 7)
         # A dense cache grows in steps. A rotating cache has room for `max_size` tokens at once.
-        assert full.arrays[0].shape[2] == (max_size or STEP)
+        assert full.arrays[0].shape[-2] == (max_size or STEP)
 
 
 def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:

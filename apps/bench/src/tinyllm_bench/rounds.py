@@ -30,6 +30,9 @@ class Samples:
     # True if the only sample is the first call, because the first call alone exceeded the time
     # budget. A first call includes one-time costs such as page faults.
     cold: bool = False
+    # Processor seconds of one call in the thread that builds its graphs, one number per sample.
+    # Empty if they were not measured, as in child processes.
+    host: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that there is a sample."""
@@ -61,15 +64,15 @@ class Contender:
     # Runs the work `calls` times and returns the seconds that it took. Preparation of the work is
     # not part of the time. Raises `PeerError` if the implementation fails.
     time: Callable[[int], float]
+    # Returns the processor seconds of the calling thread in the last call of `time`: for a model
+    # the time of Python and MLX, because other threads compute. None if it is not measured.
+    host: Callable[[], float] | None = None
 
 
-def timed(
-    run: Callable[[int], object], prepare: Callable[[], object] = lambda: None
-) -> Callable[[int], float]:
-    """Return a function that prepares, runs the work a number of times and returns the seconds."""
+def timed(run: Callable[[int], object]) -> Callable[[int], float]:
+    """Return a function that runs the work a number of times and returns the seconds."""
 
     def measure(calls: int) -> float:
-        prepare()
         start = time.perf_counter()
         run(calls)
         return time.perf_counter() - start
@@ -98,6 +101,13 @@ class _Turn:
     cold: bool = False
     failure: str = ""
     seconds: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+
+    def record(self, seconds: float) -> None:
+        """Append a sample of `calls` calls, the last ones of the contender."""
+        self.seconds.append(seconds / self.calls)
+        if self.contender.host is not None:
+            self.host.append(self.contender.host() / self.calls)
 
 
 class Rounds:
@@ -118,7 +128,9 @@ class Rounds:
     def samples(self) -> dict[str, Samples]:
         """Samples so far by contender. A contender that failed or has no sample is left out."""
         return {
-            turn.contender.name: Samples(tuple(turn.seconds), turn.calls, turn.cold)
+            turn.contender.name: Samples(
+                tuple(turn.seconds), turn.calls, turn.cold, tuple(turn.host)
+            )
             for turn in self._turns
             if turn.seconds and not turn.failure
         }
@@ -144,7 +156,7 @@ class Rounds:
             fitting = int(budget.sample_seconds / second) if second > 0 else budget.calls
             turn.calls = max(1, min(fitting, budget.calls))
             if turn.calls == 1:
-                turn.seconds.append(second)
+                turn.record(second)
             left = budget.seconds - first - second
             while len(turn.seconds) < budget.samples:
                 if turn.seconds and turn.seconds[-1] * turn.calls > left:
@@ -152,7 +164,7 @@ class Rounds:
                 yield True
                 taken = time_calls(turn.calls)
                 left -= taken
-                turn.seconds.append(taken / turn.calls)
+                turn.record(taken)
         except PeerError as error:
             turn.failure = str(error) or "failed"
 

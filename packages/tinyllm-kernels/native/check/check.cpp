@@ -83,9 +83,10 @@ void check_rope(const Kernels& kernels, Type type, int dim) {
   std::vector<int32_t> positions = {4, 5, 6};
   std::vector<float> frequencies(half);
   for (int i = 0; i < half; ++i) frequencies[i] = std::pow(1e4, -double(i) / half);
+  std::vector<float> table(L * dim);
+  kernels.rope_table_rows({positions.data(), frequencies.data(), half, 1.0f, table.data()}, 0, L);
   RopeTask task{x.bytes.data(), {L * H * dim, H * dim, dim}, y.bytes.data(),
-                {L * H * dim, H * dim, dim}, positions.data(), frequencies.data(), L, H, dim, true,
-                false, 1.0f, type};
+                {L * H * dim, H * dim, dim}, table.data(), L, H, dim, true, false, type};
   kernels.rope_tokens(task, 0, L);
   std::vector<double> expected(L * H * dim);
   for (int n = 0; n < L * H; ++n) {
@@ -113,6 +114,7 @@ void check_all(const Kernels& kernels) {
     check_token_choice(kernels, type);
   }
   check_allocations(kernels);
+  check_arena(kernels);
   check_bounds(kernels);
   check_subnormals(kernels);
 }

@@ -13,6 +13,8 @@ void check_layers(const Kernels& kernels, Type type);
 void check_token_choice(const Kernels& kernels, Type type);
 // A forward pass in which one allocation fails. Each failure must reach the caller.
 void check_allocations(const Kernels& kernels);
+// The arena of intermediate results.
+void check_arena(const Kernels& kernels);
 // Page tables and ids with numbers outside of their arrays.
 void check_bounds(const Kernels& kernels);
 // Formats of floats in a process that counts subnormal numbers as zero.

@@ -47,8 +47,8 @@ struct Sequence {
     task.q_norm = {q_norm.bytes.data(), kEps}, task.k_norm = {k_norm.bytes.data(), kEps};
     task.q = q.w, task.k = k.w, task.v = v.w, task.q_bias = q_bias.bytes.data();
     task.heads = H, task.kv_heads = Hkv, task.dim = D;
-    task.positions = positions.data(), task.shares_positions = true;
-    task.frequencies = frequencies.data(), task.magnitude = 1, task.type = type;
+    task.positions = {positions.data(), length, true};
+    task.rope = {frequencies.data(), D / 2, false, 1}, task.type = type;
     return task;
   }
 

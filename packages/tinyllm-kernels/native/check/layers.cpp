@@ -1,6 +1,7 @@
 #include "check/checks.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "check/layer.h"
@@ -106,9 +107,26 @@ struct CheckedSequence : Sequence {
   }
 };
 
+// Layers with other frequencies or another magnitude than the layer before get their own table.
+void check_rope_table(const Kernels& kernels) {
+  const int32_t positions[] = {3, 9};
+  const float slow[] = {0.5f, 0.25f}, fast[] = {1, 2};
+  RopeTable table;
+  const auto cosine = [&](const float* frequencies, float magnitude) {
+    return table.get(kernels, {positions, 2, true}, {frequencies, 2, false, magnitude})[4];
+  };
+  for (const auto& [frequencies, magnitude] :
+       {std::pair(slow, 1.0f), {slow, 1.0f}, {fast, 1.0f}, {fast, 2.0f}, {slow, 2.0f}}) {
+    const double expected = magnitude * std::cos(9.0 * frequencies[0]);
+    expect(std::fabs(cosine(frequencies, magnitude) - expected) < 1e-6, kernels,
+           "the cosine of the second position");
+  }
+}
+
 }  // namespace
 
 void check_layers(const Kernels& kernels, Type type) {
+  check_rope_table(kernels);
   for (int rows : {1, 5}) check_mlp(kernels, type, Phase::decode, rows);
   for (int rows : {1, 2, 35}) check_mlp(kernels, type, Phase::prefill, rows);
   for (int length : {1, 7}) {

@@ -21,6 +21,7 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(linear_part)                                                                  \
   KERNEL(embedding_rows)                                                               \
   KERNEL(rms_norm_rows)                                                                \
+  KERNEL(rope_table_rows)                                                              \
   KERNEL(rope_tokens)                                                                  \
   KERNEL(swiglu_range)                                                                 \
   KERNEL(quantize_row)                                                                 \

@@ -54,6 +54,7 @@ struct Kernels {
 
   // Row kernels, over a range of their rows, tokens or numbers: see rows/tasks.h.
   void (*rms_norm_rows)(const RmsNormTask&, int64_t first, int64_t last);
+  void (*rope_table_rows)(const RopeTableTask&, int64_t first, int64_t last);
   void (*rope_tokens)(const RopeTask&, int64_t first, int64_t last);
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
   void (*quantize_row)(const QuantizeTask&);

@@ -32,6 +32,7 @@ struct NormAndRope {
   int64_t heads;
   Norm norm;
   const Heads& to;
+  const float* table;  // see RopeTask
 
   void operator()(int64_t first, int64_t last) const {
     const int64_t width = heads * t.dim;
@@ -47,11 +48,9 @@ struct NormAndRope {
     rope.y_strides[0] = to.strides[0];
     rope.y_strides[1] = to.strides[2];
     rope.y_strides[2] = to.strides[1];
-    rope.positions = t.positions;
-    rope.shares_positions = t.shares_positions;
-    rope.frequencies = t.frequencies;
+    rope.table = table, rope.shares_positions = t.positions.are_shared;
     rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
-    rope.traditional = t.traditional, rope.magnitude = t.magnitude, rope.type = t.type;
+    rope.traditional = t.rope.traditional, rope.type = t.type;
     kernels.rope_tokens(rope, first, last);
   }
 };
@@ -98,8 +97,10 @@ void run(const Kernels& kernels, const ProjectTask& t) {
   multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
                      {&operand, &t.k, t.k_bias, nullptr, k.get()},
                      {&operand, &t.v, t.v_bias, nullptr, v.get()}});
-  const NormAndRope queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q};
-  const NormAndRope keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k};
+  RopeTable own;
+  const float* table = (t.rope_table ? *t.rope_table : own).get(kernels, t.positions, t.rope);
+  const NormAndRope queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q, table};
+  const NormAndRope keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k, table};
   parallel_for(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
     queries(first, last);
     keys(first, last);

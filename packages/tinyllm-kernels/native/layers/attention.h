@@ -11,6 +11,7 @@
 #include "dispatch/kernels.h"
 #include "layers/mlp.h"
 #include "layers/page_writes.h"
+#include "layers/rope_table.h"
 
 namespace tinyllm {
 
@@ -35,11 +36,9 @@ struct ProjectTask {
   const void* k_bias;
   const void* v_bias;
   int64_t heads, kv_heads, dim;
-  const int32_t* positions;  // 1 L or B L
-  bool shares_positions;     // true for 1 L: all rows of the batch have the same positions
-  const float* frequencies;  // D/2, in radians a token
-  bool traditional;
-  float magnitude;
+  Positions positions;
+  RopeSettings rope;
+  RopeTable* rope_table;  // shared by the layers of a pass; null for a table of this task alone
   Heads to_q, to_k, to_v;  // output
   Type type;
 };

@@ -28,6 +28,7 @@ using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::st
 using Projection = std::tuple<Weight, OptionalArray>;
 using Norm = std::tuple<OptionalArray, float>;
 using Rope = std::tuple<array, bool, float>;
+using PageFormat = std::tuple<int, int>;  // group size and bits
 using PageTable = std::tuple<array, array, array, array, array>;
 using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
@@ -54,15 +55,17 @@ struct PythonHandle {
 using AttentionObject = PythonHandle<tinyllm::AttentionHandle>;
 using FeedForwardObject = PythonHandle<tinyllm::FeedForward>;
 
+using LayerGroupObject = PythonHandle<const std::vector<tinyllm::LayerHandle>>;
+
 // Pairs the halves of layers. The last layer may lack its feed-forward half.
-std::vector<tinyllm::LayerHandle> pair_halves(const std::vector<AttentionObject>& attention,
-                                              const std::vector<FeedForwardObject>& feed_forward) {
+LayerGroupObject layer_group(const std::vector<AttentionObject>& attention,
+                             const std::vector<FeedForwardObject>& feed_forward) {
   std::vector<tinyllm::LayerHandle> layers;
   for (size_t i = 0; i < attention.size(); ++i) {
     const bool is_whole = i < feed_forward.size();
     layers.push_back({attention[i].handle, is_whole ? feed_forward[i].handle : nullptr});
   }
-  return layers;
+  return {std::make_shared<const std::vector<tinyllm::LayerHandle>>(std::move(layers))};
 }
 
 }  // namespace
@@ -136,29 +139,26 @@ NB_MODULE(_cpu, m) {
         return tinyllm::project_qkv(x, self.handle, positions, tinyllm::phase_of(phase));
       },
       "x"_a, "handle"_a, "positions"_a, "phase"_a.none() = nb::none());
+  nb::class_<LayerGroupObject>(m, "LayerGroup");
+  m.def("layer_group", &layer_group, "attention"_a, "feed_forward"_a);
   m.def(
       "layers",
-      [](const array& x, const std::vector<AttentionObject>& attention,
-         const std::vector<FeedForwardObject>& feed_forward, const std::vector<array>& caches,
+      [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
          int offset, const PhaseName& phase) {
-        return tinyllm::layers(x, pair_halves(attention, feed_forward), caches, offset,
-                               tinyllm::phase_of(phase));
+        return tinyllm::layers(x, group.handle, caches, offset, tinyllm::phase_of(phase));
       },
-      "x"_a, "attention"_a, "feed_forward"_a, "caches"_a, "offset"_a,
-      "phase"_a.none() = nb::none());
+      "x"_a, "group"_a, "caches"_a, "offset"_a, "phase"_a.none() = nb::none());
   m.def(
       "paged_layers",
-      [](const array& x, const std::vector<AttentionObject>& attention,
-         const std::vector<FeedForwardObject>& feed_forward, const std::vector<Weight>& caches,
-         const PageTable& pages, int window, const PhaseName& phase) {
+      [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
+         const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase) {
         const auto& [table, starts, lengths, positions, slots] = pages;
-        std::vector<tinyllm::WeightArrays> arrays;
-        for (const Weight& cache : caches) arrays.push_back(weight(cache));
-        return tinyllm::paged_layers(x, pair_halves(attention, feed_forward), arrays,
+        return tinyllm::paged_layers(x, group.handle, caches,
+                                     {std::get<0>(format), std::get<1>(format)},
                                      {table, starts, lengths, positions, slots}, window,
                                      tinyllm::phase_of(phase));
       },
-      "x"_a, "attention"_a, "feed_forward"_a, "caches"_a, "pages"_a, "window"_a,
+      "x"_a, "group"_a, "caches"_a, "page_format"_a, "pages"_a, "window"_a,
       "phase"_a.none() = nb::none());
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);

@@ -106,4 +106,7 @@ struct LayerHandle {
   std::shared_ptr<FeedForward> feed_forward;  // or null for the attention half alone
 };
 
+// Consecutive layers, shared by all primitives that compute them.
+using LayerGroup = std::shared_ptr<const std::vector<LayerHandle>>;
+
 }  // namespace tinyllm

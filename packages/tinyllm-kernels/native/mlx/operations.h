@@ -74,11 +74,11 @@ std::vector<mlx::core::array> project_qkv(const mlx::core::array& x,
                                           std::shared_ptr<AttentionHandle> handle,
                                           const mlx::core::array& positions, OptionalPhase phase);
 
-// Runs layers on x `B L E` with dense caches: keys and values of each layer, `B Hkv capacity D`.
+// Runs layers on x `B L E` with a dense cache of each layer, `B 2 Hkv capacity D`: keys and values.
 // Returns the result and the caches with the tokens of x from `offset` on. Caches that no other
 // array shares are changed in place. Throws std::invalid_argument if x does not fit into the
 // caches.
-std::vector<mlx::core::array> layers(const mlx::core::array& x, std::vector<LayerHandle> layers,
+std::vector<mlx::core::array> layers(const mlx::core::array& x, LayerGroup layers,
                                      const std::vector<mlx::core::array>& caches, int offset,
                                      OptionalPhase phase);
 
@@ -87,13 +87,17 @@ struct PageTableArrays {
   mlx::core::array block_tables, cu_seqlens_q, seq_lens, positions, slot_mapping;
 };
 
-// Runs layers on x `B L E` with pages of keys and of values of each layer, `P Hkv page D`. Returns
-// the result and the pages with the tokens of x. Pages that no other array shares are changed in
-// place. Throws std::invalid_argument if x, caches and page table do not fit together.
-std::vector<mlx::core::array> paged_layers(const mlx::core::array& x,
-                                           std::vector<LayerHandle> layers,
-                                           const std::vector<WeightArrays>& caches,
-                                           const PageTableArrays& pages, int window,
+// The format of pages: numbers of the dtype of x if `bits` is 0, or else codes in mode "affine".
+struct PageFormat {
+  int group_size, bits;
+};
+
+// Runs layers on x `B L E` with pages of keys and of values of each layer, `P Hkv page D`: one array,
+// or codes, scales and biases. Returns the result and the pages with the tokens of x. Pages that no
+// other array shares are changed in place. Throws std::invalid_argument if x, caches and page table do not fit together.
+std::vector<mlx::core::array> paged_layers(const mlx::core::array& x, LayerGroup layers,
+                                           const std::vector<mlx::core::array>& caches,
+                                           const PageFormat& format, const PageTableArrays& pages, int window,
                                            OptionalPhase phase);
 
 // Rows `ids` (int32, of any shape) of the table w `V E`, converted to `dtype`. An id outside of the

@@ -1,7 +1,6 @@
 // Rotary position embedding of heads.
 #include <cmath>
 
-#include "isa/float_buffer.h"
 #include "isa/load_store.h"
 #include "rows/tasks.h"
 
@@ -37,20 +36,27 @@ void rotate_neighbors(const T* x, T* y, const float* cosines, const float* sines
 
 }  // namespace
 
+// Positions `first` to `last`.
+void rope_table_rows(const RopeTableTask& t, int64_t first, int64_t last) {
+  for (int64_t n = first; n < last; ++n) {
+    float *cosines = t.table + 2 * n * t.pairs, *sines = cosines + t.pairs;
+    const float position = static_cast<float>(t.positions[n]);
+    for (int64_t i = 0; i < t.pairs; ++i) {
+      const float angle = position * t.frequencies[i];
+      cosines[i] = std::cos(angle) * t.magnitude;
+      sines[i] = std::sin(angle) * t.magnitude;
+    }
+  }
+}
+
 // Tokens `first` to `last` of B L, in row-major order.
 void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
   const int64_t pairs = t.dim / 2;
-  const FloatBuffer buffer(2 * pairs);
-  float *cosines = buffer.get(), *sines = cosines + pairs;
   with_type(t.type, [&]<typename T>(T*) {
     for (int64_t n = first; n < last; ++n) {
       const int64_t row = n / t.length, token = n % t.length;
-      const float position = static_cast<float>(t.positions[t.shares_positions ? token : n]);
-      for (int64_t i = 0; i < pairs; ++i) {
-        const float angle = position * t.frequencies[i];
-        cosines[i] = std::cos(angle) * t.magnitude;
-        sines[i] = std::sin(angle) * t.magnitude;
-      }
+      const float* cosines = t.table + 2 * pairs * (t.shares_positions ? token : n);
+      const float* sines = cosines + pairs;
       const auto rotate = t.traditional ? rotate_neighbors<T> : rotate_halves<T>;
       for (int64_t head = 0; head < t.heads; ++head) {
         const int64_t x_offset = row * t.strides[0] + token * t.strides[1] + head * t.strides[2];

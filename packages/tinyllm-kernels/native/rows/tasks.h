@@ -22,18 +22,25 @@ struct RmsNormTask {
   Type type;  // of x, weight and y
 };
 
-// Rotary position embedding: rotates each pair of features by position * frequency.
+// The cosines and sines of the angles position * frequency.
+struct RopeTableTask {
+  const int32_t* positions;
+  const float* frequencies;  // in radians a token
+  int64_t pairs;             // the number of frequencies, D/2
+  float magnitude;           // factor of the result
+  float* table;              // for each position the cosines of all pairs, then the sines
+};
+
+// Rotary position embedding: rotates each pair of features by the angles of its position.
 struct RopeTask {
-  const void* x;             // B L H D; only the rows of D numbers must be contiguous
-  int64_t strides[3];        // of B, L and H, in numbers
-  void* y;                   // B L H D; it may be x
-  int64_t y_strides[3];      // of B, L and H, in numbers
-  const int32_t* positions;  // 1 L or B L
-  const float* frequencies;  // D/2, in radians a token
+  const void* x;         // B L H D; only the rows of D numbers must be contiguous
+  int64_t strides[3];    // of B, L and H, in numbers
+  void* y;               // B L H D; it may be x
+  int64_t y_strides[3];  // of B, L and H, in numbers
+  const float* table;    // of the positions 1 L or B L: see RopeTableTask
   int64_t length, heads, dim;
   bool shares_positions;  // positions are 1 L: all rows of the batch have the same positions
   bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + D/2)
-  float magnitude;        // factor of the result
   Type type;              // of x and y
 };
 

@@ -22,18 +22,16 @@ void parallel_for(int64_t count, int64_t numbers, Work work) {
   });
 }
 
-// An array of `floats` numbers for each thread. A thread allocates its array at the first use.
+// An array of `floats` numbers for each thread of the pool.
 class Scratch {
  public:
-  explicit Scratch(int64_t floats) : floats_(floats), of_thread_(ThreadPool::shared().threads()) {}
-
-  float* operator[](int thread) {
-    if (!of_thread_[thread]) of_thread_[thread] = aligned<float>(floats_);
-    return of_thread_[thread].get();
+  explicit Scratch(int64_t floats) : of_thread_(ThreadPool::shared().threads()) {
+    for (Aligned<float>& array : of_thread_) array = aligned<float>(floats);
   }
 
+  float* operator[](int thread) { return of_thread_[thread].get(); }
+
  private:
-  int64_t floats_;
   std::vector<Aligned<float>> of_thread_;
 };
 

@@ -38,6 +38,12 @@ class AttentionHandle:
 class FeedForwardHandle:
     """A handle of the weights of an MLP or of a mixture of experts."""
 
+class LayerGroup:
+    """The handles of consecutive layers, which one primitive computes."""
+
+def layer_group(
+    attention: list[AttentionHandle], feed_forward: list[FeedForwardHandle]
+) -> LayerGroup: ...
 def mlp_handle(
     norm: NativeNorm, gate: NativeWeight, up: NativeWeight, down: NativeWeight, adds_residual: bool
 ) -> FeedForwardHandle: ...
@@ -70,17 +76,16 @@ def project_qkv(
 ) -> list[mx.array]: ...
 def layers(
     x: mx.array,
-    attention: list[AttentionHandle],
-    feed_forward: list[FeedForwardHandle],
+    group: LayerGroup,
     caches: list[mx.array],
     offset: int,
     phase: Phase | None = None,
 ) -> list[mx.array]: ...
 def paged_layers(
     x: mx.array,
-    attention: list[AttentionHandle],
-    feed_forward: list[FeedForwardHandle],
-    caches: list[NativeWeight],
+    group: LayerGroup,
+    caches: list[mx.array],
+    page_format: tuple[int, int],
     pages: PageTableArrays,
     window: int,
     phase: Phase | None = None,

@@ -276,29 +276,48 @@ def test_reserved_arrays_are_stored_by_commit() -> None:
     cache = DenseCache()
     k, v = (normal((2, 3, 5, 8), seed=seed) for seed in (1, 2))
     for first, stop in ((0, 2), (2, 3), (3, 5)):
-        reserved = cache.reserve((2, 3, stop - first, 8), mx.float32)
-        assert [array.shape for array in reserved] == [(2, 3, STEP, 8)] * 2
-        updated = []
-        for array, new in zip(reserved, (k, v), strict=True):
-            copy = array[...]
-            copy[:, :, first:stop] = new[:, :, first:stop]
-            updated.append(copy)
+        reserved = cache.reserve((2, 2, 3, stop - first, 8), mx.float32)
+        assert reserved.shape == (2, 2, 3, STEP, 8)
+        updated = reserved[...]
+        for part, new in enumerate((k, v)):
+            updated[:, part, :, first:stop] = new[:, :, first:stop]
         assert cache.offset == first  # nothing is stored before the commit
-        cache.commit(*updated, stop - first)  # type: ignore[arg-type, call-arg]
+        cache.commit(updated, stop - first)
     other = DenseCache()
     other.update(k, v)
     assert state(cache) == state(other)
-    keys, _ = cache.reserve((2, 3, STEP, 8), mx.float32)
-    assert keys.shape == (2, 3, 2 * STEP, 8)
-    assert_close(keys[:, :, :5], exact(k))
+    array = cache.reserve((2, 2, 3, STEP, 8), mx.float32)
+    assert array.shape == (2, 2, 3, 2 * STEP, 8)
+    assert_close(array[:, 0, :, :5], exact(k))
+    assert_close(array[:, 1, :, :5], exact(v))
     assert state(cache) == state(other)
+
+
+def test_arrays_that_are_reserved_but_not_stored_change_nothing() -> None:
+    cache = DenseCache()
+    k = normal((1, 2, STEP + 1, 8), seed=1)
+    cache.update(k[:, :, :5], k[:, :, :5])
+    shape = (1, 2, 2, 1, 8)
+    cache.commit(cache.reserve(shape, mx.float32), 1)
+    longer = cache.reserve((1, 2, 2, STEP, 8), mx.float32)
+    assert longer.shape[3] == 2 * STEP  # it is dropped
+    for length in range(6, STEP):
+        reserved = cache.reserve(shape, mx.float32)
+        assert reserved.shape[3] == STEP
+        cache.commit(reserved, 1)
+        assert cache.offset == length + 1
+    assert cache.reserve(shape, mx.float32).shape[3] == 2 * STEP
+    with pytest.raises(ValueError, match="x: expected dtype"):
+        cache.reserve(shape, mx.float16)
 
 
 def test_reserve_refuses_tokens_of_another_shape_or_dtype() -> None:
     cache = DenseCache()
-    cache.reserve((1, 2, 3, 8), mx.float16)  # fixes no shape or dtype, because nothing is committed
+    cache.reserve(
+        (1, 2, 2, 3, 8), mx.float16
+    )  # fixes no shape or dtype, because nothing is committed
     cache.update(mx.ones((2, 3, 5, 8)), mx.ones((2, 3, 5, 8)))
-    with pytest.raises(ValueError, match=r"x: expected shape \(2, 3, 1, 8\), got \(1, 3, 1, 8\)"):
-        cache.reserve((1, 3, 1, 8), mx.float32)
+    with pytest.raises(ValueError, match=r"x: expected shape \(2, 2, 3, 1, 8\), got \(1,"):
+        cache.reserve((1, 2, 3, 1, 8), mx.float32)
     with pytest.raises(ValueError, match=r"x: expected dtype .*float32, got .*float16"):
-        cache.reserve((2, 3, 1, 8), mx.float16)
+        cache.reserve((2, 2, 3, 1, 8), mx.float16)

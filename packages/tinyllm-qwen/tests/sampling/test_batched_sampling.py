@@ -102,7 +102,9 @@ def test_rows_with_the_same_steps_are_computed_together() -> None:
     tokens = choose(samplers, Candidates(None, logits))
     assert sorted(calls) == ["argmax 1", "argmax 4", "top_k 1", "top_k 3"]
     calls.clear()
-    with_logprobs(tokens, logits, 2, ops)
+    sample = with_logprobs(tokens, logits, 2, ops)
+    assert calls == []  # no log-probability was read
+    assert sample.logprob.shape == (9,)
     assert calls == ["top_k 9", "log_probability 9"]
 
 

@@ -1,7 +1,8 @@
 """Cases of a whole model: reading a prompt, then decoding token by token."""
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from tinyllm_bench.cost import ModelCosts
@@ -33,6 +34,9 @@ class Runner(Protocol):
 class LocalRunner(ABC):
     """A program that runs the model in this process."""
 
+    # Processor seconds of this thread in the last measurement. Other threads compute.
+    host_seconds: float = 0.0
+
     @abstractmethod
     def prefill(self) -> None:
         """Read the prompt into an empty cache, choose the first token and wait for it."""
@@ -47,11 +51,18 @@ class LocalRunner(ABC):
 
     def time_prefill(self, times: int) -> float:
         """See `Runner`."""
-        return timed(lambda count: [self.prefill() for _ in range(count)])(times)
+        return self._timed(lambda count: [self.prefill() for _ in range(count)], times)
 
     def time_decode(self, tokens: int) -> float:
         """See `Runner`."""
-        return timed(self.decode, self.rewind)(tokens)
+        self.rewind()
+        return self._timed(self.decode, tokens)
+
+    def _timed(self, run: Callable[[int], object], count: int) -> float:
+        begin = time.thread_time()
+        seconds = timed(run)(count)
+        self.host_seconds = time.thread_time() - begin
+        return seconds
 
 
 def prefill_comparison(runners: Sequence[Runner], settings: Settings) -> Comparison:
@@ -60,7 +71,7 @@ def prefill_comparison(runners: Sequence[Runner], settings: Settings) -> Compari
     costs = {runner.name: runner.costs for runner in runners}
     return Comparison(
         case=Case(MODEL, f"{tokens} tokens", "prefill", tokens),
-        contenders=[Contender(runner.name, runner.time_prefill) for runner in runners],
+        contenders=[_contender(runner, runner.time_prefill) for runner in runners],
         cost=lambda name, _calls: costs[name].prefill(tokens),
         budget=Budget(_BUDGET_SHARE * settings.seconds, calls=1),
     )
@@ -75,7 +86,7 @@ def decode_comparison(runners: Sequence[Runner], settings: Settings) -> Comparis
     costs = {runner.name: runner.costs for runner in runners}
     return Comparison(
         case=Case(MODEL, f"after {context} tokens", "decode", 1),
-        contenders=[Contender(runner.name, runner.time_decode) for runner in runners],
+        contenders=[_contender(runner, runner.time_decode) for runner in runners],
         cost=lambda name, calls: costs[name].decode(context + (calls + 1) // 2),
         budget=Budget(
             _BUDGET_SHARE * settings.seconds,
@@ -83,3 +94,10 @@ def decode_comparison(runners: Sequence[Runner], settings: Settings) -> Comparis
             calls=settings.decode_tokens,
         ),
     )
+
+
+def _contender(runner: Runner, measure: Callable[[int], float]) -> Contender:
+    """Return a runner as a contender, with the time of its thread if it has one in this process."""
+    if not isinstance(runner, LocalRunner):
+        return Contender(runner.name, measure)
+    return Contender(runner.name, measure, lambda: runner.host_seconds)

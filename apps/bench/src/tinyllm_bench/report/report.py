@@ -58,6 +58,7 @@ def result_row(ceilings: Ceilings | None, result: Result) -> dict[str, object]:
         "samples": list(samples.seconds),
         "calls_per_sample": samples.calls,
         "cold": samples.cold,
+        "host_samples": list(samples.host),
         "median": median,
         "quartiles": list(samples.quartiles),
         "tokens_per_second": result.tokens_per_second,

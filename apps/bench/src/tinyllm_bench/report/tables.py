@@ -1,6 +1,7 @@
 """Tables of a report, numbers for people, and the progress of a run."""
 
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def tables(report: Report, *, brief: bool = False) -> RenderableType:
     speeds = _SHARES if brief else _SPEEDS
     parts: list[RenderableType] = [Text(line) for line in _heading(report)]
     if models := [row for row in rows if row.case.what == MODEL]:
-        columns = ("tokens/s", "first token", "spread", "MB", *speeds)
+        columns = ("tokens/s", "first token", "spread", "host", *speeds)
         parts += [Text(), _table("model", columns, models, report.ceilings)]
     if operations := [row for row in rows if row.case.what != MODEL]:
         columns = ("time", "spread", *speeds)
@@ -114,11 +115,12 @@ def _cells(row: Result, ceilings: Ceilings | None) -> dict[str, str]:
     cells = {
         "time": duration(median) + mark,
         "tokens/s": number(row.tokens_per_second) + mark,
-        "MB": number(cost.bytes / 1e6),
         "GB/s": number(cost.gbps(median)),
     }
     if row.case.regime == "prefill":
         cells["first token"] = duration(median)
+    if samples.host:
+        cells["host"] = duration(statistics.median(samples.host))
     if len(samples.seconds) > 1:
         cells["spread"] = f"±{samples.spread / 2:.0%}"  # half the interquartile range
     if cost.flops:

@@ -41,6 +41,8 @@ class LongPromptResult:
     prompt_seconds: float  # time to first token of the long prompt
     gaps: tuple[float, ...]  # seconds between two tokens of a request that decodes meanwhile
     first_tokens: tuple[float, ...]  # times to first token of short requests that arrive meanwhile
+    # Time to first token of such a prompt without other requests; None if it was not measured.
+    alone_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,11 @@ class EngineTarget:
     def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
         """Prefill a long prompt while a request decodes and short ones arrive `every` seconds."""
         engine, config = self.engine, self.engine.model.config
-        (long,) = random_prompts(config.vocab_size, 1, prompt_tokens, seed)
+        alone, long = random_prompts(config.vocab_size, 2, prompt_tokens, seed)
+        begin = time.perf_counter()
+        self._add(alone, 1)
+        self._finish()
+        alone_seconds = time.perf_counter() - begin
         shorts = iter(random_prompts(config.vocab_size, 1000, SHORT_PROMPT, seed + 1))
         decoding = self._add(next(shorts), config.context_length)
         while decoding.generated == 0:
@@ -109,7 +115,9 @@ class EngineTarget:
         seconds = time.perf_counter() - started
         engine.cancel(decoding)
         self._finish()
-        return LongPromptResult(prompt_tokens, seconds, tuple(gaps), tuple(first_tokens))
+        return LongPromptResult(
+            prompt_tokens, seconds, tuple(gaps), tuple(first_tokens), alone_seconds
+        )
 
     def _add(self, prompt: Sequence[int], tokens: int) -> RequestState:
         space = self.engine.model.config.context_length - len(prompt)
@@ -156,7 +164,7 @@ def write_results(options: EngineOptions, ops: OpSet, results: Mapping[str, Load
     table = new_table(("by",), ("requests", "tokens/s", "times one", "gap p50", "p95 (ms)"))
     effects = new_table(
         ("during a long prompt",),
-        ("tokens", "seconds", "gap p50", "p95", "requests", "first token p50", "max (ms)"),
+        ("tokens", "seconds", "alone", "gap p50", "p95", "requests", "first token p50", "max (ms)"),
     )
     for name, found in results.items():
         _add_batches(table, name, found)
@@ -184,4 +192,5 @@ def _add_long_prompt(table: Table, name: str, result: LongPromptResult) -> None:
     gaps = [f"{1e3 * percentile(result.gaps, share):.0f}" for share in (50, 95)]
     first = [f"{1e3 * percentile(result.first_tokens, share):.0f}" for share in (50, 100)]
     size, requests = str(result.prompt_tokens), str(len(result.first_tokens))
-    table.add_row(name, size, f"{result.prompt_seconds:.1f}", *gaps, requests, *first)
+    alone = "" if result.alone_seconds is None else f"{result.alone_seconds:.2f}"
+    table.add_row(name, size, f"{result.prompt_seconds:.2f}", alone, *gaps, requests, *first)

@@ -29,4 +29,6 @@ class PrefillBudget:
         """Update the speed and `tokens` after a step prefilled `tokens` tokens in `seconds`."""
         rate = tokens / max(seconds, 1e-9)
         self._rate = rate if self._rate is None else self._rate + _SMOOTHING * (rate - self._rate)
-        self.tokens = min(max(int(self._rate * self.seconds), _MIN_TOKENS), self.max_tokens)
+        # A whole number of tiles: kernels compute prompts in tiles of 32 tokens.
+        tokens = int(self._rate * self.seconds) // _MIN_TOKENS * _MIN_TOKENS
+        self.tokens = min(max(tokens, _MIN_TOKENS), self.max_tokens)

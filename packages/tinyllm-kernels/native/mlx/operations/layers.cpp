@@ -50,8 +50,8 @@ class ProjectQkv : public CpuPrimitives {
       task.batch = x.shape[0];
       task.length = x.shape[1];
       task.phase = phase_of(x, phase);
-      task.positions = static_cast<const int32_t*>(contiguous_data(positions, copies));
-      task.shares_positions = positions.shape[0] == 1;
+      task.positions = {static_cast<const int32_t*>(contiguous_data(positions, copies)),
+                        positions.size, positions.shape[0] == 1};
       Heads* heads[] = {&task.to_q, &task.to_k, &task.to_v};
       for (int i = 0; i < 3; ++i) {
         const int64_t count = i == 0 ? task.heads : task.kv_heads;
@@ -72,7 +72,7 @@ class ProjectQkv : public CpuPrimitives {
 
 class Layers : public CpuPrimitives {
  public:
-  Layers(std::vector<LayerHandle> layers, int offset, OptionalPhase phase)
+  Layers(LayerGroup layers, int offset, OptionalPhase phase)
       : layers_(std::move(layers)), offset_(offset), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
@@ -87,46 +87,55 @@ class Layers : public CpuPrimitives {
                Copies copies;
                std::vector<int32_t> positions(x.shape[1]);
                std::iota(positions.begin(), positions.end(), offset);
+               RopeTable rope_table;
                const auto attend = [&](size_t i, const void* rows, char* to) {
-                 auto task = layers[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
-                 task.projection.positions = positions.data();
-                 task.projection.shares_positions = true;
-                 task.projection.to_k = new_rows(caches[2 * i], offset, type);
-                 task.projection.to_v = new_rows(caches[2 * i + 1], offset, type);
+                 auto task = (*layers)[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
+                 task.projection.positions = {positions.data(), x.shape[1], true};
+                 task.projection.rope_table = &rope_table;
+                 const NewRows rows_of_cache = new_rows(caches[i], offset, type);
+                 task.projection.to_k = rows_of_cache.keys;
+                 task.projection.to_v = rows_of_cache.values;
                  task.offset = offset;
                  task.y = to;
                  run(kernels, task);
                };
-               run_layers(kernels, layers, x, contiguous_data(x, copies), type, phase, y, attend);
+               run_layers(kernels, *layers, x, contiguous_data(x, copies), type, phase, y, attend);
              });
   }
 
   const char* name() const override { return "tinyllm::Layers"; }
 
  private:
-  // The rows from token `offset` on of keys, or values, `B Hkv capacity D`.
-  static Heads new_rows(const DonatedInput& cache, int64_t offset, Type type) {
-    const int64_t kv_heads = cache.shape()[1], capacity = cache.shape()[2], dim = cache.shape()[3];
-    const int64_t head_stride = capacity * dim;
-    return {cache.content() + offset * dim * size_of(type),
-            {kv_heads * head_stride, head_stride, dim}};
+  struct NewRows {
+    Heads keys, values;
+  };
+
+  // The rows from token `offset` on of keys and values, `B 2 Hkv capacity D`.
+  static NewRows new_rows(const DonatedInput& cache, int64_t offset, Type type) {
+    const int64_t kv_heads = cache.shape()[2], capacity = cache.shape()[3], dim = cache.shape()[4];
+    const int64_t head_stride = capacity * dim, values = kv_heads * head_stride;
+    const auto rows_at = [&](char* data) {
+      return Heads{data, {2 * values, head_stride, dim}};
+    };
+    char* keys = cache.content() + offset * dim * size_of(type);
+    return {rows_at(keys), rows_at(keys + values * size_of(type))};
   }
 
-  std::vector<LayerHandle> layers_;
+  LayerGroup layers_;
   int offset_;
   OptionalPhase phase_;
 };
 
-// Throws std::invalid_argument if the new keys or values of x do not fit into `cache`.
+// Throws std::invalid_argument if the new keys and values of x do not fit into `cache`.
 void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& cache,
                  int offset) {
   require(x.ndim() == 3 && x.shape(2) == projection.q.columns,
           "x: expected the shape B L E of the weights");
-  require(cache.ndim() == 4 && cache.shape(0) == x.shape(0) &&
-              cache.shape(1) == projection.kv_heads && cache.shape(3) == projection.dim &&
+  require(cache.ndim() == 5 && cache.shape(0) == x.shape(0) && cache.shape(1) == 2 &&
+              cache.shape(2) == projection.kv_heads && cache.shape(4) == projection.dim &&
               cache.dtype() == x.dtype(),
-          "caches: expected the shape B Hkv capacity D and the dtype of x");
-  require(offset >= 0 && x.shape(1) <= cache.shape(2) - offset,
+          "caches: expected the shape B 2 Hkv capacity D and the dtype of x");
+  require(offset >= 0 && x.shape(1) <= cache.shape(3) - offset,
           "offset: expected capacity in the caches for all tokens of x");
 }
 
@@ -156,12 +165,12 @@ std::vector<mx::array> project_qkv(const mx::array& x, std::shared_ptr<Attention
                                 {x, positions});
 }
 
-std::vector<mx::array> layers(const mx::array& x, std::vector<LayerHandle> layers,
+std::vector<mx::array> layers(const mx::array& x, LayerGroup layers,
                               const std::vector<mx::array>& caches, int offset,
                               OptionalPhase phase) {
-  require(caches.size() == 2 * layers.size(), "caches: expected keys and values of each layer");
+  require(caches.size() == layers->size(), "caches: expected one array for each layer");
   for (size_t i = 0; i < caches.size(); ++i) {
-    check_cache(x, layers[i / 2].attention->projection(), caches[i], offset);
+    check_cache(x, (*layers)[i].attention->projection(), caches[i], offset);
   }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), caches.begin(), caches.end());

@@ -11,17 +11,22 @@ namespace {
 
 namespace mx = mlx::core;
 
-// The pages of a layer's keys, or values, as donated inputs: one array, or codes, scales and
-// biases.
+// Arrays of the keys, or values, of a layer: one, or codes, scales and biases.
+size_t num_arrays(const PageFormat& format) { return format.bits ? 3 : 1; }
+
+// The pages of a layer's keys, or values, as donated inputs.
 class PagedCache {
  public:
-  explicit PagedCache(const WeightArrays& format) : format_(describe(format)) {}
-
-  // Takes the cache's arrays from the inputs and outputs, and advances both indices behind them.
-  void take(const std::vector<mx::array>& inputs, size_t& input, std::vector<mx::array>& outputs,
-            size_t& output) {
-    const size_t count = format_.mode == Mode::dense ? 1 : 3;
-    for (size_t i = 0; i < count; ++i) parts_.emplace_back(inputs[input++], outputs[output++]);
+  // Takes arrays from `first` on of the inputs and outputs.
+  PagedCache(const PageFormat& format, Type type, const std::vector<mx::array>& inputs,
+             std::vector<mx::array>& outputs, size_t first) {
+    format_.mode = format.bits ? Mode::affine : Mode::dense;
+    format_.type = type;
+    format_.bits = format.bits;
+    format_.group = format.group_size;
+    for (size_t i = first; i < first + num_arrays(format); ++i) {
+      parts_.emplace_back(inputs[i], outputs[i]);
+    }
   }
 
   // P Hkv page D. For codes D counts words of 32 bits.
@@ -53,34 +58,33 @@ class PagedCache {
 
 class PagedLayers : public CpuPrimitives {
  public:
-  PagedLayers(std::vector<LayerHandle> layers, const std::vector<WeightArrays>& caches, int window,
-              OptionalPhase phase)
-      : layers_(std::move(layers)),
-        caches_(caches.begin(), caches.end()),
-        window_(window),
-        phase_(phase) {}
+  PagedLayers(LayerGroup layers, const PageFormat& format, int window, OptionalPhase phase)
+      : layers_(std::move(layers)), format_(format), window_(window), phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
-    std::vector<PagedCache> caches = caches_;
-    size_t input = 1, output = 1;
-    for (PagedCache& cache : caches) cache.take(inputs, input, outputs, output);
+    const Type type = type_of(outputs[0].dtype());
+    std::vector<PagedCache> caches;
+    for (size_t i = 1; i < outputs.size(); i += num_arrays(format_)) {
+      caches.emplace_back(format_, type, inputs, outputs, i);
+    }
     move_caches_to_huge_pages(outputs);
-    const auto table = inputs.begin() + input;
+    const auto table = inputs.begin() + outputs.size();
     dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
                        caches = std::move(caches), table = std::vector<Input>(table, inputs.end()),
-                       window = window_, phase = phase_, y, type = type_of(outputs[0].dtype())] {
+                       window = window_, phase = phase_, y, type] {
       Copies copies;
       const auto integers = [&](size_t i) {
         return static_cast<const int32_t*>(contiguous_data(table[i], copies));
       };
       const int32_t *block_tables = integers(0), *cu_seqlens_q = integers(1);
       const int32_t *seq_lens = integers(2), *positions = integers(3), *slot_mapping = integers(4);
+      RopeTable rope_table;
       const auto attend = [&](size_t i, const void* rows, char* to) {
-        auto task = layers[i].attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
-        task.projection.positions = positions;
-        task.projection.shares_positions = false;
+        auto task = (*layers)[i].attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
+        task.projection.positions = {positions, table[3].size, false};
+        task.projection.rope_table = &rope_table;
         task.block_tables = block_tables;
         task.cu_seqlens_q = cu_seqlens_q;
         task.seq_lens = seq_lens;
@@ -96,15 +100,15 @@ class PagedLayers : public CpuPrimitives {
         task.y = to;
         run(kernels, task);
       };
-      run_layers(kernels, layers, x, contiguous_data(x, copies), type, phase, y, attend);
+      run_layers(kernels, *layers, x, contiguous_data(x, copies), type, phase, y, attend);
     });
   }
 
   const char* name() const override { return "tinyllm::PagedLayers"; }
 
  private:
-  std::vector<LayerHandle> layers_;
-  std::vector<PagedCache> caches_;
+  LayerGroup layers_;
+  PageFormat format_;
   int window_;
   OptionalPhase phase_;
 };
@@ -125,42 +129,51 @@ void check_pages(const mx::array& x, const PageTableArrays& pages) {
           "cu_seqlens_q, seq_lens: expected R+1 and R numbers");
 }
 
-// Throws std::invalid_argument unless `cache`, the keys or values of a layer, fits its weights and
-// has the pages of `like`.
+// Throws std::invalid_argument unless `arrays`, the keys or values of a layer, fit its weights and
+// have the pages of `like`.
 void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& like,
-                 const WeightArrays& cache) {
+                 const mx::array* arrays, const PageFormat& format) {
   require(x.shape(2) == projection.q.columns, "x: expected the shape B L E of the weights");
-  const auto fits = [&](const std::optional<mx::array>& part, int64_t width) {
-    return part && part->ndim() == 4 && part->shape(0) == like.shape(0) &&
-           part->shape(1) == projection.kv_heads && part->shape(2) == like.shape(2) &&
-           part->shape(3) == width;
+  const auto fits = [&](const mx::array& part, int64_t width) {
+    return part.ndim() == 4 && part.shape(0) == like.shape(0) &&
+           part.shape(1) == projection.kv_heads && part.shape(2) == like.shape(2) &&
+           part.shape(3) == width;
   };
-  const bool is_dense = !cache.scales;
-  const int64_t groups = is_dense ? 0 : projection.dim / cache.group_size;
-  require(fits(cache.w, is_dense ? projection.dim : projection.dim * cache.bits / 32) &&
-              (is_dense || (fits(cache.scales, groups) && fits(cache.biases, groups))),
-          "caches: expected the shape P Hkv page D");
-  require((is_dense ? cache.w : *cache.scales).dtype() == x.dtype(),
-          "caches: expected the dtype of x");
+  const char* const shape = "caches: expected the shape P Hkv page D, with equal P and page";
+  if (!format.bits) {
+    require(fits(arrays[0], projection.dim), shape);
+    require(arrays[0].dtype() == x.dtype(), "caches: expected the dtype of x");
+    return;
+  }
+  const int64_t groups = projection.dim / format.group_size;
+  require(fits(arrays[0], projection.dim * format.bits / 32) && fits(arrays[1], groups) &&
+              fits(arrays[2], groups),
+          shape);
+  require(arrays[0].dtype() == mx::uint32 && arrays[1].dtype() == x.dtype() &&
+              arrays[2].dtype() == x.dtype(),
+          "caches: expected codes of uint32, and scales and biases of the dtype of x");
 }
 
 }  // namespace
 
-std::vector<mx::array> paged_layers(const mx::array& x, std::vector<LayerHandle> layers,
-                                    const std::vector<WeightArrays>& caches,
+std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
+                                    const std::vector<mx::array>& caches, const PageFormat& format,
                                     const PageTableArrays& pages, int window, OptionalPhase phase) {
   check_pages(x, pages);
-  require(caches.size() == 2 * layers.size(), "caches: expected keys and values of each layer");
-  for (size_t i = 0; i < caches.size(); ++i) {
-    check_cache(x, layers[i / 2].attention->projection(), caches[i / 2 * 2].w, caches[i]);
+  const size_t count = num_arrays(format);
+  require(caches.size() == 2 * count * layers->size(),
+          "caches: expected keys and values of each layer");
+  for (size_t i = 0; i < caches.size(); i += count) {
+    const ProjectTask& projection = (*layers)[i / (2 * count)].attention->projection();
+    check_cache(x, projection, caches[0], &caches[i], format);
   }
   std::vector<mx::array> inputs = {x};
-  for (const WeightArrays& cache : caches) append(inputs, cache);
+  inputs.insert(inputs.end(), caches.begin(), caches.end());
   const size_t num_outputs = inputs.size();
   inputs.insert(inputs.end(), {pages.block_tables, pages.cu_seqlens_q, pages.seq_lens,
                                pages.positions, pages.slot_mapping});
   return same_shapes(inputs, num_outputs,
-                     std::make_shared<PagedLayers>(std::move(layers), caches, window, phase));
+                     std::make_shared<PagedLayers>(std::move(layers), format, window, phase));
 }
 
 }  // namespace tinyllm

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "layers/rope_table.h"
 #include "mlx/inputs.h"
 #include "mlx/operations/primitive.h"
 #include "runtime/parallel.h"
@@ -71,12 +72,15 @@ class Rope : public CpuPrimitive {
       task.y = y;
       task.y_strides[0] = length * heads * dim, task.y_strides[1] = heads * dim;
       task.y_strides[2] = dim;
-      task.positions = static_cast<const int32_t*>(positions.compact(positions_copy));
-      task.frequencies = static_cast<const float*>(frequencies.compact(frequencies_copy));
+      const Positions token_positions{static_cast<const int32_t*>(positions.compact(positions_copy)),
+                                      positions.size, positions.shape[0] == 1};
+      const RopeSettings settings{static_cast<const float*>(frequencies.compact(frequencies_copy)),
+                                  dim / 2, traditional, magnitude};
+      RopeTable table;
+      task.table = table.get(kernels, token_positions, settings);
       task.length = length, task.heads = heads, task.dim = dim;
-      task.shares_positions = positions.shape[0] == 1;
+      task.shares_positions = token_positions.are_shared;
       task.traditional = traditional;
-      task.magnitude = magnitude;
       task.type = type;
       parallel_for(x.shape[0] * length, heads * dim,
                    [&](int64_t first, int64_t last) { kernels.rope_tokens(task, first, last); });

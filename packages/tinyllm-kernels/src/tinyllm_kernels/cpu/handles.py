@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_layers import MLP, DecoderLayer, GroupedQueryAttention, MoE, RMSNorm, RoPE
-from tinyllm_ops import MLX, OpSet, Weight
+from tinyllm_layers import (
+    MLP,
+    DecoderLayer,
+    GroupedQueryAttention,
+    MoE,
+    PagedCache,
+    RMSNorm,
+    RoPE,
+)
+from tinyllm_ops import MLX, OpSet
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import frequencies, magnitude, native_weight
@@ -32,6 +40,21 @@ extension does not compute the layer."""
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
 
+@dataclass(frozen=True)
+class InputForm:
+    """The inputs that a native layer accepts.
+
+    Attributes:
+        dtype: the dtype of norms, biases and dense weights, which inputs must have too.
+        width: the width of inputs, E.
+        whole: True if both halves are native and no other process shares the layer.
+    """
+
+    dtype: mx.Dtype
+    width: int
+    whole: bool
+
+
 @dataclass(frozen=True, eq=False)
 class LayerHandle:
     """The native handles of a decoder layer, one for its attention and one for its MLP or MoE.
@@ -42,16 +65,18 @@ class LayerHandle:
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
             of the experts: `layer.mlp` then computes the half.
         output: the projection after attention, for passes in which the cache computes attention.
-        dtype: the dtype of norms, biases and dense weights. The handles need inputs of this dtype.
-        whole: True if both halves are native and no other process shares the layer.
+        input_form: the inputs that the handles accept.
+        kv_heads: the number of heads of keys and values.
+        head_dim: the size of a head.
     """
 
     layer: DecoderLayer
     attention: native.AttentionHandle
     feed_forward: native.FeedForwardHandle | None
     output: native.NativeWeight
-    dtype: mx.Dtype
-    whole: bool
+    input_form: InputForm
+    kv_heads: int
+    head_dim: int
 
 
 def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
@@ -98,8 +123,11 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         attention=handle,
         feed_forward=feed_forward,
         output=native_weight(heads.wo),
-        dtype=dtypes.pop(),
-        whole=feed_forward is not None and not shared,
+        input_form=InputForm(
+            dtypes.pop(), heads.hidden_size, whole=feed_forward is not None and not shared
+        ),
+        kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
     )
 
 
@@ -150,9 +178,22 @@ def _has_native_ops(ops: OpSet) -> bool:
     return all(getattr(ops, name) is op for name, op in NATIVE_OPS.items())
 
 
-def is_written_natively(pages: Weight, dtype: mx.Dtype) -> bool:
-    """Return True if the extension can write keys or values of `dtype` to `pages`."""
-    if isinstance(pages, mx.array):
-        return bool(pages.dtype == dtype)
-    affine = pages.mode == "affine" and pages.bits in (4, 8)
-    return affine and bool(pages.scales.dtype == dtype)
+def page_format(cache: PagedCache, dtype: mx.Dtype) -> tuple[int, int] | None:
+    """Return the group size and the bits of a cache's pages, or two zeros for dense numbers.
+
+    Returns:
+        The format, or None if the extension cannot write keys and values of `dtype` to the pages.
+        The shapes of the pages are checked by the extension.
+    """
+    keys, values = cache.keys, cache.values
+    if isinstance(keys, mx.array):
+        is_dense = keys.dtype == dtype and isinstance(values, mx.array) and values.dtype == dtype
+        return (0, 0) if is_dense else None
+    if not isinstance(values, mx.array) and (
+        keys.mode == values.mode == "affine"
+        and keys.bits in (4, 8)
+        and (keys.group_size, keys.bits) == (values.group_size, values.bits)
+        and keys.scales.dtype == values.scales.dtype == dtype
+    ):
+        return keys.group_size, keys.bits
+    return None

@@ -2,57 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
-from tinyllm_ops import PageTable, Weight
+from tinyllm_ops import Phase, Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import (
-    native_weight,
-    page_table_arrays,
-    position_rows,
-    weight_arrays,
-    with_arrays,
-)
+from tinyllm_kernels.cpu.arguments import page_table_arrays, position_rows, with_arrays
 from tinyllm_kernels.cpu.handles import LayerHandle
 
 LAYERS_PER_PRIMITIVE = 14
-"""The largest number of layers in one primitive of MLX. MLX prepares all inputs of a primitive
-before its first layer starts, while the threads wait. On 28 layers, two primitives were measured to
-be faster than one and than four."""
+"""The largest number of layers in one primitive of MLX, for decode steps. MLX prepares all inputs
+of a primitive before its first layer starts, while the threads wait. On 28 layers, two primitives
+were measured to be faster than one and than four. All layers of a prompt are one primitive, because
+a prompt takes much longer than that preparation."""
 
-C = TypeVar("C", bound=LayerCache)
+
+@dataclass(frozen=True, eq=False)
+class LayerGroup:
+    """Consecutive layers that one primitive computes.
+
+    Attributes:
+        native: the native handles of the layers.
+        span: the indices of the layers in their stack.
+        kv_shapes: the number and the size of the heads of keys and values, for each layer.
+    """
+
+    native: native.LayerGroup
+    span: slice
+    kv_shapes: list[tuple[int, int]]
+
+
+def make_groups(
+    handles: Sequence[LayerHandle | None], first: int, stop: int, phase: Phase
+) -> list[LayerGroup]:
+    """Cut the layers `first` to `stop` into groups of layers that one primitive computes.
+
+    Args:
+        handles: the handles of all layers of a stack. Both halves of each layer of a group must be
+            native.
+        first: the first layer.
+        stop: the layer after the last one.
+        phase: the phase of the passes.
+    """
+    groups, most = [], LAYERS_PER_PRIMITIVE if phase == "decode" else stop - first
+    for start in range(first, stop, most):
+        span = slice(start, min(start + most, stop))
+        own = [handle for handle in handles[span] if handle is not None]
+        feed_forward = [each.feed_forward for each in own if each.feed_forward is not None]
+        group = native.layer_group([each.attention for each in own], feed_forward)
+        groups.append(LayerGroup(group, span, [(each.kv_heads, each.head_dim) for each in own]))
+    return groups
 
 
 def run_dense(
     x: Float[mx.array, "B L E"],
     batch: Batch,
-    handles: Sequence[LayerHandle],
-    caches: Sequence[DenseCache],
+    group: LayerGroup,
+    caches: Sequence[LayerCache],
     offset: int,
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers, each with a dense cache of `offset` tokens."""
-    for group, stores in _groups(handles, caches):
-        x = _dense_group(x, batch, group, stores, offset)
-    return x
+    """Compute whole layers, each with a dense cache of `offset` tokens.
+
+    The references to the cache arrays end with this function, so that MLX writes to the arrays in
+    place.
+
+    Args:
+        x: the input of the first layer.
+        batch: the layout of the pass.
+        group: the layers.
+        caches: the caches of all layers of the stack. Those of the group are `DenseCache`.
+        offset: the number of tokens in each cache of the group.
+    """
+    rows, length, dtype = batch.rows, batch.length, x.dtype
+    own = cast("Sequence[DenseCache]", caches[group.span])
+    stored: list[mx.array] = []
+    for cache, (heads, head_dim) in zip(own, group.kv_shapes, strict=True):
+        stored.append(cache.reserve((rows, 2, heads, length, head_dim), dtype))
+    y, *written = native.layers(x, group.native, stored, offset, batch.phase)
+    for cache, updated in zip(own, written, strict=True):
+        cache.commit(updated, length)
+    return y
 
 
 def run_paged(
     x: Float[mx.array, "B L E"],
     batch: Batch,
-    table: PageTable,
-    handles: Sequence[LayerHandle],
-    caches: Sequence[PagedCache],
+    group: LayerGroup,
+    caches: Sequence[LayerCache],
     window: int | None,
+    page_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers, each with a paged cache. All caches have the same window."""
-    for group, stores in _groups(handles, caches):
-        x = _paged_group(x, batch, table, group, stores, window)
-    return x
+    """Compute whole layers, each with a paged cache. See `run_dense` for the cache arrays.
+
+    Args:
+        x: the input of the first layer.
+        batch: the layout of the pass, with a page table.
+        group: the layers.
+        caches: the caches of all layers of the stack. Those of the group are `PagedCache`.
+        window: the window of each cache of the group.
+        page_format: see `handles.page_format`.
+
+    Raises:
+        ValueError: if pages do not fit the page table or the layers.
+    """
+    table = batch.pages
+    assert table is not None  # the path "paged" needs a table
+    own = cast("Sequence[PagedCache]", caches[group.span])
+    if (own[0].num_pages, own[0].page_size) != (table.num_pages, table.page_size):
+        raise ValueError(
+            f"caches: expected {table.num_pages} pages of {table.page_size} tokens, as the table "
+            f"has, got {own[0].num_pages} of {own[0].page_size}"
+        )
+    pages: list[Weight] = [stored for cache in own for stored in (cache.keys, cache.values)]
+    arrays: list[mx.array] = []
+    for stored in pages:
+        arrays += (stored,) if isinstance(stored, mx.array) else stored.arrays
+    positions = position_rows(batch.positions, batch.rows, batch.length)
+    y, *arrays = native.paged_layers(
+        x,
+        group.native,
+        arrays,
+        page_format,
+        page_table_arrays(table, positions.reshape(-1)),
+        window or 0,
+        batch.phase,
+    )
+    if page_format[1]:
+        parts = zip(pages, zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True), strict=True)
+        written = [with_arrays(stored, updated) for stored, updated in parts]
+    else:
+        written = list(arrays)
+    for cache, keys, values in zip(own, written[::2], written[1::2], strict=True):
+        cache.commit(keys, values)
+    return y
 
 
 def run_halves(
@@ -76,74 +163,3 @@ def run_halves(
     if handle.feed_forward is None:
         return mlp(layer.post_attention_norm(h), residual=h, phase=phase)
     return mlp.communicator.all_reduce(native.feed_forward(h, handle.feed_forward, phase))
-
-
-def _groups(
-    handles: Sequence[LayerHandle], caches: Sequence[C]
-) -> Iterator[tuple[Sequence[LayerHandle], Sequence[C]]]:
-    """Cut a run into groups of at most `LAYERS_PER_PRIMITIVE` layers."""
-    for first in range(0, len(handles), LAYERS_PER_PRIMITIVE):
-        group = slice(first, first + LAYERS_PER_PRIMITIVE)
-        yield handles[group], caches[group]
-
-
-def _dense_group(
-    x: mx.array,
-    batch: Batch,
-    handles: Sequence[LayerHandle],
-    caches: Sequence[DenseCache],
-    offset: int,
-) -> mx.array:
-    """Compute the layers of one primitive.
-
-    The references to the cache arrays end with this function, so that MLX writes to the arrays in
-    place.
-    """
-    cached: list[mx.array] = []
-    for handle, cache in zip(handles, caches, strict=True):
-        attention = handle.layer.attention
-        new_shape = (batch.rows, attention.num_kv_heads, batch.length, attention.head_dim)
-        cached += cache.reserve(new_shape, x.dtype)
-    y, *written = native.layers(
-        x,
-        [handle.attention for handle in handles],
-        _feed_forwards(handles),
-        cached,
-        offset,
-        batch.phase,
-    )
-    for cache, keys, values in zip(caches, written[::2], written[1::2], strict=True):
-        cache.commit(keys, values, batch.length)
-    return y
-
-
-def _paged_group(
-    x: mx.array,
-    batch: Batch,
-    table: PageTable,
-    handles: Sequence[LayerHandle],
-    caches: Sequence[PagedCache],
-    window: int | None,
-) -> mx.array:
-    """Compute the layers of one primitive over pages; see `_dense_group` for the cache arrays."""
-    positions = position_rows(batch.positions, batch.rows, batch.length)
-    cached: list[Weight] = [pages for cache in caches for pages in (cache.keys, cache.values)]
-    y, *arrays = native.paged_layers(
-        x,
-        [handle.attention for handle in handles],
-        _feed_forwards(handles),
-        [native_weight(pages) for pages in cached],
-        page_table_arrays(table, positions.reshape(-1)),
-        window or 0,
-        batch.phase,
-    )
-    rest = iter(arrays)
-    written = [with_arrays(pages, [next(rest) for _ in weight_arrays(pages)]) for pages in cached]
-    for cache, keys, values in zip(caches, written[::2], written[1::2], strict=True):
-        cache.commit(keys, values)
-    return y
-
-
-def _feed_forwards(handles: Sequence[LayerHandle]) -> list[native.FeedForwardHandle]:
-    """Return the native MLP or MoE of each layer. Whole layers always have one."""
-    return [handle.feed_forward for handle in handles if handle.feed_forward is not None]

@@ -16,12 +16,12 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, DecoderLayer, DenseCache, LayerCache, PagedCache
 from tinyllm_layers.decoder import check_caches
-from tinyllm_ops import PageTable, Positions
+from tinyllm_ops import Phase
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels.cpu.copies import CopyWatch
-from tinyllm_kernels.cpu.handles import LayerHandle, is_written_natively, layer_handle
-from tinyllm_kernels.cpu.runs import run_dense, run_halves, run_paged
+from tinyllm_kernels.cpu.handles import InputForm, layer_handle, page_format
+from tinyllm_kernels.cpu.runs import LayerGroup, make_groups, run_dense, run_halves, run_paged
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,17 @@ class Path:
             attention. "layer" calls the layer itself.
         offset: for "dense", the number of tokens in each cache of the run.
         window: for "paged", the window of each cache of the run.
+        page_format: for "paged", the format of the pages: see `handles.page_format`.
     """
 
     kind: Literal["dense", "paged", "halves", "layer"]
     offset: int = 0
     window: int | None = None
+    page_format: tuple[int, int] = (0, 0)
 
 
 HALVES, LAYER = Path("halves"), Path("layer")
+WHOLE = Path("halves")  # or a faster path, if the cache has one
 
 
 class NativeStack:
@@ -63,6 +66,12 @@ class NativeStack:
         # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
         ropes = [handle.layer.attention.rope for handle in self._handles if handle is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
+        # Most models have one form. Comparing dtypes of every handle would read 28 more objects.
+        forms = [None if handle is None else handle.input_form for handle in self._handles]
+        self._forms = list(dict.fromkeys(forms))
+        self._form_of_layer = [self._forms.index(form) for form in forms]
+        # By the first layer, the layer after the last one, and the phase.
+        self._groups: dict[tuple[int, int, Phase], list[LayerGroup]] = {}
         self._copies = CopyWatch()
 
     def __call__(
@@ -84,13 +93,13 @@ class NativeStack:
         for rope in self._ropes:
             rope.check(batch.positions, batch.length)
         self._copies.check()
-        paths = [
-            choose_path(x, batch, handle, cache)
-            for handle, cache in zip(self._handles, caches, strict=True)
-        ]
-        for path, run in groupby(range(len(paths)), key=paths.__getitem__):
-            indices = list(run)
-            x = self._run(x, batch, path, slice(indices[0], indices[-1] + 1), caches)
+        first = 0
+        accepted = [input_path(x, form) for form in self._forms]
+        paths = choose_paths(batch, x.dtype, [accepted[i] for i in self._form_of_layer], caches)
+        for path, run in groupby(paths):
+            stop = first + len(list(run))
+            x = self._run(x, batch, path, first, stop, caches)
+            first = stop
         return x
 
     def _run(
@@ -98,75 +107,94 @@ class NativeStack:
         x: mx.array,
         batch: Batch,
         path: Path,
-        span: slice,
+        first: int,
+        stop: int,
         caches: Sequence[LayerCache],
     ) -> mx.array:
-        """Compute the layers `span`, which all have the path `path`."""
-        run = caches[span]
-        if path.kind == "layer":
-            for layer, cache in zip(self.layers[span], run, strict=True):
-                x = layer(x, batch, cache)
-            return x
-        handles = [handle for handle in self._handles[span] if handle is not None]
+        """Compute the layers `first` to `stop`, which all have the path `path`."""
         if path.kind == "dense":
-            dense = [cache for cache in run if isinstance(cache, DenseCache)]
-            return run_dense(x, batch, handles, dense, path.offset)
-        if path.kind == "paged" and batch.pages is not None:
-            paged = [cache for cache in run if isinstance(cache, PagedCache)]
-            return run_paged(x, batch, batch.pages, handles, paged, path.window)
-        for handle, cache in zip(handles, run, strict=True):
-            x = run_halves(x, batch, handle, cache)
+            for group in self._groups_of(first, stop, batch.phase):
+                x = run_dense(x, batch, group, caches, path.offset)
+        elif path.kind == "paged":
+            for group in self._groups_of(first, stop, batch.phase):
+                x = run_paged(x, batch, group, caches, path.window, path.page_format)
+        else:
+            for index in range(first, stop):
+                handle, cache = self._handles[index], caches[index]
+                if path.kind == "halves" and handle is not None:
+                    x = run_halves(x, batch, handle, cache)
+                else:
+                    x = self.layers[index](x, batch, cache)
         return x
 
+    def _groups_of(self, first: int, stop: int, phase: Phase) -> list[LayerGroup]:
+        """Return the groups of the layers `first` to `stop`, made at the first call."""
+        key = first, stop, phase
+        groups = self._groups.get(key)
+        if groups is None:
+            groups = self._groups[key] = make_groups(self._handles, first, stop, phase)
+        return groups
 
-def choose_path(
-    x: Float[mx.array, "B L E"],
-    batch: Batch,
-    handle: LayerHandle | None,
-    cache: LayerCache,
-) -> Path:
-    """Choose the fastest path that gives the result of the layer itself.
+
+def input_path(x: Float[mx.array, "B L E"], form: InputForm | None) -> Path:
+    """Return the fastest path that accepts x, before the cache is known.
+
+    Args:
+        x: the input of a stack.
+        form: the inputs that a layer accepts; None if the extension does not know the layer.
+    """
+    if form is None or x.size == 0 or (x.dtype, x.shape[-1]) != (form.dtype, form.width):
+        return LAYER
+    return WHOLE if form.whole else HALVES
+
+
+def choose_paths(
+    batch: Batch, dtype: mx.Dtype, accepted: Sequence[Path], caches: Sequence[LayerCache]
+) -> list[Path]:
+    """Choose for each layer the fastest path that gives the result of the layer itself.
 
     If x, batch and cache do not fit together, the ops of the chosen path raise the error. The paths
     "dense" and "paged" need exactly `DenseCache` and `PagedCache`, because a subclass may override
     `attend`.
+
+    Args:
+        batch: the layout of the pass.
+        dtype: the dtype of the input.
+        accepted: the result of `input_path` for each layer.
+        caches: one cache per layer.
     """
-    if handle is None or x.size == 0 or x.dtype != handle.dtype:
-        return LAYER
-    if x.shape[-1] != handle.layer.attention.hidden_size:
-        return LAYER
-    if handle.whole and type(cache) is DenseCache and batch.pages is None:
-        offset = cache.offset
-        if _starts_at(batch.positions, offset, batch.length):
-            return Path("dense", offset=offset)
-    if (
-        handle.whole
-        and type(cache) is PagedCache
-        and batch.pages is not None
-        and _fits_pages(x, batch, batch.pages, handle, cache)
-    ):
-        return Path("paged", window=cache.window)
-    return HALVES
+    has_pages, offset = _has_pages(batch), _first(batch)
+    dense = HALVES if offset is None else Path("dense", offset=offset)
+    paged: dict[tuple[int | None, tuple[int, int]], Path] = {}
+    paths = []
+    for path, cache in zip(accepted, caches, strict=True):
+        if path is not WHOLE:
+            paths.append(path)
+        elif type(cache) is DenseCache and cache.offset == offset:
+            paths.append(dense)
+        elif has_pages and type(cache) is PagedCache and (form := page_format(cache, dtype)):
+            path_of_pages = Path("paged", window=cache.window, page_format=form)
+            paths.append(paged.setdefault((cache.window, form), path_of_pages))
+        else:
+            paths.append(HALVES)
+    return paths
 
 
-def _starts_at(positions: Positions, start: int, length: int) -> bool:
-    """Return True if all rows have the positions `start` to `start + length`, as one slice."""
-    return isinstance(positions, slice) and positions == slice(start, start + length)
+def _first(batch: Batch) -> int | None:
+    """Return the first position if all rows have the same positions, as one slice; else None."""
+    positions = batch.positions
+    if batch.pages is not None or not isinstance(positions, slice):
+        return None
+    first = positions.start or 0
+    return first if positions == slice(first, first + batch.length) else None
 
 
-def _fits_pages(
-    x: mx.array, batch: Batch, table: PageTable, handle: LayerHandle, cache: PagedCache
-) -> bool:
-    """Return True if the extension can write to the pages of `cache`, and `table` fits them."""
-    attention = handle.layer.attention
-    pages = (table.num_pages, attention.num_kv_heads, table.page_size, attention.head_dim)
+def _has_pages(batch: Batch) -> bool:
+    """Return True if the batch has a page table and one position for each of its tokens."""
+    table, positions = batch.pages, batch.positions
     return (
-        table.count == batch.rows * batch.length
-        and isinstance(batch.positions, mx.array)
-        and batch.positions.size == table.count
+        table is not None
+        and isinstance(positions, mx.array)
+        and positions.size == table.count == batch.rows * batch.length
         and len(table.seq_lens) > 0
-        and all(
-            tuple(stored.shape) == pages and is_written_natively(stored, x.dtype)
-            for stored in (cache.keys, cache.values)
-        )
     )

@@ -18,6 +18,8 @@ class LayerCache(ABC):
     cache sees no weights.
     """
 
+    __slots__ = ("__weakref__",)
+
     @property
     @abstractmethod
     def arrays(self) -> list[mx.array]:
@@ -63,6 +65,8 @@ class KVCache(LayerCache):
 
     New tokens follow the stored tokens. Some layouts can be trimmed to a prefix.
     """
+
+    __slots__ = ()
 
     @property
     @abstractmethod

@@ -17,22 +17,27 @@ STEP = 256
 
 
 class DenseCache(KVCache):
-    """A cache that stores every key and value in the dtype of the model."""
+    """A cache that stores every key and value in the dtype of the model.
+
+    Keys and values are one array, `B 2 Hkv capacity D`, because MLX and Python need some
+    microseconds a token for each array.
+    """
+
+    __slots__ = ("_buffer",)  # as in `TokenBuffer`
 
     def __init__(self) -> None:
         """Make an empty cache."""
-        self._keys = TokenBuffer()
-        self._values = TokenBuffer()
+        self._buffer = TokenBuffer()
 
     @property
     def offset(self) -> int:
         """The number of tokens seen so far."""
-        return self._keys.length
+        return self._buffer.length
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The arrays of keys and values."""
-        return [*self._keys.arrays, *self._values.arrays]
+        """The array of keys and values."""
+        return self._buffer.arrays
 
     def update(
         self,
@@ -40,10 +45,10 @@ class DenseCache(KVCache):
         v: Float[mx.array, "B Hkv L D"],
     ) -> tuple[Float[mx.array, "B Hkv S D"], Float[mx.array, "B Hkv S D"]]:
         """Append keys and values, and return the keys and values of all tokens."""
-        check_appended(k, v, self._keys.shape, self._keys.dtype)
-        self._keys.append(k)
-        self._values.append(v)
-        return self._keys.filled, self._values.filled
+        check_appended(k, v, self._shape, self._buffer.dtype)
+        self.commit(self._extended(k, v), k.shape[2])
+        filled = self._buffer.filled
+        return filled[:, 0], filled[:, 1]
 
     def attend(
         self,
@@ -55,44 +60,36 @@ class DenseCache(KVCache):
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend causally to all tokens."""
-        check_new_tokens(q, k, v, (batch.rows, batch.length), self._keys.shape, self._keys.dtype)
-        keys, values = self._keys.extended(k), self._values.extended(v)
-        seen = slice(self.offset + k.shape[2])
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._buffer.dtype)
+        array, seen = self._extended(k, v), slice(self.offset + k.shape[2])
         # A single query is the last token. It sees every key and needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
-        out = ops.attention(
-            q, keys[..., seen, :], values[..., seen, :], scale, mask, phase=batch.phase
-        )
-        self.commit(keys, values, k.shape[2])
+        keys, values = array[:, 0, :, seen], array[:, 1, :, seen]
+        out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
+        self.commit(array, k.shape[2])
         return out
 
     def reserve(
         self, new_shape: Sequence[int], dtype: mx.Dtype
-    ) -> tuple[Float[mx.array, "B Hkv capacity D"], Float[mx.array, "B Hkv capacity D"]]:
-        """Return the arrays of keys and values, with capacity for new tokens.
+    ) -> Float[mx.array, "B 2 Hkv capacity D"]:
+        """Return the array of keys and values, with capacity for new tokens.
 
         A native primitive writes the new tokens to the axis `capacity`, from index `offset` on. Its
-        outputs are passed to `commit`. The caller must drop its references to the arrays before the
-        graph is computed, or MLX copies the arrays.
+        output is passed to `commit`. The caller must drop its reference to the array before the
+        graph is computed, or MLX copies the array.
 
         Args:
-            new_shape: the shape `B Hkv L D` of the new keys.
+            new_shape: the shape `B 2 Hkv L D` of the new keys and values.
             dtype: the dtype of the new keys.
 
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
         """
-        return self._keys.reserve(new_shape, dtype), self._values.reserve(new_shape, dtype)
+        return self._buffer.reserve(new_shape, dtype)
 
-    def commit(
-        self,
-        keys: Float[mx.array, "B Hkv capacity D"],
-        values: Float[mx.array, "B Hkv capacity D"],
-        count: int,
-    ) -> None:
-        """Replace the arrays by updated arrays, which hold `count` more tokens."""
-        self._keys.commit(keys, count)
-        self._values.commit(values, count)
+    def commit(self, array: Float[mx.array, "B 2 Hkv capacity D"], count: int) -> None:
+        """Replace the array by an updated array, which holds `count` more tokens."""
+        self._buffer.commit(array, count)
 
     def can_trim(self, length: int) -> bool:
         """Return True if the cache holds at least `length` tokens."""
@@ -100,14 +97,30 @@ class DenseCache(KVCache):
 
     def trim(self, length: int) -> None:
         """Remove all but the first `length` tokens."""
-        self._keys.trim(length)
-        self._values.trim(length)
+        self._buffer.trim(length)
 
     def fork(self) -> DenseCache:
         """Return a second cache with the same tokens."""
         fork = DenseCache()
-        fork._keys, fork._values = self._keys.fork(), self._values.fork()
+        fork._buffer = self._buffer.fork()
         return fork
+
+    @property
+    def _shape(self) -> tuple[int, ...] | None:
+        """The shape `B Hkv capacity D` of the stored keys; None before the first tokens."""
+        shape = self._buffer.shape
+        return None if shape is None else (shape[0], *shape[2:])
+
+    def _extended(
+        self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
+    ) -> Float[mx.array, "B 2 Hkv capacity D"]:
+        """Return an updated array in which k and v are appended."""
+        rows, *rest = k.shape
+        array = alias(self._buffer.reserve((rows, 2, *rest), k.dtype))
+        new = slice(self.offset, self.offset + k.shape[2])
+        array[:, 0, :, new] = k
+        array[:, 1, :, new] = v
+        return array
 
 
 class TokenBuffer:
@@ -120,10 +133,18 @@ class TokenBuffer:
     the next pass while a pass runs, but must schedule it after the pass has ended.
     """
 
+    # Without a dict. While the layers of a token are computed, their weights evict these objects
+    # from the processor's caches, and every dict is one more access to memory.
+    __slots__ = ("_accepted", "_array", "_capacity", "_reserved", "length")
+
     def __init__(self) -> None:
         """Make an empty buffer. The first tokens determine shape and dtype."""
         self.length = 0
         self._array: Shaped[mx.array, "*lead capacity width"] | None = None
+        # Every token reserves memory in two buffers of each layer. Reading shapes and dtypes of
+        # arrays takes most of that time, so the buffer keeps the last ones that fitted.
+        self._capacity = self._reserved = 0
+        self._accepted: tuple[tuple[int, ...], mx.Dtype] | None = None
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -184,11 +205,20 @@ class TokenBuffer:
             ValueError: if shape or dtype differ from the stored tokens.
         """
         end = self.length + new_shape[-2]
-        return with_capacity(self._array, new_shape, dtype, -(-end // STEP) * STEP)
+        accepted = (tuple(new_shape), dtype)
+        if self._array is not None and end <= self._capacity and accepted == self._accepted:
+            self._reserved = self._capacity
+            return self._array
+        array = with_capacity(self._array, new_shape, dtype, -(-end // STEP) * STEP)
+        self._reserved = array.shape[-2]
+        if array is self._array:
+            self._accepted = accepted
+        return array
 
     def commit(self, array: Shaped[mx.array, "*lead capacity width"], count: int) -> None:
         """Replace the array by an updated array, which holds `count` more tokens."""
         self._array = array
+        self._capacity = self._reserved
         self.length += count
 
     def trim(self, length: int) -> None:

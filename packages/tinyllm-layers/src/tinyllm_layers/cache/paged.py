@@ -24,6 +24,8 @@ class PagedCache(LayerCache):
         window: the number of most recent tokens that a token sees; None for all tokens.
     """
 
+    __slots__ = ("keys", "values", "window")  # without a dict, as `TokenBuffer`
+
     def __init__(self, keys: Weight, values: Weight, window: int | None = None) -> None:
         """Make a cache of given pages."""
         self.keys = keys

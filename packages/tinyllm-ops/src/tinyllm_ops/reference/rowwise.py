@@ -39,7 +39,8 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
 
 def embedding_dtype(w: QuantizedTensor) -> mx.Dtype:
     """Return the dtype of the scales, or float32 if the scales are bytes."""
-    return w.scales.dtype if mx.issubdtype(w.scales.dtype, mx.floating) else mx.float32
+    dtype = w.scales.dtype  # read once: some tensors compute their scales
+    return dtype if mx.issubdtype(dtype, mx.floating) else mx.float32
 
 
 def rms_norm(

@@ -5,6 +5,7 @@ import math
 import secrets
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import mlx.core as mx
 from jaxtyping import Bool, Float, Int, Integer, UInt32
@@ -14,7 +15,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.penalties import Penalties
-from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.sampling.sample import LogProbs, Sample
 
 _LAST_TOKEN = 2**31 - 1
 _RULED_OUT = -1e30
@@ -239,20 +240,30 @@ def with_logprobs(
         top: the number of most likely tokens to report. At most V are reported.
         ops: the implementation of top-k and log-probability.
     """
+    return Sample(token, partial(_logprobs, token, scores, top, ops))
+
+
+def _logprobs(
+    token: Int[mx.array, "*batch"],
+    scores: Float[mx.array, "*batch V"] | BestTokens,
+    top: int,
+    ops: OpSet,
+) -> LogProbs:
+    """Build the graph of the log-probabilities of a sample: see `with_logprobs`."""
     if isinstance(scores, BestTokens):
         is_chosen = scores.tokens == token[..., None]
         chosen = mx.where(is_chosen, scores.scores, -math.inf).max(axis=-1)
         if not top:
-            return Sample(token, chosen - scores.log_total)
+            return LogProbs(chosen - scores.log_total)
         best = Candidates(scores.tokens, scores.scores).top_k(top, ops)
         log_total = scores.log_total[..., None]
-        return Sample(token, chosen - log_total[..., 0], best.tokens, best.scores - log_total)
+        return LogProbs(chosen - log_total[..., 0], best.tokens, best.scores - log_total)
     if not top:
-        return Sample(token, ops.log_probability(scores, token[..., None])[..., 0])
+        return LogProbs(ops.log_probability(scores, token[..., None])[..., 0])
     _, found = ops.top_k(scores, min(top, scores.shape[-1]))
     ids = mx.concatenate([token[..., None], found], axis=-1)
     logprobs = ops.log_probability(scores, ids)
-    return Sample(token, logprobs[..., 0], found, logprobs[..., 1:])
+    return LogProbs(logprobs[..., 0], found, logprobs[..., 1:])
 
 
 def take_rows(x: mx.array, rows: Sequence[int]) -> mx.array:

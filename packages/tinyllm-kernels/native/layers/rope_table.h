@@ -1,0 +1,38 @@
+// The cosines and sines of a forward pass, computed once for all layers.
+#pragma once
+
+#include "dispatch/kernels.h"
+#include "runtime/aligned.h"
+
+namespace tinyllm {
+
+// The positions of the tokens of a pass.
+struct Positions {
+  const int32_t* data;  // 1 L or B L
+  int64_t count;        // L or B L
+  bool are_shared;      // true for 1 L: all rows of the batch have the same positions
+};
+
+// Rotary position embedding of heads with D features.
+struct RopeSettings {
+  const float* frequencies;  // D/2, in radians a token
+  int64_t pairs;             // D/2
+  bool traditional;          // see RopeTask
+  float magnitude;
+};
+
+// The layers of a pass have equal positions and, in most models, equal settings. Without the table
+// each layer computed the cosines and sines twice, for queries and for keys.
+class RopeTable {
+ public:
+  // Returns the table of `positions`: see RopeTableTask. It is computed at the first call, and
+  // again if the settings differ from those of the call before. All calls must have equal positions.
+  const float* get(const Kernels& kernels, const Positions& positions, const RopeSettings& rope);
+
+ private:
+  const float* frequencies_ = nullptr;
+  float magnitude_ = 0;
+  Aligned<float> table_;
+};
+
+}  // namespace tinyllm
