@@ -50,11 +50,15 @@ def _draw(axes: "Axes", rows: list[tuple[str, dict[str, dict[str, float]]]]) -> 
     for index, (name, color) in enumerate(_COLORS.items()):
         places = [i + index * height for i, (_, found) in enumerate(rows) if name in found]
         values = [found[name]["speed"] for _, found in rows if name in found]
+        if not values:
+            continue
         bars = axes.barh(places, values, height, color=color, label=name)
         axes.bar_label(bars, labels=[number(value) for value in values], fontsize=6, padding=2)
     axes.set_yticks([i + height for i in range(len(rows))], [label for label, _ in rows])
     axes.set_ylim(len(rows) - 0.2, -0.4)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
     axes.margins(x=0.1)
     axes.tick_params(labelsize=7)
     axes.grid(axis="x", alpha=0.3)

@@ -13,6 +13,7 @@ from cpu_kernels.table import BEGIN, CASES, END, markdown_table, updated_page
 from plot.cpu_kernels import figure_of_kernels
 from tinyllm_bench.errors import BenchError, UsageError
 
+DOCS = Path(__file__).parents[3] / "docs"
 TIERS = ["amx", "avx512vnni", "avx512", "avx2", "portable"]
 
 
@@ -92,6 +93,16 @@ def test_the_table_replaces_the_one_between_the_marks() -> None:
     assert updated_page(page, "new\n") == f"text\n{BEGIN}\nnew\n\n{END}more\n"
     with pytest.raises(BenchError, match="--page: expected the lines"):
         updated_page("text", "new")
+
+
+def test_the_table_of_the_docs_is_that_of_the_measured_document() -> None:
+    measured, before = (
+        Document.read(DOCS / "measured" / f"{name}.json")
+        for name in ("cpu-kernels", "cpu-kernels-before")
+    )
+    page = (DOCS / "cpu-kernels.md").read_text()
+    assert updated_page(page, markdown_table(measured, before)) == page
+    assert "| prompt of 512 |" in page
 
 
 def test_every_tier_with_a_model_is_a_panel(tmp_path: Path) -> None:
