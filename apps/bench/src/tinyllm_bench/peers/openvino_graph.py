@@ -188,7 +188,8 @@ class _Builder:
         """Return the cosines and sines of RoPE, of shape [batch, 1, tokens, head_dim]."""
         ops, head_dim = self._ops, self._config.head_dim
         pairs = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
-        frequencies = self._floats(self._config.rope_theta**-pairs)  # one for each pair
+        powers = (self._config.rope_theta**-pairs).astype(np.float32)
+        frequencies = self._floats(powers)  # one for each pair
         apart = ops.unsqueeze(ops.convert(positions, np.float32), self._integers(2))
         angles = ops.multiply(apart, frequencies)
         angles = ops.unsqueeze(ops.concat([angles, angles], -1), self._integers(1))

@@ -52,7 +52,9 @@ def _start(
         sizes, number_bytes = write_gguf(path, model.config, kind), llama_cpp.KV_NUMBER_BYTES
         make = partial(llama_cpp.LlamaCppRunner, path, prompt, context, decoded)
     else:
-        check_installed("openvino", "openvino is not installed (uv run --with openvino bench --peers)")
+        check_installed(
+            "openvino", "openvino is not installed (uv run --with openvino bench --peers)"
+        )
         weights = OpenVinoFormat(model.format.bits, model.format.group_size)
         name = f"openvino {weights}"
         sizes, number_bytes = tensor_bytes(model.config, weights), openvino.KV_NUMBER_BYTES
