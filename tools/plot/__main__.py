@@ -22,17 +22,19 @@ app = new_app()
 
 @app.command()
 def main(
-    document: Annotated[Path, typer.Argument(help="JSON of `bench` or of `bench serve`.")],
+    document: Annotated[Path, typer.Argument(help="JSON of `bench` or tools/cpu_kernels.")],
     image: Annotated[Path, typer.Argument(help="The image: .png, .svg or .pdf.")],
 ) -> int:
-    """Draw the JSON document of `bench` or of `bench serve`."""
+    """Draw the JSON document of `bench`, of `bench serve` or of `tools/cpu_kernels`."""
     from plot.bench import figure_of_bench
+    from plot.cpu_kernels import figure_of_kernels
     from plot.serving import figure_of_servers
 
     check_image(image)
     content = json.loads(document.read_text())
-    draw = figure_of_servers if "servers" in content else figure_of_bench
-    draw(content).savefig(image, dpi=120)
+    draw = {"servers": figure_of_servers, "parts": figure_of_kernels}
+    kind = next((each for each in draw if each in content), "")
+    draw.get(kind, figure_of_bench)(content).savefig(image, dpi=120)
     return 0
 
 

@@ -105,7 +105,10 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--shape gpt", "--shape: expected one of pico, qwen3-0.6b, qwen3-4b, qwen2.5-0.5b"),
+        (
+            "--shape gpt",
+            "--shape: expected one of pico, qwen3-0.6b, qwen3-4b, qwen3-30b-a3b, qwen2.5-0.5b",
+        ),
         ("--ops cuda", "--ops: expected one of reference, mlx"),
         ("--op matmul", "--op: expected one of linear, "),
         ("--only all", "--only: expected one of ops, model, got all"),
@@ -128,7 +131,7 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--op swiglu --only model", "--op: times operations"),
         ("--op swiglu --peers", "--peers: compares whole models"),
         ("--only ops --peers", "--peers: compares whole models"),
-        ("--peers --peer vllm", "--peer: expected one of mlx-lm, llama.cpp, got vllm"),
+        ("--peers --peer vllm", "--peer: expected one of mlx-lm, llama.cpp, openvino, got vllm"),
         ("--peer mlx-lm", "--peer: expected together with --peers"),
         ("--nonsense", "No such option: --nonsense"),
     ],
@@ -182,7 +185,8 @@ def test_peers_stand_beside_the_opsets(bench: Bench) -> None:
     assert names >= {"mlx", "mlx-lm"}
     absent = importlib.util.find_spec("llama_cpp") is None
     assert any(name.startswith("llama.cpp") for name in names) != absent
-    assert len(document["notices"]) == absent
+    without_openvino = importlib.util.find_spec("openvino") is None
+    assert len(document["notices"]) == absent + without_openvino
     assert ("llama-cpp-python is not installed" in err) == absent
 
 

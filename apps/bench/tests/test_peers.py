@@ -133,9 +133,10 @@ def test_mlx_lm_is_measured_in_a_child(bench: Bench) -> None:
     }
     assert len({regime for regime, _ in costs}) == len(costs)
     absent = importlib.util.find_spec("llama_cpp") is None
+    without_openvino = importlib.util.find_spec("openvino") is None
     names = {row["by"] for row in [*document["results"], *document["failures"]]}
     assert any(name.startswith("llama.cpp") for name in names) != absent
-    assert len(document["notices"]) == absent
+    assert len(document["notices"]) == absent + without_openvino
     assert ("llama-cpp-python is not installed" in err) == absent
 
 
@@ -158,14 +159,14 @@ def test_the_cost_of_llama_cpp_is_that_of_its_file(
     )
 
 
-@pytest.mark.parametrize("missing", ["mlx_lm", "llama_cpp", "gguf"])
+@pytest.mark.parametrize("missing", ["mlx_lm", "llama_cpp", "gguf", "openvino"])
 def test_a_peer_that_is_not_installed_is_a_notice(
     pico: BenchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == missing else object()
     )
-    peer = "mlx-lm" if missing == "mlx_lm" else "llama.cpp"
+    peer = {"mlx_lm": "mlx-lm", "openvino": "openvino"}.get(missing, "llama.cpp")
     settings = Settings(peers=True, peer=[peer], prompt_tokens=4)
     runners, (notice,) = registry.find_peers(pico, settings, PROMPT, tmp_path)
     assert runners == []

@@ -123,20 +123,23 @@ def test_a_cache_that_cannot_go_back_is_filled_again(pico: BenchModel) -> None:
         runner.decode(2)
 
 
-@pytest.mark.parametrize("shape", ["pico", "qwen2.5-0.5b"])
+@pytest.mark.parametrize("shape", ["pico", "qwen2.5-0.5b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("bits", TYPES)
 def test_a_gguf_file_has_the_tensors_that_llama_cpp_looks_for(
     tmp_path: Path, shape: str, bits: int
 ) -> None:
     hf = published_config(shape) | {"num_hidden_layers": 2, "vocab_size": 320}
+    if "num_experts" in hf:
+        hf |= {"num_experts": 4, "num_experts_per_tok": 2}
     config, kind = QwenConfig.from_hf(hf), TYPES[bits]
     written = write_gguf(tmp_path / "model.gguf", config, kind)
     reader = gguf.GGUFReader(tmp_path / "model.gguf")
-    arch = {"qwen3": gguf.MODEL_ARCH.QWEN3, "qwen2": gguf.MODEL_ARCH.QWEN2}[config.model_type]
-    names = gguf.get_tensor_name_map(arch, 2)
+    architecture = config.model_type.replace("_", "")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], 2)
     expected = {}
     for name, size in written.items():
-        path, suffix = f"model.{name}".rsplit(".", 1)
+        full = name if name.startswith("lm_head") else f"model.{name}"
+        path, suffix = full.replace("switch_mlp", "experts").rsplit(".", 1)
         expected[f"{names.get_name(path)}.{suffix}"] = size
     assert {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors} == expected
     for tensor in reader.tensors:
@@ -150,13 +153,16 @@ def test_a_gguf_file_has_the_tensors_that_llama_cpp_looks_for(
     fields = {
         field.name: field.contents()
         for field in reader.fields.values()
-        if field.name.startswith((config.model_type, "general", "tokenizer"))
+        if field.name.startswith((architecture, "general", "tokenizer"))
     }
-    assert fields["general.architecture"] == config.model_type
-    assert fields[f"{config.model_type}.block_count"] == 2
-    assert fields[f"{config.model_type}.attention.head_count_kv"] == config.num_key_value_heads
-    assert fields[f"{config.model_type}.attention.key_length"] == config.head_dim
+    assert fields["general.architecture"] == architecture
+    assert fields[f"{architecture}.block_count"] == 2
+    assert fields[f"{architecture}.attention.head_count_kv"] == config.num_key_value_heads
+    assert fields[f"{architecture}.attention.key_length"] == config.head_dim
     assert len(fields["tokenizer.ggml.tokens"]) == 320
+    if config.experts is not None:
+        assert fields[f"{architecture}.expert_count"] == 4
+        assert fields[f"{architecture}.expert_used_count"] == 2
 
 
 # By part of a layer: the name in llama.cpp.

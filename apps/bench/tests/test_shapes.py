@@ -14,6 +14,7 @@ from tinyllm_qwen.checkpoint.weights import expected_shapes
     [
         ("qwen3-0.6b", 596_049_920),
         ("qwen3-4b", 4_022_468_096),
+        ("qwen3-30b-a3b", 30_532_122_624),
         ("qwen2.5-0.5b", 494_032_768),
         ("pico", 5_246_976),
     ],
@@ -28,6 +29,7 @@ def test_parameters_are_those_that_the_model_pages_state(shape: str, parameters:
     [
         ("qwen3-0.6b", (28, 16, 8, 128, 40960)),
         ("qwen3-4b", (36, 32, 8, 128, 40960)),
+        ("qwen3-30b-a3b", (48, 32, 4, 128, 40960)),
         ("qwen2.5-0.5b", (24, 14, 2, 64, 32768)),
         ("pico", (6, 4, 2, 64, 2048)),
     ],
@@ -36,7 +38,7 @@ def test_layers_heads_and_context_are_those_published(shape: str, numbers: tuple
     config = QwenConfig.from_hf(published_config(shape))
     heads = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     assert (config.num_hidden_layers, *heads, config.max_position_embeddings) == numbers
-    assert config.tie_word_embeddings
+    assert config.tie_word_embeddings == (shape != "qwen3-30b-a3b")
     assert config.quantization is None
 
 

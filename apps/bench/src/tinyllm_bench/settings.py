@@ -7,7 +7,7 @@ from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
-PEERS = ("mlx-lm", "llama.cpp")
+PEERS = ("mlx-lm", "llama.cpp", "openvino")
 PARTS = ("ops", "model")
 
 
@@ -18,7 +18,9 @@ class Settings:
     Raise `UsageError` if a value is out of its range, or two options exclude each other.
     """
 
-    shape: str = option("pico", "NAME", "pico, qwen3-0.6b, qwen3-4b or qwen2.5-0.5b.")
+    shape: str = option(
+        "pico", "NAME", "pico, qwen3-0.6b, qwen3-4b, qwen3-30b-a3b or qwen2.5-0.5b."
+    )
     model: str | None = option(None, "ID", "A checkpoint instead: a folder, owner/name, or pico.")
     bits: int | None = option(None, "N", "Bits of random weights: 2-6, 8, 16, 32. [default: 4]")
     group_size: int | None = option(None, "N", "Weights that share a scale. [default: 64]")
@@ -40,8 +42,10 @@ class Settings:
     seconds: float = option(
         0.5, "S", "Time for each operation, size and OpSet. A model gets ten times."
     )
-    peers: bool = option(False, None, "Also measure mlx-lm and llama.cpp, if installed.")
-    peer: list[str] = option([], "NAME", "Only this peer, mlx-lm or llama.cpp; may be repeated.")
+    peers: bool = option(False, None, "Also measure mlx-lm, llama.cpp and OpenVINO, if installed.")
+    peer: list[str] = option(
+        [], "NAME", "Only this peer, mlx-lm, llama.cpp or openvino; may be repeated."
+    )
     as_json: bool = option(False, None, "Print one JSON document instead of tables.", "--json")
 
     def __post_init__(self) -> None:

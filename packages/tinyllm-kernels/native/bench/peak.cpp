@@ -10,6 +10,12 @@
 #include <thread>
 #include <vector>
 
+#if defined(__AMX_BF16__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "isa/tile_registers.h"
 #include "isa/vectors.h"
 #include "runtime/thread_pool.h"
 
@@ -25,21 +31,9 @@ constexpr int kSteps = 1 << 20;
 // The compiler can predict neither the values that are read from `seed` nor that `sink` is unused.
 volatile char seed, sink;
 
-// Returns the fewest seconds in which each thread computed kSteps * kSums times `step`.
-template <typename Sum, typename Step>
-double fastest(Step step) {
-  const auto loop = [=] {
-    Sum sums[kSums];
-    // Different start values: the compiler would merge equal sums.
-    for (int n = 0; n < kSums; ++n) std::memset(&sums[n], seed + n, sizeof sums[n]);
-    for (int i = 0; i < kSteps; ++i) {
-#pragma GCC unroll 12
-      for (int n = 0; n < kSums; ++n) sums[n] = step(sums[n]);
-    }
-    char bytes[sizeof sums];
-    std::memcpy(bytes, sums, sizeof sums);
-    for (int n = 0; n < kSums; ++n) sink = bytes[n * sizeof(Sum)];
-  };
+// Returns the fewest seconds in which each thread ran `loop`.
+template <typename Loop>
+double fastest_loop(Loop loop) {
   double best = 1e9;
   for (int run = 0; run < 20; ++run) {
     const auto start = std::chrono::steady_clock::now();
@@ -52,6 +46,64 @@ double fastest(Step step) {
   }
   return best;
 }
+
+// Returns the fewest seconds in which each thread computed kSteps * kSums times `step`.
+template <typename Sum, typename Step>
+double fastest(Step step) {
+  return fastest_loop([=] {
+    Sum sums[kSums];
+    // Different start values: the compiler would merge equal sums.
+    for (int n = 0; n < kSums; ++n) std::memset(&sums[n], seed + n, sizeof sums[n]);
+    for (int i = 0; i < kSteps; ++i) {
+#pragma GCC unroll 12
+      for (int n = 0; n < kSums; ++n) sums[n] = step(sums[n]);
+    }
+    char bytes[sizeof sums];
+    std::memcpy(bytes, sums, sizeof sums);
+    for (int n = 0; n < kSums; ++n) sink = bytes[n * sizeof(Sum)];
+  });
+}
+
+#if defined(__AMX_BF16__)
+constexpr int kTileSteps = 1 << 18;
+
+// Prints the rate of products of tiles: four sums, each of 16 x 16 numbers and 32 products. Random
+// numbers, because the processor lowers its clock for them, and not for zeros.
+template <bool FromCache>
+void print_tiles(const char* what) {
+  const double seconds = fastest_loop([] {
+    alignas(64) uint16_t numbers[4][512];
+    uint32_t state = 1 + seed;
+    for (auto& tile : numbers) {
+      for (uint16_t& number : tile) {
+        state = state * 1664525u + 1013904223u;
+        number = ((state >> 16) & 0x80ff) | 0x3c00;  // of either sign, about 2^-7
+      }
+    }
+    TileRegisters tiles;
+    const auto load = [&] {
+      tiles.load<4>(numbers[0], 64);
+      tiles.load<5>(numbers[1], 64);
+      tiles.load<6>(numbers[2], 64);
+      tiles.load<7>(numbers[3], 64);
+    };
+    tiles.zero<0>();
+    tiles.zero<1>();
+    tiles.zero<2>();
+    tiles.zero<3>();
+    load();
+    for (int i = 0; i < kTileSteps; ++i) {
+      if (FromCache) load();
+      tiles.multiply_add<0, 4, 6>();
+      tiles.multiply_add<1, 4, 7>();
+      tiles.multiply_add<2, 5, 6>();
+      tiles.multiply_add<3, 5, 7>();
+    }
+  });
+  const double operations = 2.0 * 8192 * 4 * kTileSteps * thread_count();
+  std::printf("%s: %.3f TFLOP/s\n", what, operations / seconds / 1e12);
+}
+#endif
 
 // Prints the rate. One `step` does `numbers` multiplications and as many additions.
 void print(const char* what, int numbers, double seconds) {
@@ -75,5 +127,12 @@ int main() {
   const __m512i bytes = _mm512_set1_epi8(3);
   print("bytes", 4 * W,
         fastest<__m512i>([=](__m512i sum) { return _mm512_dpbusd_epi32(sum, bytes, bytes); }));
+#endif
+#if defined(__AMX_BF16__)
+  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
+  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) == 0) {
+    print_tiles<false>("bfloat16 on tiles");
+    print_tiles<true>("bfloat16 on tiles, loaded from the first-level cache");
+  }
 #endif
 }

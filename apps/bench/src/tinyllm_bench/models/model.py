@@ -27,10 +27,22 @@ _QWEN3 = {
     "attention_bias": False,
 }
 _QWEN2 = {"model_type": "qwen2", "num_key_value_heads": 2, "max_position_embeddings": 32768}
+_QWEN3_MOE = _QWEN3 | {
+    "model_type": "qwen3_moe",
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 # By name: the common part of the config, and the sizes of `_SIZES`.
 _PUBLISHED = {
     "qwen3-0.6b": (_QWEN3, (1024, 3072, 28, 16)),
     "qwen3-4b": (_QWEN3, (2560, 9728, 36, 32)),
+    "qwen3-30b-a3b": (_QWEN3_MOE, (2048, 6144, 48, 32)),
     "qwen2.5-0.5b": (_QWEN2, (896, 4864, 24, 14)),
 }
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")

@@ -45,19 +45,20 @@ def write_gguf(
     """
     if importlib.util.find_spec("gguf") is None:
         raise BenchError("gguf is not installed (pip install gguf)")
-    if config.experts is not None:
-        raise BenchError("a mixture of experts cannot be written as GGUF")
     gguf = importlib.import_module("gguf")
-    writer = gguf.GGUFWriter(path, config.model_type)
+    architecture = config.model_type.replace("_", "")
+    writer = gguf.GGUFWriter(path, architecture)
     _add_config(writer, config)
     _add_vocabulary(writer, config.vocab_size, tokenizer, gguf)
-    architecture = gguf.MODEL_ARCH[config.model_type.upper()]
-    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(
+        gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers
+    )
     types, matrices, vectors = gguf.GGMLQuantizationType, np.dtype(np.uint8), np.dtype(np.float32)
     shapes, sizes = {}, {}
     for name, shape in expected_shapes(config).items():
         full = name if name.startswith("lm_head.") else f"model.{name}"
-        stored_name = names.get_name(full, try_suffixes=(".weight", ".bias"))
+        known = full.replace("switch_mlp", "experts")  # the name that `gguf` knows
+        stored_name = names.get_name(known, try_suffixes=(".weight", ".bias"))
         dtype = matrices if len(shape) > 1 else vectors
         shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else shape
         sizes[name] = math.prod(shapes[name]) * dtype.itemsize
@@ -86,6 +87,10 @@ def _add_config(writer: Any, config: QwenConfig) -> None:
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_theta)
+    if config.experts is not None:
+        writer.add_expert_count(config.experts.num_experts)
+        writer.add_expert_used_count(config.experts.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.experts.intermediate_size)
 
 
 def _add_vocabulary(writer: Any, size: int, tokenizer: Path | None, gguf: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Registry of peers: mlx-lm and llama.cpp, if they are installed."""
+"""Registry of peers: mlx-lm, llama.cpp and OpenVINO, if they are installed."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -9,10 +9,11 @@ from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.peers import llama_cpp, openvino
 from tinyllm_bench.peers.child import ChildRunner
 from tinyllm_bench.peers.gguf import gguf_type, write_gguf
-from tinyllm_bench.peers.llama_cpp import KV_NUMBER_BYTES, LlamaCppRunner
 from tinyllm_bench.peers.mlx_lm import make_runner
+from tinyllm_bench.peers.openvino_graph import OpenVinoFormat, tensor_bytes
 from tinyllm_bench.settings import Settings
 
 
@@ -36,20 +37,28 @@ def find_peers(
 def _start(
     name: str, model: BenchModel, settings: Settings, prompt: Sequence[int], folder: Path
 ) -> ChildRunner:
-    """Start mlx-lm with the same weights, or llama.cpp with random weights of the same shape."""
+    """Start mlx-lm with the same weights, or another peer with random weights of the same shape."""
     make: Callable[[], LocalRunner]
+    context, decoded = settings.context_tokens, settings.decode_tokens
     if name == "mlx-lm":
         check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
         sizes, number_bytes = weight_bytes(model.weights), model.format.dtype.size
         make = partial(make_runner, settings, prompt)  # draws random weights from the same seed
-    else:
+    elif name == "llama.cpp":
         install = "llama-cpp-python is not installed (uv run --group peers bench --peers)"
         check_installed("llama_cpp", install)
         kind, path = gguf_type(model.format.bits), folder / "model.gguf"
         name = f"llama.cpp {kind}"
-        sizes, number_bytes = write_gguf(path, model.config, kind), KV_NUMBER_BYTES
-        context, decoded = settings.context_tokens, settings.decode_tokens
-        make = partial(LlamaCppRunner, path, prompt, context, decoded)
+        sizes, number_bytes = write_gguf(path, model.config, kind), llama_cpp.KV_NUMBER_BYTES
+        make = partial(llama_cpp.LlamaCppRunner, path, prompt, context, decoded)
+    else:
+        check_installed(
+            "openvino", "openvino is not installed (uv run --with openvino bench --peers)"
+        )
+        weights = OpenVinoFormat(model.format.bits, model.format.group_size)
+        name = f"openvino {weights}"
+        sizes, number_bytes = tensor_bytes(model.config, weights), openvino.KV_NUMBER_BYTES
+        make = partial(openvino.OpenVinoRunner, model.config, weights, prompt, context)
     return ChildRunner(name, ModelCosts(model.config, sizes, number_bytes), make)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.settings import PEERS
 
+PEERS = ("mlx-lm", "llama.cpp")  # peers with a server
 _BITS = "Bits of random weights. [default: 4]"
 _JSON = "Print one JSON document instead of a table."
 # About one token each in the vocabularies of Qwen and of pico.
@@ -72,7 +72,9 @@ class Load(LoadShape):
 class EngineOptions:
     """Options of `bench engine`."""
 
-    shape: str = option("pico", "NAME", "pico, qwen3-0.6b, qwen3-4b or qwen2.5-0.5b.")
+    shape: str = option(
+        "pico", "NAME", "pico, qwen3-0.6b, qwen3-4b, qwen3-30b-a3b or qwen2.5-0.5b."
+    )
     bits: int | None = option(None, "N", _BITS)
     dtype: str = option("bfloat16", "float32|float16|bfloat16", "Type of activations.")
     ops: str = option("auto", "NAME", "OpSet.")

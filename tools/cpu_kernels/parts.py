@@ -1,0 +1,83 @@
+"""Parts of a measurement, each a run of `bench`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tinyllm_bench.errors import UsageError
+
+_QWEN = "--shape qwen3-0.6b --dtype bfloat16 --ops cpu"
+_MODEL = f"model {_QWEN} --decode-tokens 64"
+_LLAMA, _OPENVINO = "--peers --peer llama.cpp", "--peers --peer openvino"
+_PEERS = f"{_LLAMA} --peer openvino"
+# One of each kind of processor, beside the fastest of the machine.
+_OTHER_TIERS = ("avx512vnni", "avx2")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of `bench` with one instruction set."""
+
+    name: str  # the instruction set and the case
+    tier: str
+    arguments: str  # of `bench`, without --json
+    environment: dict[str, str] = field(default_factory=dict)
+    # Cores of each process. Several processes run at the same time.
+    pinned: tuple[tuple[int, ...], ...] = ()
+
+
+def all_parts(tiers: Sequence[str]) -> list[Part]:
+    """Return the parts for the fastest tier of a machine, and for common tiers below it."""
+    fastest = tiers[0]
+    found = []
+    for tier in (fastest, *(each for each in _OTHER_TIERS if each in tiers[1:])):
+        # OpenVINO chooses its own instruction set, so it is measured beside the fastest tier alone.
+        peers = _PEERS if tier == fastest else _LLAMA
+        model = f"{_MODEL} {peers} --seconds {0.3 if tier == fastest else 0.2}"
+        # With AVX2, this prompt takes three seconds. The first sample alone would not count.
+        empty = f"{_MODEL} {peers} --seconds 0.6 --prompt-tokens 512 --context 0"
+        cases = {
+            "prompt-512": empty,
+            "prompt-128": f"{model} --prompt-tokens 128 --context 512",
+            "prompt-16": f"{model} --prompt-tokens 16 --context 2048",
+            "pico": f"model --ops cpu {peers} --seconds 0.1",
+            "engine": f"engine {_QWEN} --rounds 2 --tokens 48",
+        }
+        if tier != "avx2":
+            # llama.cpp takes half a minute for this prompt, which is its only sample.
+            cases["prompt-4096"] = f"{model} --prompt-tokens 4096 --context 0"
+        if tier == fastest:
+            cases["engine"] += " --prompt 4096"
+            # llama.cpp takes two minutes to compute this context. Others need not compute it.
+            context = "--prompt-tokens 512 --context 8192"
+            cases["after-8192"] = f"{_MODEL} {_OPENVINO} --seconds 0.2 {context}"
+            cases["8-bit"] = f"{empty} --bits 8"
+            cases["bfloat16"] = f"{empty} --bits 16"
+            mxfp4 = f"{_MODEL} {_LLAMA} --seconds 0.6 --mode mxfp4 --group-size 32"
+            cases["mxfp4"] = f"{mxfp4} --prompt-tokens 512 --context 0"
+        found += [Part(f"{tier}/{case}", tier, arguments) for case, arguments in cases.items()]
+    alone = f"{_MODEL} --seconds 0.3 --prompt-tokens 512 --context 0"
+    one = {"TINYLLM_NUM_THREADS": "1"}
+    found.append(Part(f"{fastest}/one-thread", fastest, alone, one))
+    found.append(Part(f"{fastest}/two-processes", fastest, alone, one, ((0,), (1,))))
+    return found
+
+
+def choose_parts(tiers: Sequence[str], chosen: Sequence[str], named: Sequence[str]) -> list[Part]:
+    """Return the parts of some tiers, or those that are named.
+
+    Raises:
+        UsageError: if this machine has no such part.
+    """
+    parts = all_parts(tiers)
+    names, found = [part.name for part in parts], {part.tier for part in parts}
+    for name in named:
+        if name not in names:
+            raise UsageError(f"--part: expected one of {', '.join(names)}, got {name}")
+    for tier in chosen:
+        if tier not in found:
+            raise UsageError(f"--tier: expected one of {', '.join(sorted(found))}, got {tier}")
+    return [
+        part
+        for part in parts
+        if (not named or part.name in named) and (not chosen or part.tier in chosen)
+    ]

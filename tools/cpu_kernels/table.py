@@ -1,0 +1,140 @@
+"""The table of docs/cpu-kernels.md."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cpu_kernels.measure import Document
+from tinyllm_bench.errors import BenchError
+from tinyllm_bench.report.tables import number, percent
+
+OURS, LLAMA, OPENVINO = "cpu", "llama.cpp", "openvino"
+BEGIN, END = "<!-- begin: tools/cpu_kernels -->\n", "<!-- end: tools/cpu_kernels -->\n"
+
+_COLUMNS = ("case", "before", "now", "llama.cpp", "times", "OpenVINO", "times", "of read")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table for each instruction set."""
+
+    label: str
+    part: str  # name without the instruction set
+    regime: str  # "prefill" or "decode"
+
+
+CASES = (
+    Case("prompt of 16", "prompt-16", "prefill"),
+    Case("prompt of 128", "prompt-128", "prefill"),
+    Case("prompt of 512", "prompt-512", "prefill"),
+    Case("prompt of 4,096", "prompt-4096", "prefill"),
+    Case("decode, empty cache", "prompt-512", "decode"),
+    Case("decode, after 512 tokens", "prompt-128", "decode"),
+    Case("decode, after 2,048 tokens", "prompt-16", "decode"),
+    Case("decode, after 8,192 tokens", "after-8192", "decode"),
+    Case("8 bits: prompt of 512", "8-bit", "prefill"),
+    Case("8 bits: decode, empty cache", "8-bit", "decode"),
+    Case("bfloat16: prompt of 512", "bfloat16", "prefill"),
+    Case("bfloat16: decode, empty cache", "bfloat16", "decode"),
+    Case("mxfp4: prompt of 512", "mxfp4", "prefill"),
+    Case("mxfp4: decode, empty cache", "mxfp4", "decode"),
+    Case("pico: prompt of 128", "pico", "prefill"),
+    Case("pico: decode, after 128 tokens", "pico", "decode"),
+    Case("one thread: prompt of 512", "one-thread", "prefill"),
+    Case("one thread: decode, empty cache", "one-thread", "decode"),
+    Case("two processes of one thread: prompt of 512", "two-processes", "prefill"),
+    Case("two processes of one thread: decode, empty cache", "two-processes", "decode"),
+)
+
+
+def markdown_table(document: Document, before: Document | None = None) -> str:
+    """Return the tables of all instruction sets, in tokens per second."""
+    tiers = dict.fromkeys(name.split("/")[0] for name in document.parts)
+    return "\n".join(_tier_table(tier, document, before or Document()) for tier in tiers)
+
+
+def updated_page(page: str, table: str) -> str:
+    """Return a page with the table between its two marks.
+
+    Raises:
+        BenchError: if the page has no marks.
+    """
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"--page: expected the lines {BEGIN.strip()} and {END.strip()}, got none")
+    return f"{head}{BEGIN}\n{table}\n{END}{tail}"
+
+
+def speeds(part: Mapping[str, Any] | None, regime: str) -> dict[str, dict[str, float]]:
+    """Return speed and share of reading by program. Speeds of several processes are added."""
+    found: dict[str, dict[str, float]] = {}
+    for document in part["documents"] if part else ():
+        for row in document["results"]:
+            if row["what"] == "model" and row["regime"] == regime:
+                each = found.setdefault(row["by"].split()[0], {"speed": 0.0, "of_read": 0.0})
+                each["speed"] += row["tokens_per_second"]
+                each["of_read"] += row["share_of_read"] / len(part["documents"] if part else ())
+    return found
+
+
+def requests_speeds(part: Mapping[str, Any] | None) -> dict[int, float]:
+    """Return the median of tokens per second by the number of requests."""
+    batches = part["documents"][0]["engine"]["batches"] if part else []
+    rates: dict[int, list[float]] = {}
+    for batch in batches:
+        rates.setdefault(batch["requests"], []).append(batch["tokens_per_second"])
+    return {requests: statistics.median(found) for requests, found in rates.items()}
+
+
+def long_prompt_speed(part: Mapping[str, Any] | None) -> float | None:
+    """Return the speed of a long prompt beside other requests, if it was measured."""
+    found = part["documents"][0]["engine"]["company"] if part else None
+    return found["prompt_tokens"] / found["prompt_seconds"] if found else None
+
+
+def _tier_table(tier: str, document: Document, before: Document) -> str:
+    lines = [f"| {tier}: {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
+    for case in CASES:
+        part = document.parts.get(f"{tier}/{case.part}")
+        now = speeds(part, case.regime)
+        if OURS not in now:
+            continue
+        old = speeds(before.parts.get(f"{tier}/{case.part}"), case.regime)
+        ours = now[OURS]
+        cells = [case.label, _speed(old.get(OURS)), _speed(ours)]
+        for peer in (LLAMA, OPENVINO):
+            theirs = now.get(peer)
+            cells += [_speed(theirs), number(ours["speed"] / theirs["speed"]) if theirs else ""]
+        cells.append(percent(ours["of_read"]) if _is_read(case) else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += _engine_rows(document.parts.get(f"{tier}/engine"), before.parts.get(f"{tier}/engine"))
+    return "\n".join(lines) + "\n"
+
+
+def _engine_rows(part: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:
+    """Return a row for each number of requests, and for a long prompt beside other requests."""
+    now, old = requests_speeds(part), requests_speeds(before)
+    rows = []
+    for requests, rate in now.items():
+        times = f" ({rate / now[1]:.2f} times one)" if requests > 1 and 1 in now else ""
+        earlier = old.get(requests)
+        cells = (number(earlier) if earlier else "", number(rate) + times)
+        label = f"engine: {requests} request{'s' * (requests > 1)}"
+        rows.append(f"| {label} | {cells[0]} | {cells[1]} | | | | | |")
+    alone, earlier = long_prompt_speed(part), long_prompt_speed(before)
+    if alone is not None:
+        cells = (number(earlier) if earlier else "", number(alone))
+        label = "engine: prompt of 4,096 beside other requests"
+        rows.append(f"| {label} | {cells[0]} | {cells[1]} | | | | | |")
+    return rows
+
+
+def _is_read(case: Case) -> bool:
+    """Return True if memory limits the case: pico fits into a cache."""
+    return case.regime == "decode" and case.part != "pico"
+
+
+def _speed(row: Mapping[str, float] | None) -> str:
+    return number(row["speed"]) if row else ""
