@@ -74,6 +74,11 @@ def norm_of(width: int) -> tuple[mx.array, float]:
     return mx.ones(width), 1e-6
 
 
+def attention_only(native: ModuleType) -> object:
+    """A group of one layer without its feed-forward half."""
+    return native.layer_group([attention_weights(native)], [])
+
+
 def attention_weights(native: ModuleType) -> object:
     """A native handle of attention."""
     q, k, v, o = ((weight(normal((WIDTH, WIDTH), seed=seed) / 8), None) for seed in range(4))
@@ -93,8 +98,7 @@ def test_slots_outside_of_the_pages_are_not_written(native: ModuleType, slot: in
     before = [normal((3, HEADS, PAGE, DIM), seed=seed) for seed in (2, 3)]
     where = (integers(0)[None], integers(0, 2), integers(2), integers(0, 1), integers(1, slot))
     x = normal((1, 2, WIDTH), seed=1)
-    stores = [weight(each) for each in before]
-    _, *after = native.paged_layers(x, [attention_weights(native)], [], stores, where, 0)
+    _, *after = native.paged_layers(x, attention_only(native), before, (0, 0), where, 0)
     for old, new in zip(before, after, strict=True):
         changed = (old != new).any(axis=(1, 3)).flatten()
         assert changed.tolist() == [n == 1 for n in range(3 * PAGE)]
@@ -109,23 +113,24 @@ def test_tokens_beyond_the_end_of_a_cache_are_refused(
     stores = [mx.zeros((1, HEADS, 8, DIM)) for _ in range(2)]
     x = mx.zeros((1, length, WIDTH))
     with pytest.raises(ValueError, match=f"{complaint}: expected capacity in the caches"):
-        native.layers(x, [attention_weights(native)], [], stores, offset)
+        native.layers(x, attention_only(native), stores, offset)
 
 
 def test_arrays_of_a_pass_that_are_too_short_are_refused(native: ModuleType) -> None:
-    handle, x = attention_weights(native), mx.zeros((1, 2, WIDTH))
-    stores = [weight(mx.zeros((3, HEADS, PAGE, DIM))) for _ in range(2)]
+    group, x = attention_only(native), mx.zeros((1, 2, WIDTH))
+    stores = [mx.zeros((3, HEADS, PAGE, DIM)) for _ in range(2)]
     right = (integers(0)[None], integers(0, 2), integers(2), integers(0, 1), integers(1, 2))
     for i in range(1, 5):
         where = [part[:-1] if j == i else part for j, part in enumerate(right)]
         with pytest.raises(ValueError, match="expected"):
-            native.paged_layers(x, [handle], [], stores, tuple(where), 0)
+            native.paged_layers(x, group, stores, (0, 0), tuple(where), 0)
+    wrong = tuple(part.astype(mx.int8) for part in right)
     with pytest.raises(ValueError, match="pages: expected arrays of int32"):
-        native.paged_layers(x, [handle], [], stores, tuple(x.astype(mx.int8) for x in right), 0)
+        native.paged_layers(x, group, stores, (0, 0), wrong, 0)
     with pytest.raises(ValueError, match="caches: expected"):
-        native.paged_layers(x, [handle], [], stores[:1], right, 0)
+        native.paged_layers(x, group, stores[:1], (0, 0), right, 0)
     with pytest.raises(ValueError, match="positions: expected"):
-        native.project_qkv(x, handle, integers(0)[None])
+        native.project_qkv(x, attention_weights(native), integers(0)[None])
 
 
 def slow_weight() -> mx.array:

@@ -289,14 +289,16 @@ def test_layers(
     phase: str,
     half: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
 ) -> None:
-    handles = [attention_weights(native, dtype, form)] * 2, [half(native, dtype, form)] * 2
+    group = native.layer_group(
+        [attention_weights(native, dtype, form)] * 2, [half(native, dtype, form)] * 2
+    )
     x = normal((1, ROWS, WIDTH), dtype, seed=1)
 
     def outputs(edges: list[int]) -> list[mx.array]:
         stores = [mx.zeros((1, KV_HEADS, ROWS, DIM), dtype) for _ in range(4)]
         chunks = []
         for first, last in pairwise(edges):
-            y, *stores = native.layers(x[:, first:last], *handles, stores, first, phase)
+            y, *stores = native.layers(x[:, first:last], group, stores, first, phase)
             chunks.append(y)
         return [mx.concatenate(chunks, axis=1), *stores]
 
@@ -317,7 +319,10 @@ def test_paged_layers(
     width: int | None,
     phase: str,
 ) -> None:
-    handles = [attention_weights(native, dtype, form)] * 2, [mlp(native, dtype, form)] * 2
+    group = native.layer_group(
+        [attention_weights(native, dtype, form)] * 2, [mlp(native, dtype, form)] * 2
+    )
+    page_format = (0, 0) if width is None else (32, width)
     x = normal((1, ROWS, WIDTH), dtype, seed=1)
     pages = -(-ROWS // PAGE)
     table = mx.arange(pages, dtype=mx.int32)[::-1][None]
@@ -325,7 +330,10 @@ def test_paged_layers(
     def outputs(edges: list[int]) -> list[mx.array]:
         """Run one pass for each chunk, together with a request of one token in its own page."""
         shape = (pages + 1, KV_HEADS, PAGE, DIM)
-        stores = [weight(cache(shape, dtype, width, seed)) for seed in (2, 3, 4, 5)]
+        stores: list[mx.array] = []
+        for seed in (2, 3, 4, 5):
+            stored = cache(shape, dtype, width, seed)
+            stores += [stored] if isinstance(stored, mx.array) else stored.arrays
         chunks = []
         for first, last in pairwise(edges):
             where = mx.arange(first, last)
@@ -339,14 +347,11 @@ def test_paged_layers(
                 mx.concatenate([slots, one * PAGE]).astype(mx.int32),
             )
             rows = mx.concatenate([x[:, first:last], x[:, :1]], axis=1)
-            y, *parts = native.paged_layers(rows, *handles, stores, tokens, window, phase)
-            rest = iter(parts)
-            stores = [
-                tuple(next(rest) if isinstance(part, mx.array) else part for part in store)  # type: ignore[misc]
-                for store in stores
-            ]
+            y, *stores = native.paged_layers(
+                rows, group, stores, page_format, tokens, window, phase
+            )
             chunks.append(y)
-        own = [part[:pages] for store in stores for part in store if isinstance(part, mx.array)]
+        own = [part[:pages] for part in stores]
         return [
             mx.concatenate([y[:, :-1] for y in chunks], axis=1),
             *(mx.concatenate([y[:, -1:] for y in chunks[:1]], axis=1), *own),
