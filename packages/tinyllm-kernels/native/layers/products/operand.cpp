@@ -92,10 +92,9 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
     form.integers = aligned<int8_t>(2 * capacity * columns);
     form.scales = aligned<float>(capacity * groups + kPadding);
   }
-  // To quantize a number takes some ten times as long as to read it.
-  const int64_t numbers_per_tile = rows_per_tile * columns * (bits ? 10 : 1);
-  const QuantizedX quantized{form.integers.get(), form.scales.get(), form.sums.get(),
-                            rows_};
+  // To quantize a number takes some four times as long as to read it.
+  const int64_t numbers_per_tile = rows_per_tile * columns * (bits ? 4 : 1);
+  const QuantizedX quantized{form.integers.get(), form.scales.get(), form.sums.get(), rows_};
   parallel_for(tiles, numbers_per_tile, [&](int64_t first_tile, int64_t last_tile) {
     const int64_t first = first_tile * rows_per_tile;
     const int64_t last = std::min(last_tile * rows_per_tile, rows_);

@@ -111,21 +111,23 @@ inline constexpr int kTileTokens = 16;  // tokens that are packed together for d
 // Columns of a tile of w: a group has one tile, or two if it has 128 columns.
 constexpr int group_tile_columns(int group) { return std::min(group, 64); }
 
-// The bytes of W numbers of 8 bits, in the order of the codes of W columns in a tile.
+// The bytes of W numbers of 8 bits, in the order of the codes of W columns in a tile. GCC 12 converts
+// and shuffles bytes lane by lane, so the instructions are named.
 template <int Bits>
-inline Bytes code_order(Ints numbers) {
-  const Bytes bytes = __builtin_convertvector(numbers, Bytes);
+inline __m128i code_order(Ints numbers) {
+  const __m128i bytes = _mm512_cvtepi32_epi8(std::bit_cast<__m512i>(numbers));
   if constexpr (Bits == 8) return bytes;
   // Of each word of codes the even columns, then the odd columns.
-  return __builtin_shufflevector(bytes, bytes, 0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  return _mm_shuffle_epi8(bytes,
+                          _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
 }
 
 // Stores W numbers as bytes of both planes.
 template <int Bits>
 inline void store_planes(Ints numbers, int8_t* high_plane, int8_t* low_plane) {
   const Ints high = (numbers + 64) >> 7;
-  const Bytes high_bytes = code_order<Bits>(high);
-  const Bytes low_bytes = code_order<Bits>(numbers - (high << 7));
+  const __m128i high_bytes = code_order<Bits>(high);
+  const __m128i low_bytes = code_order<Bits>(numbers - (high << 7));
   std::memcpy(high_plane, &high_bytes, sizeof high_bytes);
   std::memcpy(low_plane, &low_bytes, sizeof low_bytes);
 }
