@@ -110,7 +110,7 @@ def test_slots_outside_of_the_pages_are_not_written(native: ModuleType, slot: in
 def test_tokens_beyond_the_end_of_a_cache_are_refused(
     native: ModuleType, length: int, offset: int, complaint: str
 ) -> None:
-    stores = [mx.zeros((1, HEADS, 8, DIM)) for _ in range(2)]
+    stores = [mx.zeros((1, 2, HEADS, 8, DIM))]  # keys and values
     x = mx.zeros((1, length, WIDTH))
     with pytest.raises(ValueError, match=f"{complaint}: expected capacity in the caches"):
         native.layers(x, attention_only(native), stores, offset)

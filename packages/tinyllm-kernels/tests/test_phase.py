@@ -295,7 +295,7 @@ def test_layers(
     x = normal((1, ROWS, WIDTH), dtype, seed=1)
 
     def outputs(edges: list[int]) -> list[mx.array]:
-        stores = [mx.zeros((1, KV_HEADS, ROWS, DIM), dtype) for _ in range(4)]
+        stores = [mx.zeros((1, 2, KV_HEADS, ROWS, DIM), dtype) for _ in range(2)]
         chunks = []
         for first, last in pairwise(edges):
             y, *stores = native.layers(x[:, first:last], group, stores, first, phase)
