@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "attention/parts.h"
-#include "attention/tile_products.h"
+#include "attention/tiles/products.h"
 
 namespace tinyllm::TINYLLM_TIER {
 

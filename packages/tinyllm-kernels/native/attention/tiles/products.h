@@ -6,8 +6,8 @@
 // the registers are used.
 #pragma once
 
-#include "attention/tile_pack.h"
-#include "attention/tile_softmax.h"
+#include "attention/tiles/pack.h"
+#include "attention/tiles/softmax.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
