@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check/checks.h"
-#include "check/model.h"
+#include "check/data/model.h"
 #include "runtime/thread_pool.h"
 
 namespace {

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "check/array.h"
-#include "check/matrix.h"
+#include "check/data/array.h"
+#include "check/data/matrix.h"
 #include "layers/attention.h"
 
 namespace tinyllm::check {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "check/checks.h"
-#include "check/layer.h"
+#include "check/data/layer.h"
 
 namespace tinyllm::check {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "check/array.h"
+#include "check/data/array.h"
 #include "check/checks.h"
 #include "dispatch/kernels.h"
 

@@ -1,7 +1,7 @@
 // The checks of all kernels against float64. A failure is printed and counted in `failures`.
 #pragma once
 
-#include "check/array.h"
+#include "check/data/array.h"
 #include "dispatch/kernels.h"
 
 namespace tinyllm::check {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "check/layer.h"
+#include "check/data/layer.h"
 #include "layers/mlp.h"
 
 namespace tinyllm::check {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "check/matrix.h"
+#include "check/data/matrix.h"
 #include "layers/products/products.h"
 
 namespace tinyllm::check {

@@ -7,7 +7,7 @@
 #endif
 
 #include "check/checks.h"
-#include "check/matrix.h"
+#include "check/data/matrix.h"
 #include "layers/products/products.h"
 #include "runtime/parallel.h"
 

@@ -19,7 +19,7 @@
 #endif
 
 #include "check/checks.h"
-#include "check/model.h"
+#include "check/data/model.h"
 #include "runtime/product_order.h"
 #include "runtime/thread_pool.h"
 

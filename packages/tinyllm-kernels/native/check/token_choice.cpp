@@ -6,7 +6,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "check/array.h"
+#include "check/data/array.h"
 #include "layers/token_choice.h"
 
 namespace tinyllm::check {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "check/layer.h"
+#include "check/data/layer.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/token_choice.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "check/array.h"
+#include "check/data/array.h"
 
 namespace tinyllm::check {
 
