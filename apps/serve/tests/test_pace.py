@@ -6,7 +6,7 @@ import time
 import pytest
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.errors import ApiError
-from tinyllm_serve.http.pace import BURST, MAX_DELAY, RATE, Pacer
+from tinyllm_serve.http.pace import BURST, MAX_DELAY, RATE, REFUSAL_SECONDS, Pacer
 
 BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
 
@@ -88,6 +88,7 @@ def test_work_that_would_wait_too_long_is_refused(delays: list[float]) -> None:
             with pytest.raises(ApiError, match="too much") as error:
                 await work(pacer, BUSY, 1000)
             assert error.value.status == 429
+            assert delays[-1] == REFUSAL_SECONDS
             await work(pacer, QUIET, 1)
 
     asyncio.run(test())

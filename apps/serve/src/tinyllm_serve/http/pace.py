@@ -26,6 +26,10 @@ BODY_UNIT = 20_000
 MAX_DELAY = 5.0
 """Seconds of the longest delay. Work that would wait longer is refused."""
 
+REFUSAL_SECONDS = 1.0
+"""Seconds before a refusal. A client that repeats its request at once would otherwise send as many
+requests as the event loop can refuse, each with the first 64 KiB of a body."""
+
 UNIT_SECONDS = 0.002
 """Seconds of a thread that count as one more unit. Threads hold Python's lock for half of them."""
 
@@ -48,7 +52,8 @@ class Pacer:
         """Wait until the client may begin work of some units, and count the work in progress.
 
         Raises:
-            ApiError: 429 if the client has begun so much that it would wait `MAX_DELAY`.
+            ApiError: 429, after `REFUSAL_SECONDS`, if the client has begun so much that it would
+                wait `MAX_DELAY`.
         """
         tenant = client.tenant
         self._active[tenant] += 1
@@ -56,6 +61,7 @@ class Pacer:
             delay = self._charge(client, units)
             if delay > MAX_DELAY:
                 self._charge(client, -units)
+                await asyncio.sleep(REFUSAL_SECONDS)
                 message = "this client has sent too much while others wait: send it again later"
                 headers = {"Retry-After": str(math.ceil(MAX_DELAY))}
                 raise ApiError(429, message, code="too_busy", headers=headers)
