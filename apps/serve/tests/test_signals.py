@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -24,14 +25,23 @@ def stall(loop: asyncio.AbstractEventLoop, number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [*ENDING, *OF_TERMINAL])
-def test_a_signal_during_a_stall_is_not_lost(number: int) -> None:
+@pytest.fixture
+def heeded(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A signal that is not ignored. A shell ignores some for programs in the background."""
+    number: int = request.param
+    before = signal.signal(number, signal.SIG_DFL)
+    yield number
+    signal.signal(number, before)
+
+
+@pytest.mark.parametrize("heeded", [*ENDING, *OF_TERMINAL], indirect=True)
+def test_a_signal_during_a_stall_is_not_lost(heeded: int) -> None:
     async def wait() -> Literal[True]:
         with Signals() as signals:
-            stall(asyncio.get_running_loop(), number)
+            stall(asyncio.get_running_loop(), heeded)
             await asyncio.wait_for(signals.first.wait(), 5)
             assert not signals.second.is_set()
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), heeded)
             return await asyncio.wait_for(signals.second.wait(), 5)
 
     assert asyncio.run(wait())

@@ -75,7 +75,7 @@ class EventStream(Response):
             if not self._started:
                 raise
             known = as_api_error(error)
-            if known.status == 500:
+            if known.code == "internal_error":
                 _log.error("a stream has failed", exc_info=error)
             await self._send(send, error_event(known, named=self.named), last=True)
         else:
