@@ -62,12 +62,13 @@ class TileRegisters {
       Floats first_sums{}, second_sums{};
       for (int k = 0; k < W; ++k) {
         const Words pair = Words{} + tiles_[A][row][k];
-        first_sums = fused_multiply_add(first(pair), first(tiles_[B][k]), first_sums);
-        second_sums = fused_multiply_add(second(pair), second(tiles_[B][k]), second_sums);
+        first_sums = fused_multiply_add(first(pair), first(row_of(B, k)), first_sums);
+        second_sums = fused_multiply_add(second(pair), second(row_of(B, k)), second_sums);
       }
-      const Floats previous = flush_subnormals(std::bit_cast<Floats>(tiles_[Sums][row]));
+      const Floats previous = flush_subnormals(std::bit_cast<Floats>(row_of(Sums, row)));
       const Floats products = flush_subnormals(first_sums + second_sums);
-      tiles_[Sums][row] = std::bit_cast<Words>(flush_subnormals(previous + products));
+      const Floats sums = flush_subnormals(previous + products);
+      std::memcpy(tiles_[Sums][row], &sums, sizeof sums);
     }
   }
 
@@ -77,7 +78,9 @@ class TileRegisters {
       for (int k = 0; k < W; ++k) {
         for (int byte = 0; byte < 4; ++byte) {
           const int32_t a = static_cast<int8_t>(tiles_[A][row][k] >> 8 * byte);
-          tiles_[Sums][row] += static_cast<uint32_t>(a) * (tiles_[B][k] >> 8 * byte & 255);
+          for (int n = 0; n < W; ++n) {
+            tiles_[Sums][row][n] += static_cast<uint32_t>(a) * (tiles_[B][k][n] >> 8 * byte & 255);
+          }
         }
       }
     }
@@ -86,6 +89,12 @@ class TileRegisters {
  private:
   static constexpr int kRows = 16;
   static_assert(W == kRows);
+
+  Words row_of(int tile, int row) const {
+    Words words;
+    std::memcpy(&words, tiles_[tile][row], sizeof words);
+    return words;
+  }
 
   // Replaces subnormal numbers by zero of the same sign.
   static Floats flush_subnormals(Floats v) {
@@ -106,7 +115,8 @@ class TileRegisters {
   }
 
   TileSizes sizes_;
-  Words tiles_[8][kRows] = {};
+  // Not vectors: GCC 12 with sanitizers does not align all objects on the stack to 64 bytes.
+  uint32_t tiles_[8][kRows][W] = {};
 };
 
 }  // namespace tinyllm::TINYLLM_TIER
