@@ -3,10 +3,14 @@
 import asyncio
 import time
 
+import httpx
 import pytest
+from tinyllm_serve.application import make_application
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import BURST, MAX_DELAY, RATE, REFUSAL_SECONDS, Pacer
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
 
 BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
 
@@ -107,3 +111,23 @@ def test_clients_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
         assert len(pacer._whole) < 5
 
     asyncio.run(test())
+
+
+def test_each_embedded_text_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+
+    def charge(_pacer: Pacer, _client: Client, units: float) -> float:
+        charged.append(units)
+        return 0.0
+
+    monkeypatch.setattr(Pacer, "_charge", charge)
+
+    async def embed() -> httpx.Response:
+        service = Service(Settings())
+        await service.start()
+        transport = httpx.ASGITransport(make_application(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post("/v1/embeddings", json={"input": ["one", "two", "three"]})
+
+    assert asyncio.run(embed()).status_code == 200
+    assert sum(charged) == pytest.approx(1 + 3, abs=0.01), "the request and its texts"

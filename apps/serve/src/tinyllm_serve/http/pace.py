@@ -13,8 +13,8 @@ from tinyllm_serve.http.errors import ApiError
 RATE = 100.0
 """Units of work a second that a client of weight 1 may begin while other clients are active.
 
-A request and an answer are a unit each. A unit takes about 1 ms of the event loop, so that a client
-takes about a tenth of the loop's time.
+A request, an answer and an embedded text are a unit each. A unit takes about 1 ms of the event
+loop, so that a client takes about a tenth of the loop's time.
 """
 
 BURST = 100.0

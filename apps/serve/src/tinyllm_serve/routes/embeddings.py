@@ -81,9 +81,10 @@ async def embeddings(
     log["prompt_tokens"] = count = sum(map(len, texts))
 
     async def embed(tokens: list[int]) -> list[float]:
-        return await service.engine.embed(
-            tokens, tenant=client.tenant, weight=client.weight, cache_salt=client.salt(None)
-        )
+        async with service.pacer.turn(client):
+            return await service.engine.embed(
+                tokens, tenant=client.tenant, weight=client.weight, cache_salt=client.salt(None)
+            )
 
     async def embed_all() -> list[list[float]]:
         # One after the other, so that one request takes one place in the queue.
