@@ -51,7 +51,7 @@ bool reads_layout(const LinearTask& t) {
 template <int Bits>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(t.phase)) return multiply_integer_tiles<Bits>(t, range, scratch);
+  if (uses_integer_gemm(t.phase, t.rows)) return multiply_integer_tiles<Bits>(t, range, scratch);
 #endif
 #if defined(TINYLLM_TILES)
   if (uses_byte_tiles(t.phase, t.rows)) {
@@ -63,7 +63,7 @@ void multiply_integers(const LinearTask& t, const LinearRange& range, float* scr
 
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
-  const int64_t pairs = uses_integer_gemm(t.phase) ? t.w->columns / 2 * W : 0;
+  const int64_t pairs = uses_integer_gemm(t.phase, t.rows) ? t.w->columns / 2 * W : 0;
   return interleaved + pairs;
 }
 

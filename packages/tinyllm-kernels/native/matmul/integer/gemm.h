@@ -14,6 +14,9 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
+// Vectors of tokens in a tile.
+inline constexpr int kTileVectors = kIntegerTile / W;
+
 // Rows of w whose sums stay in registers. With two vectors of tokens the sums take W registers.
 inline constexpr int kIntegerTileRows = W / 2;
 
@@ -43,10 +46,10 @@ struct IntegerOperands {
   int pairs;  // of a group
 };
 
-// Multiplies kIntegerTileRows rows by V vectors of tokens. `out` has kIntegerTile results for each
-// row.
-template <int V, typename T>
+// Multiplies kIntegerTileRows rows by a tile of tokens. `out` has kIntegerTile results for each row.
+template <typename T>
 void multiply_integer_tile(const IntegerOperands<T>& of, float* out) {
+  constexpr int V = kTileVectors;
   Floats total[kIntegerTileRows][V] = {};
   const uint32_t *w = of.w, *x = of.x;
   for (int64_t g = 0; g < of.groups; ++g) {
@@ -90,7 +93,6 @@ void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64
   alignas(64) float sums[W * kIntegerTile];
   for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
     const int64_t end = std::min<int64_t>(m + kIntegerTile, range.last_token);
-    const auto multiply = end - m > W ? multiply_integer_tile<2, T> : multiply_integer_tile<1, T>;
     for (int64_t n = 0; n < rows; n += kIntegerTileRows) {
       const IntegerOperands<T> operands{
           .w = panel + n,
@@ -102,7 +104,7 @@ void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64
           .groups = groups,
           .pairs = w.group / 2,
       };
-      multiply(operands, sums + n * kIntegerTile);
+      multiply_integer_tile(operands, sums + n * kIntegerTile);
     }
     with_type(t.type, [&]<typename Y>(Y*) {
       store_transposed<Y>(t, m, end, first, rows, sums, kIntegerTile);

@@ -186,10 +186,12 @@ void quantize_token(const float* x, int64_t token, const Weights& w, const Quant
 
 #endif
 
-// True if integer GEMM multiplies rows of this phase, otherwise integer GEMV.
-inline bool uses_integer_gemm([[maybe_unused]] Phase phase) {
+// True if integer GEMM multiplies M rows of this phase, otherwise integer GEMV. Both have the same
+// bits. GEMM computes whole tiles of tokens, so that GEMV is faster for few rows.
+inline bool uses_integer_gemm([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
 #if defined(TINYLLM_INTEGER_GEMM)
-  return phase == Phase::prefill;
+  constexpr int64_t kGemvRows = 16;
+  return phase == Phase::prefill && rows > kGemvRows;
 #else
   return false;
 #endif
@@ -205,7 +207,7 @@ template <int Bits>
 void quantize_x(const float* x, [[maybe_unused]] Phase phase, const Weights& w, int64_t first,
                 int64_t last, const QuantizedX& to) {
 #if defined(TINYLLM_INTEGER_GEMM)
-  for (; uses_integer_gemm(phase) && first < last; first += kIntegerTile) {
+  for (; uses_integer_gemm(phase, to.rows) && first < last; first += kIntegerTile) {
     const int64_t tokens = std::min<int64_t>(last - first, kIntegerTile);
     quantize_tile<Bits>(x + first * w.columns, tokens, w.columns, w.group, from_row(to, w, first));
   }
