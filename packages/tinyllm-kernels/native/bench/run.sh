@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 name=${1:-}
 case $name in
   attention | products)
-    sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
+    sources=(matmul/*.cpp attention/*.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
       layers/products/*.cpp runtime/*.cpp)
     ;;
   peak) sources=(runtime/*.cpp) ;;

@@ -111,6 +111,7 @@ void check_all(const Kernels& kernels) {
     }
     check_attention(kernels, type);
     check_layers(kernels, type);
+    check_recurrent(kernels, type);
     check_token_choice(kernels, type);
   }
   check_allocations(kernels);
