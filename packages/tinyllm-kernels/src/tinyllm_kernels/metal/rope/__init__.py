@@ -22,6 +22,7 @@ from tinyllm_ops.reference.rope import position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
+from tinyllm_kernels.metal.rms_norm import rms_norm
 
 HEADS_PER_GROUP = 4  # one simdgroup for each head
 
@@ -74,8 +75,13 @@ def rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """Rotate each pair of features by the position of its token; see `tinyllm_ops.rope`."""
+    check_rope(x, base, dims)
+    if dims is not None and dims < x.shape[-1]:
+        rotated = rope(x[..., :dims], positions, base, traditional, scaling)
+        return mx.concatenate([rotated, x[..., dims:]], axis=-1)
     return _rotate(x, positions, base, traditional, scaling, norm=(), heads_first=False)
 
 
@@ -87,11 +93,16 @@ def norm_rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Float[mx.array, "B H L D"]:
     """Normalize and rotate each head, and move heads before tokens; see `tinyllm_ops.norm_rope`.
 
     Without a weight, heads are not normalized.
     """
+    check_rope(x, base, dims)
+    if dims is not None and dims < x.shape[-1]:
+        normed = x if weight is None else rms_norm(x, weight, eps)
+        return rope(normed, positions, base, traditional, scaling, dims).swapaxes(1, 2)
     norm: tuple[mx.array | float, ...] = ()
     if weight is not None:
         check_rms_norm(x, weight, eps)
