@@ -1,4 +1,4 @@
-#include "layers/recurrent.h"
+#include "layers/recurrent/delta_net.h"
 
 #include <cmath>
 #include <cstring>

@@ -50,6 +50,7 @@ struct NormAndRope {
     rope.y_strides[2] = to.strides[1];
     rope.table = table, rope.shares_positions = t.positions.are_shared;
     rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
+    rope.pairs = t.rope.pairs;
     rope.traditional = t.rope.traditional, rope.type = t.type;
     kernels.rope_tokens(rope, first, last);
   }

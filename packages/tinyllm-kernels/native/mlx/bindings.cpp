@@ -30,6 +30,7 @@ using Norm = std::tuple<OptionalArray, float>;
 using Rope = std::tuple<array, bool, float>;
 using PageFormat = std::tuple<int, int>;  // group size and bits
 using PageTable = std::tuple<array, array, array, array, array>;
+using StateTable = std::tuple<array, array, array>;
 using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
 tinyllm::WeightArrays weight(const Weight& w) {
@@ -44,6 +45,10 @@ tinyllm::ProjectionArrays projection(const Projection& p) {
 tinyllm::NormArrays norm(const Norm& n) { return {std::get<0>(n), std::get<1>(n)}; }
 
 tinyllm::RopeArrays rope(const Rope& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
+
+tinyllm::StateTableArrays state_table(const StateTable& t) {
+  return {std::get<0>(t), std::get<1>(t), std::get<2>(t)};
+}
 
 // The Python object of a handle. Primitives share the handle and not this object, because the
 // stream's thread releases it after a task and must not wait for the interpreter.
@@ -164,6 +169,20 @@ NB_MODULE(_cpu, m) {
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
         "magnitude"_a);
+  m.def(
+      "causal_conv",
+      [](const array& x, const array& weight, const array& state, const StateTable& table) {
+        return tinyllm::causal_conv(x, weight, state, state_table(table));
+      },
+      "x"_a, "weight"_a, "state"_a, "states"_a);
+  m.def(
+      "gated_delta",
+      [](const array& q, const array& k, const array& v, const array& a, const array& b,
+         const array& a_log, const array& dt_bias, const array& state, const StateTable& table) {
+        return tinyllm::gated_delta(q, k, v, a, b, a_log, dt_bias, state, state_table(table));
+      },
+      "q"_a, "k"_a, "v"_a, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "state"_a, "states"_a);
+  m.def("gated_rms_norm", &tinyllm::gated_rms_norm, "x"_a, "gate"_a, "weight"_a, "eps"_a);
   m.def("argmax", [](const array& x) { return tinyllm::argmax(x); }, "x"_a);
   m.def("top_k", [](const array& x, int k) { return tinyllm::top_k(x, k); }, "x"_a, "k"_a);
   m.def(

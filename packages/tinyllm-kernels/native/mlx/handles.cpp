@@ -110,7 +110,8 @@ AttentionHandle::AttentionHandle(const NormArrays& norm, const ProjectionArrays&
   projection_.heads = projection_.q.rows / head_dim;
   projection_.kv_heads = projection_.k.rows / head_dim;
   projection_.dim = head_dim;
-  projection_.rope = {static_cast<const float*>(arrays_.keep(rope.frequencies)), head_dim / 2,
+  projection_.rope = {static_cast<const float*>(arrays_.keep(rope.frequencies)),
+                      rope.frequencies.shape(0),
                       rope.traditional, rope.magnitude};
   o_ = arrays_.keep(o.weight, projection_.q.rows);
   o_bias_ = arrays_.keep(o.bias);

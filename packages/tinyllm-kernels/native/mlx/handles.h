@@ -39,7 +39,7 @@ struct ProjectionArrays {
 };
 
 struct RopeArrays {
-  mlx::core::array frequencies;  // D/2 of float32, in radians a token
+  mlx::core::array frequencies;  // of each pair, float32, in radians a token
   bool traditional;
   float magnitude;
 };

@@ -38,7 +38,8 @@ mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& wei
 
 mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up);
 
-// x `B L H D`, positions `1 L` or `B L` of int32, frequencies `D/2` of float32.
+// x `B L H D`, positions `1 L` or `B L` of int32, frequencies of each pair in float32. Features
+// beyond the pairs are not changed.
 mlx::core::array rope(const mlx::core::array& x, const mlx::core::array& positions,
                       const mlx::core::array& frequencies, bool traditional, float magnitude);
 
@@ -81,6 +82,26 @@ std::vector<mlx::core::array> project_qkv(const mlx::core::array& x,
 std::vector<mlx::core::array> layers(const mlx::core::array& x, LayerGroup layers,
                                      const std::vector<mlx::core::array>& caches, int offset,
                                      OptionalPhase phase);
+
+// The arrays of `tinyllm_ops.StateTable`, all of int32.
+struct StateTableArrays {
+  mlx::core::array cu_seqlens, loads, saves;
+};
+
+// The ops of gated DeltaNet. The states `slots ...` are changed in place if no other array shares
+// them. Both return the result and the states.
+std::vector<mlx::core::array> causal_conv(const mlx::core::array& x, const mlx::core::array& weight,
+                                          const mlx::core::array& state,
+                                          const StateTableArrays& table);
+std::vector<mlx::core::array> gated_delta(const mlx::core::array& q, const mlx::core::array& k,
+                                          const mlx::core::array& v, const mlx::core::array& a,
+                                          const mlx::core::array& b, const mlx::core::array& a_log,
+                                          const mlx::core::array& dt_bias,
+                                          const mlx::core::array& state,
+                                          const StateTableArrays& table);
+
+mlx::core::array gated_rms_norm(const mlx::core::array& x, const mlx::core::array& gate,
+                                const mlx::core::array& weight, float eps);
 
 // The arrays of `tinyllm_ops.PageTable`, all of int32.
 struct PageTableArrays {

@@ -26,7 +26,7 @@ struct RmsNormTask {
 struct RopeTableTask {
   const int32_t* positions;
   const float* frequencies;  // in radians a token
-  int64_t pairs;             // the number of frequencies, D/2
+  int64_t pairs;             // the number of frequencies
   float magnitude;           // factor of the result
   float* table;              // for each position the cosines of all pairs, then the sines
 };
@@ -39,8 +39,9 @@ struct RopeTask {
   int64_t y_strides[3];  // of B, L and H, in numbers
   const float* table;    // of the positions 1 L or B L: see RopeTableTask
   int64_t length, heads, dim;
+  int64_t pairs;          // the number of pairs, of the first features; the others are not changed
   bool shares_positions;  // positions are 1 L: all rows of the batch have the same positions
-  bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + D/2)
+  bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + pairs)
   Type type;              // of x and y
 };
 

@@ -18,6 +18,9 @@ NativeNorm = tuple[mx.array | None, float]
 PageTableArrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 """block_tables, cu_seqlens_q, seq_lens, positions and slot_mapping, all int32."""
 
+StateTableArrays = tuple[mx.array, mx.array, mx.array]
+"""cu_seqlens, loads and saves, all int32."""
+
 class AttentionHandle:
     """A handle of the weights of an attention layer."""
 
@@ -95,6 +98,21 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array: ...
 def rope(
     x: mx.array, positions: mx.array, frequencies: mx.array, traditional: bool, magnitude: float
 ) -> mx.array: ...
+def causal_conv(
+    x: mx.array, weight: mx.array, state: mx.array, states: StateTableArrays
+) -> list[mx.array]: ...
+def gated_delta(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    a_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array,
+    states: StateTableArrays,
+) -> list[mx.array]: ...
+def gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array: ...
 def argmax(x: mx.array) -> mx.array: ...
 def top_k(x: mx.array, k: int) -> list[mx.array]: ...
 def log_probability(x: mx.array, ids: mx.array) -> mx.array: ...

@@ -7,7 +7,7 @@
 
 #include "check/data/array.h"
 #include "check/data/layer.h"
-#include "layers/recurrent.h"
+#include "layers/recurrent/delta_net.h"
 
 namespace tinyllm::check {
 

@@ -75,10 +75,11 @@ class Rope : public CpuPrimitive {
       const Positions token_positions{static_cast<const int32_t*>(positions.compact(positions_copy)),
                                       positions.size, positions.shape[0] == 1};
       const RopeSettings settings{static_cast<const float*>(frequencies.compact(frequencies_copy)),
-                                  dim / 2, traditional, magnitude};
+                                  frequencies.size, traditional, magnitude};
       RopeTable table;
       task.table = table.get(kernels, token_positions, settings);
       task.length = length, task.heads = heads, task.dim = dim;
+      task.pairs = settings.pairs;
       task.shares_positions = token_positions.are_shared;
       task.traditional = traditional;
       task.type = type;

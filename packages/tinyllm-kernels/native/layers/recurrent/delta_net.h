@@ -9,8 +9,16 @@
 
 #include "dispatch/kernels.h"
 #include "layers/mlp.h"
+#include "runtime/aligned.h"
 
 namespace tinyllm {
+
+// Returns the weights `C K` of a convolution as floats `K C`.
+Aligned<float> transposed_taps(const Kernels& kernels, const void* weight, Type type,
+                               int64_t channels, int64_t width);
+
+// Writes e to the power of each of `heads` numbers.
+void decay_rates(const float* a_log, int64_t heads, float* rates);
 
 void run_causal_conv(const Kernels& kernels, const CausalConvTask& task);
 void run_gated_delta(const Kernels& kernels, const GatedDeltaTask& task);

@@ -1,5 +1,6 @@
-#include "layers/recurrent.h"
+#include "layers/recurrent/delta_net.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "layers/products/products.h"
@@ -16,6 +17,21 @@ void clear_other_tokens(const StateSlots& slots, int64_t row_bytes, void* y) {
 }
 
 }  // namespace
+
+Aligned<float> transposed_taps(const Kernels& kernels, const void* weight, Type type,
+                               int64_t channels, int64_t width) {
+  const auto rows = aligned<float>(channels * width);
+  kernels.to_floats(weight, type, rows.get(), channels * width);
+  auto taps = aligned<float>(channels * width);
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t j = 0; j < width; ++j) taps[j * channels + c] = rows[c * width + j];
+  }
+  return taps;
+}
+
+void decay_rates(const float* a_log, int64_t heads, float* rates) {
+  for (int64_t h = 0; h < heads; ++h) rates[h] = std::exp(a_log[h]);
+}
 
 void run_causal_conv(const Kernels& kernels, const CausalConvTask& t) {
   constexpr int64_t kChannels = 256;  // of a part
