@@ -24,6 +24,7 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(rope_table_rows)                                                              \
   KERNEL(rope_tokens)                                                                  \
   KERNEL(swiglu_range)                                                                 \
+  KERNEL(output_gate_range)                                                            \
   KERNEL(quantize_row)                                                                 \
   KERNEL(weighted_sums)                                                                \
   KERNEL(argmax_range)                                                                 \

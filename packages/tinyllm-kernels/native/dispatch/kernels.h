@@ -58,6 +58,7 @@ struct Kernels {
   void (*rope_table_rows)(const RopeTableTask&, int64_t first, int64_t last);
   void (*rope_tokens)(const RopeTask&, int64_t first, int64_t last);
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
+  void (*output_gate_range)(const OutputGateTask&, int64_t first, int64_t last);
   void (*quantize_row)(const QuantizeTask&);
   void (*weighted_sums)(const WeightedSumTask&, int64_t first, int64_t last);
 

@@ -1,4 +1,4 @@
-// Tasks of the row kernels: RMSNorm, RoPE, SwiGLU, quantization, weighted sums and token scores.
+// Tasks of the row kernels: RMSNorm, RoPE, SwiGLU, output gate, quantization, weighted sums and token scores.
 //
 // A task points to memory that its caller owns. Kernels compute in float32 and round each result
 // once, unless stated otherwise. All results except `ExpSum` are independent of the ranges into
@@ -51,6 +51,14 @@ struct SwigluTask {
   const void* up;
   void* y;    // it may be gate or up
   Type type;  // of gate, up and y
+};
+
+// y = x * sigmoid(gate), number by number.
+struct OutputGateTask {
+  const void* x;
+  const void* gate;
+  void* y;    // it may be x
+  Type type;  // of x, gate and y
 };
 
 // Affine quantization of one row of a KV cache to codes of 4 or 8 bits, packed as MLX packs them.

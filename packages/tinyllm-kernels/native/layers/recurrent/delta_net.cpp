@@ -18,15 +18,13 @@ void clear_other_tokens(const StateSlots& slots, int64_t row_bytes, void* y) {
 
 }  // namespace
 
-Aligned<float> transposed_taps(const Kernels& kernels, const void* weight, Type type,
-                               int64_t channels, int64_t width) {
+void transpose_taps(const Kernels& kernels, const void* weight, Type type, int64_t channels,
+                    int64_t width, float* taps) {
   const auto rows = aligned<float>(channels * width);
   kernels.to_floats(weight, type, rows.get(), channels * width);
-  auto taps = aligned<float>(channels * width);
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t j = 0; j < width; ++j) taps[j * channels + c] = rows[c * width + j];
   }
-  return taps;
 }
 
 void decay_rates(const float* a_log, int64_t heads, float* rates) {

@@ -9,13 +9,12 @@
 
 #include "dispatch/kernels.h"
 #include "layers/mlp.h"
-#include "runtime/aligned.h"
 
 namespace tinyllm {
 
-// Returns the weights `C K` of a convolution as floats `K C`.
-Aligned<float> transposed_taps(const Kernels& kernels, const void* weight, Type type,
-                               int64_t channels, int64_t width);
+// Writes the weights `C K` of a convolution as floats `K C`.
+void transpose_taps(const Kernels& kernels, const void* weight, Type type, int64_t channels,
+                    int64_t width, float* taps);
 
 // Writes e to the power of each of `heads` numbers.
 void decay_rates(const float* a_log, int64_t heads, float* rates);

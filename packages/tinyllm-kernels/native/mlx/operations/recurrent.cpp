@@ -27,8 +27,8 @@ class CausalConv : public CpuPrimitives {
                        table = StateTableInputs(inputs, 3), y, type = type_of(inputs[0].dtype())] {
       Copies copies;
       const int64_t channels = weight.shape[0], width = weight.shape[1];
-      const Aligned<float> taps =
-          transposed_taps(kernels, contiguous_data(weight, copies), type, channels, width);
+      const auto taps = aligned<float>(channels * width);
+      transpose_taps(kernels, contiguous_data(weight, copies), type, channels, width, taps.get());
       run_causal_conv(kernels, {contiguous_data(x, copies), y, taps.get(), channels, width,
                                 state.content(), table.slots(state.shape()[0], copies), type});
     });
