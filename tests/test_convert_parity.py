@@ -53,11 +53,28 @@ EXPERTS: dict[str, Any] = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [0],
 }
+HYBRID: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
+}
+HYBRID_EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "tie_word_embeddings": False,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": SHAPE | {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen2, untied": SHAPE | {"model_type": "qwen2", "tie_word_embeddings": False},
     "qwen3": SHAPE | {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 64},
     "qwen3_moe": SHAPE | EXPERTS | {"model_type": "qwen3_moe", "tie_word_embeddings": False},
+    "qwen3_5": SHAPE | HYBRID | {"model_type": "qwen3_5_text", "tie_word_embeddings": True},
+    "qwen3_5_moe": SHAPE | HYBRID | {"model_type": "qwen3_5_moe_text", **HYBRID_EXPERTS},
 }
 FORMATS = {
     "4 bits": PackedFormat(group_size=64, bits=4),

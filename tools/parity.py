@@ -25,6 +25,7 @@ from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.qwen3_moe import Qwen3MoeSparseMoeBlock
+from mlx_lm.models.qwen3_next import Qwen3NextSparseMoeBlock
 from mlx_lm.utils import dequantize_model, quantize_model
 from tinyllm_kernels import available, opset
 from tinyllm_ops import OpSet
@@ -46,11 +47,15 @@ SHAPE: dict[str, object] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
     "hidden_act": "silu",
 }
-QWEN2 = SHAPE | {"model_type": "qwen2", "tie_word_embeddings": True}
-QWEN3 = SHAPE | {"model_type": "qwen3", "tie_word_embeddings": False, "head_dim": 64}
+QWEN2 = SHAPE | {"rope_theta": 1e6, "model_type": "qwen2", "tie_word_embeddings": True}
+QWEN3 = SHAPE | {
+    "rope_theta": 1e6,
+    "model_type": "qwen3",
+    "tie_word_embeddings": False,
+    "head_dim": 64,
+}
 EXPERTS = QWEN3 | {
     "model_type": "qwen3_moe",
     "num_experts": 8,
@@ -59,6 +64,29 @@ EXPERTS = QWEN3 | {
     "norm_topk_prob": True,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
+}
+# Two recurrent layers around an attention layer, which rotates 16 of 64 features. Published models
+# have three recurrent layers for each attention layer. A model of four layers would round more often
+# than the other families here: mlx-lm's own error in float16 is then 5.5e-3.
+HYBRID = SHAPE | {
+    "model_type": "qwen3_5",
+    "tie_word_embeddings": True,
+    "head_dim": 64,
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+}
+HYBRID_EXPERTS = HYBRID | {
+    "model_type": "qwen3_5_moe",
+    "tie_word_embeddings": False,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 128,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 FAMILIES = {
@@ -70,6 +98,8 @@ FAMILIES = {
     "qwen3, YaRN": QWEN3 | {"rope_scaling": YARN},
     "qwen3-moe": EXPERTS,
     "qwen3-moe, an MLP in layer 1": EXPERTS | {"mlp_only_layers": [1], "norm_topk_prob": False},
+    "qwen3.5": HYBRID,
+    "qwen3.5-moe": HYBRID_EXPERTS,
 }
 
 
@@ -201,11 +231,13 @@ def random_model(config: dict[str, object]) -> tuple[Module, dict[str, object]]:
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(config))
     weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
-    larger = [
-        (name, w + mx.random.normal(w.shape) * (0.1 if w.ndim > 1 else 0.3))
+    larger = {
+        name: w + mx.random.normal(w.shape) * (0.1 if w.ndim > 1 else 0.3)
         for name, w in weights.items()
-    ]
-    model.load_weights(larger)
+    }
+    # Slower decay than at initialization, so that a state depends on many tokens.
+    slower = {name: w - 4.0 for name, w in larger.items() if name.endswith("dt_bias")}
+    model.load_weights(list((larger | slower).items()))
     return model, config
 
 
@@ -217,8 +249,11 @@ def rounded(model: Module, dtype: mx.Dtype) -> Module:
     up to 255.
     """
     model = deepcopy(model)
+    # Checkpoints keep these numbers in float32, whatever their dtype.
+    kept = [(name, w) for name, w in tree_flatten(model.parameters()) if name.endswith("A_log")]
     model.set_dtype(dtype)
     model.set_dtype(mx.float32)
+    model.load_weights(kept, strict=False)
     model = dequantize_model(model)
     model.set_dtype(mx.float32)  # mlx-lm unpacks mxfp4, mxfp8 and nvfp4 to bfloat16, exactly
     return model
@@ -245,7 +280,7 @@ def watch_routers(model: Module) -> list[mx.array]:
         return score
 
     for layer in model.layers:
-        if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock):
+        if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock | Qwen3NextSparseMoeBlock):
             layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)  # type: ignore[assignment]
     return choices
 

@@ -4,12 +4,13 @@
 # ///
 """Make packages/tinyllm-qwen/tests/goldens/models: random models, run by transformers.
 
-    uv run tools/goldens/qwen.py
+    uv run tools/goldens/qwen.py [FAMILY ...]
 
 Each family has a config.json, a model.safetensors in float32 and an expected.safetensors with
 tokens (B L), logits (B L V) and the greedy continuation of the first row (64 tokens).
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ from safetensors.torch import save_file
 from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5Config,
+    Qwen3_5ForCausalLM,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -50,6 +57,45 @@ EXPERTS: dict[str, Any] = SHAPE | {
     "moe_intermediate_size": 32,
     "tie_word_embeddings": False,
 }
+# Qwen3.5 in small: three recurrent layers and one attention layer, which rotates 8 of 32 features.
+HYBRID: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "max_position_embeddings": 512,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
+MORE_VALUES = {"linear_num_value_heads": 4}  # as in the sizes from 4B on
+VISION: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_heads": 2,
+    "patch_size": 2,
+    "out_hidden_size": 48,
+    "num_position_embeddings": 4,
+}
+HYBRID_EXPERTS: dict[str, Any] = {
+    "num_attention_heads": 8,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 24,
+}
 FAMILIES = {
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, tie_word_embeddings=True)),
     "qwen2-untied": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, tie_word_embeddings=False)),
@@ -74,6 +120,35 @@ FAMILIES = {
             attention_bias=True,
         ),
     ),
+    "qwen3.5-0.8b": (  # with a vision tower and nested settings, as published
+        Qwen3_5ForConditionalGeneration,
+        Qwen3_5Config(
+            text_config=HYBRID | {"tie_word_embeddings": True},
+            vision_config=VISION,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "qwen3.5-2b": (
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig(**(HYBRID | {"hidden_size": 64}), tie_word_embeddings=True),
+    ),
+    "qwen3.5-4b": (
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig(**(HYBRID | MORE_VALUES), tie_word_embeddings=True),
+    ),
+    "qwen3.5-9b": (
+        Qwen3_5ForCausalLM,
+        Qwen3_5TextConfig(**(HYBRID | MORE_VALUES), tie_word_embeddings=False),
+    ),
+    "qwen3.5-35b-a3b": (
+        Qwen3_5MoeForCausalLM,
+        Qwen3_5MoeTextConfig(
+            **{key: value for key, value in HYBRID.items() if key != "intermediate_size"}
+            | MORE_VALUES
+            | HYBRID_EXPERTS,
+            tie_word_embeddings=False,
+        ),
+    ),
 }
 
 
@@ -86,7 +161,7 @@ def make(name: str) -> None:
         for parameter in model.parameters():
             # Far from the small initial values, so that a swapped bias or norm shows.
             parameter.add_(torch.randn_like(parameter) * 0.2)
-        tokens = torch.randint(0, config.vocab_size, (2, 23))
+        tokens = torch.randint(0, SHAPE["vocab_size"], (2, 23))
         logits = model(tokens).logits
         text = tokens[:1]
         for _ in range(64):
@@ -102,5 +177,5 @@ def make(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for family in FAMILIES:
+    for family in sys.argv[1:] or FAMILIES:
         make(family)

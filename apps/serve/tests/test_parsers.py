@@ -68,9 +68,9 @@ def cut(text: str, places: list[int]) -> list[str]:
 def test_the_result_does_not_depend_on_the_pieces(
     text: str, places: list[int], opened: bool
 ) -> None:
-    whole = parse(AnswerParser(opened=opened, functions=["f"]), [text])
-    assert parse(AnswerParser(opened=opened, functions=["f"]), cut(text, places)) == whole
-    assert parse(AnswerParser(opened=opened, functions=["f"]), list(text)) == whole
+    whole = parse(AnswerParser(opened=opened, functions={"f": {}}), [text])
+    assert parse(AnswerParser(opened=opened, functions={"f": {}}), cut(text, places)) == whole
+    assert parse(AnswerParser(opened=opened, functions={"f": {}}), list(text)) == whole
 
 
 HEAD = re.compile(r'<tool_call>\s*\{\s*"name"\s*:\s*"f"\s*,\s*"arguments"\s*:\s*(?=\{)')

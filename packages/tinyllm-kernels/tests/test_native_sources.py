@@ -15,6 +15,7 @@ FOLDERS = (
     "rows",
     "matmul",
     "attention",
+    "recurrent",
     "dispatch",
     "layers",
     "mlx",

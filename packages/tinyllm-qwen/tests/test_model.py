@@ -51,7 +51,9 @@ def test_64_greedy_steps_are_those_of_transformers(family: str, ops: OpSet) -> N
     assert chosen == expected["greedy"].tolist()
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2-sliding", "qwen3-yarn", "qwen3-moe-mixed"])
+@pytest.mark.parametrize(
+    "family", ["qwen3", "qwen2-sliding", "qwen3-yarn", "qwen3-moe-mixed", "qwen3.5-4b"]
+)
 @pytest.mark.parametrize("cuts", [[23], [1] * 23, [5, 1, 17], [22, 1]], ids=str)
 def test_chunks_of_any_size_give_the_same_logits(family: str, cuts: list[int]) -> None:
     model, expected = read(family, MLX)

@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 name=${1:-}
 case $name in
   attention | products)
-    sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
-      layers/products/*.cpp runtime/*.cpp)
+    sources=(matmul/*.cpp attention/*.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
+      layers/products/*.cpp layers/recurrent/*.cpp runtime/*.cpp)
     ;;
   peak) sources=(runtime/*.cpp) ;;
   *) echo "program: expected attention, products or peak, got ${name:-nothing}" >&2 && exit 2 ;;

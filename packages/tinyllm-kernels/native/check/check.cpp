@@ -77,19 +77,20 @@ void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
   compare(kernels, "quantize", found, expected);
 }
 
-void check_rope(const Kernels& kernels, Type type, int dim) {
-  const int L = 3, H = 2, half = dim / 2;
+void check_rope(const Kernels& kernels, Type type, int dim, int rotated) {
+  const int L = 3, H = 2, half = rotated / 2;
   Array x = Array::random(type, L * H * dim), y(type, L * H * dim);
   std::vector<int32_t> positions = {4, 5, 6};
   std::vector<float> frequencies(half);
   for (int i = 0; i < half; ++i) frequencies[i] = std::pow(1e4, -double(i) / half);
-  std::vector<float> table(L * dim);
+  std::vector<float> table(L * rotated);
   kernels.rope_table_rows({positions.data(), frequencies.data(), half, 1.0f, table.data()}, 0, L);
   RopeTask task{x.bytes.data(), {L * H * dim, H * dim, dim}, y.bytes.data(),
-                {L * H * dim, H * dim, dim}, table.data(), L, H, dim, true, false, type};
+                {L * H * dim, H * dim, dim}, table.data(), L, H, dim, half, true, false, type};
   kernels.rope_tokens(task, 0, L);
   std::vector<double> expected(L * H * dim);
   for (int n = 0; n < L * H; ++n) {
+    for (int i = rotated; i < dim; ++i) expected[n * dim + i] = x.at(n * dim + i);
     for (int i = 0; i < half; ++i) {
       double angle = positions[n / H] * std::pow(1e4, -double(i) / half);
       double a = x.at(n * dim + i), b = x.at(n * dim + half + i);
@@ -105,12 +106,14 @@ void check_all(const Kernels& kernels) {
     check_linear(kernels, type);
     for (int width : {1, 7, 16, 33, 100}) check_rms_norm(kernels, type, width);
     for (int size : {1, 7, 16, 33, 100}) check_swiglu(kernels, type, size);
-    for (int dim : {2, 10, 64, 128}) check_rope(kernels, type, dim);
+    for (int dim : {2, 10, 64, 128}) check_rope(kernels, type, dim, dim);
+    for (int rotated : {0, 2, 34, 64}) check_rope(kernels, type, 256, rotated);
     for (int bits : {4, 8}) {
       for (int group : {32, 64, 128}) check_quantize(kernels, type, bits, group);
     }
     check_attention(kernels, type);
     check_layers(kernels, type);
+    check_recurrent(kernels, type);
     check_token_choice(kernels, type);
   }
   check_allocations(kernels);

@@ -16,10 +16,10 @@ common=(-std=c++20 -g1 -Wall -Wextra -Wno-psabi -Wno-uninitialized -Wno-maybe-un
 sanitizers=(-Og -fsanitize=address,undefined -fno-sanitize-recover=all)
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
-kernel_sources=(matmul/*.cpp attention/*.cpp rows/*.cpp dispatch/kernels.cpp)
-common_sources=(layers/*.cpp layers/products/*.cpp runtime/*.cpp dispatch/tiers.cpp)
+kernel_sources=(matmul/*.cpp attention/*.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp)
+common_sources=(layers/*.cpp layers/products/*.cpp layers/recurrent/*.cpp runtime/*.cpp dispatch/tiers.cpp)
 check_sources=(check/allocations.cpp check/arena.cpp check/attention.cpp check/bounds.cpp check/check.cpp \
-  check/layers.cpp check/linear.cpp check/subnormals.cpp check/token_choice.cpp)
+  check/layers.cpp check/linear.cpp check/recurrent.cpp check/subnormals.cpp check/token_choice.cpp)
 # The programs let allocations fail: see check/allocations.cpp.
 linking=(-pthread -Wl,--wrap=aligned_alloc)
 
@@ -99,7 +99,7 @@ for source in "${kernel_sources[@]}"; do
   kernel "$threads" portable "$source" "${tsan[@]}" >> "$scratch/compilations"
 done
 compilations "$threads" "${tsan[@]}" -- check/threads.cpp check/allocations.cpp layers/*.cpp \
-  layers/products/*.cpp runtime/*.cpp >> "$scratch/compilations"
+  layers/products/*.cpp layers/recurrent/*.cpp runtime/*.cpp >> "$scratch/compilations"
 echo "TINYLLM_NUM_THREADS=4 TSAN_OPTIONS=die_after_fork=0 $threads/check" >> "$scratch/checks"
 
 cross=

@@ -10,6 +10,8 @@ void check_linear(const Kernels& kernels, Type type);
 void check_attention(const Kernels& kernels, Type type);
 // Both halves of a layer with packed weights: decode steps, and a prompt after cached keys.
 void check_layers(const Kernels& kernels, Type type);
+// The mixer of a gated DeltaNet layer, its three steps, and a text cut into passes.
+void check_recurrent(const Kernels& kernels, Type type);
 void check_token_choice(const Kernels& kernels, Type type);
 // A forward pass in which one allocation fails. Each failure must reach the caller.
 void check_allocations(const Kernels& kernels);

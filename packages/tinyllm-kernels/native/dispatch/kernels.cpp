@@ -24,6 +24,7 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(rope_table_rows)                                                              \
   KERNEL(rope_tokens)                                                                  \
   KERNEL(swiglu_range)                                                                 \
+  KERNEL(output_gate_range)                                                            \
   KERNEL(quantize_row)                                                                 \
   KERNEL(weighted_sums)                                                                \
   KERNEL(argmax_range)                                                                 \
@@ -32,7 +33,14 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(attention_tile_rows)                                                          \
   KERNEL(attention_scratch)                                                            \
   KERNEL(attention_part)                                                               \
-  KERNEL(attention_merge)
+  KERNEL(attention_merge)                                                              \
+  KERNEL(causal_conv_scratch)                                                          \
+  KERNEL(causal_conv_part)                                                             \
+  KERNEL(gated_delta_scratch)                                                          \
+  KERNEL(gated_delta_part)                                                             \
+  KERNEL(gated_norm_rows)                                                              \
+  KERNEL(mixer_scratch)                                                                \
+  KERNEL(mixer_part)
 
 // Declares each kernel with the type that the table states for it.
 #define DECLARE(kernel) std::remove_pointer_t<decltype(Kernels::kernel)> kernel;

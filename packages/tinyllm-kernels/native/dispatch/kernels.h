@@ -9,6 +9,7 @@
 
 #include "attention/plan.h"
 #include "matmul/linear.h"
+#include "recurrent/tasks.h"
 #include "rows/tasks.h"
 
 namespace tinyllm {
@@ -57,6 +58,7 @@ struct Kernels {
   void (*rope_table_rows)(const RopeTableTask&, int64_t first, int64_t last);
   void (*rope_tokens)(const RopeTask&, int64_t first, int64_t last);
   void (*swiglu_range)(const SwigluTask&, int64_t first, int64_t last);
+  void (*output_gate_range)(const OutputGateTask&, int64_t first, int64_t last);
   void (*quantize_row)(const QuantizeTask&);
   void (*weighted_sums)(const WeightedSumTask&, int64_t first, int64_t last);
 
@@ -78,6 +80,18 @@ struct Kernels {
   void (*attention_part)(const AttentionTask&, const AttentionPart&, float* partials,
                          float* scratch);
   void (*attention_merge)(const AttentionTask&, const AttentionMerge&, float* partials);
+
+  // Recurrent layers. A part computes all tokens of one sequence: some channels, or the value heads
+  // of one key head. `scratch` has the floats that the function before it states.
+  int64_t (*causal_conv_scratch)(const CausalConvTask&, int64_t channels);
+  void (*causal_conv_part)(const CausalConvTask&, int64_t sequence, int64_t first_channel,
+                           int64_t last_channel, float* scratch);
+  int64_t (*gated_delta_scratch)(const GatedDeltaTask&);
+  void (*gated_delta_part)(const GatedDeltaTask&, int64_t sequence, int64_t key_head,
+                           float* scratch);
+  void (*gated_norm_rows)(const GatedNormTask&, int64_t first, int64_t last);
+  int64_t (*mixer_scratch)(const MixerTask&);
+  void (*mixer_part)(const MixerTask&, int64_t sequence, int64_t key_head, float* scratch);
 };
 
 // The tables that this machine can run, the fastest first. "portable" is always the last.

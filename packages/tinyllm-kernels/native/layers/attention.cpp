@@ -50,6 +50,7 @@ struct NormAndRope {
     rope.y_strides[2] = to.strides[1];
     rope.table = table, rope.shares_positions = t.positions.are_shared;
     rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
+    rope.pairs = t.rope.pairs;
     rope.traditional = t.rope.traditional, rope.type = t.type;
     kernels.rope_tokens(rope, first, last);
   }
@@ -77,6 +78,33 @@ KeyValues::StridedRows whole_cache(const Heads& added, int64_t offset, Type type
   return part;
 }
 
+// The gates of the heads of all tokens, or nothing.
+class OutputGate {
+ public:
+  // Makes memory for the gates, which the projection writes.
+  explicit OutputGate(ProjectTask& t) : t_(t) {
+    if (!t.gate.rows) return;
+    gates_ = aligned<char>(t.batch * t.length * t.gate.rows * size_of(t.type));
+    t.to_gate = gates_.get();
+  }
+
+  // Multiplies the heads of each token, which are `stride` numbers apart.
+  void apply(const Kernels& kernels, char* heads, int64_t stride) const {
+    if (!gates_) return;
+    const int64_t width = t_.gate.rows, size = size_of(t_.type);
+    parallel_for(t_.batch * t_.length, width, [&](int64_t first, int64_t last) {
+      for (int64_t n = first; n < last; ++n) {
+        char* row = heads + n * stride * size;
+        kernels.output_gate_range({row, gates_.get() + n * width * size, row, t_.type}, 0, width);
+      }
+    });
+  }
+
+ private:
+  const ProjectTask& t_;
+  Aligned<char> gates_;
+};
+
 }  // namespace
 
 void run(const Kernels& kernels, const ProjectTask& t) {
@@ -94,9 +122,11 @@ void run(const Kernels& kernels, const ProjectTask& t) {
   Operand operand(kernels, x, t.type, rows, width, t.phase);
   auto q = aligned<char>(rows * t.q.rows * size);
   auto k = aligned<char>(rows * t.k.rows * size), v = aligned<char>(rows * t.v.rows * size);
-  multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
-                     {&operand, &t.k, t.k_bias, nullptr, k.get()},
-                     {&operand, &t.v, t.v_bias, nullptr, v.get()}});
+  std::vector<Product> products = {{&operand, &t.q, t.q_bias, nullptr, q.get()},
+                                   {&operand, &t.k, t.k_bias, nullptr, k.get()},
+                                   {&operand, &t.v, t.v_bias, nullptr, v.get()}};
+  if (t.to_gate) products.push_back({&operand, &t.gate, nullptr, nullptr, t.to_gate});
+  multiply(kernels, products);
   RopeTable own;
   const float* table = (t.rope_table ? *t.rope_table : own).get(kernels, t.positions, t.rope);
   const NormAndRope queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q, table};
@@ -115,6 +145,7 @@ void run(const Kernels& kernels, const AttentionLayerTask& t) {
   ProjectTask inputs = in;
   auto q = aligned<char>(tokens * width * size_of(in.type));
   inputs.to_q = {q.get(), {in.length * width, in.dim, width}};
+  const OutputGate gate(inputs);
   run(kernels, inputs);
 
   AttentionTask attention;
@@ -132,6 +163,7 @@ void run(const Kernels& kernels, const AttentionLayerTask& t) {
   attention.causal = in.length > 1;
   attention.decode_queries = in.phase == Phase::decode ? in.length : 0;
   run_attention(kernels, attention);
+  gate.apply(kernels, heads.get(), width);
 
   Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
   multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
@@ -146,6 +178,7 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
   in.to_q = {q.get(), {in.length * width, in.dim, width}};
   in.to_k = {k.get(), {in.length * kv_width, in.dim, kv_width}};
   in.to_v = {v.get(), {in.length * kv_width, in.dim, kv_width}};
+  const OutputGate gate(in);
   run(kernels, in);
   for (const auto& [pages, rows] : {std::pair(&t.keys, k.get()), {&t.values, v.get()}}) {
     pages->write(kernels, rows, in.type, tokens, in.kv_heads, in.dim, t.slot_mapping, t.pages, t.page_size);
@@ -167,6 +200,7 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
   attention.scale = t.scale, attention.causal = true, attention.window = t.window;
   attention.decode_queries = t.decode_queries;
   run_attention(kernels, attention);
+  gate.apply(kernels, heads.get(), width);
 
   Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
   multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});

@@ -5,7 +5,8 @@
 // - Project: n = norm(x). q, k and v are projections of n. The heads of q and k are normalized and
 //   rotated.
 // - Attend: the new keys and values are written to the cache. The queries attend to the cache.
-// - Output: y = residual + o(heads side by side).
+// - Output: y = residual + o(heads side by side). With an output gate, heads are multiplied by
+//   sigmoid(gate n).
 #pragma once
 
 #include "dispatch/kernels.h"
@@ -40,6 +41,8 @@ struct ProjectTask {
   RopeSettings rope;
   RopeTable* rope_table;  // shared by the layers of a pass; null for a table of this task alone
   Heads to_q, to_k, to_v;  // output
+  Weights gate;            // of the output gate; without rows if there is none
+  void* to_gate;           // B L H D, output: null without a gate
   Type type;
 };
 

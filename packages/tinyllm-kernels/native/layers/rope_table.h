@@ -13,10 +13,10 @@ struct Positions {
   bool are_shared;      // true for 1 L: all rows of the batch have the same positions
 };
 
-// Rotary position embedding of heads with D features.
+// Rotary position embedding of the first features of each head.
 struct RopeSettings {
-  const float* frequencies;  // D/2, in radians a token
-  int64_t pairs;             // D/2
+  const float* frequencies;  // of each pair, in radians a token
+  int64_t pairs;             // half of the features that are rotated
   bool traditional;          // see RopeTask
   float magnitude;
 };

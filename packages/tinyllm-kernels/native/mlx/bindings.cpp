@@ -3,10 +3,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <tuple>
+#include <variant>
 
 #include "dispatch/kernels.h"
 #include "mlx/donation.h"
@@ -25,16 +27,24 @@ using OptionalArray = std::optional<array>;
 
 // Plain tuples from Python. Keys and values have the type of a weight.
 using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::string, int>;
+using OptionalWeight = std::optional<Weight>;
 using Projection = std::tuple<Weight, OptionalArray>;
 using Norm = std::tuple<OptionalArray, float>;
 using Rope = std::tuple<array, bool, float>;
 using PageFormat = std::tuple<int, int>;  // group size and bits
 using PageTable = std::tuple<array, array, array, array, array>;
+using StateTable = std::tuple<array, array, array>;
+// Arrays of all recurrent layers, tables, and the index of the table of each layer.
+using GroupStates = std::tuple<std::vector<array>, std::vector<StateTable>, std::vector<int>>;
 using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
 tinyllm::WeightArrays weight(const Weight& w) {
   const auto& [w_array, scales, biases, group_size, bits, mode, interleaved] = w;
   return {w_array, scales, biases, group_size, bits, mode, interleaved};
+}
+
+std::optional<tinyllm::WeightArrays> optional_weight(const OptionalWeight& w) {
+  return w ? std::optional(weight(*w)) : std::nullopt;
 }
 
 tinyllm::ProjectionArrays projection(const Projection& p) {
@@ -45,6 +55,16 @@ tinyllm::NormArrays norm(const Norm& n) { return {std::get<0>(n), std::get<1>(n)
 
 tinyllm::RopeArrays rope(const Rope& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
 
+tinyllm::StateTableArrays state_table(const StateTable& t) {
+  return {std::get<0>(t), std::get<1>(t), std::get<2>(t)};
+}
+
+tinyllm::GroupStateArrays group_states(const GroupStates& s) {
+  tinyllm::GroupStateArrays states{std::get<0>(s), {}, std::get<2>(s)};
+  for (const StateTable& table : std::get<1>(s)) states.tables.push_back(state_table(table));
+  return states;
+}
+
 // The Python object of a handle. Primitives share the handle and not this object, because the
 // stream's thread releases it after a task and must not wait for the interpreter.
 template <typename Handle>
@@ -53,17 +73,24 @@ struct PythonHandle {
 };
 
 using AttentionObject = PythonHandle<tinyllm::AttentionHandle>;
+using DeltaNetObject = PythonHandle<tinyllm::DeltaNetHandle>;
 using FeedForwardObject = PythonHandle<tinyllm::FeedForward>;
 
 using LayerGroupObject = PythonHandle<const std::vector<tinyllm::LayerHandle>>;
 
 // Pairs the halves of layers. The last layer may lack its feed-forward half.
-LayerGroupObject layer_group(const std::vector<AttentionObject>& attention,
-                             const std::vector<FeedForwardObject>& feed_forward) {
+LayerGroupObject layer_group(
+    const std::vector<std::variant<AttentionObject, DeltaNetObject>>& mixers,
+    const std::vector<FeedForwardObject>& feed_forward) {
   std::vector<tinyllm::LayerHandle> layers;
-  for (size_t i = 0; i < attention.size(); ++i) {
-    const bool is_whole = i < feed_forward.size();
-    layers.push_back({attention[i].handle, is_whole ? feed_forward[i].handle : nullptr});
+  for (size_t i = 0; i < mixers.size(); ++i) {
+    tinyllm::LayerHandle& layer = layers.emplace_back();
+    if (const auto* attention = std::get_if<AttentionObject>(&mixers[i])) {
+      layer.attention = attention->handle;
+    } else {
+      layer.delta_net = std::get<DeltaNetObject>(mixers[i]).handle;
+    }
+    if (i < feed_forward.size()) layer.feed_forward = feed_forward[i].handle;
   }
   return {std::make_shared<const std::vector<tinyllm::LayerHandle>>(std::move(layers))};
 }
@@ -124,14 +151,32 @@ NB_MODULE(_cpu, m) {
           "__init__",
           [](AttentionObject* self, const Norm& n, const Projection& q, const Projection& k,
              const Projection& v, const Projection& o, int head_dim, const Rope& r,
-             const Norm& q_norm, const Norm& k_norm, bool adds_residual) {
+             const Norm& q_norm, const Norm& k_norm, const OptionalWeight& gate,
+             bool adds_residual) {
             nb::gil_scoped_release release;
             new (self) AttentionObject{std::make_shared<tinyllm::AttentionHandle>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
-                rope(r), norm(q_norm), norm(k_norm), adds_residual)};
+                rope(r), norm(q_norm), norm(k_norm), optional_weight(gate), adds_residual)};
           },
           "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a, "k_norm"_a,
-          "adds_residual"_a);
+          "gate"_a.none(), "adds_residual"_a);
+  nb::class_<DeltaNetObject>(m, "DeltaNetHandle")
+      .def(
+          "__init__",
+          [](DeltaNetObject* self, const Norm& n, const std::vector<Weight>& projections,
+             const array& conv, const array& a_log, const array& dt_bias, const Norm& head_norm,
+             int key_heads, int key_dim, bool adds_residual) {
+            nb::gil_scoped_release release;
+            const auto& w = projections;
+            new (self) DeltaNetObject{std::make_shared<tinyllm::DeltaNetHandle>(
+                norm(n),
+                tinyllm::DeltaNetArrays{weight(w.at(0)), weight(w.at(1)), weight(w.at(2)),
+                                        weight(w.at(3)), weight(w.at(4)), conv, a_log, dt_bias,
+                                        norm(head_norm)},
+                key_heads, key_dim, adds_residual)};
+          },
+          "norm"_a, "projections"_a, "conv"_a, "a_log"_a, "dt_bias"_a, "head_norm"_a, "key_heads"_a,
+          "key_dim"_a, "adds_residual"_a);
   m.def(
       "project_qkv",
       [](const array& x, const AttentionObject& self, const array& positions,
@@ -140,30 +185,47 @@ NB_MODULE(_cpu, m) {
       },
       "x"_a, "handle"_a, "positions"_a, "phase"_a.none() = nb::none());
   nb::class_<LayerGroupObject>(m, "LayerGroup");
-  m.def("layer_group", &layer_group, "attention"_a, "feed_forward"_a);
+  m.def("layer_group", &layer_group, "mixers"_a, "feed_forward"_a);
   m.def(
       "layers",
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
-         int offset, const PhaseName& phase) {
-        return tinyllm::layers(x, group.handle, caches, offset, tinyllm::phase_of(phase));
+         const GroupStates& states, int offset, const PhaseName& phase) {
+        return tinyllm::layers(x, group.handle, caches, group_states(states), offset,
+                               tinyllm::phase_of(phase));
       },
-      "x"_a, "group"_a, "caches"_a, "offset"_a, "phase"_a.none() = nb::none());
+      "x"_a, "group"_a, "caches"_a, "states"_a, "offset"_a, "phase"_a.none() = nb::none());
   m.def(
       "paged_layers",
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
-         const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase) {
+         const GroupStates& states, const PageFormat& format, const PageTable& pages, int window,
+         const PhaseName& phase) {
         const auto& [table, starts, lengths, positions, slots] = pages;
-        return tinyllm::paged_layers(x, group.handle, caches,
+        return tinyllm::paged_layers(x, group.handle, caches, group_states(states),
                                      {std::get<0>(format), std::get<1>(format)},
                                      {table, starts, lengths, positions, slots}, window,
                                      tinyllm::phase_of(phase));
       },
-      "x"_a, "group"_a, "caches"_a, "page_format"_a, "pages"_a, "window"_a,
+      "x"_a, "group"_a, "caches"_a, "states"_a, "page_format"_a, "pages"_a, "window"_a,
       "phase"_a.none() = nb::none());
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
+  m.def("output_gate", &tinyllm::output_gate, "x"_a, "gate"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);
   m.def("rope", &tinyllm::rope, "x"_a, "positions"_a, "frequencies"_a, "traditional"_a,
         "magnitude"_a);
+  m.def(
+      "causal_conv",
+      [](const array& x, const array& weight, const array& state, const StateTable& table) {
+        return tinyllm::causal_conv(x, weight, state, state_table(table));
+      },
+      "x"_a, "weight"_a, "state"_a, "states"_a);
+  m.def(
+      "gated_delta",
+      [](const array& q, const array& k, const array& v, const array& a, const array& b,
+         const array& a_log, const array& dt_bias, const array& state, const StateTable& table) {
+        return tinyllm::gated_delta(q, k, v, a, b, a_log, dt_bias, state, state_table(table));
+      },
+      "q"_a, "k"_a, "v"_a, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "state"_a, "states"_a);
+  m.def("gated_rms_norm", &tinyllm::gated_rms_norm, "x"_a, "gate"_a, "weight"_a, "eps"_a);
   m.def("argmax", [](const array& x) { return tinyllm::argmax(x); }, "x"_a);
   m.def("top_k", [](const array& x, int k) { return tinyllm::top_k(x, k); }, "x"_a, "k"_a);
   m.def(

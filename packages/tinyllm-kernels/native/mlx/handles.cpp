@@ -95,7 +95,7 @@ AttentionHandle::AttentionHandle(const NormArrays& norm, const ProjectionArrays&
                                  const ProjectionArrays& k, const ProjectionArrays& v,
                                  const ProjectionArrays& o, int head_dim, const RopeArrays& rope,
                                  const NormArrays& q_norm, const NormArrays& k_norm,
-                                 bool adds_residual)
+                                 const std::optional<WeightArrays>& gate, bool adds_residual)
     : adds_residual_(adds_residual) {
   const int width = o.weight.w.shape(-2);
   projection_.norm = {arrays_.keep(norm.weight), norm.eps};
@@ -110,8 +110,10 @@ AttentionHandle::AttentionHandle(const NormArrays& norm, const ProjectionArrays&
   projection_.heads = projection_.q.rows / head_dim;
   projection_.kv_heads = projection_.k.rows / head_dim;
   projection_.dim = head_dim;
-  projection_.rope = {static_cast<const float*>(arrays_.keep(rope.frequencies)), head_dim / 2,
+  projection_.rope = {static_cast<const float*>(arrays_.keep(rope.frequencies)),
+                      rope.frequencies.shape(0),
                       rope.traditional, rope.magnitude};
+  if (gate) projection_.gate = arrays_.keep(*gate, width);
   o_ = arrays_.keep(o.weight, projection_.q.rows);
   o_bias_ = arrays_.keep(o.bias);
 }

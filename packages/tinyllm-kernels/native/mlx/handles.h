@@ -11,6 +11,7 @@
 #include "layers/attention.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
+#include "layers/recurrent/delta_net.h"
 #include "mlx/weight_inputs.h"
 
 namespace tinyllm {
@@ -39,7 +40,7 @@ struct ProjectionArrays {
 };
 
 struct RopeArrays {
-  mlx::core::array frequencies;  // D/2 of float32, in radians a token
+  mlx::core::array frequencies;  // of each pair, float32, in radians a token
   bool traditional;
   float magnitude;
 };
@@ -82,7 +83,7 @@ class AttentionHandle {
   AttentionHandle(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
                   const RopeArrays& rope, const NormArrays& q_norm, const NormArrays& k_norm,
-                  bool adds_residual);
+                  const std::optional<WeightArrays>& gate, bool adds_residual);
 
   // The projections of x, without x, positions and outputs.
   const ProjectTask& projection() const { return projection_; }
@@ -100,10 +101,39 @@ class AttentionHandle {
   bool adds_residual_;
 };
 
+struct DeltaNetArrays {
+  WeightArrays qkv, z, b, a, o;
+  mlx::core::array conv, a_log, dt_bias;  // C K, Hv of float32, Hv
+  NormArrays norm;                        // of the heads: Dv
+};
+
+// The weights of the mixer half of a gated DeltaNet layer.
+class DeltaNetHandle {
+ public:
+  // Throws std::invalid_argument if the convolution is too wide.
+  DeltaNetHandle(const NormArrays& norm, const DeltaNetArrays& weights, int key_heads, int key_dim,
+                 bool adds_residual);
+
+  // Throws std::invalid_argument unless x and the states of all slots fit the layer.
+  void check(const mlx::core::array& x, const mlx::core::array& conv_state,
+             const mlx::core::array& state) const;
+
+  // Runs the half on rows with a convolution state and a state for each slot.
+  void run(const Kernels& kernels, const Rows& rows, char* conv_state, char* state,
+           const StateSlots& slots, void* y) const;
+
+ private:
+  EvaluatedArrays arrays_;
+  DeltaNetTask task_{};
+  std::vector<float> taps_, rates_, dt_bias_;
+  bool adds_residual_;
+};
+
 // Both halves of a layer.
 struct LayerHandle {
-  std::shared_ptr<AttentionHandle> attention;
-  std::shared_ptr<FeedForward> feed_forward;  // or null for the attention half alone
+  std::shared_ptr<AttentionHandle> attention;  // or null
+  std::shared_ptr<DeltaNetHandle> delta_net;   // in the place of attention, or null
+  std::shared_ptr<FeedForward> feed_forward;   // or null for the first half alone
 };
 
 // Consecutive layers, shared by all primitives that compute them.

@@ -36,9 +36,13 @@ mlx::core::array expert_linear(const mlx::core::array& x, const WeightArrays& w,
 
 mlx::core::array rms_norm(const mlx::core::array& x, const mlx::core::array& weight, float eps);
 
+// x sigmoid(gate).
+mlx::core::array output_gate(const mlx::core::array& x, const mlx::core::array& gate);
+
 mlx::core::array swiglu(const mlx::core::array& gate, const mlx::core::array& up);
 
-// x `B L H D`, positions `1 L` or `B L` of int32, frequencies `D/2` of float32.
+// x `B L H D`, positions `1 L` or `B L` of int32, frequencies of each pair in float32. Features
+// beyond the pairs are not changed.
 mlx::core::array rope(const mlx::core::array& x, const mlx::core::array& positions,
                       const mlx::core::array& frequencies, bool traditional, float magnitude);
 
@@ -69,18 +73,48 @@ mlx::core::array feed_forward(const mlx::core::array& x, std::shared_ptr<FeedFor
                               OptionalPhase phase);
 
 // Queries `B H L D`, keys and values `B Hkv L D` of x `B L E` at positions `1 L` or `B L` of int32.
+// A layer with an output gate also has gates `B L H*D`.
 // Throws std::invalid_argument if x or positions do not fit.
 std::vector<mlx::core::array> project_qkv(const mlx::core::array& x,
                                           std::shared_ptr<AttentionHandle> handle,
                                           const mlx::core::array& positions, OptionalPhase phase);
 
-// Runs layers on x `B L E` with a dense cache of each layer, `B 2 Hkv capacity D`: keys and values.
-// Returns the result and the caches with the tokens of x from `offset` on. Caches that no other
-// array shares are changed in place. Throws std::invalid_argument if x does not fit into the
-// caches.
+// The arrays of `tinyllm_ops.StateTable`, all of int32.
+struct StateTableArrays {
+  mlx::core::array cu_seqlens, loads, saves;
+};
+
+// The states of the recurrent layers of a group: for each of them inputs of its convolution
+// `P K-1 C` and states `P Hv Dv Dk`, and the index of its table.
+struct GroupStateArrays {
+  std::vector<mlx::core::array> arrays;
+  std::vector<StateTableArrays> tables;
+  std::vector<int> table_of_layer;
+};
+
+// Runs layers on x `B L E` with a dense cache of each attention layer, `B 2 Hkv capacity D`: keys and
+// values. Returns the result, the caches with the tokens of x from `offset` on, and the states.
+// Caches and states that no other array shares are changed in place. Throws std::invalid_argument if
+// x does not fit into the caches.
 std::vector<mlx::core::array> layers(const mlx::core::array& x, LayerGroup layers,
-                                     const std::vector<mlx::core::array>& caches, int offset,
+                                     const std::vector<mlx::core::array>& caches,
+                                     const GroupStateArrays& states, int offset,
                                      OptionalPhase phase);
+
+// The ops of gated DeltaNet. The states `slots ...` are changed in place if no other array shares
+// them. Both return the result and the states.
+std::vector<mlx::core::array> causal_conv(const mlx::core::array& x, const mlx::core::array& weight,
+                                          const mlx::core::array& state,
+                                          const StateTableArrays& table);
+std::vector<mlx::core::array> gated_delta(const mlx::core::array& q, const mlx::core::array& k,
+                                          const mlx::core::array& v, const mlx::core::array& a,
+                                          const mlx::core::array& b, const mlx::core::array& a_log,
+                                          const mlx::core::array& dt_bias,
+                                          const mlx::core::array& state,
+                                          const StateTableArrays& table);
+
+mlx::core::array gated_rms_norm(const mlx::core::array& x, const mlx::core::array& gate,
+                                const mlx::core::array& weight, float eps);
 
 // The arrays of `tinyllm_ops.PageTable`, all of int32.
 struct PageTableArrays {
@@ -92,13 +126,15 @@ struct PageFormat {
   int group_size, bits;
 };
 
-// Runs layers on x `B L E` with pages of keys and of values of each layer, `P Hkv page D`: one array,
-// or codes, scales and biases. Returns the result and the pages with the tokens of x. Pages that no
-// other array shares are changed in place. Throws std::invalid_argument if x, caches and page table do not fit together.
+// Runs layers on x `B L E` with pages of keys and of values of each attention layer, `P Hkv page D`:
+// one array, or codes, scales and biases. Returns the result, the pages with the tokens of x, and the
+// states. Pages and states that no other array shares are changed in place. Throws
+// std::invalid_argument if x, caches and page table do not fit together.
 std::vector<mlx::core::array> paged_layers(const mlx::core::array& x, LayerGroup layers,
                                            const std::vector<mlx::core::array>& caches,
-                                           const PageFormat& format, const PageTableArrays& pages, int window,
-                                           OptionalPhase phase);
+                                           const GroupStateArrays& states,
+                                           const PageFormat& format, const PageTableArrays& pages,
+                                           int window, OptionalPhase phase);
 
 // Rows `ids` (int32, of any shape) of the table w `V E`, converted to `dtype`. An id outside of the
 // table is read as the last row.

@@ -1,5 +1,6 @@
 // Rotary position embedding of heads.
 #include <cmath>
+#include <cstring>
 
 #include "isa/load_store.h"
 #include "rows/tasks.h"
@@ -51,7 +52,7 @@ void rope_table_rows(const RopeTableTask& t, int64_t first, int64_t last) {
 
 // Tokens `first` to `last` of B L, in row-major order.
 void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
-  const int64_t pairs = t.dim / 2;
+  const int64_t pairs = t.pairs, rotated = 2 * pairs;
   with_type(t.type, [&]<typename T>(T*) {
     for (int64_t n = first; n < last; ++n) {
       const int64_t row = n / t.length, token = n % t.length;
@@ -62,8 +63,10 @@ void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
         const int64_t x_offset = row * t.strides[0] + token * t.strides[1] + head * t.strides[2];
         const int64_t y_offset =
             row * t.y_strides[0] + token * t.y_strides[1] + head * t.y_strides[2];
-        rotate(static_cast<const T*>(t.x) + x_offset, static_cast<T*>(t.y) + y_offset, cosines,
-               sines, pairs);
+        const T* x = static_cast<const T*>(t.x) + x_offset;
+        T* y = static_cast<T*>(t.y) + y_offset;
+        rotate(x, y, cosines, sines, pairs);
+        if (x != y) std::memcpy(y + rotated, x + rotated, (t.dim - rotated) * sizeof(T));
       }
     }
   });

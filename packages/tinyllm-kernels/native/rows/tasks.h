@@ -1,4 +1,4 @@
-// Tasks of the row kernels: RMSNorm, RoPE, SwiGLU, quantization, weighted sums and token scores.
+// Tasks of the row kernels: RMSNorm, RoPE, SwiGLU, output gate, quantization, weighted sums and token scores.
 //
 // A task points to memory that its caller owns. Kernels compute in float32 and round each result
 // once, unless stated otherwise. All results except `ExpSum` are independent of the ranges into
@@ -26,7 +26,7 @@ struct RmsNormTask {
 struct RopeTableTask {
   const int32_t* positions;
   const float* frequencies;  // in radians a token
-  int64_t pairs;             // the number of frequencies, D/2
+  int64_t pairs;             // the number of frequencies
   float magnitude;           // factor of the result
   float* table;              // for each position the cosines of all pairs, then the sines
 };
@@ -39,8 +39,9 @@ struct RopeTask {
   int64_t y_strides[3];  // of B, L and H, in numbers
   const float* table;    // of the positions 1 L or B L: see RopeTableTask
   int64_t length, heads, dim;
+  int64_t pairs;          // the number of pairs, of the first features; the others are not changed
   bool shares_positions;  // positions are 1 L: all rows of the batch have the same positions
-  bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + D/2)
+  bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + pairs)
   Type type;              // of x and y
 };
 
@@ -50,6 +51,14 @@ struct SwigluTask {
   const void* up;
   void* y;    // it may be gate or up
   Type type;  // of gate, up and y
+};
+
+// y = x * sigmoid(gate), number by number.
+struct OutputGateTask {
+  const void* x;
+  const void* gate;
+  void* y;    // it may be x
+  Type type;  // of x, gate and y
 };
 
 // Affine quantization of one row of a KV cache to codes of 4 or 8 bits, packed as MLX packs them.

@@ -18,6 +18,12 @@ NativeNorm = tuple[mx.array | None, float]
 PageTableArrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 """block_tables, cu_seqlens_q, seq_lens, positions and slot_mapping, all int32."""
 
+StateTableArrays = tuple[mx.array, mx.array, mx.array]
+"""cu_seqlens, loads and saves, all int32."""
+
+GroupStates = tuple[list[mx.array], list[StateTableArrays], list[int]]
+"""The arrays of all recurrent layers, the tables, and the index of the table of each layer."""
+
 class AttentionHandle:
     """A handle of the weights of an attention layer."""
 
@@ -32,8 +38,26 @@ class AttentionHandle:
         rope: tuple[mx.array, bool, float],
         q_norm: NativeNorm,
         k_norm: NativeNorm,
+        gate: NativeWeight | None,
         adds_residual: bool,
     ) -> None: ...
+
+class DeltaNetHandle:
+    """A handle of the weights of a gated DeltaNet layer."""
+
+    def __init__(
+        self,
+        norm: NativeNorm,
+        projections: list[NativeWeight],
+        conv: mx.array,
+        a_log: mx.array,
+        dt_bias: mx.array,
+        head_norm: NativeNorm,
+        key_heads: int,
+        key_dim: int,
+        adds_residual: bool,
+    ) -> None:
+        """Hold the weights; `projections` are those of q, k and v together, z, b, a and o."""
 
 class FeedForwardHandle:
     """A handle of the weights of an MLP or of a mixture of experts."""
@@ -42,7 +66,7 @@ class LayerGroup:
     """The handles of consecutive layers, which one primitive computes."""
 
 def layer_group(
-    attention: list[AttentionHandle], feed_forward: list[FeedForwardHandle]
+    mixers: list[AttentionHandle | DeltaNetHandle], feed_forward: list[FeedForwardHandle]
 ) -> LayerGroup: ...
 def mlp_handle(
     norm: NativeNorm, gate: NativeWeight, up: NativeWeight, down: NativeWeight, adds_residual: bool
@@ -78,6 +102,7 @@ def layers(
     x: mx.array,
     group: LayerGroup,
     caches: list[mx.array],
+    states: GroupStates,
     offset: int,
     phase: Phase | None = None,
 ) -> list[mx.array]: ...
@@ -85,16 +110,33 @@ def paged_layers(
     x: mx.array,
     group: LayerGroup,
     caches: list[mx.array],
+    states: GroupStates,
     page_format: tuple[int, int],
     pages: PageTableArrays,
     window: int,
     phase: Phase | None = None,
 ) -> list[mx.array]: ...
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array: ...
+def output_gate(x: mx.array, gate: mx.array) -> mx.array: ...
 def swiglu(gate: mx.array, up: mx.array) -> mx.array: ...
 def rope(
     x: mx.array, positions: mx.array, frequencies: mx.array, traditional: bool, magnitude: float
 ) -> mx.array: ...
+def causal_conv(
+    x: mx.array, weight: mx.array, state: mx.array, states: StateTableArrays
+) -> list[mx.array]: ...
+def gated_delta(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    a_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array,
+    states: StateTableArrays,
+) -> list[mx.array]: ...
+def gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array: ...
 def argmax(x: mx.array) -> mx.array: ...
 def top_k(x: mx.array, k: int) -> list[mx.array]: ...
 def log_probability(x: mx.array, ids: mx.array) -> mx.array: ...

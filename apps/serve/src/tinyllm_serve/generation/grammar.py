@@ -1,13 +1,15 @@
 """The grammar of an answer: its output format, its function calls, or either."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tinyllm_engine import Grammar
 
-from tinyllm_serve.generation.prompt import Prompt
+from tinyllm_serve.generation.parameter_types import JsonSchema
+from tinyllm_serve.generation.prompt import CallFormat, Prompt
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN
+from tinyllm_serve.generation.xml_grammar import xml_bodies
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
@@ -43,33 +45,38 @@ def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
     grammar = output_grammar(request)
     functions = [tool.function for tool in request.callable_tools]
     if functions and (request.must_call or grammar is not None):
-        calls = call_grammar(functions, several=request.parallel_tool_calls is not False)
+        several = request.parallel_tool_calls is not False
+        calls = call_grammar(functions, several=several, call_format=prompt.call_format)
         if grammar is None:
             grammar = calls
         else:
             grammar = replace(Grammar.union(grammar, calls), name=grammar.name)
     elif request.has_strict_tools:
-        grammar = text_or_calls(functions)
+        grammar = text_or_calls(functions, prompt.call_format)
     return grammar and replace(grammar, after=prompt.before_answer, opening=prompt.opening)
 
 
-def call_grammar(functions: Sequence[Function], *, several: bool) -> Grammar:
-    """Return the grammar of calls in Qwen's format, with arguments that conform to the schemas.
+def call_grammar(
+    functions: Sequence[Function], *, several: bool, call_format: CallFormat = "json"
+) -> Grammar:
+    """Return the grammar of calls, with arguments that conform to the schemas.
 
     `functions` must not be empty. With `several` the answer may have more than one call.
     """
     calls = r'call ("\n" call)*' if several else "call"
-    bodies = _bodies([(function, function.parameters or {}) for function in functions])
+    bodies = _BODIES[call_format]([(function, function.parameters or {}) for function in functions])
     return _grammar(f"start: {calls}", f"call: {json.dumps(CALL_OPEN)} body", *bodies)
 
 
-def text_or_calls(functions: Sequence[Function]) -> Grammar:
+def text_or_calls(functions: Sequence[Function], call_format: CallFormat = "json") -> Grammar:
     """Return the grammar of text with calls. The text must complete each call that it opens.
 
     Arguments of functions that are `strict` conform to their schema. Arguments of the other
     functions are any object. `functions` must not be empty.
     """
-    bodies = _bodies([(each, (each.parameters or {}) if each.strict else {}) for each in functions])
+    bodies = _BODIES[call_format](
+        [(each, (each.parameters or {}) if each.strict else {}) for each in functions]
+    )
     return _grammar(
         "start: (before body)* REST?",
         f"before[lazy]: /(?s:.*){CALL_OPEN}/",
@@ -97,3 +104,9 @@ def _call(function: Function, schema: Mapping[str, object]) -> str:
     opening = json.dumps(f'{{"name": {json.dumps(function.name)}, "arguments": ')
     arguments = {**schema, "type": "object", "x-guidance": _SEPARATORS}
     return f'{opening} %json {json.dumps(arguments)} "}}"'
+
+
+_BODIES: dict[CallFormat, Callable[[Sequence[tuple[Function, JsonSchema]]], list[str]]] = {
+    "json": _bodies,
+    "xml": xml_bodies,
+}

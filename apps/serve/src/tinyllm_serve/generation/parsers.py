@@ -1,11 +1,17 @@
 """Parsers of generated text: reasoning, content and function calls, while the text streams."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tinyllm_qwen.text.reasoning import ReasoningParser, Segment
 
+from tinyllm_serve.generation.parameter_types import JsonSchema
 from tinyllm_serve.generation.parts import Content, Part, Reasoning
+from tinyllm_serve.generation.prompt import CallFormat
 from tinyllm_serve.generation.tool_calls import ToolCallParser
+from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
+
+_NONE: Mapping[str, JsonSchema] = MappingProxyType({})
 
 
 class PlainText:
@@ -29,16 +35,27 @@ class AnswerParser:
         thinking: True if the latest text belonged to the reasoning.
     """
 
-    def __init__(self, *, opened: bool = False, functions: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        opened: bool = False,
+        functions: Mapping[str, JsonSchema] = _NONE,
+        call_format: CallFormat = "json",
+    ) -> None:
         """Start an answer.
 
         Args:
             opened: True if the prompt has opened the reasoning already.
-            functions: names of the functions that may be called. If empty, calls stay text.
+            functions: the functions that may be called, with the schemas of their arguments. If
+                empty, calls stay text.
+            call_format: the format in which the model writes calls.
         """
         self.thinking = opened
         self._reasoning = ReasoningParser(opened=opened)
-        self._calls = ToolCallParser(functions) if functions else None
+        self._calls: ToolCallParser | None = None
+        if functions:
+            xml = call_format == "xml"
+            self._calls = XmlToolCallParser(functions) if xml else ToolCallParser(functions)
 
     def push(self, text: str) -> list[Part]:
         """Take the next piece of text, and return the parts that are certain now."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tinyllm_qwen import CheckpointError, Tokenizer
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
@@ -13,6 +14,9 @@ from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.messages import Message
 from tinyllm_serve.protocol.tools import Tool
 
+CallFormat = Literal["json", "xml"]
+"""The format of function calls: Qwen3's JSON objects, or Qwen3.5's XML tags."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -22,11 +26,13 @@ class Prompt:
         tokens: the prompt.
         opened: True if the prompt ends inside the reasoning.
         thinks: True if the answer begins with reasoning.
+        call_format: the format in which the model writes function calls.
     """
 
     tokens: list[int]
     opened: bool
     thinks: bool
+    call_format: CallFormat = "json"
 
     @property
     def before_answer(self) -> str | None:
@@ -94,4 +100,6 @@ class Prompt:
         opened = prompt.text.rstrip().endswith(OPEN)
         # A template that can switch reasoning off belongs to a model that reasons by default.
         hybrid = thinking is not False and prompt.marked != render(offered, False).marked
-        return cls(tokens, opened, opened or hybrid)
+        template = tokenizer.chat_template
+        xml = template is not None and template.mentions("<function=")
+        return cls(tokens, opened, opened or hybrid, "xml" if xml else "json")

@@ -84,12 +84,14 @@ async def start_chat(
     service.check_model(body.model)
     # In a thread, so that other streams continue while long texts are rendered.
     prompt, grammar = await run_on_text(service.pacer, client, body, _prepare, service, body)
-    functions = [tool.function.name for tool in body.offered_tools]
+    functions = {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
     return Generation(
         service,
         body,
         [prompt.tokens],
-        lambda: AnswerParser(opened=prompt.opened, functions=functions),
+        lambda: AnswerParser(
+            opened=prompt.opened, functions=functions, call_format=prompt.call_format
+        ),
         log,
         client,
         max_tokens=body.token_limit or service.settings.max_tokens,

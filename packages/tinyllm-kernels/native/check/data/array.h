@@ -55,16 +55,22 @@ inline double tolerance(Type type) {
   return type == Type::float32 ? 1e-5 : type == Type::float16 ? 2e-3 : 1.6e-2;
 }
 
+// Compares with a tolerance relative to the largest expected number.
 inline void compare(const Kernels& kernels, const char* what, const Array& actual,
-             const std::vector<double>& expected) {
+                    const std::vector<double>& expected, double tolerance) {
   double size = 0, error = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     size = std::max(size, std::fabs(expected[i]));
     error = std::max(error, std::fabs(actual.at(i) - expected[i]));
   }
-  if (error <= tolerance(actual.type) * size) return;
-  std::printf("%s %s: error %g over %g\n", kernels.name, what, error, tolerance(actual.type) * size);
+  if (error <= tolerance * size) return;
+  std::printf("%s %s: error %g over %g\n", kernels.name, what, error, tolerance * size);
   ++failures;
+}
+
+inline void compare(const Kernels& kernels, const char* what, const Array& actual,
+                    const std::vector<double>& expected) {
+  compare(kernels, what, actual, expected, tolerance(actual.type));
 }
 
 // Counts and prints a failure unless `holds`.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "mlx/donation.h"
+#include "mlx/operations/group_states.h"
 #include "mlx/operations/layer_loop.h"
 #include "mlx/operations.h"
 #include "mlx/operations/primitive.h"
@@ -41,8 +42,9 @@ class ProjectQkv : public CpuPrimitives {
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     char* to[] = {allocate(outputs[0]), allocate(outputs[1]), allocate(outputs[2])};
+    char* gate = outputs.size() > 3 ? allocate(outputs[3]) : nullptr;
     dispatch(outputs, [&kernels = kernels_, handle = handle_, x = Input(inputs[0]),
-                       positions = Input(inputs[1]), to = std::to_array(to), phase = phase_,
+                       positions = Input(inputs[1]), to = std::to_array(to), gate, phase = phase_,
                        type = type_of(outputs[0].dtype())] {
       Copies copies;
       ProjectTask task = handle->projection();
@@ -58,6 +60,7 @@ class ProjectQkv : public CpuPrimitives {
         const int64_t head_stride = task.length * task.dim;
         *heads[i] = {to[i], {count * head_stride, head_stride, task.dim}};
       }
+      task.to_gate = gate;
       task.type = type;
       run(kernels, task);
     });
@@ -72,27 +75,38 @@ class ProjectQkv : public CpuPrimitives {
 
 class Layers : public CpuPrimitives {
  public:
-  Layers(LayerGroup layers, int offset, OptionalPhase phase)
-      : layers_(std::move(layers)), offset_(offset), phase_(phase) {}
+  Layers(LayerGroup layers, std::vector<int> table_of_layer, int offset, OptionalPhase phase)
+      : layers_(std::move(layers)),
+        table_of_layer_(std::move(table_of_layer)),
+        offset_(offset),
+        phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
     std::vector<DonatedInput> caches;
-    for (size_t i = 1; i < inputs.size(); ++i) caches.emplace_back(inputs[i], outputs[i]);
+    const size_t count = outputs.size() - 2 * table_of_layer_.size();
+    for (size_t i = 1; i < count; ++i) caches.emplace_back(inputs[i], outputs[i]);
+    GroupStates states(table_of_layer_, inputs, outputs);
     move_caches_to_huge_pages(outputs);
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
-              caches = std::move(caches), phase = phase_, type = type_of(outputs[0].dtype())] {
+              caches = std::move(caches), states = std::move(states), phase = phase_,
+              ranks = ranks_of(*layers_), type = type_of(outputs[0].dtype())] {
                Copies copies;
                std::vector<int32_t> positions(x.shape[1]);
                std::iota(positions.begin(), positions.end(), offset);
                RopeTable rope_table;
                const auto attend = [&](size_t i, const void* rows, char* to) {
-                 auto task = (*layers)[i].attention->task<AttentionLayerTask>(x, rows, type, phase);
+                 const LayerHandle& layer = (*layers)[i];
+                 if (layer.delta_net) {
+                   return states.run(kernels, *layer.delta_net, ranks[i],
+                                     rows_of(x, rows, type, phase), to, copies);
+                 }
+                 auto task = layer.attention->task<AttentionLayerTask>(x, rows, type, phase);
                  task.projection.positions = {positions.data(), x.shape[1], true};
                  task.projection.rope_table = &rope_table;
-                 const NewRows rows_of_cache = new_rows(caches[i], offset, type);
+                 const NewRows rows_of_cache = new_rows(caches[ranks[i]], offset, type);
                  task.projection.to_k = rows_of_cache.keys;
                  task.projection.to_v = rows_of_cache.values;
                  task.offset = offset;
@@ -122,6 +136,7 @@ class Layers : public CpuPrimitives {
   }
 
   LayerGroup layers_;
+  std::vector<int> table_of_layer_;
   int offset_;
   OptionalPhase phase_;
 };
@@ -160,22 +175,35 @@ std::vector<mx::array> project_qkv(const mx::array& x, std::shared_ptr<Attention
     return mx::Shape{x.shape(0), static_cast<int>(heads), x.shape(1), static_cast<int>(task.dim)};
   };
   const mx::Shape q = shape_of(task.heads), k = shape_of(task.kv_heads);
-  return mx::array::make_arrays({q, k, k}, {x.dtype(), x.dtype(), x.dtype()},
+  std::vector<mx::Shape> shapes = {q, k, k};
+  if (task.gate.rows) shapes.push_back({x.shape(0), x.shape(1), task.gate.rows});
+  const std::vector<mx::Dtype> dtypes(shapes.size(), x.dtype());
+  return mx::array::make_arrays(std::move(shapes), dtypes,
                                 std::make_shared<ProjectQkv>(std::move(handle), phase),
                                 {x, positions});
 }
 
 std::vector<mx::array> layers(const mx::array& x, LayerGroup layers,
-                              const std::vector<mx::array>& caches, int offset,
-                              OptionalPhase phase) {
-  require(caches.size() == layers->size(), "caches: expected one array for each layer");
-  for (size_t i = 0; i < caches.size(); ++i) {
-    check_cache(x, (*layers)[i].attention->projection(), caches[i], offset);
+                              const std::vector<mx::array>& caches, const GroupStateArrays& states,
+                              int offset, OptionalPhase phase) {
+  require(x.ndim() == 3, "x: expected the shape B L E");
+  check_states(x, *layers, states);
+  require(caches.size() + states.table_of_layer.size() == layers->size(),
+          "caches: expected one array for each attention layer");
+  size_t next = 0;
+  for (const LayerHandle& layer : *layers) {
+    if (layer.attention) check_cache(x, layer.attention->projection(), caches[next++], offset);
   }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), caches.begin(), caches.end());
-  return same_shapes(inputs, inputs.size(),
-                     std::make_shared<Layers>(std::move(layers), offset, phase));
+  inputs.insert(inputs.end(), states.arrays.begin(), states.arrays.end());
+  const size_t num_outputs = inputs.size();
+  for (const StateTableArrays& table : states.tables) {
+    inputs.insert(inputs.end(), {table.cu_seqlens, table.loads, table.saves});
+  }
+  return same_shapes(
+      inputs, num_outputs,
+      std::make_shared<Layers>(std::move(layers), states.table_of_layer, offset, phase));
 }
 
 }  // namespace tinyllm

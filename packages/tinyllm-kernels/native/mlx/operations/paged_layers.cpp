@@ -1,6 +1,7 @@
 // Layers with keys and values in pages as a primitive of MLX.
 
 #include "mlx/donation.h"
+#include "mlx/operations/group_states.h"
 #include "mlx/operations/layer_loop.h"
 #include "mlx/operations.h"
 #include "mlx/operations/primitive.h"
@@ -58,21 +59,29 @@ class PagedCache {
 
 class PagedLayers : public CpuPrimitives {
  public:
-  PagedLayers(LayerGroup layers, const PageFormat& format, int window, OptionalPhase phase)
-      : layers_(std::move(layers)), format_(format), window_(window), phase_(phase) {}
+  PagedLayers(LayerGroup layers, std::vector<int> table_of_layer, const PageFormat& format,
+              int window, OptionalPhase phase)
+      : layers_(std::move(layers)),
+        table_of_layer_(std::move(table_of_layer)),
+        format_(format),
+        window_(window),
+        phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
     const Type type = type_of(outputs[0].dtype());
     std::vector<PagedCache> caches;
-    for (size_t i = 1; i < outputs.size(); i += num_arrays(format_)) {
+    const size_t count = outputs.size() - 2 * table_of_layer_.size();
+    for (size_t i = 1; i < count; i += num_arrays(format_)) {
       caches.emplace_back(format_, type, inputs, outputs, i);
     }
+    GroupStates states(table_of_layer_, inputs, outputs);
     move_caches_to_huge_pages(outputs);
     const auto table = inputs.begin() + outputs.size();
     dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
-                       caches = std::move(caches), table = std::vector<Input>(table, inputs.end()),
+                       caches = std::move(caches), states = std::move(states),
+                       ranks = ranks_of(*layers_), table = std::vector<Input>(table, table + 5),
                        window = window_, phase = phase_, y, type] {
       Copies copies;
       const auto integers = [&](size_t i) {
@@ -82,7 +91,12 @@ class PagedLayers : public CpuPrimitives {
       const int32_t *seq_lens = integers(2), *positions = integers(3), *slot_mapping = integers(4);
       RopeTable rope_table;
       const auto attend = [&](size_t i, const void* rows, char* to) {
-        auto task = (*layers)[i].attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
+        const LayerHandle& layer = (*layers)[i];
+        if (layer.delta_net) {
+          return states.run(kernels, *layer.delta_net, ranks[i], rows_of(x, rows, type, phase), to,
+                            copies);
+        }
+        auto task = layer.attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
         task.projection.positions = {positions, table[3].size, false};
         task.projection.rope_table = &rope_table;
         task.block_tables = block_tables;
@@ -93,10 +107,11 @@ class PagedLayers : public CpuPrimitives {
         task.block_table_width = table[0].shape[1];
         task.window = window;
         task.decode_queries = decode_queries(phase);
-        task.keys = caches[2 * i].pages();
-        task.values = caches[2 * i + 1].pages();
-        task.pages = caches[2 * i].shape()[0];
-        task.page_size = caches[2 * i].shape()[2];
+        const PagedCache &keys = caches[2 * ranks[i]], &values = caches[2 * ranks[i] + 1];
+        task.keys = keys.pages();
+        task.values = values.pages();
+        task.pages = keys.shape()[0];
+        task.page_size = keys.shape()[2];
         task.y = to;
         run(kernels, task);
       };
@@ -108,6 +123,7 @@ class PagedLayers : public CpuPrimitives {
 
  private:
   LayerGroup layers_;
+  std::vector<int> table_of_layer_;
   PageFormat format_;
   int window_;
   OptionalPhase phase_;
@@ -157,23 +173,34 @@ void check_cache(const mx::array& x, const ProjectTask& projection, const mx::ar
 }  // namespace
 
 std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
-                                    const std::vector<mx::array>& caches, const PageFormat& format,
-                                    const PageTableArrays& pages, int window, OptionalPhase phase) {
+                                    const std::vector<mx::array>& caches,
+                                    const GroupStateArrays& states, const PageFormat& format,
+                                    const PageTableArrays& pages, int window,
+                                    OptionalPhase phase) {
   check_pages(x, pages);
+  check_states(x, *layers, states);
   const size_t count = num_arrays(format);
-  require(caches.size() == 2 * count * layers->size(),
-          "caches: expected keys and values of each layer");
-  for (size_t i = 0; i < caches.size(); i += count) {
-    const ProjectTask& projection = (*layers)[i / (2 * count)].attention->projection();
-    check_cache(x, projection, caches[0], &caches[i], format);
+  require(caches.size() == 2 * count * (layers->size() - states.table_of_layer.size()),
+          "caches: expected keys and values of each attention layer");
+  size_t next = 0;
+  for (const LayerHandle& layer : *layers) {
+    if (!layer.attention) continue;
+    for (const size_t end = next + 2 * count; next < end; next += count) {
+      check_cache(x, layer.attention->projection(), caches[0], &caches[next], format);
+    }
   }
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), caches.begin(), caches.end());
+  inputs.insert(inputs.end(), states.arrays.begin(), states.arrays.end());
   const size_t num_outputs = inputs.size();
   inputs.insert(inputs.end(), {pages.block_tables, pages.cu_seqlens_q, pages.seq_lens,
                                pages.positions, pages.slot_mapping});
+  for (const StateTableArrays& table : states.tables) {
+    inputs.insert(inputs.end(), {table.cu_seqlens, table.loads, table.saves});
+  }
   return same_shapes(inputs, num_outputs,
-                     std::make_shared<PagedLayers>(std::move(layers), format, window, phase));
+                     std::make_shared<PagedLayers>(std::move(layers), states.table_of_layer, format,
+                                                   window, phase));
 }
 
 }  // namespace tinyllm

@@ -51,6 +51,22 @@ class Swiglu : public CpuPrimitive {
   const char* name() const override { return "tinyllm::Swiglu"; }
 };
 
+class OutputGate : public CpuPrimitive {
+ public:
+  void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
+    dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), gate = Input(inputs[1]),
+                   y = allocate(out), type = type_of(out.dtype())] {
+      Copies copies;
+      const OutputGateTask task{contiguous_data(x, copies), contiguous_data(gate, copies), y, type};
+      parallel_for(x.size, 1, [&](int64_t first, int64_t last) {
+        kernels.output_gate_range(task, first, last);
+      });
+    });
+  }
+
+  const char* name() const override { return "tinyllm::OutputGate"; }
+};
+
 class Rope : public CpuPrimitive {
  public:
   Rope(bool traditional, float magnitude) : traditional_(traditional), magnitude_(magnitude) {}
@@ -75,10 +91,11 @@ class Rope : public CpuPrimitive {
       const Positions token_positions{static_cast<const int32_t*>(positions.compact(positions_copy)),
                                       positions.size, positions.shape[0] == 1};
       const RopeSettings settings{static_cast<const float*>(frequencies.compact(frequencies_copy)),
-                                  dim / 2, traditional, magnitude};
+                                  frequencies.size, traditional, magnitude};
       RopeTable table;
       task.table = table.get(kernels, token_positions, settings);
       task.length = length, task.heads = heads, task.dim = dim;
+      task.pairs = settings.pairs;
       task.shares_positions = token_positions.are_shared;
       task.traditional = traditional;
       task.type = type;
@@ -105,6 +122,10 @@ mx::array make(const mx::array& like, std::vector<mx::array> inputs, Arguments..
 
 mx::array rms_norm(const mx::array& x, const mx::array& weight, float eps) {
   return make<RmsNorm>(x, {x, weight}, eps);
+}
+
+mx::array output_gate(const mx::array& x, const mx::array& gate) {
+  return make<OutputGate>(x, {x, gate});
 }
 
 mx::array swiglu(const mx::array& gate, const mx::array& up) {

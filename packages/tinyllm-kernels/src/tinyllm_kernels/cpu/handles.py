@@ -8,18 +8,22 @@ import mlx.core as mx
 from tinyllm_layers import (
     MLP,
     DecoderLayer,
+    GatedAttention,
+    GatedDeltaNet,
     GroupedQueryAttention,
     MoE,
     PagedCache,
     RMSNorm,
-    RoPE,
 )
+from tinyllm_layers.cache.base import StateShape
 from tinyllm_ops import MLX, OpSet
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import frequencies, magnitude, native_weight
+from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.cpu.attention import attention, paged_attention
+from tinyllm_kernels.cpu.mixer_handles import is_native_mixer, mixer_handle, mixer_weights
 from tinyllm_kernels.cpu.products import expert_linear, linear
+from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_kernels.cpu.rowwise import rms_norm, rope, swiglu
 
 NATIVE_OPS: dict[str, object] = {
@@ -31,6 +35,9 @@ NATIVE_OPS: dict[str, object] = {
     "rope": rope,
     "attention": attention,
     "paged_attention": paged_attention,
+    "causal_conv": causal_conv,
+    "gated_delta": gated_delta,
+    "gated_rms_norm": gated_rms_norm,
     "quantize": MLX.quantize,
     "norm_rope": None,
 }
@@ -57,28 +64,24 @@ class InputForm:
 
 @dataclass(frozen=True, eq=False)
 class LayerHandle:
-    """The native handles of a decoder layer, one for its attention and one for its MLP or MoE.
+    """The native handles of a decoder layer, one for each of its halves.
 
     Attributes:
         layer: the layer whose weights the handles hold.
-        heads: the attention of the layer.
-        attention: norm, projections and rotation of the attention half.
+        mixer: norm and weights of the attention half, or of the recurrent half.
+        heads: the attention of the layer; None for a recurrent layer.
+        state: the shape of the states of a recurrent layer; None for attention.
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
-            of the experts: `layer.mlp` then computes the half.
-        output: the projection after attention, for passes in which the cache computes attention.
+            of the experts, or if a shared expert is added: `layer.mlp` then computes the half.
         input_form: the inputs that the handles accept.
-        kv_heads: the number of heads of keys and values.
-        head_dim: the size of a head.
     """
 
     layer: DecoderLayer
-    heads: GroupedQueryAttention
-    attention: native.AttentionHandle
+    mixer: native.AttentionHandle | native.DeltaNetHandle
+    heads: GroupedQueryAttention | None
+    state: StateShape | None
     feed_forward: native.FeedForwardHandle | None
-    output: native.NativeWeight
     input_form: InputForm
-    kv_heads: int
-    head_dim: int
 
 
 def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
@@ -88,49 +91,30 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         The handle, or None if the extension cannot compute the layer: the layer has other classes
         than those of `tinyllm_layers`, other ops than `NATIVE_OPS`, or weights of several dtypes.
     """
-    heads, mlp = layer.attention, layer.mlp
-    if not isinstance(heads, GroupedQueryAttention) or not _is_native(layer, heads):
+    mixer, mlp = layer.attention, layer.mlp
+    heads = mixer.attention if isinstance(mixer, GatedAttention) else mixer
+    if not _is_native(layer, heads):
         return None
-    rotary, biases = heads.rope, heads.biases
     dense = [
         layer.input_norm.weight,
         layer.post_attention_norm.weight,
-        *(heads.wq, heads.wk, heads.wv, heads.wo),
-        *(biases.q, biases.k, biases.v, biases.o, heads.q_norm, heads.k_norm),
         *(mlp.w_gate, mlp.w_up, mlp.w_down),
+        *mixer_weights(mixer),
     ]
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    handle = native.AttentionHandle(
-        (layer.input_norm.weight, layer.input_norm.eps),
-        (native_weight(heads.wq), biases.q),
-        (native_weight(heads.wk), biases.k),
-        (native_weight(heads.wv), biases.v),
-        (native_weight(heads.wo), biases.o),
-        head_dim=heads.head_dim,
-        rope=(
-            frequencies(heads.head_dim, rotary.base, rotary.scaling),
-            rotary.traditional,
-            magnitude(rotary.scaling),
-        ),
-        q_norm=(heads.q_norm, heads.norm_eps),
-        k_norm=(heads.k_norm, heads.norm_eps),
-        adds_residual=True,
-    )
     feed_forward = _feed_forward(layer)
     shared = heads.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
         layer=layer,
-        heads=heads,
-        attention=handle,
+        mixer=mixer_handle(layer.input_norm, mixer),
+        heads=None if isinstance(heads, GatedDeltaNet) else heads,
+        state=heads.state_shape if isinstance(heads, GatedDeltaNet) else None,
         feed_forward=feed_forward,
-        output=native_weight(heads.wo),
         input_form=InputForm(
             dtypes.pop(), heads.hidden_size, whole=feed_forward is not None and not shared
         ),
-        kv_heads=heads.num_kv_heads,
-        head_dim=heads.head_dim,
     )
 
 
@@ -141,7 +125,7 @@ def _feed_forward(layer: DecoderLayer) -> native.FeedForwardHandle | None:
     residual = mlp.communicator.rank == 0
     if isinstance(mlp, MLP):
         return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=residual)
-    if mlp.held is not None:
+    if mlp.held is not None or mlp.shared is not None:
         return None
     return native.moe_handle(
         (norm.weight, norm.eps),
@@ -155,14 +139,14 @@ def _feed_forward(layer: DecoderLayer) -> native.FeedForwardHandle | None:
     )
 
 
-def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention) -> bool:
+def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention | GatedDeltaNet) -> bool:
     """Return True if the layer has known classes, consistent sizes, and the ops of the CPU."""
     known = (
         type(layer) is DecoderLayer
-        and type(heads) is GroupedQueryAttention
+        and type(layer.attention) in (GroupedQueryAttention, GatedAttention, GatedDeltaNet)
+        and type(heads) in (GroupedQueryAttention, GatedDeltaNet)
         and type(layer.input_norm) is RMSNorm
         and type(layer.post_attention_norm) is RMSNorm
-        and type(heads.rope) is RoPE
         and type(layer.mlp) in (MLP, MoE)
     )
     if not known:
@@ -170,11 +154,8 @@ def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention) -> bool:
     norms, mlp = (layer.input_norm, layer.post_attention_norm), layer.mlp
     fits = (
         {norm.dim for norm in norms} == {heads.hidden_size} == {mlp.dim}
-        and heads.rope.dims == heads.head_dim
-        and (isinstance(mlp, MLP) or mlp.shared is None)
         and min(heads.norm_eps, *(norm.eps for norm in norms)) >= 0
-        and heads.head_dim % 2 == 0
-        and heads.rope.base > 0
+        and is_native_mixer(heads)
     )
     return fits and all(_has_native_ops(module.ops) for module in (*norms, heads, mlp))
 

@@ -12,6 +12,7 @@ from tinyllm_kernels.cpu.attention import attention, paged_attention
 from tinyllm_kernels.cpu.handles import NATIVE_OPS
 from tinyllm_kernels.cpu.prepare import prepare
 from tinyllm_kernels.cpu.products import embedding, expert_linear, linear
+from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_kernels.cpu.rowwise import rms_norm, rope, swiglu
 from tinyllm_kernels.cpu.scores import argmax, log_probability, top_k
 from tinyllm_kernels.cpu.stack import NativeStack
@@ -27,9 +28,9 @@ CPU = Backend(
     rope=rope,
     attention=attention,
     paged_attention=paged_attention,
-    causal_conv=MLX.causal_conv,
-    gated_delta=MLX.gated_delta,
-    gated_rms_norm=MLX.gated_rms_norm,
+    causal_conv=causal_conv,
+    gated_delta=gated_delta,
+    gated_rms_norm=gated_rms_norm,
     quantize=MLX.quantize,
     argmax=argmax,
     top_k=top_k,

@@ -8,13 +8,19 @@ from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
-from tinyllm_layers.cache.base import attention_cache
-from tinyllm_ops import Phase, Weight
+from tinyllm_layers import Batch, DenseCache, GroupedQueryAttention, LayerCache, PagedCache
+from tinyllm_layers.cache.base import StateCache, attention_cache, state_cache
+from tinyllm_ops import Phase, StateTable, Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import page_table_arrays, position_rows, with_arrays
+from tinyllm_kernels.cpu.arguments import (
+    native_weight,
+    page_table_arrays,
+    position_rows,
+    with_arrays,
+)
 from tinyllm_kernels.cpu.handles import LayerHandle
+from tinyllm_kernels.cpu.recurrent import state_table_arrays
 
 LAYERS_PER_PRIMITIVE = 14
 """The largest number of layers in one primitive of MLX, for decode steps. MLX prepares all inputs
@@ -30,12 +36,12 @@ class LayerGroup:
     Attributes:
         native: the native handles of the layers.
         span: the indices of the layers in their stack.
-        kv_shapes: the number and the size of the heads of keys and values, for each layer.
+        handles: the handles of the layers.
     """
 
     native: native.LayerGroup
     span: slice
-    kv_shapes: list[tuple[int, int]]
+    handles: list[LayerHandle]
 
 
 def make_groups(
@@ -55,9 +61,55 @@ def make_groups(
         span = slice(start, min(start + most, stop))
         own = [handle for handle in handles[span] if handle is not None]
         feed_forward = [each.feed_forward for each in own if each.feed_forward is not None]
-        group = native.layer_group([each.attention for each in own], feed_forward)
-        groups.append(LayerGroup(group, span, [(each.kv_heads, each.head_dim) for each in own]))
+        group = native.layer_group([each.mixer for each in own], feed_forward)
+        groups.append(LayerGroup(group, span, own))
     return groups
+
+
+def attention_heads(group: LayerGroup) -> list[GroupedQueryAttention]:
+    """Return the attention of each layer of a group that has attention."""
+    return [handle.heads for handle in group.handles if handle.heads is not None]
+
+
+def attention_caches(group: LayerGroup, caches: Sequence[LayerCache]) -> list[LayerCache]:
+    """Return the caches of the layers of a group that have attention."""
+    pairs = zip(group.handles, caches[group.span], strict=True)
+    return [cache for handle, cache in pairs if handle.heads is not None]
+
+
+class GroupStates:
+    """The states of the recurrent layers of a group, borrowed from their caches for one pass."""
+
+    def __init__(self, batch: Batch, group: LayerGroup, caches: Sequence[LayerCache]) -> None:
+        """Take the slots and the tables of all recurrent layers of a group."""
+        self._phase = batch.phase
+        self._caches: list[StateCache] = []
+        self._arrays: list[mx.array] = []
+        self._tables: list[StateTable] = []
+        self._table_of_layer: list[int] = []
+        for handle, cache in zip(group.handles, caches[group.span], strict=True):
+            if handle.state is None:
+                continue
+            held = state_cache(cache)
+            conv, state, table = held.states(batch, handle.state)
+            self._caches.append(held)
+            self._arrays += conv, state
+            # The caches of a model have seen the same tokens, so that their tables are one object.
+            known = [i for i, other in enumerate(self._tables) if other is table]
+            if not known:
+                self._tables.append(table)
+            self._table_of_layer.append(known[0] if known else len(self._tables) - 1)
+
+    def native(self) -> native.GroupStates:
+        """Return the arguments of the extension, and drop the references to the slots."""
+        arrays, self._arrays = self._arrays, []
+        return arrays, [state_table_arrays(table) for table in self._tables], self._table_of_layer
+
+    def commit(self, arrays: Sequence[mx.array]) -> None:
+        """Replace the slots of all layers: arrays of the first, then of the second layer, ..."""
+        for i, cache in enumerate(self._caches):
+            table = self._tables[self._table_of_layer[i]]
+            cache.commit(arrays[2 * i], arrays[2 * i + 1], table, self._phase)
 
 
 def run_dense(
@@ -67,7 +119,7 @@ def run_dense(
     caches: Sequence[LayerCache],
     offset: int,
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers, each with a dense cache of `offset` tokens.
+    """Compute whole layers, each with a dense cache of `offset` tokens or with states.
 
     The references to the cache arrays end with this function, so that MLX writes to the arrays in
     place.
@@ -76,16 +128,19 @@ def run_dense(
         x: the input of the first layer.
         batch: the layout of the pass.
         group: the layers.
-        caches: the caches of all layers of the stack. Those of the group are `DenseCache`.
-        offset: the number of tokens in each cache of the group.
+        caches: the caches of all layers of the stack. Those of the group are `DenseCache`, and of
+            recurrent layers `StateCache`.
+        offset: the number of tokens in each dense cache of the group.
     """
     rows, length, dtype = batch.rows, batch.length, x.dtype
-    own = cast("Sequence[DenseCache]", caches[group.span])
+    states = GroupStates(batch, group, caches)
     stored: list[mx.array] = []
-    for cache, (heads, head_dim) in zip(own, group.kv_shapes, strict=True):
-        stored.append(cache.reserve((rows, 2, heads, length, head_dim), dtype))
-    y, *written = native.layers(x, group.native, stored, offset, batch.phase)
-    for cache, updated in zip(own, written, strict=True):
+    own = cast("Sequence[DenseCache]", attention_caches(group, caches))
+    for cache, heads in zip(own, attention_heads(group), strict=True):
+        stored.append(cache.reserve((rows, 2, heads.num_kv_heads, length, heads.head_dim), dtype))
+    y, *written = native.layers(x, group.native, stored, states.native(), offset, batch.phase)
+    states.commit(written[len(own) :])
+    for cache, updated in zip(own, written, strict=False):
         cache.commit(updated, length)
     return y
 
@@ -98,13 +153,14 @@ def run_paged(
     window: int | None,
     page_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers, each with a paged cache. See `run_dense` for the cache arrays.
+    """Compute whole layers, each with a paged cache or with states. See `run_dense`.
 
     Args:
         x: the input of the first layer.
         batch: the layout of the pass, with a page table.
         group: the layers.
-        caches: the caches of all layers of the stack. Those of the group are `PagedCache`.
+        caches: the caches of all layers of the stack. Those of the group are `PagedCache`, and of
+            recurrent layers `StateCache`.
         window: the window of each cache of the group.
         page_format: see `handles.page_format`.
 
@@ -113,7 +169,7 @@ def run_paged(
     """
     table = batch.pages
     assert table is not None  # the path "paged" needs a table
-    own = cast("Sequence[PagedCache]", caches[group.span])
+    own = cast("Sequence[PagedCache]", attention_caches(group, caches))
     if (own[0].num_pages, own[0].page_size) != (table.num_pages, table.page_size):
         raise ValueError(
             f"caches: expected {table.num_pages} pages of {table.page_size} tokens, as the table "
@@ -124,15 +180,20 @@ def run_paged(
     for stored in pages:
         arrays += (stored,) if isinstance(stored, mx.array) else stored.arrays
     positions = position_rows(batch.positions, batch.rows, batch.length)
-    y, *arrays = native.paged_layers(
+    states = GroupStates(batch, group, caches)
+    count = len(arrays)
+    y, *written_arrays = native.paged_layers(
         x,
         group.native,
         arrays,
+        states.native(),
         page_format,
         page_table_arrays(table, positions.reshape(-1)),
         window or 0,
         batch.phase,
     )
+    arrays = written_arrays[:count]
+    states.commit(written_arrays[count:])
     if page_format[1]:
         parts = zip(pages, zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True), strict=True)
         written = [with_arrays(stored, updated) for stored, updated in parts]
@@ -150,16 +211,20 @@ def run_halves(
 
     If processes share the layer, rank 0 adds bias and residual, and each half is all-reduced.
     """
-    layer, phase = handle.layer, batch.phase
-    attention, mlp = handle.heads, layer.mlp
+    layer, phase, attention = handle.layer, batch.phase, handle.heads
+    mlp = layer.mlp
+    assert attention is not None  # recurrent layers have no path "halves"
+    assert isinstance(handle.mixer, native.AttentionHandle)
     positions = position_rows(batch.positions, batch.rows, batch.length)
-    q, k, v = native.project_qkv(x, handle.attention, positions, phase)
+    q, k, v, *gates = native.project_qkv(x, handle.mixer, positions, phase)
     out = attention_cache(cache).attend(q, k, v, batch, attention.scale, attention.ops)
     joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
+    for gate in gates:
+        joined = native.output_gate(joined, gate)
     # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
     is_rank_0 = attention.communicator.rank == 0
     bias, residual = (attention.biases.o, x) if is_rank_0 else (None, None)
-    y = native.linear(joined, handle.output, bias, residual, phase)
+    y = native.linear(joined, native_weight(attention.wo), bias, residual, phase)
     h = attention.communicator.all_reduce(y)
     if handle.feed_forward is None:
         return mlp(layer.post_attention_norm(h), residual=h, phase=phase)

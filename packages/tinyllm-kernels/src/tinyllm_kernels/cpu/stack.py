@@ -14,7 +14,15 @@ from typing import Literal
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_layers import Batch, DecoderLayer, DenseCache, LayerCache, PagedCache
+from tinyllm_layers import (
+    Batch,
+    DecoderLayer,
+    DenseCache,
+    LayerCache,
+    PagedCache,
+    RecurrentCache,
+    RecurrentPool,
+)
 from tinyllm_layers.decoder import check_caches
 from tinyllm_ops import Phase
 from tinyllm_ops.checks import require_shape
@@ -47,6 +55,7 @@ class Path:
 
 HALVES, LAYER = Path("halves"), Path("layer")
 WHOLE = Path("halves")  # or a faster path, if the cache has one
+STATES = Path("dense")  # of recurrent layers alone
 
 
 class NativeStack:
@@ -64,7 +73,8 @@ class NativeStack:
         self.layers = tuple(layers)
         self._handles = [layer_handle(layer) for layer in self.layers]
         # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
-        ropes = [handle.heads.rope for handle in self._handles if handle is not None]
+        heads = [handle.heads for handle in self._handles if handle is not None]
+        ropes = [each.rope for each in heads if each is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
         # Most models have one form. Comparing dtypes of every handle would read 28 more objects.
         forms = [None if handle is None else handle.input_form for handle in self._handles]
@@ -121,7 +131,7 @@ class NativeStack:
         else:
             for index in range(first, stop):
                 handle, cache = self._handles[index], caches[index]
-                if path.kind == "halves" and handle is not None:
+                if path.kind == "halves" and handle is not None and handle.heads is not None:
                     x = run_halves(x, batch, handle, cache)
                 else:
                     x = self.layers[index](x, batch, cache)
@@ -170,6 +180,8 @@ def choose_paths(
     for path, cache in zip(accepted, caches, strict=True):
         if path is not WHOLE:
             paths.append(path)
+        elif type(cache) in (RecurrentCache, RecurrentPool):
+            paths.append(STATES)
         elif type(cache) is DenseCache and cache.offset == offset:
             paths.append(dense)
         elif has_pages and type(cache) is PagedCache and (form := page_format(cache, dtype)):
@@ -177,7 +189,20 @@ def choose_paths(
             paths.append(paged.setdefault((cache.window, form), path_of_pages))
         else:
             paths.append(HALVES)
-    return paths
+    return _with_states(paths)
+
+
+def _with_states(paths: Sequence[Path]) -> list[Path]:
+    """Let recurrent layers join the run of the attention layer after them.
+
+    Recurrent layers need neither positions nor pages, so every path of whole layers is theirs too.
+    """
+    joined, after = [], STATES
+    for path in reversed(paths):
+        if path is not STATES:
+            after = path if path.kind in ("dense", "paged") else STATES
+        joined.append(after if path is STATES else path)
+    return joined[::-1]
 
 
 def _first(batch: Batch) -> int | None:

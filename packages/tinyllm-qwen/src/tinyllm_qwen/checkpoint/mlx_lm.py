@@ -8,7 +8,9 @@ from mlx.nn.layers.base import Module
 from tinyllm_layers import Backend
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
-from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.checkpoint.output_gates import split_output_gates
+from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
+from tinyllm_qwen.config.module_path import module_path
 from tinyllm_qwen.config.quantization import PackedFormat, Quantization
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
@@ -16,24 +18,28 @@ from tinyllm_qwen.model import Qwen
 
 # The arrays that each class of layer may hold. Classes are compared by name, so that mlx-lm need
 # not be imported. Derived classes do not match, because they may compute something else.
-_NN, _EXPERTS = "mlx.nn.layers", "mlx_lm.models.switch_layers"
+_NN, _LM = "mlx.nn.layers", "mlx_lm.models"
 _LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
     (f"{_NN}.linear", "Linear"): ("weight", "bias"),
     (f"{_NN}.embedding", "Embedding"): ("weight",),
     (f"{_NN}.normalization", "RMSNorm"): ("weight",),
     (f"{_NN}.quantized", "QuantizedLinear"): ("weight", "scales", "biases", "bias"),
     (f"{_NN}.quantized", "QuantizedEmbedding"): ("weight", "scales", "biases"),
-    (_EXPERTS, "SwitchLinear"): ("weight",),
-    (_EXPERTS, "QuantizedSwitchLinear"): ("weight", "scales", "biases"),
+    (f"{_NN}.convolution", "Conv1d"): ("weight",),
+    (f"{_LM}.switch_layers", "SwitchLinear"): ("weight",),
+    (f"{_LM}.switch_layers", "QuantizedSwitchLinear"): ("weight", "scales", "biases"),
+    (f"{_LM}.qwen3_5", "GatedDeltaNet"): ("A_log", "dt_bias"),
+    (f"{_LM}.qwen3_next", "Qwen3NextRMSNormGated"): ("weight",),
 }
 
 
 def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
-    """Convert a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model that `mlx_lm.load` returned.
+    """Convert a model of a supported family that `mlx_lm.load` returned.
 
     The weights may have any format. The arrays are shared, not copied: the new model needs no
-    additional memory, and in-place changes of mlx-lm's arrays change the new model too. A `Backend`
-    copies the weights whose layout it changes.
+    additional memory, and in-place changes of mlx-lm's arrays change the new model too. Two kinds
+    of weights are copied: those whose layout a `Backend` changes, and projections of Qwen3.5 that
+    hold queries and output gates.
 
     The config is `model.args` of mlx-lm, which has no sliding windows. For Qwen3-MoE, `model.args`
     contains the YaRN settings of the checkpoint. mlx-lm ignores them, but this function uses them.
@@ -58,6 +64,11 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
         weights |= _weights(path, module)
     _check(config, weights)
     config = dataclasses.replace(config, quantization=_quantization(weights))
+    for path in [path for path in weights if path.endswith(".A_log")]:
+        a_log = weights[path]
+        assert isinstance(a_log, mx.array)  # no format packs vectors
+        weights[path] = a_log.astype(mx.float32)
+    split_output_gates(weights, config)
     if isinstance(ops, Backend):
         ops.prepare(weights)
     return Qwen(config, weights, ops=ops)
@@ -83,10 +94,10 @@ def _weights(path: str, module: Module) -> dict[str, Weight]:
     unknown = sorted(arrays.keys() - set(known))
     if unknown:
         raise CheckpointError(f"{path}: {kind.__name__} with {unknown[0]} is not implemented yet")
-    name = path.removeprefix("model.")
-    weights: dict[str, Weight] = {f"{name}.weight": arrays["weight"]}
-    if "bias" in arrays:
-        weights[f"{name}.bias"] = arrays["bias"]
+    name = module_path(path)
+    weights: dict[str, Weight] = {
+        f"{name}.{key}": array for key, array in arrays.items() if key not in ("scales", "biases")
+    }
     if "scales" in arrays:
         settings = {key: getattr(module, key) for key in ("group_size", "bits", "mode")}
         packed = PackedFormat.from_hf(settings, path)
@@ -110,7 +121,11 @@ def _check(config: QwenConfig, weights: Mapping[str, Weight]) -> None:
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
             raise CheckpointError(f"{name}: expected {shape}, got {tuple(weights[name].shape)}")
-    dtypes = {str(weight.dtype) for weight in weights.values() if isinstance(weight, mx.array)}
+    dtypes = {
+        str(weight.dtype)
+        for name, weight in weights.items()
+        if isinstance(weight, mx.array) and not name.endswith(".A_log")
+    }
     if len(dtypes) > 1:
         raise CheckpointError(
             f"model: expected weights of one dtype, got {', '.join(sorted(dtypes))}: call "
@@ -134,6 +149,6 @@ def _quantization(weights: Mapping[str, Weight]) -> Quantization | None:
     bare = {
         name.removesuffix(".weight"): None
         for name, weight in weights.items()
-        if isinstance(weight, mx.array) and weight.ndim > 1
+        if isinstance(weight, mx.array) and is_matrix(name, tuple(weight.shape))
     }
     return Quantization(default=default, overrides={**others, **bare})

@@ -144,7 +144,9 @@ def _describe(
     description: dict[str, object], plan: ConversionPlan, settings: ConversionConfig
 ) -> dict[str, object]:
     """Return the config.json of the result."""
-    new = {key: value for key, value in description.items() if key != "_name_or_path"}
+    # The vision tower is not converted.
+    dropped = ("_name_or_path", "vision_config")
+    new = {key: value for key, value in description.items() if key not in dropped}
     if settings.dtype is not None:
         fields = [name for name in ("dtype", "torch_dtype") if name in new] or ["torch_dtype"]
         new |= dict.fromkeys(fields, str(settings.dtype).removeprefix("mlx.core."))

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
-from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.checkpoint.schema import is_draft_head, is_matrix, stored_shapes
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -18,6 +18,7 @@ from tinyllm_qwen.convert.config import ConversionConfig
 # Routers always have 8 bits, as in mlx-lm: a router is small, and a wrong choice of experts costs
 # more quality than its bytes save.
 ROUTER_FORMAT = PackedFormat(group_size=64, bits=8)
+_ROUTERS = (".mlp.gate", ".shared_expert_gate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +30,29 @@ class PlannedTensor:
         dtype: the dtype of unpacked numbers and affine scales, as spelled in safetensors files.
         shape: the shape before packing.
         packed: the format of a packed tensor; None if it is not packed.
+        hybrid: True for the names of hybrid models, whose language model has a prefix of its own.
     """
 
     source: str
     dtype: str
     shape: tuple[int, ...]
     packed: PackedFormat | None
+    hybrid: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the tensor in MLX."""
+        return mlx_name(self.source, hybrid=self.hybrid)
 
     @property
     def path(self) -> str:
         """The module path of the tensor in MLX."""
-        return mlx_name(self.source).removesuffix(".weight")
+        return self.name.removesuffix(".weight")
 
     @property
     def parts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Dtype and shape of each written array by name: the weight, or codes, scales, biases."""
-        name = mlx_name(self.source)
+        name = self.name
         if self.packed is None:
             return {name: (self.dtype, self.shape)}
         *rows, columns = self.shape
@@ -86,7 +94,9 @@ class ConversionPlan:
     @property
     def unquantized(self) -> tuple[str, ...]:
         """The matrices that are not packed, by module path."""
-        return tuple(t.path for t in self.tensors if t.packed is None and len(t.shape) > 1)
+        return tuple(
+            t.path for t in self.tensors if t.packed is None and is_matrix(t.source, t.shape)
+        )
 
     def quantization(self, default: PackedFormat) -> dict[str, object]:
         """Return the field `quantization` of config.json: the default format, and the routers."""
@@ -99,9 +109,15 @@ class ConversionPlan:
         return {**usual, **routers}
 
 
-def mlx_name(source: str) -> str:
-    """Return the name of a tensor in an MLX checkpoint. All names but the head's have "model."."""
-    return source if source.startswith("lm_head.") else f"model.{source}"
+def mlx_name(source: str, *, hybrid: bool = False) -> str:
+    """Return the name of a tensor in an MLX checkpoint.
+
+    All names but those of the heads have "model.". All names of a hybrid model have
+    "language_model." before that.
+    """
+    is_head = source.startswith("lm_head.") or is_draft_head(source)
+    name = source if is_head else f"model.{source}"
+    return f"language_model.{name}" if hybrid else name
 
 
 def make_plan(
@@ -121,15 +137,19 @@ def make_plan(
         ValueError: if a pattern matches no matrix, or no matrix can be packed.
     """
     names = {dtype: name for name, dtype in MLX_DTYPES.items()}
-    tensors = [
-        PlannedTensor(
+    hybrid = config.recurrent is not None
+
+    def planned(name: str, shape: tuple[int, ...]) -> PlannedTensor:
+        dtype = stored[name].dtype if settings.dtype is None else names[settings.dtype]
+        return PlannedTensor(
             source=name,
-            dtype=stored[name].dtype if settings.dtype is None else names[settings.dtype],
+            dtype="F32" if stored[name].float32 else dtype,
             shape=shape,
-            packed=_format(name, shape, settings),
+            packed=_format(name, shape, settings, hybrid=hybrid),
+            hybrid=hybrid,
         )
-        for name, shape in expected_shapes(config).items()
-    ]
+
+    tensors = [planned(name, shape) for name, shape in stored_shapes(config, stored).items()]
     _check_effect(tensors, settings)
     shards: list[list[PlannedTensor]] = []
     remaining = 0
@@ -142,12 +162,14 @@ def make_plan(
     return ConversionPlan(tuple(tuple(shard) for shard in shards))
 
 
-def _format(name: str, shape: tuple[int, ...], settings: ConversionConfig) -> PackedFormat | None:
+def _format(
+    name: str, shape: tuple[int, ...], settings: ConversionConfig, *, hybrid: bool
+) -> PackedFormat | None:
     """Return the format of a tensor by the rules of mlx-lm; None if it is not packed."""
-    path = mlx_name(name).removesuffix(".weight")
-    if settings.packed is None or len(shape) < 2 or _skipped(path, settings):
+    path = mlx_name(name, hybrid=hybrid).removesuffix(".weight")
+    if settings.packed is None or not is_matrix(name, shape) or _skipped(path, settings):
         return None
-    packed = ROUTER_FORMAT if path.endswith(".mlp.gate") else settings.packed
+    packed = ROUTER_FORMAT if path.endswith(_ROUTERS) else settings.packed
     whole = not (shape[-1] % settings.packed.group_size or shape[-1] % packed.group_size)
     return packed if whole else None
 
@@ -158,7 +180,7 @@ def _skipped(path: str, settings: ConversionConfig) -> bool:
 
 def _check_effect(tensors: list[PlannedTensor], settings: ConversionConfig) -> None:
     """Raise ValueError if a setting has no effect."""
-    matrices = [tensor.path for tensor in tensors if len(tensor.shape) > 1]
+    matrices = [tensor.path for tensor in tensors if is_matrix(tensor.source, tensor.shape)]
     for pattern in settings.skip:
         if not any(fnmatchcase(path, pattern) for path in matrices):
             raise ValueError(
@@ -169,5 +191,5 @@ def _check_effect(tensors: list[PlannedTensor], settings: ConversionConfig) -> N
         raise ValueError(
             f"nothing would be packed: no matrix is left whose rows divide into groups of "
             f"{settings.packed.group_size}; their lengths are "
-            f"{sorted({tensor.shape[-1] for tensor in tensors if len(tensor.shape) > 1})}"
+            f"{sorted({t.shape[-1] for t in tensors if is_matrix(t.source, t.shape)})}"
         )

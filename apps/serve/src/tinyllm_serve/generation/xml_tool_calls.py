@@ -1,0 +1,163 @@
+"""The parser of function calls in Qwen3.5's XML format, while the text streams."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from tinyllm_serve.generation.parameter_types import JsonSchema, parameter_types, value_of
+from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part
+from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN, MAX_HEAD, ToolCallParser
+
+FUNCTION_OPEN, FUNCTION_CLOSE = "<function=", "</function>"
+PARAMETER_OPEN, PARAMETER_CLOSE = "<parameter=", "</parameter>"
+
+
+class XmlToolCallParser(ToolCallParser):
+    """The parser of calls that Qwen3-Coder and Qwen3.5 write.
+
+    A call has this form:
+
+        <tool_call>
+        <function=weather>
+        <parameter=city>
+        Bern
+        </parameter>
+        </function>
+        </tool_call>
+
+    A value is text without quotes, between line breaks. The result is a JSON object. The schema of
+    the function decides whether a value is text or JSON: `0` is the text "0" or the number. Text is
+    returned as the model writes it, other values once they are complete. A value that does not
+    have a type of the schema becomes text, so that the arguments are always valid JSON.
+
+    A call begins once its name is known to be a function of the request. Text between parameters
+    is dropped.
+    """
+
+    def __init__(self, functions: Mapping[str, JsonSchema]) -> None:
+        """Start a text, with the schemas of the arguments of the functions that may be called."""
+        super().__init__(functions)
+        self._schemas = dict(functions)
+        self._schema: JsonSchema = {}  # of the current call
+        self._types: frozenset[str] = frozenset()  # of the current parameter
+        self._has_arguments = False  # True once the current call has a parameter
+        self._value_started = False
+
+    def finish(self) -> list[Part]:
+        """Return the text that was held back, at the end of the answer."""
+        if self._read == self._read_text:
+            rest, self._held = self._held, ""
+            return [CallArguments(_escaped(rest))] if rest else []
+        if self._read in (self._read_parameter, self._read_value):
+            self._held = ""  # an incomplete tag, or a value that is not known to be JSON
+            return []
+        return super().finish()
+
+    def _read_head(self) -> Iterator[Part | None]:
+        """Read a call from its opening tag to the name of the function."""
+        start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
+        text = self._held[start : start + MAX_HEAD].lstrip()
+        place = self._held.find(">", self._held.find("<", start))
+        if text.startswith(FUNCTION_OPEN) and ">" in text:
+            name = text[len(FUNCTION_OPEN) : text.index(">")]
+            if name in self._functions:
+                self._held = self._held[place + 1 :]
+                self._schema, self._has_arguments = self._schemas[name], False
+                self._after_call = True
+                self._read = self._read_parameter
+                yield CallStart(name)
+                yield CallArguments("{")
+                return
+            yield from self._give_up(start)
+        elif _may_become(text, FUNCTION_OPEN) and len(self._held) - start < MAX_HEAD:
+            yield None
+        else:
+            yield from self._give_up(start)
+
+    def _read_parameter(self) -> Iterator[Part | None]:
+        """Read up to a parameter or the end of the call, and drop other text."""
+        tags = (PARAMETER_OPEN, FUNCTION_CLOSE, CALL_CLOSE)
+        found = [(place, tag) for tag in tags if (place := self._held.find(tag)) >= 0]
+        if not found:
+            self._held = self._held[-max(map(len, tags)) + 1 :]
+            yield None
+            return
+        place, tag = min(found)
+        if tag != PARAMETER_OPEN:
+            self._held = self._held[place:].removeprefix(FUNCTION_CLOSE)
+            self._closed = True  # for `_read_end`: no brace follows
+            self._read = self._read_end
+            yield CallArguments("}")
+            yield CallEnd()
+            return
+        self._held = self._held[place:]
+        end = self._held.find(">", 0, MAX_HEAD)
+        if end < 0:
+            if len(self._held) < MAX_HEAD:
+                yield None
+            else:
+                self._held = self._held[len(PARAMETER_OPEN) :]
+            return
+        name = self._held[len(PARAMETER_OPEN) : end]
+        self._held = self._held[end + 1 :]
+        self._types = parameter_types(self._schema, name)
+        self._value_started, self._searched = False, 0
+        separator = ", " if self._has_arguments else ""
+        self._has_arguments = True
+        if self._types <= {"string"}:
+            self._read = self._read_text
+            yield CallArguments(f'{separator}{json.dumps(name)}: "')
+        else:
+            # The value decides about its quotes, so that its name waits for it.
+            self._name = f"{separator}{json.dumps(name)}: "
+            self._read = self._read_value
+
+    def _read_text(self) -> Iterator[Part | None]:
+        """Read a text as it is written."""
+        if not self._value_started:
+            if not self._held:
+                yield None
+                return
+            self._held = self._held.removeprefix("\n")
+            self._value_started = True
+        text, closed, rest = self._held.partition(PARAMETER_CLOSE)
+        if closed:
+            self._held, self._read = rest, self._read_parameter
+            yield CallArguments(_escaped(text.removesuffix("\n")) + '"')
+            return
+        certain = len(text) - _undecided(text)
+        self._held = text[certain:]
+        if certain:
+            yield CallArguments(_escaped(text[:certain]))
+        yield None
+
+    def _read_value(self) -> Iterator[Part | None]:
+        """Read a value that is not only text, once it is complete."""
+        closing = self._held.find(PARAMETER_CLOSE, self._searched)
+        if closing < 0:
+            self._searched = max(0, len(self._held) - len(PARAMETER_CLOSE) + 1)
+            yield None
+            return
+        text = self._held[:closing].removeprefix("\n").removesuffix("\n")
+        self._held = self._held[closing + len(PARAMETER_CLOSE) :]
+        self._read = self._read_parameter
+        yield CallArguments(self._name + value_of(text, self._types))
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a part of a JSON string. No character of the text is half of a pair."""
+    return json.dumps(text)[1:-1]
+
+
+def _may_become(text: str, tag: str) -> bool:
+    """Return True if more text may turn `text` into the tag with a name."""
+    return tag.startswith(text) or (text.startswith(tag) and ">" not in text)
+
+
+def _undecided(text: str) -> int:
+    """Count the characters at the end that may be the line break and tag after a value."""
+    closing = f"\n{PARAMETER_CLOSE}"
+    for tag in (closing, PARAMETER_CLOSE):
+        for size in range(min(len(tag) - 1, len(text)), 0, -1):
+            if text.endswith(tag[:size]):
+                return size
+    return 0

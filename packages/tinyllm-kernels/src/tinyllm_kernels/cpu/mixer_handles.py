@@ -1,0 +1,77 @@
+"""Native handles of the first half of a decoder layer: attention, or a recurrent layer."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from tinyllm_layers import GatedAttention, GatedDeltaNet, GroupedQueryAttention, RMSNorm, RoPE
+from tinyllm_ops import Weight
+
+from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.arguments import frequencies, magnitude, native_weight
+from tinyllm_kernels.cpu.recurrent import MAX_CONV_WIDTH
+
+Mixer = GroupedQueryAttention | GatedAttention | GatedDeltaNet
+
+
+def is_native_mixer(heads: GroupedQueryAttention | GatedDeltaNet) -> bool:
+    """Return True if the extension computes the sizes and the rotation of a layer."""
+    if isinstance(heads, GatedDeltaNet):
+        return 2 <= heads.conv.shape[1] <= MAX_CONV_WIDTH
+    return type(heads.rope) is RoPE and heads.head_dim % 2 == 0 and heads.rope.base > 0
+
+
+def mixer_weights(mixer: Mixer) -> list[Weight | None]:
+    """Return the weights that must have the dtype of the inputs, unless they are quantized."""
+    if isinstance(mixer, GatedAttention):
+        return [mixer.wg, *mixer_weights(mixer.attention)]
+    if isinstance(mixer, GatedDeltaNet):
+        projections = [mixer.wqkv, mixer.wz, mixer.wb, mixer.wa, mixer.wo]
+        return [*projections, mixer.conv, mixer.norm]
+    biases = mixer.biases
+    return [
+        *(mixer.wq, mixer.wk, mixer.wv, mixer.wo),
+        *(biases.q, biases.k, biases.v, biases.o, mixer.q_norm, mixer.k_norm),
+    ]
+
+
+def mixer_handle(norm: RMSNorm, mixer: Mixer) -> native.AttentionHandle | native.DeltaNetHandle:
+    """Make the handle of the first half of a layer."""
+    before = norm.weight, norm.eps
+    if isinstance(mixer, GatedDeltaNet):
+        return native.DeltaNetHandle(
+            before,
+            [native_weight(w) for w in (mixer.wqkv, mixer.wz, mixer.wb, mixer.wa, mixer.wo)],
+            mixer.conv,
+            mixer.a_log,
+            mixer.dt_bias,
+            (mixer.norm, mixer.norm_eps),
+            key_heads=mixer.num_key_heads,
+            key_dim=mixer.key_dim,
+            adds_residual=True,
+        )
+    if isinstance(mixer, GatedAttention):
+        return _attention_handle(before, mixer.attention, mixer.wg)
+    return _attention_handle(before, mixer, None)
+
+
+def _attention_handle(
+    norm: tuple[mx.array, float], heads: GroupedQueryAttention, gate: Weight | None
+) -> native.AttentionHandle:
+    rotary, biases = heads.rope, heads.biases
+    return native.AttentionHandle(
+        norm,
+        (native_weight(heads.wq), biases.q),
+        (native_weight(heads.wk), biases.k),
+        (native_weight(heads.wv), biases.v),
+        (native_weight(heads.wo), biases.o),
+        head_dim=heads.head_dim,
+        rope=(
+            frequencies(rotary.dims, rotary.base, rotary.scaling),
+            rotary.traditional,
+            magnitude(rotary.scaling),
+        ),
+        q_norm=(heads.q_norm, heads.norm_eps),
+        k_norm=(heads.k_norm, heads.norm_eps),
+        gate=None if gate is None else native_weight(gate),
+        adds_residual=True,
+    )
