@@ -97,22 +97,32 @@ def _multiply_experts(experts: list[int], *, outputs: int, phase: Phase) -> None
 def decode() -> None:
     """Nine heads of a group in two tiles, with two parts of the keys, then one part.
 
-    The queries are the last of three tokens. The last keys have scores far from the others.
+    The queries are the last of three tokens. The last keys have scores far from the others. Heads
+    of 256 are in three tiles.
     """
+    _attend(*(normal((1, heads, 1, 256), seed=heads) for heads in (9, 1, 1)))
     q = normal((2, 3, 18, 80), seed=1).swapaxes(1, 2)[:, :, 2:]
     for keys in (300, 33):
         k, v = (normal((2, 2, keys, 80), seed=seed) for seed in (2, 3))
         k[:, :, -5:] *= 100
-        assert_close(METAL.attention(q, k, v), oracle.attention(exact(q), exact(k), exact(v)))
+        _attend(q, k, v)
+
+
+def _attend(q: mx.array, k: mx.array, v: mx.array, mask: str | None = None) -> None:
+    y = METAL.attention(q, k, v, None, mask)
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
 
 
 def tiles() -> None:
-    """Rows of three heads in two tiles, the second one partial, with many or few keys."""
+    """Rows of three heads in two tiles, the second one partial, with many or few keys.
+
+    Keys of 256 numbers pass through the tile in two halves.
+    """
     for length, keys in ((13, 45), (13, 11)):
         q = normal((2, 6, length, 80), seed=1)
         k, v = (normal((2, 2, keys, 80), seed=seed) for seed in (2, 3))
-        y = METAL.attention(q, k, v, None, "causal")
-        assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
+        _attend(q, k, v, "causal")
+    _attend(*(normal((1, 1, 3, 256), seed=seed) for seed in (1, 2, 3)), "causal")
 
 
 def packed_keys() -> None:
