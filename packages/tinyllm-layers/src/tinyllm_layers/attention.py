@@ -10,7 +10,7 @@ from tinyllm_ops import REFERENCE, OpSet, Weight, norm_rope
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import KVCache, LayerCache
+from tinyllm_layers.cache.base import LayerCache, SequenceCache, attention_cache
 from tinyllm_layers.cache.dense import DenseCache
 from tinyllm_layers.communicator import SINGLE, Communicator
 from tinyllm_layers.rope import RoPE
@@ -52,7 +52,8 @@ class GroupedQueryAttention:
         ops: the implementation of the maths.
 
     Raises:
-        ValueError: if H is no multiple of Hkv, or a weight does not have the shape above.
+        ValueError: if H is no multiple of Hkv, a weight does not have the shape above, or `rope`
+            rotates more than D features.
     """
 
     hidden_size: int
@@ -92,6 +93,11 @@ class GroupedQueryAttention:
         for name, norm in (("q_norm", self.q_norm), ("k_norm", self.k_norm)):
             if norm is not None:
                 require_shape(name, norm, (self.head_dim,))
+        if self.rope.dims > self.head_dim:
+            raise ValueError(
+                f"rope: expected at most head_dim {self.head_dim} features to rotate, "
+                f"got {self.rope.dims}"
+            )
 
     @property
     def scale(self) -> float:
@@ -119,16 +125,33 @@ class GroupedQueryAttention:
         Raises:
             ValueError: if shapes do not fit, or a position lies beyond `rope.seq_len`.
         """
-        cache = DenseCache() if cache is None else cache
         if batch is None:
-            offset = cache.offset if isinstance(cache, KVCache) else 0
-            batch = Batch.at(offset, x.shape[0], x.shape[1])
+            batch = following(x, cache)
+        heads = self.attend(x, batch, DenseCache() if cache is None else cache)
+        return self.output(heads, batch, residual)
+
+    def check(self, batch: Batch) -> None:
+        """Raise ValueError if a position of the batch lies beyond `rope.seq_len`."""
+        self.rope.check(batch.positions, batch.length)
+
+    def attend(
+        self, x: Float[mx.array, "B L E"], batch: Batch, cache: LayerCache
+    ) -> Float[mx.array, "B L H*D"]:
+        """Compute the attention output of all heads, before the output projection."""
         q, k, v = self.project(x, batch)
-        out = cache.attend(q, k, v, batch, self.scale, self.ops)
-        joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
+        out = attention_cache(cache).attend(q, k, v, batch, self.scale, self.ops)
+        return out.swapaxes(1, 2).flatten(2)
+
+    def output(
+        self,
+        heads: Float[mx.array, "B L H*D"],
+        batch: Batch,
+        residual: Float[mx.array, "B L E"] | None,
+    ) -> Float[mx.array, "B L E"]:
+        """Project the outputs of all heads to E, and add the residual."""
         # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
         bias, own = (self.biases.o, residual) if self.communicator.rank == 0 else (None, None)
-        y = self.ops.linear(joined, self.wo, bias, own, phase=batch.phase)
+        y = self.ops.linear(heads, self.wo, bias, own, phase=batch.phase)
         return self.communicator.all_reduce(y)
 
     def project(
@@ -138,7 +161,7 @@ class GroupedQueryAttention:
     ]:
         """Compute the queries, keys and values of the new tokens, normalized and rotated."""
         rope = self.rope
-        rope.check(batch.positions, x.shape[1])
+        self.check(batch)
 
         def heads(w: Weight, bias: mx.array | None) -> Float[mx.array, "B L heads D"]:
             y = self.ops.linear(x, w, bias, phase=batch.phase)
@@ -154,6 +177,7 @@ class GroupedQueryAttention:
                 rope.base,
                 rope.traditional,
                 rope.scaling,
+                rope.dims,
             )
             for projected, norm in (
                 (heads(self.wq, self.biases.q), self.q_norm),
@@ -161,3 +185,9 @@ class GroupedQueryAttention:
             )
         )
         return q, k, heads(self.wv, self.biases.v).swapaxes(1, 2)
+
+
+def following(x: Float[mx.array, "B L E"], cache: LayerCache | None) -> Batch:
+    """Return the batch of new tokens x that follow the tokens in the cache."""
+    offset = cache.offset if isinstance(cache, SequenceCache) else 0
+    return Batch.at(offset, x.shape[0], x.shape[1])

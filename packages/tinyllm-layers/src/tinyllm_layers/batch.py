@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyllm_ops import PageTable, Phase, Positions
+from tinyllm_ops import PageTable, Phase, Positions, StateTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +23,8 @@ class Batch:
         length: the number of tokens per row, L.
         positions: the positions of the tokens in their sequences, for RoPE.
         pages: the sequences and their pages; None for caches that are not paged.
+        states: the sequences and their slots in a `RecurrentPool`; None for other caches. The
+            tokens are those of the pass in order, row after row.
     """
 
     phase: Phase
@@ -30,6 +32,7 @@ class Batch:
     length: int
     positions: Positions
     pages: PageTable | None = None
+    states: StateTable | None = None
 
     @classmethod
     def at(
@@ -60,8 +63,22 @@ class Batch:
         )
 
     @classmethod
-    def paged(cls, pages: PageTable, phase: Phase) -> Batch:
-        """Make the batch of a pass over the tokens of a page table, all in one phase."""
+    def paged(cls, pages: PageTable, phase: Phase, states: StateTable | None = None) -> Batch:
+        """Make the batch of a pass over the tokens of a page table, all in one phase.
+
+        Args:
+            pages: the sequences and their pages.
+            phase: "prefill" or "decode".
+            states: for a model with recurrent layers, the slots of the same tokens. Draft tokens of
+                one text are rows of their own in `pages`, and one sequence in `states`.
+
+        Raises:
+            ValueError: if the tables have different numbers of tokens.
+        """
+        if states is not None and states.count != pages.count:
+            raise ValueError(
+                f"states: expected {pages.count} tokens, as the page table has, got {states.count}"
+            )
         rows, length = (1, pages.count) if phase == "prefill" else (pages.count, 1)
         return cls(
             phase=phase,
@@ -69,4 +86,5 @@ class Batch:
             length=length,
             positions=pages.arrays.positions.reshape(rows, length),
             pages=pages,
+            states=states,
         )

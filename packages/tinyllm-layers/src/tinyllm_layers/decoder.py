@@ -13,6 +13,8 @@ from tinyllm_ops import Fusion, OpSet, QuantizedTensor, Weight
 from tinyllm_layers.attention import GroupedQueryAttention
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import LayerCache
+from tinyllm_layers.gated_attention import GatedAttention
+from tinyllm_layers.gated_delta_net import GatedDeltaNet
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
 from tinyllm_layers.norm import RMSNorm
@@ -24,20 +26,20 @@ class DecoderLayer:
 
     Attributes:
         input_norm: the norm before attention.
-        attention: the attention half.
+        attention: the half that reads earlier tokens: attention, or a recurrent layer.
         post_attention_norm: the norm before the MLP.
         mlp: the feed-forward half.
     """
 
     input_norm: RMSNorm
-    attention: GroupedQueryAttention
+    attention: GroupedQueryAttention | GatedAttention | GatedDeltaNet
     post_attention_norm: RMSNorm
     mlp: MLP | MoE
 
     def __call__(
         self, x: Float[mx.array, "B L E"], batch: Batch, cache: LayerCache
     ) -> Float[mx.array, "B L E"]:
-        """Compute L new tokens of each row, and append their keys and values to the cache."""
+        """Compute L new tokens of each row, which the cache then includes."""
         h = self.attention(self.input_norm(x), batch, cache, residual=x)
         return self.mlp(self.post_attention_norm(h), residual=h, phase=batch.phase)
 

@@ -6,10 +6,11 @@ from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Float32, Integer
-from tinyllm_ops import REFERENCE, OpSet, Phase, QuantizedTensor, Weight, phase_of
+from tinyllm_ops import REFERENCE, OpSet, Phase, QuantizedTensor, Weight, phase_of, sigmoid
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_layers.communicator import SINGLE, Communicator
+from tinyllm_layers.mlp import MLP
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,9 @@ class MoE:
     Each expert is a SwiGLU MLP. p_k is the routing weight of expert k. Several processes may share
     the layer. Each process then holds some of the experts and computes their terms of the sum
     (Lepikhin et al. 2020, expert parallelism).
+
+    A shared expert computes every token (Dai et al. 2024). Its gate scales it for each token:
+    y = sum + sigmoid(shared_gate x) * shared(x).
 
     Attributes:
         dim: E.
@@ -31,11 +35,16 @@ class MoE:
         w_down: the down projections, `len(held) E F`.
         norm_topk_prob: True to divide the routing weights of the K experts by their sum.
         held: the numbers of the experts that this process holds; None for all X experts.
+        shared: the shared expert, or None. Processes that share the layer hold some of its hidden
+            features each. Its own communicator must be the one of a single process, because the
+            all-reduce of this layer adds up the parts.
+        shared_gate: the gate of the shared expert, `1 E`, or None without a shared expert.
         communicator: the processes that share the layer.
         ops: the implementation of the maths.
 
     Raises:
-        ValueError: if K is not in 1..X, or a weight does not have the shape above.
+        ValueError: if K is not in 1..X, a weight does not have the shape above, or only one of
+            `shared` and `shared_gate` is given.
     """
 
     dim: int
@@ -49,6 +58,8 @@ class MoE:
     _: KW_ONLY
     norm_topk_prob: bool = True
     held: range | None = None
+    shared: MLP | None = None
+    shared_gate: Weight | None = None
     communicator: Communicator = SINGLE
     ops: OpSet = REFERENCE
 
@@ -64,6 +75,16 @@ class MoE:
         require_shape("w_gate", self.w_gate, (count, self.hidden_dim, self.dim))
         require_shape("w_up", self.w_up, (count, self.hidden_dim, self.dim))
         require_shape("w_down", self.w_down, (count, self.dim, self.hidden_dim))
+        if (self.shared is None) != (self.shared_gate is None):
+            missing = "shared" if self.shared is None else "shared_gate"
+            raise ValueError(f"{missing}: expected both `shared` and `shared_gate`, or neither")
+        if self.shared is not None and self.shared_gate is not None:
+            require_shape("shared_gate", self.shared_gate, (1, self.dim))
+            if self.shared.dim != self.dim or self.shared.communicator.size > 1:
+                raise ValueError(
+                    f"shared: expected an MLP of dim {self.dim} without a communicator of its own, "
+                    f"got dim {self.shared.dim} and {self.shared.communicator.size} processes"
+                )
 
     def __call__(
         self,
@@ -83,7 +104,11 @@ class MoE:
         rows = x.reshape(-1, x.shape[-1])
         expert_out = self._experts(rows, experts.flatten(), phase or phase_of(x, few=1))
         expert_out = expert_out.reshape(*experts.shape, x.shape[-1]).astype(mx.float32)
-        y = (expert_out * routing_weights[..., None]).sum(-2).astype(x.dtype)
+        total = (expert_out * routing_weights[..., None]).sum(-2)
+        if self.shared is not None and self.shared_gate is not None:
+            gate = self.ops.linear(x, self.shared_gate, phase=phase).astype(mx.float32)
+            total = total + sigmoid(gate) * self.shared(x, phase=phase).astype(mx.float32)
+        y = total.astype(x.dtype)
         # Rank 0 alone adds the residual: the all-reduce would add it once for each rank.
         own = residual if self.communicator.rank == 0 else None
         return self.communicator.all_reduce(y if own is None else own + y)

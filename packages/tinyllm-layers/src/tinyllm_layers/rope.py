@@ -13,14 +13,16 @@ from tinyllm_ops.reference.rope import check_positions, slice_start
 
 @dataclass(frozen=True, eq=False)
 class RoPE:
-    """Rotary position embedding for heads of `dims` features and texts of up to `seq_len` tokens.
+    """Rotary position embedding for texts of up to `seq_len` tokens.
 
     Attributes:
-        dims: D, an even number.
+        dims: the number of features of a head to rotate, an even number. A head may have more
+            features than `dims`. The rest pass unchanged.
         seq_len: the number of tokens of the longest text.
         base: the base of the frequencies. The wavelengths of the pairs, in tokens, range from 2 pi
             to almost 2 pi * base.
-        traditional: True to pair features (0, 1), (2, 3), ... instead of i with i + D/2.
+        traditional: True to pair features (0, 1), (2, 3), ... instead of i with i +
+            dims/2.
         scaling: the settings of YaRN, for texts longer than in training; None for no scaling.
         ops: the implementation of the maths.
 
@@ -58,11 +60,14 @@ class RoPE:
             offsets: instead of `offset`, the position of the first token of each row.
 
         Raises:
-            ValueError: if a slice does not cover L positions or ends beyond `seq_len`, if `offsets`
-                does not hold one number per row, or if both arguments are given.
+            ValueError: if a head has fewer than `dims` features, a slice does not cover L positions
+                or ends beyond `seq_len`, `offsets` does not hold one number per row, or both
+                arguments are given.
         """
-        if x.shape[-1] != self.dims:
-            raise ValueError(f"x: expected head dim {self.dims}, got shape {tuple(x.shape)}")
+        if x.shape[-1] < self.dims:
+            raise ValueError(
+                f"x: expected at least {self.dims} features per head, got shape {tuple(x.shape)}"
+            )
         rows, length = x.shape[0], x.shape[1]
         positions: Positions = slice(0, length) if offset is None else offset
         if offsets is not None:
@@ -77,7 +82,7 @@ class RoPE:
                 else [slice(start, start + length) for start in offsets]
             )
         self.check(positions, length)
-        return self.ops.rope(x, positions, self.base, self.traditional, self.scaling)
+        return self.ops.rope(x, positions, self.base, self.traditional, self.scaling, self.dims)
 
     def check(self, positions: Positions, length: int) -> None:
         """Refuse slices that do not cover `length` positions below `seq_len`.

@@ -18,6 +18,7 @@ from tinyllm_ops.reference.attention import (
     scaled_dot_product_attention_grouped,
     scaled_dot_product_attention_simple,
 )
+from tinyllm_ops.reference.delta_net import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_ops.reference.linear import expert_linear, linear
 from tinyllm_ops.reference.paged_attention import paged_attention, write_pages
 from tinyllm_ops.reference.rope import norm_rope, rope
@@ -33,10 +34,12 @@ from tinyllm_ops.reference.rowwise import (
     top_k,
 )
 from tinyllm_ops.rotary_frequencies import Yarn
+from tinyllm_ops.state_table import NO_STATE, StateTable
 
 __all__ = [
     "MLX",
     "NO_SLOT",
+    "NO_STATE",
     "REFERENCE",
     "Fusion",
     "Mask",
@@ -45,13 +48,17 @@ __all__ = [
     "Phase",
     "Positions",
     "QuantizedTensor",
+    "StateTable",
     "Weight",
     "Yarn",
     "argmax",
+    "causal_conv",
     "causal_mask",
     "dequantize",
     "embedding",
     "expert_linear",
+    "gated_delta",
+    "gated_rms_norm",
     "linear",
     "log_probability",
     "norm_rope",

@@ -13,6 +13,7 @@ import mlx.core as mx
 
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.quantization.tensor import QuantizedTensor, check_format
+from tinyllm_ops.state_table import StateTable
 
 Weight = mx.array | QuantizedTensor
 """The weight of a projection, or stored keys or values: dense, or packed in a few bits."""
@@ -144,14 +145,90 @@ def check_swiglu(gate: mx.array, up: mx.array) -> None:
     require_dtype("up", up, gate.dtype)
 
 
-def check_rope(x: mx.array, base: float) -> None:
-    """Require x `B L H D` with an even D, and a base above 0."""
+def check_rope(x: mx.array, base: float, dims: int | None = None) -> None:
+    """Require x `B L H D`, an even number of rotated features up to D, and a base above 0."""
     require_floating("x", x)
     require_rank("x", x, "B L H D")
-    if x.shape[-1] % 2:
+    if dims is None and x.shape[-1] % 2:
         raise ValueError(f"x: expected an even head dim D to pair, got {x.shape[-1]}")
+    if dims is not None and (dims % 2 or not 0 < dims <= x.shape[-1]):
+        raise ValueError(f"dims: expected an even number from 2 to {x.shape[-1]}, got {dims}")
     if not base > 0:
         raise ValueError(f"base: expected a number above 0, got {base}")
+
+
+def check_causal_conv(x: mx.array, weight: mx.array, state: mx.array, states: StateTable) -> None:
+    """Require x `T C`, weight `C K` and state `P K-1 C` of one dtype.
+
+    T and P must equal the number of tokens and the number of slots of the state table.
+    """
+    require_floating("x", x)
+    require_rank("x", x, "T C")
+    require_rank("weight", weight, "C K")
+    tokens, channels = x.shape
+    kernel = weight.shape[1]
+    require_shape("weight", weight, (channels, kernel))
+    if kernel < 2:
+        raise ValueError(f"weight: expected at least 2 weights per channel, got {kernel}")
+    require_shape("state", state, (states.num_slots, kernel - 1, channels))
+    require_dtype("weight", weight, x.dtype)
+    require_dtype("state", state, x.dtype)
+    _require_tokens("x", tokens, states)
+
+
+def check_gated_delta(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    a: mx.array,
+    b: mx.array,
+    a_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array,
+    states: StateTable,
+) -> None:
+    """Require q and k `T Hk Dk`, v `T Hv Dv`, a and b `T Hv`, and a state `P Hv Dv Dk` in float32.
+
+    q, k, v, a and b have one dtype, a_log `Hv` is float32, and dt_bias `Hv` is floating. Hv must be
+    a multiple of Hk. T and P must equal the tokens and the slots of the state table.
+    """
+    require_floating("q", q)
+    require_rank("q", q, "T Hk Dk")
+    require_rank("v", v, "T Hv Dv")
+    tokens, key_heads, key_dim = q.shape
+    value_heads, value_dim = v.shape[1:]
+    for name, x, shape in (
+        ("k", k, q.shape),
+        ("v", v, (tokens, value_heads, value_dim)),
+        ("a", a, (tokens, value_heads)),
+        ("b", b, (tokens, value_heads)),
+    ):
+        require_shape(name, x, shape)
+        require_dtype(name, x, q.dtype)
+    if key_heads == 0 or value_heads % key_heads:
+        raise ValueError(
+            f"v: expected a multiple of {key_heads} key heads, got {value_heads} value heads"
+        )
+    require_shape("a_log", a_log, (value_heads,))
+    require_dtype("a_log", a_log, mx.float32)
+    require_shape("dt_bias", dt_bias, (value_heads,))
+    require_floating("dt_bias", dt_bias)
+    require_shape("state", state, (states.num_slots, value_heads, value_dim, key_dim))
+    require_dtype("state", state, mx.float32)
+    _require_tokens("q", tokens, states)
+
+
+def check_gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> None:
+    """Require x and gate `*batch D`, weight `D`, one dtype, and an eps that is not negative."""
+    check_rms_norm(x, weight, eps)
+    require_shape("gate", gate, x.shape)
+    require_dtype("gate", gate, x.dtype)
+
+
+def _require_tokens(name: str, tokens: int, states: StateTable) -> None:
+    """Raise ValueError unless `tokens` is the number of tokens of the state table."""
+    if tokens != states.count:
+        raise ValueError(f"{name}: expected {states.count} tokens, as the table has, got {tokens}")
 
 
 def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:

@@ -29,6 +29,7 @@ from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.quantize import quantize as reference_quantize
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.reference.attention import additive_mask, causal_mask
+from tinyllm_ops.reference.delta_net import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
 from tinyllm_ops.reference.paged_attention import attend_by_sequence
 from tinyllm_ops.reference.rope import position_array, row_starts, slice_start
@@ -150,9 +151,13 @@ def rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """Call `mx.fast.rope`, which expects heads before tokens, and one offset for each row."""
-    check_rope(x, base)
+    check_rope(x, base, dims)
+    if dims is not None and dims < x.shape[-1]:
+        rotated = rope(x[..., :dims], positions, base, traditional, scaling)
+        return mx.concatenate([rotated, x[..., dims:]], axis=-1)
     batch, length, heads, dim = x.shape
     periods = None
     if scaling is not None:
@@ -321,6 +326,9 @@ MLX = OpSet(
     rope=rope,
     attention=attention,
     paged_attention=paged_attention,
+    causal_conv=causal_conv,
+    gated_delta=gated_delta,
+    gated_rms_norm=gated_rms_norm,
     quantize=quantize,
     argmax=argmax,
     top_k=top_k,

@@ -15,6 +15,7 @@ from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.rotary_frequencies import Yarn
+from tinyllm_ops.state_table import StateTable
 
 Positions = slice | Sequence[slice] | mx.array
 """Positions of L tokens: a slice for all rows, one slice per row, or integers `L` or `B L`.
@@ -110,6 +111,7 @@ class Rope(Protocol):
         base: float = 10000.0,
         traditional: bool = False,
         scaling: Yarn | None = None,
+        dims: int | None = None,
     ) -> Float[mx.array, "B L H D"]:
         """See `tinyllm_ops.rope`."""
         ...
@@ -128,6 +130,7 @@ class NormRope(Protocol):
         base: float = 10000.0,
         traditional: bool = False,
         scaling: Yarn | None = None,
+        dims: int | None = None,
     ) -> Float[mx.array, "B H L D"]:
         """See `tinyllm_ops.norm_rope`."""
         ...
@@ -167,6 +170,56 @@ class PagedAttention(Protocol):
         phase: Phase | None = None,
     ) -> Float[mx.array, "T H D"]:
         """See `tinyllm_ops.paged_attention`."""
+        ...
+
+
+@runtime_checkable
+class CausalConv(Protocol):
+    """The type of `OpSet.causal_conv`."""
+
+    def __call__(
+        self,
+        x: Float[mx.array, "T C"],
+        weight: Float[mx.array, "C K"],
+        state: Float[mx.array, "P K-1 C"],
+        states: StateTable,
+    ) -> tuple[Float[mx.array, "T C"], Float[mx.array, "P K-1 C"]]:
+        """See `tinyllm_ops.causal_conv`."""
+        ...
+
+
+@runtime_checkable
+class GatedDelta(Protocol):
+    """The type of `OpSet.gated_delta`."""
+
+    def __call__(
+        self,
+        q: Float[mx.array, "T Hk Dk"],
+        k: Float[mx.array, "T Hk Dk"],
+        v: Float[mx.array, "T Hv Dv"],
+        a: Float[mx.array, "T Hv"],
+        b: Float[mx.array, "T Hv"],
+        a_log: Float32[mx.array, "Hv"],
+        dt_bias: Float[mx.array, "Hv"],
+        state: Float32[mx.array, "P Hv Dv Dk"],
+        states: StateTable,
+    ) -> tuple[Float[mx.array, "T Hv Dv"], Float32[mx.array, "P Hv Dv Dk"]]:
+        """See `tinyllm_ops.gated_delta`."""
+        ...
+
+
+@runtime_checkable
+class GatedRmsNorm(Protocol):
+    """The type of `OpSet.gated_rms_norm`."""
+
+    def __call__(
+        self,
+        x: Float[mx.array, "*batch D"],
+        gate: Float[mx.array, "*batch D"],
+        weight: Float[mx.array, "D"],
+        eps: float = 1e-6,
+    ) -> Float[mx.array, "*batch D"]:
+        """See `tinyllm_ops.gated_rms_norm`."""
         ...
 
 
@@ -241,6 +294,9 @@ class OpSet:
     rope: Rope
     attention: Attention
     paged_attention: PagedAttention
+    causal_conv: CausalConv
+    gated_delta: GatedDelta
+    gated_rms_norm: GatedRmsNorm
     quantize: Quantize
     argmax: Argmax
     top_k: TopK

@@ -61,6 +61,7 @@ class LayerHandle:
 
     Attributes:
         layer: the layer whose weights the handles hold.
+        heads: the attention of the layer.
         attention: norm, projections and rotation of the attention half.
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
             of the experts: `layer.mlp` then computes the half.
@@ -71,6 +72,7 @@ class LayerHandle:
     """
 
     layer: DecoderLayer
+    heads: GroupedQueryAttention
     attention: native.AttentionHandle
     feed_forward: native.FeedForwardHandle | None
     output: native.NativeWeight
@@ -86,9 +88,9 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         The handle, or None if the extension cannot compute the layer: the layer has other classes
         than those of `tinyllm_layers`, other ops than `NATIVE_OPS`, or weights of several dtypes.
     """
-    if not _is_native(layer):
-        return None
     heads, mlp = layer.attention, layer.mlp
+    if not isinstance(heads, GroupedQueryAttention) or not _is_native(layer, heads):
+        return None
     rotary, biases = heads.rope, heads.biases
     dense = [
         layer.input_norm.weight,
@@ -120,6 +122,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     shared = heads.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
         layer=layer,
+        heads=heads,
         attention=handle,
         feed_forward=feed_forward,
         output=native_weight(heads.wo),
@@ -152,21 +155,23 @@ def _feed_forward(layer: DecoderLayer) -> native.FeedForwardHandle | None:
     )
 
 
-def _is_native(layer: DecoderLayer) -> bool:
+def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention) -> bool:
     """Return True if the layer has known classes, consistent sizes, and the ops of the CPU."""
-    if type(layer) is not DecoderLayer or type(layer.attention) is not GroupedQueryAttention:
-        return False
     known = (
-        type(layer.input_norm) is RMSNorm
+        type(layer) is DecoderLayer
+        and type(heads) is GroupedQueryAttention
+        and type(layer.input_norm) is RMSNorm
         and type(layer.post_attention_norm) is RMSNorm
-        and type(layer.attention.rope) is RoPE
+        and type(heads.rope) is RoPE
         and type(layer.mlp) in (MLP, MoE)
     )
     if not known:
         return False
-    norms, heads, mlp = (layer.input_norm, layer.post_attention_norm), layer.attention, layer.mlp
+    norms, mlp = (layer.input_norm, layer.post_attention_norm), layer.mlp
     fits = (
         {norm.dim for norm in norms} == {heads.hidden_size} == {mlp.dim}
+        and heads.rope.dims == heads.head_dim
+        and (isinstance(mlp, MLP) or mlp.shared is None)
         and min(heads.norm_eps, *(norm.eps for norm in norms)) >= 0
         and heads.head_dim % 2 == 0
         and heads.rope.base > 0

@@ -33,9 +33,13 @@ def rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """Rotate heads to their positions. The angles of a token are computed once for its heads."""
-    check_rope(x, base)
+    check_rope(x, base, dims)
+    if dims is not None and dims < x.shape[-1]:
+        rotated = rope(x[..., :dims], positions, base, traditional, scaling)
+        return mx.concatenate([rotated, x[..., dims:]], axis=-1)
     batch, length, _, dim = x.shape
     rows = position_rows(positions, batch, length)
     return native.rope(x, rows, frequencies(dim, base, scaling), traditional, magnitude(scaling))

@@ -9,6 +9,7 @@ from typing import cast
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
+from tinyllm_layers.cache.base import attention_cache
 from tinyllm_ops import Phase, Weight
 
 from tinyllm_kernels import _cpu as native
@@ -150,10 +151,10 @@ def run_halves(
     If processes share the layer, rank 0 adds bias and residual, and each half is all-reduced.
     """
     layer, phase = handle.layer, batch.phase
-    attention, mlp = layer.attention, layer.mlp
+    attention, mlp = handle.heads, layer.mlp
     positions = position_rows(batch.positions, batch.rows, batch.length)
     q, k, v = native.project_qkv(x, handle.attention, positions, phase)
-    out = cache.attend(q, k, v, batch, attention.scale, attention.ops)
+    out = attention_cache(cache).attend(q, k, v, batch, attention.scale, attention.ops)
     joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
     # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
     is_rank_0 = attention.communicator.rank == 0

@@ -64,7 +64,7 @@ class NativeStack:
         self.layers = tuple(layers)
         self._handles = [layer_handle(layer) for layer in self.layers]
         # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
-        ropes = [handle.layer.attention.rope for handle in self._handles if handle is not None]
+        ropes = [handle.heads.rope for handle in self._handles if handle is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
         # Most models have one form. Comparing dtypes of every handle would read 28 more objects.
         forms = [None if handle is None else handle.input_form for handle in self._handles]

@@ -1,1 +1,1 @@
-"""KV caches: keys and values of earlier tokens, in several layouts."""
+"""Caches: keys and values of earlier tokens in several layouts, and states of recurrent layers."""

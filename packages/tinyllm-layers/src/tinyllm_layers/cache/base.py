@@ -1,21 +1,22 @@
-"""The interface of caches, which store keys and values and compute attention over them."""
+"""The interfaces of caches: what a layer keeps of earlier tokens."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import mlx.core as mx
-from jaxtyping import Float
-from tinyllm_ops import OpSet, Weight
+from jaxtyping import Float, Float32
+from tinyllm_ops import OpSet, Phase, StateTable, Weight
 
 from tinyllm_layers.batch import Batch
 
 
 class LayerCache(ABC):
-    """The keys and values of one layer.
+    """What one layer keeps of earlier tokens.
 
-    Each subclass has its own layout of keys and values: dense, rotating, quantized or paged. A
-    cache sees no weights.
+    An `AttentionCache` keeps keys and values, and a `StateCache` keeps the states of a recurrent
+    layer. A cache sees no weights.
     """
 
     __slots__ = ("__weakref__",)
@@ -29,6 +30,15 @@ class LayerCache(ABC):
     def nbytes(self) -> int:
         """Bytes of the allocated arrays, unused capacity included."""
         return sum(array.nbytes for array in self.arrays)
+
+
+class AttentionCache(LayerCache):
+    """The keys and values of one attention layer.
+
+    Each subclass has its own layout: dense, rotating, quantized or paged.
+    """
+
+    __slots__ = ()
 
     @abstractmethod
     def attend(
@@ -60,10 +70,88 @@ class LayerCache(ABC):
         """
 
 
-class KVCache(LayerCache):
-    """The keys and values of one layer for B sequences that always have equal lengths.
+@dataclass(frozen=True)
+class StateShape:
+    """The shape of the state of one sequence in one recurrent layer.
 
-    New tokens follow the stored tokens. Some layouts can be trimmed to a prefix.
+    Attributes:
+        kernel: K, the number of weights per channel of the convolution, which keeps K-1 inputs.
+        channels: C, the number of channels of the convolution.
+        num_heads: Hv, the number of value heads.
+        value_dim: Dv.
+        key_dim: Dk.
+        dtype: the dtype of the inputs of the convolution. The matrices are float32.
+    """
+
+    kernel: int
+    channels: int
+    num_heads: int
+    value_dim: int
+    key_dim: int
+    dtype: mx.Dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one state."""
+        matrices = self.num_heads * self.value_dim * self.key_dim * mx.float32.size
+        return (self.kernel - 1) * self.channels * self.dtype.size + matrices
+
+    def slots(self, count: int) -> tuple[mx.array, mx.array]:
+        """Return `count` slots of zeros: `count K-1 C` and `count Hv Dv Dk`."""
+        matrix = (self.num_heads, self.value_dim, self.key_dim)
+        return (
+            mx.zeros((count, self.kernel - 1, self.channels), self.dtype),
+            mx.zeros((count, *matrix), mx.float32),
+        )
+
+
+class StateCache(LayerCache):
+    """The states of one recurrent layer, in numbered slots: `P ...` arrays.
+
+    A state has two parts: the last inputs of the convolution, and a matrix for each head.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def states(
+        self, batch: Batch, shape: StateShape
+    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
+        """Return the slots of both parts, and the slots that the sequences of the pass use.
+
+        The cache is unchanged until `commit`. The caller must drop its references to the arrays
+        before the graph is computed, or a native primitive copies them.
+
+        Args:
+            batch: the layout of the pass.
+            shape: the shape of one state.
+
+        Raises:
+            ValueError: if the batch or the shape does not fit the cache.
+        """
+
+    @abstractmethod
+    def commit(
+        self,
+        conv: Float[mx.array, "P K-1 C"],
+        state: Float32[mx.array, "P Hv Dv Dk"],
+        table: StateTable,
+        phase: Phase,
+    ) -> None:
+        """Replace the slots by updated slots, after a pass with the table from `states`.
+
+        Args:
+            conv: the slots with the last inputs of the convolution.
+            state: the slots with the matrices of the heads.
+            table: the table from `states`.
+            phase: the phase of the pass.
+        """
+
+
+class SequenceCache(LayerCache):
+    """A cache of B sequences that always have equal lengths.
+
+    New tokens follow the tokens seen before. Some caches can be trimmed to a prefix.
     """
 
     __slots__ = ()
@@ -72,6 +160,40 @@ class KVCache(LayerCache):
     @abstractmethod
     def offset(self) -> int:
         """The number of tokens seen so far, which is the position of the next token."""
+
+    @abstractmethod
+    def can_trim(self, length: int) -> bool:
+        """Return True if the cache can be trimmed to its first `length` tokens."""
+
+    def trimmable(self, length: int) -> int:
+        """Return the longest prefix of at most `length` tokens to which the cache can be trimmed.
+
+        The result is 0 if there is none. The text must then be computed from its beginning, with a
+        new cache.
+        """
+        longest = min(length, self.offset)
+        return next((n for n in range(longest, 0, -1) if self.can_trim(n)), 0)
+
+    @abstractmethod
+    def trim(self, length: int) -> None:
+        """Remove all but the first `length` tokens.
+
+        Raises:
+            ValueError: if `can_trim(length)` is false.
+        """
+
+    @abstractmethod
+    def fork(self) -> SequenceCache:
+        """Return a second cache with the same tokens.
+
+        Both caches share their arrays until the next write to one of them copies the arrays.
+        """
+
+
+class KVCache(SequenceCache, AttentionCache):
+    """The keys and values of one layer for B sequences that always have equal lengths."""
+
+    __slots__ = ()
 
     @abstractmethod
     def update(
@@ -93,20 +215,33 @@ class KVCache(LayerCache):
         """
 
     @abstractmethod
-    def can_trim(self, length: int) -> bool:
-        """Return True if the cache can be trimmed to its first `length` tokens."""
-
-    @abstractmethod
-    def trim(self, length: int) -> None:
-        """Remove all but the first `length` tokens.
-
-        Raises:
-            ValueError: if `can_trim(length)` is false.
-        """
-
-    @abstractmethod
     def fork(self) -> KVCache:
-        """Return a second cache with the same tokens.
+        """Return a second cache with the same tokens."""
 
-        Both caches share their arrays until the next write to one of them copies the arrays.
-        """
+
+def attention_cache(cache: LayerCache) -> AttentionCache:
+    """Return the cache of an attention layer.
+
+    Raises:
+        ValueError: if the cache is not one of keys and values.
+    """
+    if not isinstance(cache, AttentionCache):
+        raise ValueError(
+            f"cache: expected keys and values for an attention layer, got {type(cache).__name__}: "
+            "make one cache per layer with `make_caches` of the model"
+        )
+    return cache
+
+
+def state_cache(cache: LayerCache) -> StateCache:
+    """Return the cache of a recurrent layer.
+
+    Raises:
+        ValueError: if the cache is not one of states.
+    """
+    if not isinstance(cache, StateCache):
+        raise ValueError(
+            f"cache: expected states for a recurrent layer, got {type(cache).__name__}: "
+            "make one cache per layer with `make_caches` of the model"
+        )
+    return cache

@@ -11,11 +11,11 @@ from tinyllm_ops import OpSet, QuantizedTensor, Weight, write_pages
 from tinyllm_ops.checks import check_new_tokens
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache
+from tinyllm_layers.cache.base import AttentionCache
 from tinyllm_layers.cache.dense import alias
 
 
-class PagedCache(LayerCache):
+class PagedCache(AttentionCache):
     """The pages of one layer (Kwon et al. 2023). A `PageTable` assigns pages to sequences.
 
     Attributes:
@@ -94,7 +94,7 @@ class PagedCache(LayerCache):
         """Write k and v to their slots, and compute attention of each query over its sequence.
 
         Raises:
-            ValueError: as in `LayerCache.attend`, or if the batch has no page table.
+            ValueError: as in `AttentionCache.attend`, or if the batch has no page table.
         """
         if batch.pages is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")

@@ -13,6 +13,7 @@ from tinyllm_layers.attention import Biases, GroupedQueryAttention
 from tinyllm_layers.cache.paged import PagedCache
 from tinyllm_layers.communicator import SINGLE, Communicator
 from tinyllm_layers.decoder import DecoderLayer
+from tinyllm_layers.gated_attention import GatedAttention
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
 from tinyllm_layers.norm import RMSNorm
@@ -238,7 +239,7 @@ def random_decoder_layer(
 
 
 def random_pages(
-    layer: DecoderLayer | GroupedQueryAttention,
+    layer: DecoderLayer | GroupedQueryAttention | GatedAttention,
     num_pages: int,
     page_size: int,
     *,
@@ -259,6 +260,9 @@ def random_pages(
         window: the number of most recent tokens that a token sees; None for all tokens.
     """
     attention = layer.attention if isinstance(layer, DecoderLayer) else layer
+    if isinstance(attention, GatedAttention):
+        attention = attention.attention
+    assert isinstance(attention, GroupedQueryAttention)  # a recurrent layer has no pages
     shape = (num_pages, attention.num_kv_heads, page_size, attention.head_dim)
     keys, values = (pack(normal(shape, dtype, seed=100 * seed + number)) for number in (60, 61))
     return PagedCache(keys, values, window)

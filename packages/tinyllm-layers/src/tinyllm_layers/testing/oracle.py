@@ -46,7 +46,7 @@ def attention_inputs(
 
     rope, biases = layer.rope, layer.biases
     q, k = (
-        ops.rope(part, positions, rope.base, rope.traditional, rope.scaling)
+        ops.rope(part, positions, rope.base, rope.traditional, rope.scaling, rope.dims)
         for part in (
             heads(layer.wq, biases.q, layer.q_norm),
             heads(layer.wk, biases.k, layer.k_norm),
@@ -154,6 +154,7 @@ def feed_forward(x: Array, layer: MLP | MoE) -> Array:
 
 def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
     """Return the output of a layer for whole texts `B L E`, as with empty dense caches."""
+    assert isinstance(layer.attention, GroupedQueryAttention)
     h = x + attention(norm(x, layer.input_norm), layer.attention, mask)
     return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
 
@@ -177,6 +178,7 @@ def paged_decoder_layer(
 
     The arguments are as in `paged_attention`.
     """
+    assert isinstance(layer.attention, GroupedQueryAttention)
     normal = norm(x, layer.input_norm)
     y, keys, values = paged_attention(normal, layer.attention, pages, keys, values, window)
     h = x + y

@@ -3,6 +3,7 @@
 from tinyllm_ops.opset import OpSet
 from tinyllm_ops.quantization.quantize import quantize
 from tinyllm_ops.reference.attention import scaled_dot_product_attention_grouped
+from tinyllm_ops.reference.delta_net import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_ops.reference.linear import expert_linear, linear
 from tinyllm_ops.reference.paged_attention import paged_attention
 from tinyllm_ops.reference.rope import rope
@@ -27,6 +28,9 @@ REFERENCE = OpSet(
     rope=rope,
     attention=scaled_dot_product_attention_grouped,
     paged_attention=paged_attention,
+    causal_conv=causal_conv,
+    gated_delta=gated_delta,
+    gated_rms_norm=gated_rms_norm,
     quantize=quantize,
     argmax=argmax,
     top_k=top_k,

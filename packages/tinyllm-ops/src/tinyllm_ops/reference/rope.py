@@ -18,6 +18,7 @@ def rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """Rotate each pair of features by an angle proportional to the token's position (Su 2021).
 
@@ -36,11 +37,16 @@ def rope(
             with i + D/2.
         scaling: settings of YaRN, which lowers the low frequencies for texts longer than in
             training; None for no scaling.
+        dims: number of features of a head to rotate, from the first on. The rest pass unchanged,
+            and D stands for `dims` in the formulas above. None for all features.
 
     Raises:
-        ValueError: if D is odd, or positions do not fit.
+        ValueError: if the number of rotated features is odd or above D, or positions do not fit.
     """
-    check_rope(x, base)
+    check_rope(x, base, dims)
+    if dims is not None and dims < x.shape[-1]:
+        rotated = rope(x[..., :dims], positions, base, traditional, scaling)
+        return mx.concatenate([rotated, x[..., dims:]], axis=-1)
     batch, length, _, dim = x.shape
     half = dim // 2
     frequencies = mx.array(rotary_frequencies(dim, base, scaling))
@@ -54,10 +60,10 @@ def rope(
         a, b = wide[..., 0::2], wide[..., 1::2]
     else:
         a, b = wide[..., :half], wide[..., half:]
-    rotated = [a * cos - b * sin, b * cos + a * sin]
+    turned = [a * cos - b * sin, b * cos + a * sin]
     if traditional:
-        return mx.stack(rotated, axis=-1).reshape(x.shape).astype(x.dtype)
-    return mx.concatenate(rotated, axis=-1).astype(x.dtype)
+        return mx.stack(turned, axis=-1).reshape(x.shape).astype(x.dtype)
+    return mx.concatenate(turned, axis=-1).astype(x.dtype)
 
 
 def norm_rope(
@@ -69,6 +75,7 @@ def norm_rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Float[mx.array, "B H L D"]:
     """Normalize each head, rotate it to its position, and move the heads before the tokens.
 
@@ -85,15 +92,16 @@ def norm_rope(
         base: as in `rope`.
         traditional: as in `rope`.
         scaling: as in `rope`.
+        dims: as in `rope`. The norm covers all features.
 
     Raises:
         ValueError: as in `rms_norm` and `rope`.
     """
     if ops.norm_rope is not None:
-        return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling)
+        return ops.norm_rope.function(x, weight, eps, positions, base, traditional, scaling, dims)
     if weight is not None:
         x = ops.rms_norm(x, weight, eps)
-    return ops.rope(x, positions, base, traditional, scaling).swapaxes(1, 2)
+    return ops.rope(x, positions, base, traditional, scaling, dims).swapaxes(1, 2)
 
 
 def position_array(

@@ -81,6 +81,71 @@ def rms_norm(x: Array, weight: Array, eps: float = 1e-5) -> Array:
     return y
 
 
+def gated_rms_norm(x: Array, gate: Array, weight: Array, eps: float = 1e-6) -> Array:
+    """weight * x / sqrt(mean(x^2) + eps) * silu(gate)."""
+    return np.asarray(rms_norm(x, weight, eps) * silu(gate))
+
+
+def causal_conv(x: Array, weight: Array, before: Array) -> tuple[Array, Array]:
+    """Compute y[t, c] = silu(sum over j of weight[c, j] z[t + j, c]), with z = before ++ x.
+
+    Args:
+        x: the inputs of one sequence, `L C`.
+        weight: `C K`.
+        before: the K-1 inputs before x, `K-1 C`.
+
+    Returns:
+        y, and the K-1 inputs before each prefix ends: entry n is the state after n tokens,
+        `L+1 K-1 C`.
+    """
+    z = np.concatenate([before, x])
+    windows = np.lib.stride_tricks.sliding_window_view(z, weight.shape[1], axis=0)  # L C K
+    after = np.stack([z[n : n + len(before)] for n in range(len(x) + 1)])
+    return silu(np.einsum("lck,ck->lc", windows, weight)), after
+
+
+def gated_delta(
+    q: Array,
+    k: Array,
+    v: Array,
+    a: Array,
+    b: Array,
+    a_log: Array,
+    dt_bias: Array,
+    before: Array,
+) -> tuple[Array, Array]:
+    """S_t = g_t S_(t-1) (I - beta_t k_t k_t^T) + beta_t v_t k_t^T and o_t = S_t q_t.
+
+    This is the form of the recurrence in Yang et al. 2024. It multiplies by the matrix
+    I - beta k k^T, where the op computes the error of the value that S returns.
+
+    Args:
+        q: the queries of one sequence, `L Hk Dk`.
+        k: the keys, `L Hk Dk`.
+        v: the values, `L Hv Dv`.
+        a: `L Hv`; g = exp(-exp(a_log) log(1 + exp(a + dt_bias))).
+        b: `L Hv`; beta = sigmoid(b).
+        a_log: `Hv`.
+        dt_bias: `Hv`.
+        before: the matrices before the first token, `Hv Dv Dk`.
+
+    Returns:
+        The outputs `L Hv Dv`, and the matrices after n tokens for each n, `L+1 Hv Dv Dk`.
+    """
+    heads_per_key = v.shape[1] // q.shape[1]
+    q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
+    g = np.exp(-np.exp(a_log) * np.logaddexp(0.0, a + dt_bias))
+    beta = sigmoid(b)
+    out, after = np.zeros(v.shape), np.zeros((len(v) + 1, *before.shape))
+    after[0] = before
+    for t, h in np.ndindex(v.shape[:2]):
+        query, key = q[t, h // heads_per_key], k[t, h // heads_per_key]
+        forget = np.eye(len(key)) - beta[t, h] * np.outer(key, key)
+        s = g[t, h] * after[t, h] @ forget + beta[t, h] * np.outer(v[t, h], key)
+        after[t + 1, h], out[t, h] = s, s @ query / math.sqrt(len(query))
+    return out, after
+
+
 def yarn(dim: int, base: float, scaling: Yarn) -> tuple[Array, float]:
     """Return the frequencies of the dim/2 pairs, and the factor of all rotated numbers.
 
@@ -114,6 +179,7 @@ def rope(
     base: float = 10000.0,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> Array:
     """Multiply each pair, as a complex number a + ib, by exp(i position base^(-pair / (D/2))).
 
@@ -125,7 +191,11 @@ def rope(
         base: see `tinyllm_ops.rope`.
         traditional: True to pair features (0, 1), (2, 3), ...; False to pair i with i + D/2.
         scaling: settings of `yarn`, or None.
+        dims: D of the formula, if only the first `dims` features of x are rotated.
     """
+    if dims is not None:
+        part = rope(x[..., :dims], positions, base, traditional, scaling)
+        return np.concatenate([part, x[..., dims:]], axis=-1)
     pairs = (x.shape[-1] // 2, 2) if traditional else (2, x.shape[-1] // 2)
     split = x.reshape(*x.shape[:-1], *pairs)
     if not traditional:

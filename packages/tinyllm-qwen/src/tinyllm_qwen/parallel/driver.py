@@ -198,7 +198,8 @@ class Driver:
                 f"batch: expected a table of {spec.num_pages} pages of {spec.page_size} tokens, "
                 f"got {'none' if table is None else f'{table.num_pages} of {table.page_size}'}"
             )
-        self._model.layers[0].attention.rope.check(batch.positions, batch.length)
+        for layer in self._model.layers:
+            layer.attention.check(batch)
         ids = cast(list[list[int]], tokens.tolist())
         return Forward(number, spec, length=length, tokens=ids, batch=batch)
 

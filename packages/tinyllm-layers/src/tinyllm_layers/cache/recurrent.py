@@ -1,0 +1,237 @@
+"""Caches of recurrent layers: one for sequences in step, and a pool for many sequences."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import mlx.core as mx
+from jaxtyping import Float, Float32
+from tinyllm_ops import NO_STATE, Phase, StateTable
+from tinyllm_ops.checks import require_dtype, require_shape
+
+from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.base import SequenceCache, StateCache, StateShape
+from tinyllm_layers.cache.dense import alias
+
+BORDER = 64
+"""A prefill pass saves the state at a multiple of this number of tokens, and at its end."""
+
+TAIL = 16
+"""Number of tokens between that multiple and the end. The last tokens of a prompt, in which a chat
+template opens the answer, are often not part of the next prompt."""
+
+PLACES = 4
+"""Places of a new `RecurrentCache`: two of the prompt, the newest, and the one before."""
+
+
+class RecurrentPool(StateCache):
+    """The states of one layer for many sequences, in P slots. A `StateTable` assigns the slots.
+
+    Attributes:
+        conv: the last inputs of the convolution, `P K-1 C`.
+        state: the matrices of the heads, `P Hv Dv Dk`.
+    """
+
+    __slots__ = ("conv", "state")  # without a dict, as `TokenBuffer`
+
+    def __init__(
+        self, conv: Float[mx.array, "P K-1 C"], state: Float32[mx.array, "P Hv Dv Dk"]
+    ) -> None:
+        """Make a pool of given slots."""
+        self.conv = conv
+        self.state = state
+
+    @classmethod
+    def empty(cls, num_slots: int, shape: StateShape) -> RecurrentPool:
+        """Make a pool of empty slots. Memory is allocated when the slots are evaluated."""
+        return cls(*shape.slots(num_slots))
+
+    @property
+    def num_slots(self) -> int:
+        """The number of slots, P."""
+        return self.state.shape[0]
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays of all slots."""
+        return [self.conv, self.state]
+
+    def states(
+        self, batch: Batch, shape: StateShape
+    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
+        """Return all slots, and the table of the batch."""
+        if batch.states is None:
+            raise ValueError("batch: expected a state table for a pool of states, got None")
+        return self.conv, self.state, batch.states
+
+    def commit(
+        self,
+        conv: Float[mx.array, "P K-1 C"],
+        state: Float32[mx.array, "P Hv Dv Dk"],
+        table: StateTable,
+        phase: Phase,
+    ) -> None:
+        """Replace the slots by updated slots."""
+        self.conv, self.state = conv, state
+
+
+class RecurrentCache(SequenceCache, StateCache):
+    """The states of one layer for B sequences that always have equal lengths.
+
+    A state cannot be computed backwards. The cache can therefore be trimmed only to the lengths
+    whose states it keeps:
+
+    - the newest length, all lengths of the last decode pass, and the length before that pass;
+    - the end of the prompt, and a length at least `TAIL` tokens before the end.
+
+    Each kept length has a place of B consecutive slots. A pass loads one place and saves to free
+    places, so that a native primitive can write in place and the state before the pass stays.
+    """
+
+    __slots__ = ("_conv", "_offset", "_places", "_prompt", "_rows", "_state")  # as `TokenBuffer`
+
+    def __init__(self) -> None:
+        """Make an empty cache. The first pass determines shape and dtype."""
+        self._offset = 0
+        self._rows = 0
+        self._conv: Float[mx.array, "P K-1 C"] | None = None
+        self._state: Float32[mx.array, "P Hv Dv Dk"] | None = None
+        self._places: dict[int, int] = {}  # by length, the place of the state after so many tokens
+        self._prompt: tuple[int, ...] = ()  # the lengths of the prompt that are kept
+
+    @property
+    def offset(self) -> int:
+        """The number of tokens seen so far."""
+        return self._offset
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays of all slots."""
+        return [array for array in (self._conv, self._state) if array is not None]
+
+    def states(
+        self, batch: Batch, shape: StateShape
+    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
+        """Return all slots, and a table that saves the states to keep in free places."""
+        lengths = self._lengths_to_save(batch)
+        held = {self._places[n] for n in (*self._prompt, self._offset) if n in self._places}
+        free = [place for place in range(len(held) + len(lengths)) if place not in held]
+        saves = tuple(zip(lengths, free, strict=False))
+        places = 1 + max([*held, *(place for _, place in saves)], default=0)
+        conv, state = self._slots(places, batch, shape)
+        table = _table(
+            batch.rows,
+            batch.length,
+            self._places.get(self._offset),
+            tuple((length - self._offset, place) for length, place in saves),
+            state.shape[0],
+        )
+        return conv, state, table
+
+    def commit(
+        self,
+        conv: Float[mx.array, "P K-1 C"],
+        state: Float32[mx.array, "P Hv Dv Dk"],
+        table: StateTable,
+        phase: Phase,
+    ) -> None:
+        """Replace the slots by updated slots, and count the new tokens."""
+        self._conv, self._state = conv, state
+        self._rows = len(table.loads)
+        length = table.cu_seqlens[1] if self._rows else 0  # of row 0; all rows have equal lengths
+        saved = {
+            self._offset + token + 1: slot // self._rows
+            for token, slot in table.saved
+            if token < length
+        }
+        kept = {n: place for n, place in self._places.items() if place not in saved.values()}
+        self._places = kept | saved
+        self._offset += length
+        if phase == "prefill" and saved:
+            known = [n for n in (*self._prompt, *saved) if n <= self._offset - TAIL]
+            self._prompt = (*([max(known)] if known else []), self._offset)
+
+    def can_trim(self, length: int) -> bool:
+        """Return True if the cache keeps the state after `length` tokens."""
+        return length in (0, self._offset) or length in self._places
+
+    def trimmable(self, length: int) -> int:
+        """Return the longest kept length of at most `length` tokens."""
+        return max((n for n in (*self._places, self._offset) if n <= length), default=0)
+
+    def trim(self, length: int) -> None:
+        """Go back to the state after `length` tokens."""
+        if not self.can_trim(length):
+            raise ValueError(
+                f"length: expected 0 or one of {sorted(self._places)}, whose states are kept, "
+                f"got {length}"
+            )
+        self._offset = length
+        self._places = {n: place for n, place in self._places.items() if n <= length}
+        self._prompt = tuple(n for n in self._prompt if n <= length)
+
+    def fork(self) -> RecurrentCache:
+        """Return a second cache with the same states."""
+        fork = RecurrentCache()
+        fork._offset, fork._rows = self._offset, self._rows
+        fork._conv = None if self._conv is None else alias(self._conv)
+        fork._state = None if self._state is None else alias(self._state)
+        fork._places, fork._prompt = dict(self._places), self._prompt
+        return fork
+
+    def _lengths_to_save(self, batch: Batch) -> list[int]:
+        """Return the lengths of the text whose states a pass saves, ascending."""
+        start, end = self._offset, self._offset + batch.length
+        if batch.length == 0:
+            return []
+        if batch.phase == "decode":
+            return list(range(start + 1, end + 1))
+        border = (end - TAIL) // BORDER * BORDER
+        return [border, end] if border > start else [end]
+
+    def _slots(
+        self, places: int, batch: Batch, shape: StateShape
+    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"]]:
+        """Return the slots of both parts, at least `places` places of B slots."""
+        conv, state = shape.slots(max(places, PLACES) * batch.rows)
+        if self._conv is None or self._state is None:
+            return conv, state
+        if batch.rows != self._rows:
+            raise ValueError(f"batch: expected {self._rows} rows, got {batch.rows}")
+        for name, stored, new in (("conv", self._conv, conv), ("state", self._state, state)):
+            require_shape(name, stored, (stored.shape[0], *new.shape[1:]))
+            require_dtype(name, stored, new.dtype)
+        missing = state.shape[0] - self._state.shape[0]
+        if missing <= 0:
+            return self._conv, self._state
+        return (
+            mx.concatenate([self._conv, conv[:missing]]),
+            mx.concatenate([self._state, state[:missing]]),
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _table(
+    rows: int, length: int, load: int | None, saves: Sequence[tuple[int, int]], num_slots: int
+) -> StateTable:
+    """Make the table of a pass. The layers of a model share it, because their arguments are equal.
+
+    Args:
+        rows: number of sequences, B.
+        length: number of new tokens of each sequence.
+        load: the place that is loaded; None for empty texts.
+        saves: pairs of a number of new tokens and the place for the state after them.
+        num_slots: number of slots.
+    """
+    return StateTable.of(
+        [
+            (
+                NO_STATE if load is None else load * rows + row,
+                length,
+                {n: place * rows + row for n, place in saves},
+            )
+            for row in range(rows)
+        ],
+        num_slots=num_slots,
+    )
