@@ -9,8 +9,17 @@ from unittest.mock import patch
 import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
-from tinyllm_ops import NO_SLOT, PageTable, Phase, QuantizedTensor, norm_rope, quantize
-from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
+from tinyllm_ops import (
+    NO_SLOT,
+    NO_STATE,
+    PageTable,
+    Phase,
+    QuantizedTensor,
+    StateTable,
+    norm_rope,
+    quantize,
+)
+from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table, scan_sequences
 
 PHASES: tuple[Phase | None, ...] = (None, "prefill", "decode")
 
@@ -19,6 +28,14 @@ def rms_norm() -> None:
     """Three rows of two simdgroups, with a large eps."""
     x, weight = normal((3, 200), seed=1), normal((200,), seed=2)
     assert_close(METAL.rms_norm(x, weight, 0.5), oracle.rms_norm(exact(x), exact(weight), 0.5))
+
+
+def gated_rms_norm() -> None:
+    """Rows in two groups, with gates beyond the range of exp and a large eps."""
+    x, gate, weight = normal((2, 3, 80), seed=1), normal((2, 3, 80), seed=2), normal((80,), seed=3)
+    gate[0, 0, :2] = mx.array([-500.0, 500.0])
+    expected = oracle.gated_rms_norm(exact(x), exact(gate), exact(weight), 0.5)
+    assert_close(METAL.gated_rms_norm(x, gate, weight, 0.5), expected)
 
 
 def softmax() -> None:
@@ -46,15 +63,20 @@ def embedding() -> None:
 
 
 def rope() -> None:
-    """Both kinds of pairs at positions of each row, then the norm of each head as well."""
+    """Both kinds of pairs at positions of each row, then the norm of each head as well.
+
+    The same for heads of which only the first 20 features are rotated.
+    """
     x, where = normal((2, 3, 3, 80), seed=1), np.array([[3, 1, 4], [1, 5, 9]])
     for traditional in (False, True):
         y = METAL.rope(x, mx.array(where), 1e4, traditional)
         assert_close(y, oracle.rope(exact(x), where, 1e4, traditional))
     x, weight = x[:, :, :2], normal((80,), seed=2)
     y = norm_rope(METAL, x, weight, 1e-6, mx.array(where))
-    expected = oracle.rope(oracle.rms_norm(exact(x), exact(weight), 1e-6), where)
-    assert_close(y, expected.swapaxes(1, 2))
+    normed = oracle.rms_norm(exact(x), exact(weight), 1e-6)
+    assert_close(y, oracle.rope(normed, where).swapaxes(1, 2))
+    y = norm_rope(METAL, x, weight, 1e-6, mx.array(where), dims=20)
+    assert_close(y, oracle.rope(normed, where, dims=20).swapaxes(1, 2))
 
 
 def matrix_vector() -> None:
@@ -170,10 +192,61 @@ def _attend_pages(
     assert_close(y, expected)
 
 
+def _states() -> StateTable:
+    """A decode step in place, a prompt with a snapshot, and a chunk without a state to save."""
+    return StateTable.of([(5, 1, {1: 5}), (NO_STATE, 35, {3: 0, 35: 2}), (4, 2, {})], num_slots=6)
+
+
+def causal_conv() -> None:
+    """Sequences of all kinds, more channels than a group has threads, and sums beyond exp."""
+    table = _states()
+    x, weight = normal((table.count, 300), seed=1), normal((300, 4), seed=2)
+    state = normal((table.num_slots, 3, 300), seed=3)
+    x[:, 0] *= 1000
+    expected = scan_sequences(
+        table,
+        exact(state),
+        lambda tokens, before: oracle.causal_conv(exact(x)[tokens], exact(weight), before),
+    )
+    for y, right in zip(METAL.causal_conv(x, weight, state, table), expected, strict=True):
+        assert_close(y, right)
+
+
+def gated_delta() -> None:
+    """Sequences of all kinds, with heads that fill neither the lanes nor the rows of a simdgroup.
+
+    One query and one key are zeros. The last two heads have fast decays with tiny or huge steps.
+    """
+    table = _states()
+    count, slots = table.count, table.num_slots
+    q, k = (normal((count, 2, 40), seed=seed) for seed in (1, 2))
+    v, a, b = normal((count, 4, 18), seed=3), normal((count, 4), seed=4), normal((count, 4), seed=5)
+    a_log, dt_bias, state = (
+        normal((4,), seed=6),
+        normal((4,), seed=7),
+        normal((slots, 4, 18, 40), seed=8),
+    )
+    q[3, 0], k[4, 0] = 0.0, 0.0
+    a_log[2:] = 9.0
+    a[:, 2], a[:, 3], a[::2, 0] = -14.0, -30.0, 100.0
+    numbers = [exact(x) for x in (q, k, v, a, b)]
+    expected = scan_sequences(
+        table,
+        exact(state),
+        lambda tokens, before: oracle.gated_delta(
+            *(x[tokens] for x in numbers), exact(a_log), exact(dt_bias), before
+        ),
+    )
+    got = METAL.gated_delta(q, k, v, a, b, a_log, dt_bias, state, table)
+    for y, right in zip(got, expected, strict=True):
+        assert_close(y, right)
+
+
 CASES = {
     case.__name__: case
     for case in (
         rms_norm,
+        gated_rms_norm,
         softmax,
         swiglu,
         embedding,
@@ -187,5 +260,7 @@ CASES = {
         packed_keys,
         paged_attention,
         sequences,
+        causal_conv,
+        gated_delta,
     )
 }

@@ -165,6 +165,6 @@ class StateTable:
 class StateArrays:
     """The numbers of a `StateTable` as arrays."""
 
-    cu_seqlens: Int32[mx.array, "n+1"]
+    cu_seqlens: Int32[mx.array, "starts"]
     loads: Int32[mx.array, "n"]
     saves: Int32[mx.array, "T"]

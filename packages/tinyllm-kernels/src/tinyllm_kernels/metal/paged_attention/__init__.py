@@ -1,7 +1,7 @@
 """Attention over keys and values in pages.
 
-The kernels support head dims of 64, 80, 96, 128 and 256, and pages of dense numbers or affine codes. MLX
-computes other head dims and formats, one sequence after the other.
+The kernels support head dims of 64, 80, 96, 128 and 256, and pages of dense numbers or affine
+codes. MLX computes other head dims and formats, one sequence after the other.
 
 The kernels are those of dense attention, with a block table that gives the address of each key. See
 `attention/decode.py` and `attention/tiles.py` for their sizes.
