@@ -83,7 +83,8 @@ def test_conv_of_any_length(metal_checked: OpSet, kernel: int, dtype: mx.Dtype) 
     check_conv(metal_checked, TABLE, 33, kernel, dtype)
 
 
-Inputs = tuple[mx.array, ...]
+# q, k, v, a and b, with a row for each token.
+Inputs = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 
 
 def delta_inputs(
@@ -93,13 +94,40 @@ def delta_inputs(
     count = table.count
     wide = normal((count, 2 * hk * dk + hv * dv), dtype, seed=1)
     q, k, v = mx.split(wide, [hk * dk, 2 * hk * dk], axis=-1)
-    heads = (
-        *(mx.unflatten(x, -1, (hk, dk)) for x in (q, k)),
-        mx.unflatten(v, -1, (hv, dv)),
-    )
-    gates = (normal((count, hv), dtype, seed=2), normal((count, hv), dtype, seed=3))
+    q, k = (mx.unflatten(x, -1, (hk, dk)) for x in (q, k))
+    a, b = (normal((count, hv), dtype, seed=seed) for seed in (2, 3))
     state = normal((table.num_slots, hv, dv, dk), seed=6)
-    return (*heads, *gates), normal((hv,), seed=4), normal((hv,), dtype, seed=5), state
+    inputs = q, k, mx.unflatten(v, -1, (hv, dv)), a, b
+    return inputs, normal((hv,), seed=4), normal((hv,), dtype, seed=5), state
+
+
+def part(inputs: Inputs, first: int, end: int) -> Inputs:
+    """Return the inputs of some tokens."""
+    q, k, v, a, b = (x[first:end] for x in inputs)
+    return q, k, v, a, b
+
+
+def check_delta_of(
+    metal: OpSet,
+    table: StateTable,
+    inputs: Inputs,
+    a_log: mx.array,
+    dt_bias: mx.array,
+    state: mx.array,
+) -> None:
+    o, slots = metal.gated_delta(*inputs, a_log, dt_bias, state, table)
+    q, k, v, a, b = (exact(x) for x in inputs)
+    right, right_slots = scan_sequences(
+        table,
+        exact(state),
+        lambda at, before: oracle.gated_delta(
+            q[at], k[at], v[at], a[at], b[at], exact(a_log), exact(dt_bias), before
+        ),
+    )
+    assert (o.dtype, slots.dtype) == (inputs[2].dtype, mx.float32)
+    assert_close(o, right)
+    assert_close(slots, right_slots)
+    check_slots(slots, state, table)
 
 
 def check_delta(
@@ -111,20 +139,7 @@ def check_delta(
     dv: int = 6,
     dtype: mx.Dtype = mx.float32,
 ) -> None:
-    inputs, a_log, dt_bias, state = delta_inputs(table, hk, hv, dk, dv, dtype)
-    o, slots = metal.gated_delta(*inputs, a_log, dt_bias, state, table)
-    numbers = [exact(x) for x in inputs]
-    right, right_slots = scan_sequences(
-        table,
-        exact(state),
-        lambda tokens, before: oracle.gated_delta(
-            *(x[tokens] for x in numbers), exact(a_log), exact(dt_bias), before
-        ),
-    )
-    assert (o.dtype, slots.dtype) == (dtype, mx.float32)
-    assert_close(o, right)
-    assert_close(slots, right_slots)
-    check_slots(slots, state, table)
+    check_delta_of(metal, table, *delta_inputs(table, hk, hv, dk, dv, dtype))
 
 
 @pytest.mark.parametrize(("hk", "hv", "dk", "dv", "dtype"), HEADS)
@@ -149,16 +164,7 @@ def test_gates_at_both_ends_of_float32(metal: OpSet) -> None:
     a = mx.broadcast_to(mx.array([-200.0, -30.0, -14.0, 30.0, 200.0, -5.0]), (TABLE.count, 6))
     b = mx.broadcast_to(mx.array([200.0, -200.0, 0.0, 30.0, -30.0, 1.0]), a.shape)
     a_log, dt_bias = mx.array([2.7, 20.0, 9.0, -3.0, 2.0, -100.0]), mx.zeros(6)
-    o, slots = metal.gated_delta(q, k, v, a, b, a_log, dt_bias, state, TABLE)
-    right, right_slots = scan_sequences(
-        TABLE,
-        exact(state),
-        lambda tokens, before: oracle.gated_delta(
-            *(exact(x)[tokens] for x in (q, k, v, a, b)), exact(a_log), exact(dt_bias), before
-        ),
-    )
-    assert_close(o, right)
-    assert_close(slots, right_slots)
+    check_delta_of(metal, TABLE, (q, k, v, a, b), a_log, dt_bias, state)
 
 
 def test_a_zero_key_or_query_has_a_zero_direction(metal: OpSet) -> None:
@@ -176,8 +182,7 @@ def test_chunks_of_a_text_have_the_bits_of_the_text(metal: OpSet) -> None:
     conv_together = metal.causal_conv(x, weight, conv_state, whole)
     for start, end in pairwise((0, 1, 3, 34, 66, 70)):
         chunk = StateTable.of([(int(start > 0), end - start, {end - start: 1})], num_slots=2)
-        part = [array[start:end] for array in inputs]
-        o, state = metal.gated_delta(*part, a_log, dt_bias, state, chunk)
+        o, state = metal.gated_delta(*part(inputs, start, end), a_log, dt_bias, state, chunk)
         y, conv_state = metal.causal_conv(x[start:end], weight, conv_state, chunk)
         assert mx.array_equal(o, together[0][start:end]).item()
         assert mx.array_equal(y, conv_together[0][start:end]).item()
@@ -190,8 +195,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(metal: OpSet) -> No
     o, slots = metal.gated_delta(*inputs, a_log, dt_bias, state, TABLE)
     for chunk, (first, end) in zip(CHUNKS, pairwise(TABLE.cu_seqlens), strict=True):
         alone = StateTable.of([chunk], num_slots=TABLE.num_slots)
-        part = [array[first:end] for array in inputs]
-        own, own_slots = metal.gated_delta(*part, a_log, dt_bias, state, alone)
+        own, own_slots = metal.gated_delta(*part(inputs, first, end), a_log, dt_bias, state, alone)
         assert mx.array_equal(own, o[first:end]).item()
         for slot in chunk[2].values():
             assert mx.array_equal(own_slots[slot], slots[slot]).item()

@@ -229,12 +229,12 @@ def gated_delta() -> None:
     q[3, 0], k[4, 0] = 0.0, 0.0
     a_log[2:] = 9.0
     a[:, 2], a[:, 3], a[::2, 0] = -14.0, -30.0, 100.0
-    numbers = [exact(x) for x in (q, k, v, a, b)]
     expected = scan_sequences(
         table,
         exact(state),
-        lambda tokens, before: oracle.gated_delta(
-            *(x[tokens] for x in numbers), exact(a_log), exact(dt_bias), before
+        lambda at, before: oracle.gated_delta(
+            *(exact(q)[at], exact(k)[at], exact(v)[at], exact(a)[at], exact(b)[at]),
+            *(exact(a_log), exact(dt_bias), before),
         ),
     )
     got = METAL.gated_delta(q, k, v, a, b, a_log, dt_bias, state, table)
