@@ -1,7 +1,7 @@
 import mlx.core as mx
 import pytest
 from tinyllm_layers import Batch
-from tinyllm_ops import PageTable, Phase
+from tinyllm_ops import PageTable, Phase, StateTable
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,11 @@ def test_tokens_of_pages_are_one_row_or_a_row_each(phase: Phase, shape: tuple[in
     assert batch.pages is pages
     assert isinstance(batch.positions, mx.array)
     assert (batch.positions.shape, batch.positions.flatten().tolist()) == (shape, [4, 5, 0])
+
+
+def test_a_state_table_has_the_tokens_of_the_page_table() -> None:
+    pages = PageTable.of([([0, 1], 4, 6), ([2], 0, 1)], num_pages=3, page_size=4)
+    states = StateTable.of([(0, 2, {}), (-1, 1, {1: 1})], num_slots=2)
+    assert Batch.paged(pages, "prefill", states).states is states
+    with pytest.raises(ValueError, match="states: expected 3 tokens, as the page table has, got 2"):
+        Batch.paged(pages, "prefill", StateTable.rows(2, 1))

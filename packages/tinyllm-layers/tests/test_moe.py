@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_layers import MLP, SINGLE, Communicator, MoE
-from tinyllm_layers.testing import oracle, packed, random_moe
+from tinyllm_layers.testing import oracle, packed, random_mlp, random_moe
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
 from tinyllm_ops.testing import assert_close, exact, normal
 
@@ -180,3 +180,55 @@ def test_refuses_weights_of_another_shape(wrong: str, words: str) -> None:
     weights = {name: mx.zeros(shape) for name, shape in shapes.items()}
     with pytest.raises(ValueError, match=words):
         MoE(3, 5, 2, 1, **(weights | {wrong: mx.zeros((9,))}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("lead", [(), (2, 3), (0,)])
+def test_a_shared_expert_computes_every_token(
+    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], bits: int | None
+) -> None:
+    layer = random_moe(
+        WIDTH, HIDDEN, EXPERTS, CHOSEN, shared_dim=160, dtype=dtype, pack=packed(bits), ops=ops
+    )
+    x, residual = (normal((*lead, WIDTH), dtype, seed=seed) for seed in (5, 6))
+    expected = oracle.moe(exact(x), layer)
+    assert_close(layer(x), expected)
+    assert_close(layer(x, residual=residual), expected + exact(residual))
+
+
+def test_the_parts_of_a_shared_expert_in_several_processes_sum_up(ops: OpSet) -> None:
+    whole = random_moe(WIDTH, HIDDEN, EXPERTS, CHOSEN, shared_dim=160, ops=ops)
+    assert whole.shared is not None
+    x = normal((2, 3, WIDTH), seed=5)
+    total = np.zeros(x.shape)
+    for first, last, hidden in ((0, 3, slice(0, 100)), (3, 6, slice(100, 160))):
+        shared = MLP(
+            WIDTH,
+            hidden.stop - hidden.start,
+            whole.shared.w_gate[hidden],
+            whole.shared.w_up[hidden],
+            whole.shared.w_down[:, hidden],
+            ops=ops,
+        )
+        total += exact(replace(share_of(whole, range(first, last)), shared=shared)(x))
+    assert_close(mx.array(total).astype(mx.float32), oracle.moe(exact(x), whole))
+
+
+class Group(Communicator):
+    size = 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shared": None}, "shared: expected both `shared` and `shared_gate`, or neither"),
+        ({"shared_gate": None}, "shared_gate: expected both `shared` and `shared_gate`"),
+        ({"shared_gate": mx.zeros((2, 64))}, r"shared_gate: expected shape \(1, 64\), got"),
+        ({"shared": random_mlp(32, 8)}, "shared: expected an MLP of dim 64 .*, got dim 32 and 1"),
+        ({"shared": random_mlp(64, 8, communicator=Group())}, "of its own, got dim 64 and 2 proc"),
+    ],
+)
+def test_refuses_a_shared_expert_that_does_not_fit(changes: dict[str, Any], words: str) -> None:
+    layer = random_moe(WIDTH, HIDDEN, EXPERTS, CHOSEN, shared_dim=160)
+    with pytest.raises(ValueError, match=words):
+        replace(layer, **changes)

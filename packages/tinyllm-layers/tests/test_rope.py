@@ -115,6 +115,13 @@ def test_refuses_offsets_that_do_not_fit(
         RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset, offsets=offsets)  # type: ignore[arg-type]
 
 
-def test_refuses_heads_of_another_size(ops: OpSet) -> None:
-    with pytest.raises(ValueError, match=r"x: expected head dim 8, got shape \(1, 2, 3, 6\)"):
+def test_rotates_the_first_features_of_a_longer_head(ops: OpSet) -> None:
+    x = normal((2, 4, 3, 20), seed=1)
+    y = RoPE(8, 10, 500.0, ops=ops)(x, slice(2, 6))
+    assert_close(y, oracle.rope(exact(x), np.arange(2, 6), 500.0, dims=8))
+
+
+def test_refuses_heads_with_fewer_features(ops: OpSet) -> None:
+    words = r"x: expected at least 8 features per head, got shape \(1, 2, 3, 6\)"
+    with pytest.raises(ValueError, match=words):
         RoPE(8, 10, ops=ops)(mx.zeros((1, 2, 3, 6)))

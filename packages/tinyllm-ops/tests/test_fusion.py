@@ -172,3 +172,16 @@ def test_a_fusion_of_an_unknown_op_is_refused() -> None:
         ValueError, match=r"mine.norm_rope: expected a fusion of ops of this OpSet, got rms, rotate"
     ):
         replace(OPS, norm_rope=Fusion(fused, of=("rms", "rope", "rotate")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["causal_conv", "gated_delta", "gated_rms_norm"])
+def test_a_fusion_of_a_recurrent_op_is_dropped_if_the_op_is_replaced(
+    recorded: list[warnings.WarningMessage], name: str
+) -> None:
+    fusion = Fusion(fused, of=("rms_norm", "causal_conv", "gated_delta", "gated_rms_norm"))
+    ops = replace(REFERENCE, name="mine", norm_rope=fusion)  # type: ignore[arg-type]
+    own = replace(ops, **{name: lambda *args: args})  # type: ignore[arg-type]
+    assert (ops.norm_rope is None, own.norm_rope) == (False, None)
+    assert [str(warning.message).split(",")[0] for warning in recorded] == [
+        f"mine: {name} replaced"
+    ]

@@ -2,7 +2,7 @@ import jaxtyping
 import mlx.core as mx
 import pytest
 import tinyllm_ops
-from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable
+from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable, StateTable
 
 
 def test_signatures_are_checked_at_run_time_under_pytest(ops: OpSet) -> None:
@@ -23,7 +23,8 @@ def test_each_op_of_the_reference_is_public() -> None:
 
 def test_two_implementations_share_no_op_that_has_a_fast_form() -> None:
     same = {name for name, op in vars(MLX).items() if op is vars(REFERENCE)[name]}
-    assert same == {"argmax", "top_k", "log_probability", "norm_rope"}
+    scans = {"causal_conv", "gated_delta"}
+    assert same == {"argmax", "top_k", "log_probability", "norm_rope", *scans}
 
 
 @pytest.mark.parametrize("bad", [mx.int32, mx.bool_, mx.complex64])
@@ -33,6 +34,7 @@ def test_each_op_refuses_numbers_that_are_not_floating(
     x = mx.ones((1, 1, 2, 4)).astype(bad)
     w = mx.ones((4, 4)).astype(bad)
     pages = PageTable.of([([0], 0, 1)], num_pages=1, page_size=2)
+    states = StateTable.rows(1, 4)
     calls = [
         lambda: ops.linear(x, w),
         lambda: ops.expert_linear(x[0, 0], w[None], mx.zeros((2,), mx.int32)),
@@ -43,6 +45,9 @@ def test_each_op_refuses_numbers_that_are_not_floating(
         lambda: ops.rope(x),
         lambda: ops.attention(x, x, x),
         lambda: ops.paged_attention(x[0, :, :1], x, x, pages),
+        lambda: ops.causal_conv(w, w, w[None, :3], states),
+        lambda: ops.gated_delta(w[None], w[None], w[None], w, w, w[0], w[0], w[None, None], states),
+        lambda: ops.gated_rms_norm(x, x, x[0, 0, 0]),
         lambda: ops.quantize(w),
         lambda: tinyllm_ops.sigmoid(x),
         lambda: tinyllm_ops.silu(x),

@@ -136,15 +136,15 @@ class GroupedQueryAttention:
 
     def attend(
         self, x: Float[mx.array, "B L E"], batch: Batch, cache: LayerCache
-    ) -> Float[mx.array, "B L H*D"]:
-        """Compute the attention output of all heads, before the output projection."""
+    ) -> Float[mx.array, "B L width"]:
+        """Compute the attention output of all heads, `B L H*D`, before the output projection."""
         q, k, v = self.project(x, batch)
         out = attention_cache(cache).attend(q, k, v, batch, self.scale, self.ops)
         return out.swapaxes(1, 2).flatten(2)
 
     def output(
         self,
-        heads: Float[mx.array, "B L H*D"],
+        heads: Float[mx.array, "B L width"],
         batch: Batch,
         residual: Float[mx.array, "B L E"] | None,
     ) -> Float[mx.array, "B L E"]:

@@ -150,7 +150,7 @@ class GatedDeltaNet:
         out = ops.gated_rms_norm(out, gate, self.norm, self.norm_eps)  # T Hv Dv
         held.commit(conv, state, table, phase)
 
-        joined = out.reshape(*x.shape[:2], -1)  # B L Hv*Dv
+        joined = mx.unflatten(out.flatten(1), 0, x.shape[:2])  # B L Hv*Dv
         # Rank 0 alone adds the residual: the all-reduce would add it once for each rank.
         own = residual if self.communicator.rank == 0 else None
         return self.communicator.all_reduce(ops.linear(joined, self.wo, None, own, phase=phase))

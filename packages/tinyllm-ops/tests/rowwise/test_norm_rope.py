@@ -36,6 +36,17 @@ def test_normalizes_then_rotates_and_puts_heads_before_tokens(
     assert_close(y, rotated.swapaxes(1, 2))
 
 
+@pytest.mark.parametrize("normed", [True, False])
+def test_normalizes_all_features_and_rotates_the_first(
+    ops: OpSet, dtype: mx.Dtype, normed: bool
+) -> None:
+    x = normal((2, 3, 4, 16), dtype, seed=1, magnitude=3.0)
+    weight = normal((16,), dtype, seed=2) if normed else None
+    y = norm_rope(ops, x, weight, 0.5, slice(5, 8), 100.0, dims=4)
+    heads = exact(x) if weight is None else oracle.rms_norm(exact(x), exact(weight), 0.5)
+    assert_close(y, oracle.rope(heads, np.arange(5, 8), 100.0, dims=4).swapaxes(1, 2))
+
+
 def test_has_the_bits_of_the_two_ops_where_there_is_no_fusion(ops: OpSet, dtype: mx.Dtype) -> None:
     x, weight = normal((2, 3, 4, 16), dtype, seed=1), normal((16,), dtype, seed=2)
     y = norm_rope(ops, x, weight, 1e-6, slice(5, 8), 1e6)
@@ -55,9 +66,9 @@ def test_a_fusion_gets_every_argument_and_gives_the_result(ops: OpSet) -> None:
 
     x, weight, yarn = mx.zeros((2, 3, 4, 16)), mx.ones(16), Yarn(4.0, 32)
     with_fusion = replace(ops, norm_rope=Fusion(fused, of=("rms_norm", "rope")))  # type: ignore[arg-type]
-    y = norm_rope(with_fusion, x, weight, 1e-6, slice(5, 8), 1e6, True, yarn)
+    y = norm_rope(with_fusion, x, weight, 1e-6, slice(5, 8), 1e6, True, yarn, 4)
     assert (y == 7).all().item()
-    assert calls == [(x, weight, 1e-6, slice(5, 8), 1e6, True, yarn)]
+    assert calls == [(x, weight, 1e-6, slice(5, 8), 1e6, True, yarn, 4)]
 
 
 def test_calls_ops_that_were_replaced(ops: OpSet) -> None:

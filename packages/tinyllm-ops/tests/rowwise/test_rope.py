@@ -167,6 +167,31 @@ def test_equals_mlx_nn_in_float32(ops: OpSet, traditional: bool) -> None:
     assert_close(ops.rope(x, slice(7, 12), 500.0, traditional), exact(heads_first))
 
 
+@WAYS
+@pytest.mark.parametrize("scaling", [None, Yarn(4.0, 32)], ids=["plain", "yarn"])
+@pytest.mark.parametrize(("head_dim", "dims"), [(16, 4), (16, 16), (256, 64), (7, 4)])
+def test_rotates_the_first_features_alone(
+    ops: OpSet,
+    dtype: mx.Dtype,
+    head_dim: int,
+    dims: int,
+    scaling: Yarn | None,
+    traditional: bool,
+) -> None:
+    x = normal((2, 3, 4, head_dim), dtype, seed=1)
+    y = ops.rope(x, slice(5, 8), 1e7, traditional, scaling, dims)
+    assert (y.shape, y.dtype) == (x.shape, dtype)
+    expected = oracle.rope(exact(x), np.arange(5, 8), 1e7, traditional, scaling, dims)
+    assert_close(y, expected)
+    assert mx.array_equal(y[..., dims:], x[..., dims:])
+
+
+@pytest.mark.parametrize("dims", [3, 0, -2, 10])
+def test_refuses_a_number_of_features_that_a_head_cannot_rotate(ops: OpSet, dims: int) -> None:
+    with pytest.raises(ValueError, match=f"dims: expected an even number from 2 to 8, got {dims}"):
+        ops.rope(X, dims=dims)
+
+
 X = mx.zeros((2, 3, 4, 8))
 
 

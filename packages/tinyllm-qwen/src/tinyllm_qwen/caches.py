@@ -6,25 +6,29 @@ import mlx.core as mx
 from tinyllm_layers import (
     Batch,
     DenseCache,
-    KVCache,
     LayerCache,
     PagedCache,
     QuantizedCache,
+    RecurrentCache,
+    RecurrentPool,
     RotatingCache,
+    SequenceCache,
+    StateShape,
 )
 
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.config.recurrent import Recurrent
 from tinyllm_qwen.parallel.partition import Partition
 
 
 def make_caches(
     config: QwenConfig, layers: range, *, kv_bits: int | None = None, max_size: int | None = None
-) -> list[KVCache]:
+) -> list[SequenceCache]:
     """Make empty caches for one sequence, or for sequences that always have equal lengths.
 
     A layer with a sliding window keeps the tokens in the window, or the last `max_size` tokens if
     `max_size` is smaller. It stores keys and values in the dtype of the model, whatever `kv_bits`
-    is.
+    is. A recurrent layer keeps a state of constant size, whatever `kv_bits` and `max_size` are.
 
     Args:
         config: the architecture.
@@ -39,9 +43,11 @@ def make_caches(
     if kv_bits is not None and max_size is not None:
         raise ValueError("kv_bits, max_size: expected at most one, got both")
     group_size = 0 if kv_bits is None else _group_size(config.head_dim)
-    window = config.sliding_window
+    window, recurrent = config.sliding_window, config.recurrent
 
-    def cache_of(layer: int) -> KVCache:
+    def cache_of(layer: int) -> SequenceCache:
+        if recurrent is not None and layer in recurrent.layers:
+            return RecurrentCache()
         if window is not None and layer in window.layers:
             size = window.size if max_size is None else min(window.size, max_size)
             return RotatingCache(size, keep=0)
@@ -60,8 +66,11 @@ def make_pages(
     page_size: int,
     *,
     kv_bits: int | None = None,
-) -> list[PagedCache]:
-    """Make empty pages for many sequences, one `PagedCache` for each layer of a partition.
+    state_slots: int = 0,
+) -> list[PagedCache | RecurrentPool]:
+    """Make empty caches for many sequences, one for each layer of a partition.
+
+    An attention layer has a `PagedCache`, a recurrent layer a `RecurrentPool`.
 
     Args:
         config: the architecture of the whole model.
@@ -70,21 +79,26 @@ def make_pages(
         count: the number of pages.
         page_size: the number of tokens in a page.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
+            States are not quantized.
+        state_slots: the number of states that each recurrent layer keeps.
 
     Raises:
         ValueError: if the head dim is no multiple of a group size.
     """
-    window = config.sliding_window
-    return [
-        PagedCache.empty(
+    window, recurrent = config.sliding_window, config.recurrent
+
+    def cache_of(layer: int) -> PagedCache | RecurrentPool:
+        if recurrent is not None and layer in recurrent.layers:
+            return RecurrentPool.empty(state_slots, _state_shape(recurrent, dtype))
+        return PagedCache.empty(
             (count, len(part.kv_heads), page_size, config.head_dim),
             dtype,
             bits=kv_bits,
             group_size=0 if kv_bits is None else _group_size(config.head_dim),
             window=window.size if window is not None and layer in window.layers else None,
         )
-        for layer in part.layers
-    ]
+
+    return [cache_of(layer) for layer in part.layers]
 
 
 def page_bytes(
@@ -95,7 +109,7 @@ def page_bytes(
     *,
     kv_bits: int | None = None,
 ) -> int:
-    """Return the bytes of one page in all layers, for the partition with the most bytes."""
+    """Return the bytes of one page in all attention layers, for the partition with the most."""
     return max(
         sum(
             layer.nbytes for layer in make_pages(config, part, dtype, 1, page_size, kv_bits=kv_bits)
@@ -104,7 +118,27 @@ def page_bytes(
     )
 
 
-def common_offset(caches: Sequence[KVCache]) -> int:
+def state_bytes(config: QwenConfig, parts: Sequence[Partition], dtype: mx.Dtype) -> int:
+    """Return the bytes of one state in all recurrent layers, for the partition with the most."""
+    recurrent = config.recurrent
+    if recurrent is None:
+        return 0
+    layers = max(len(recurrent.layers.intersection(part.layers)) for part in parts)
+    return layers * _state_shape(recurrent, dtype).nbytes
+
+
+def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
+    """Return the longest prefix of at most `length` tokens to which all caches can be trimmed.
+
+    The result is 0 if there is none, although some caches may not be able to forget all tokens.
+    """
+    longest = min([length, *(cache.offset for cache in caches)])
+    while longest and not all(cache.can_trim(longest) for cache in caches):
+        longest = min(cache.trimmable(longest) for cache in caches)
+    return longest
+
+
+def common_offset(caches: Sequence[SequenceCache]) -> int:
     """Return the number of tokens that the caches of all layers hold.
 
     Raises:
@@ -126,10 +160,22 @@ def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
         ValueError: if the caches hold different numbers of tokens, or are paged. The batch of paged
             caches needs a `PageTable`.
     """
-    own = [cache for cache in caches if isinstance(cache, KVCache)]
+    own = [cache for cache in caches if isinstance(cache, SequenceCache)]
     if len(own) < len(caches):
         raise ValueError("batch: expected one for pages, `Batch.paged(table, phase)`, got None")
     return Batch.at(common_offset(own) if own else 0, rows, length)
+
+
+def _state_shape(recurrent: Recurrent, dtype: mx.Dtype) -> StateShape:
+    """Return the shape of the state of one sequence in one layer."""
+    return StateShape(
+        kernel=recurrent.kernel,
+        channels=recurrent.channels,
+        num_heads=recurrent.num_value_heads,
+        value_dim=recurrent.value_dim,
+        key_dim=recurrent.key_dim,
+        dtype=dtype,
+    )
 
 
 def _group_size(head_dim: int) -> int:

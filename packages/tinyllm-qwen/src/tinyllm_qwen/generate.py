@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
-from tinyllm_layers import Batch, KVCache
+from tinyllm_layers import Batch, SequenceCache
 
-from tinyllm_qwen.caches import common_offset
+from tinyllm_qwen.caches import common_offset, common_prefix
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sample import Sample
@@ -26,7 +26,7 @@ def generate(
     max_tokens: int = 512,
     sampling: SamplingParams = SamplingParams(),
     stop: Sequence[str] = (),
-    cache: Sequence[KVCache] | None = None,
+    cache: Sequence[SequenceCache] | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     on_prefill: Callable[[int, int], None] | None = None,
 ) -> Generator[Piece, None, None]:
@@ -47,7 +47,8 @@ def generate(
         stop: strings that end the text. The text does not contain them.
         cache: caches of an earlier call, which hold the first tokens of the prompt. After this call
             they hold the prompt and all yielded tokens but the last. A rotating cache that has
-            overwritten tokens cannot be trimmed, and may hold the last token too.
+            overwritten tokens cannot be trimmed, and may hold the last token too. If an interrupt
+            ends the call, caches of recurrent layers may hold fewer tokens.
         prefill_chunk: the number of prompt tokens in a pass.
         on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
             and of all prompt tokens to compute. Tokens in the cache do not count, nor does the last
@@ -109,7 +110,7 @@ def generate(
     return pieces()
 
 
-def _cached(cache: Sequence[KVCache], model: LanguageModel) -> int:
+def _cached(cache: Sequence[SequenceCache], model: LanguageModel) -> int:
     """Return the number of tokens that the caches of all layers hold."""
     if len(cache) != model.num_layers:
         raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
@@ -133,7 +134,7 @@ def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
 def _prefill(
     model: LanguageModel,
     tokens: Sequence[int],
-    cache: Sequence[KVCache],
+    cache: Sequence[SequenceCache],
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
 ) -> None:
@@ -151,7 +152,7 @@ def _prefill(
 
 
 def _step(
-    model: LanguageModel, token: mx.array, cache: Sequence[KVCache], sampler: Sampler
+    model: LanguageModel, token: mx.array, cache: Sequence[SequenceCache], sampler: Sampler
 ) -> Sample:
     """Build the graph that computes one token and chooses the next."""
     tokens, batch = token.reshape(1, 1), Batch.at(cache[0].offset, 1, 1, "decode")
@@ -161,10 +162,10 @@ def _step(
     return sampler(model(tokens, cache, batch, last=1)[0, 0])
 
 
-def _forget(cache: Sequence[KVCache], length: int) -> None:
-    """Trim the cache to `length` tokens, if all layers can be trimmed."""
+def _forget(cache: Sequence[SequenceCache], length: int) -> None:
+    """Trim the cache to `length` tokens, or to the longest shorter prefix that all layers keep."""
     # After an interrupt during a forward pass, the layers hold different numbers of tokens.
-    length = min(length, *(layer.offset for layer in cache))
+    length = common_prefix(cache, length)
     if all(layer.can_trim(length) for layer in cache):
         for layer in cache:
             layer.trim(length)

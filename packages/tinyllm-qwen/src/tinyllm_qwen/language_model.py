@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
-from tinyllm_layers import Batch, KVCache, LayerCache, PagedCache, RMSNorm
+from tinyllm_layers import Batch, LayerCache, PagedCache, RecurrentPool, RMSNorm, SequenceCache
 from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -87,20 +87,25 @@ class LanguageModel(Protocol):
 
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None
-    ) -> list[KVCache]:
+    ) -> list[SequenceCache]:
         """Make empty caches for one sequence; see `Qwen.make_cache`."""
         ...
 
     def make_pages(
-        self, count: int, page_size: int, *, kv_bits: int | None = None
-    ) -> list[PagedCache]:
+        self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
+    ) -> list[PagedCache | RecurrentPool]:
         """Make empty pages for many sequences; see `Qwen.make_pages`."""
         ...
 
-    def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages of all layers; see `Qwen.copy_pages`."""
         ...
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Return the size of one page in all layers, in bytes; see `Qwen.page_bytes`."""
+        ...
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of one state in all recurrent layers, in bytes; see `Qwen.state_bytes`."""
         ...

@@ -8,6 +8,8 @@ from tinyllm_layers import (
     Biases,
     DecoderLayer,
     Embedding,
+    GatedAttention,
+    GatedDeltaNet,
     GroupedQueryAttention,
     MoE,
     RMSNorm,
@@ -16,6 +18,7 @@ from tinyllm_layers import (
 from tinyllm_ops import OpSet, QuantizedTensor, Weight
 
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.config.recurrent import Recurrent
 from tinyllm_qwen.parallel.groups import ParallelGroups
 
 Weights = Mapping[str, Weight]
@@ -42,7 +45,7 @@ def decoder_layer(
     name, width = f"layers.{index}", config.hidden_size
     return DecoderLayer(
         input_norm=norm(weights, f"{name}.input_layernorm", width, config, ops),
-        attention=_attention(config, weights, f"{name}.self_attn", groups, ops),
+        attention=_mixer(config, weights, index, groups, ops),
         post_attention_norm=norm(weights, f"{name}.post_attention_layernorm", width, config, ops),
         mlp=_moe(config, weights, f"{name}.mlp", groups, ops)
         if config.experts is not None and index in config.experts.layers
@@ -53,6 +56,49 @@ def decoder_layer(
 def norm(weights: Weights, name: str, dim: int, config: QwenConfig, ops: OpSet) -> RMSNorm:
     """Make the norm whose weight is `{name}.weight`."""
     return RMSNorm(dim, _vector(weights, f"{name}.weight"), config.rms_norm_eps, ops=ops)
+
+
+def _mixer(
+    config: QwenConfig, weights: Weights, index: int, groups: ParallelGroups, ops: OpSet
+) -> GroupedQueryAttention | GatedAttention | GatedDeltaNet:
+    """Make the half of layer `index` that reads earlier tokens."""
+    recurrent = config.recurrent
+    if recurrent is not None and index in recurrent.layers:
+        return _delta_net(config, recurrent, weights, f"layers.{index}.linear_attn", groups, ops)
+    name = f"layers.{index}.self_attn"
+    attention = _attention(config, weights, name, groups, ops)
+    if not config.output_gate:
+        return attention
+    return GatedAttention(attention, weights[f"{name}.g_proj.weight"])
+
+
+def _delta_net(
+    config: QwenConfig,
+    recurrent: Recurrent,
+    weights: Weights,
+    name: str,
+    groups: ParallelGroups,
+    ops: OpSet,
+) -> GatedDeltaNet:
+    return GatedDeltaNet(
+        config.hidden_size,
+        recurrent.num_key_heads,
+        recurrent.num_value_heads,
+        recurrent.key_dim,
+        recurrent.value_dim,
+        wqkv=weights[f"{name}.in_proj_qkv.weight"],
+        wz=weights[f"{name}.in_proj_z.weight"],
+        wb=weights[f"{name}.in_proj_b.weight"],
+        wa=weights[f"{name}.in_proj_a.weight"],
+        conv=_vector(weights, f"{name}.conv1d.weight").squeeze(-1),
+        a_log=_vector(weights, f"{name}.A_log"),
+        dt_bias=_vector(weights, f"{name}.dt_bias"),
+        norm=_vector(weights, f"{name}.norm.weight"),
+        wo=weights[f"{name}.out_proj.weight"],
+        norm_eps=config.rms_norm_eps,
+        communicator=groups.tensor,
+        ops=ops,
+    )
 
 
 def _attention(
@@ -70,7 +116,7 @@ def _attention(
         head_dim,
         *(weights[f"{name}.{letter}_proj.weight"] for letter in "qkvo"),
         rope=RoPE(
-            head_dim,
+            config.rotary_dims,
             config.context_length,
             config.rope_theta,
             scaling=config.rope_scaling,
@@ -117,9 +163,20 @@ def _moe(
         *(weights[f"{name}.switch_mlp.{each}_proj.weight"] for each in ("gate", "up", "down")),
         norm_topk_prob=experts.norm_topk_prob,
         held=groups.partition.experts,
+        shared=_shared_expert(config, weights, f"{name}.shared_expert", ops),
+        shared_gate=weights.get(f"{name}.shared_expert_gate.weight"),
         communicator=groups.tensor,
         ops=ops,
     )
+
+
+def _shared_expert(config: QwenConfig, weights: Weights, name: str, ops: OpSet) -> MLP | None:
+    """Make the expert that every token uses, if the model has one."""
+    size = 0 if config.experts is None else config.experts.shared_size
+    if not size:
+        return None
+    names = (f"{name}.{each}_proj.weight" for each in ("gate", "up", "down"))
+    return MLP(config.hidden_size, size, *(weights[each] for each in names), ops=ops)
 
 
 def _vector(weights: Weights, name: str) -> mx.array:

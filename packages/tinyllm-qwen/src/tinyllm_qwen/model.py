@@ -1,13 +1,21 @@
-"""The models Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE, from token ids to logits."""
+"""The models Qwen2, Qwen2.5, Qwen3, Qwen3-MoE and Qwen3.5, from token ids to logits."""
 
 from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
-from tinyllm_layers import Batch, KVCache, LayerCache, PagedCache, make_stack, weights_of
+from tinyllm_layers import (
+    Batch,
+    LayerCache,
+    PagedCache,
+    RecurrentPool,
+    SequenceCache,
+    make_stack,
+    weights_of,
+)
 from tinyllm_ops import REFERENCE, OpSet, Weight
 
-from tinyllm_qwen.caches import following, make_caches, make_pages, page_bytes
+from tinyllm_qwen.caches import following, make_caches, make_pages, page_bytes, state_bytes
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.layers_from_weights import decoder_layer, embedding, norm
 from tinyllm_qwen.parallel.groups import ParallelGroups
@@ -41,7 +49,8 @@ class Qwen:
         Args:
             config: the architecture of the whole model.
             weights: tensors by their Hugging Face names without "model.". Experts are stacked and
-                have the names of MLX. A `Backend` may have prepared the weights.
+                have the names of MLX. Output gates are separate; see `split_output_gates`. A
+                `Backend` may have prepared the weights.
             ops: the implementation of the maths, or a `Backend`.
             groups: the processes that share the model; None for one process.
 
@@ -139,27 +148,41 @@ class Qwen:
 
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None
-    ) -> list[KVCache]:
+    ) -> list[SequenceCache]:
         """Make empty caches for one sequence; see `make_caches`."""
         layers = self.groups.partition.layers
         return make_caches(self.config, layers, kv_bits=kv_bits, max_size=max_size)
 
     def make_pages(
-        self, count: int, page_size: int, *, kv_bits: int | None = None
-    ) -> list[PagedCache]:
-        """Make empty pages for many sequences; see `make_pages`."""
+        self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
+    ) -> list[PagedCache | RecurrentPool]:
+        """Make empty pages and slots for many sequences; see `make_pages`."""
         part = self.groups.partition
-        return make_pages(self.config, part, self.dtype, count, page_size, kv_bits=kv_bits)
+        return make_pages(
+            self.config,
+            part,
+            self.dtype,
+            count,
+            page_size,
+            kv_bits=kv_bits,
+            state_slots=state_slots,
+        )
 
-    def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages in all layers, from the first page of each pair to the second."""
+    def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages in all attention layers, from the first page of a pair to the second."""
         for cache in pages:
-            cache.copy(pairs)
+            if isinstance(cache, PagedCache):
+                cache.copy(pairs)
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Return the size of one page in all layers, in bytes: the largest of all processes."""
         parts = self.groups.partitions
         return page_bytes(self.config, parts, self.dtype, page_size, kv_bits=kv_bits)
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of one state in all recurrent layers, in bytes: the largest of all processes."""
+        return state_bytes(self.config, self.groups.partitions, self.dtype)
 
     @property
     def num_layers(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import mlx.core as mx
-from tinyllm_layers import Batch, KVCache
+from tinyllm_layers import Batch, KVCache, SequenceCache
 from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen
 from tinyllm_qwen.generate import PREFILL_CHUNK
@@ -28,7 +28,7 @@ class QwenRunner(LocalRunner):
         self._model = Qwen(model.config, weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
-        self._cache: list[KVCache] = []  # `rewind` fills it
+        self._cache: list[SequenceCache] = []  # `rewind` fills it
         self.name = ops.name
         sizes = weight_bytes(model.weights)
         self.costs = ModelCosts(model.config, sizes, self._model.dtype.size)
@@ -66,20 +66,31 @@ class QwenRunner(LocalRunner):
             token = following
         mx.eval(token)
 
-    def _next(self, tokens: mx.array, cache: Sequence[KVCache]) -> mx.array:
+    def _next(self, tokens: mx.array, cache: Sequence[SequenceCache]) -> mx.array:
         """Return the most probable token after one token."""
         batch = Batch.at(cache[0].offset, 1, 1, "decode")
         logits = self._model(tokens[None], cache, batch, last=1)
         return self._model.ops.argmax(logits[0])
 
-    def _filled_cache(self) -> list[KVCache]:
-        """Return caches with random keys and values for the context."""
+    def _filled_cache(self) -> list[SequenceCache]:
+        """Return caches with random keys and values for the context.
+
+        States of recurrent layers cannot be drawn, so that such a model computes random tokens.
+        """
         config, cache = self._model.config, self._model.make_cache()
         if self._context == 0:
+            return cache
+        if config.recurrent is not None:
+            tokens = mx.random.randint(0, config.vocab_size, (1, self._context))
+            for start in range(0, self._context, PREFILL_CHUNK):
+                chunk = tokens[:, start : start + PREFILL_CHUNK]
+                self._model.hidden(chunk, Batch.at(start, 1, chunk.shape[1], "prefill"), cache)
+                mx.eval([array for layer in cache for array in layer.arrays])
             return cache
         shape = (1, config.num_key_value_heads, self._context, config.head_dim)
         k, v = (mx.random.normal(shape).astype(self._model.dtype) for _ in range(2))
         for layer in cache:
+            assert isinstance(layer, KVCache)
             layer.update(k, v)
         mx.eval([array for layer in cache for array in layer.arrays])
         return cache

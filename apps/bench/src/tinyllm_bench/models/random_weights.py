@@ -11,7 +11,9 @@ import numpy as np
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.weights import Weights, expected_shapes
+from tinyllm_qwen.checkpoint.output_gates import split_output_gates
+from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
+from tinyllm_qwen.checkpoint.weights import Weights
 
 from tinyllm_bench.models.weight_format import WeightFormat
 
@@ -36,12 +38,19 @@ _SCALE_BYTES = {
 def random_weights(config: QwenConfig, weight_format: WeightFormat, seed: int = 0) -> Weights:
     """Draw every tensor of a model. Norms are ones."""
     generator = np.random.default_rng(seed)
-    return {
-        name: mx.ones(shape, weight_format.dtype)
-        if name.endswith("norm.weight")
-        else random_tensor(shape, weight_format, generator)
-        for name, shape in expected_shapes(config).items()
-    }
+
+    def tensor(name: str, shape: tuple[int, ...]) -> Weight:
+        if name.endswith("norm.weight"):
+            return mx.ones(shape, weight_format.dtype)
+        if name.endswith(".A_log"):  # float32 in all formats
+            return random_floats(shape, mx.float32, generator)
+        if not is_matrix(name, shape):
+            return random_floats(shape, weight_format.dtype, generator)
+        return random_tensor(shape, weight_format, generator)
+
+    weights = {name: tensor(name, shape) for name, shape in expected_shapes(config).items()}
+    split_output_gates(weights, config)
+    return weights
 
 
 def random_tensor(

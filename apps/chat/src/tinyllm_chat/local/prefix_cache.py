@@ -1,27 +1,28 @@
-"""Reuse of cached keys and values from one turn to the next."""
+"""Reuse of caches from one turn to the next."""
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 
-from tinyllm_layers import KVCache
+from tinyllm_layers import SequenceCache
+from tinyllm_qwen.caches import common_prefix
 
 
 class PrefixCache:
-    """The KV caches of one conversation, and the tokens whose keys and values are cached."""
+    """The caches of one conversation, and the tokens that they hold."""
 
-    def __init__(self, make_caches: Callable[[], list[KVCache]]) -> None:
+    def __init__(self, make_caches: Callable[[], list[SequenceCache]]) -> None:
         """Start empty.
 
         Args:
             make_caches: makes empty caches for all layers.
         """
         self._make_caches = make_caches
-        self._caches: list[KVCache] = []
+        self._caches: list[SequenceCache] = []
         self._tokens: list[int] = []
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens whose keys and values are cached."""
+        """The tokens that the caches hold."""
         return tuple(self._tokens)
 
     @property
@@ -29,22 +30,25 @@ class PrefixCache:
         """The number of bytes allocated for the caches."""
         return sum(cache.nbytes for cache in self._caches)
 
-    def acquire(self, prompt: Sequence[int]) -> list[KVCache]:
+    def acquire(self, prompt: Sequence[int]) -> list[SequenceCache]:
         """Return caches that hold the longest cached prefix of the prompt.
 
-        The prefix never includes the prompt's last token, because the model must compute that
-        token's logits. Until `store` is called, the prefix cache is empty.
+        Recurrent layers keep the states after a few prefixes alone, and some caches cannot be
+        trimmed. The prefix is then shorter than the tokens that are equal, or empty. It never
+        includes the prompt's last token, because the model must compute that token's logits. Until
+        `store` is called, the prefix cache is empty.
         """
         pairs = zip(self._tokens, prompt[:-1], strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         caches, self._caches, self._tokens = self._caches, [], []
-        if not common or not all(cache.can_trim(common) for cache in caches):
+        common = common_prefix(caches, common) if caches else 0
+        if not common:
             return self._make_caches()
         for cache in caches:
             cache.trim(common)
         return caches
 
-    def store(self, caches: list[KVCache], tokens: Sequence[int]) -> None:
+    def store(self, caches: list[SequenceCache], tokens: Sequence[int]) -> None:
         """Keep caches for the next turn.
 
         Args:

@@ -76,7 +76,14 @@ class PagePool:
     def _pages(self, model: LanguageModel, count: int) -> list[PagedCache]:
         """Make empty pages for all layers of a model."""
         settings = self._settings
-        return model.make_pages(count, settings.page_size, kv_bits=settings.kv_bits)
+        caches = model.make_pages(count, settings.page_size, kv_bits=settings.kv_bits)
+        pages = [cache for cache in caches if isinstance(cache, PagedCache)]
+        if len(pages) < len(caches):
+            raise ValueError(
+                f"model: {model.config.model_type} has recurrent layers, which the engine does not "
+                "run yet: use `chat`, or `generate`"
+            )
+        return pages
 
     def _count(self, context_length: int) -> int:
         """Return the number of pages for `memory_bytes`, or a default; see `EngineSettings`."""

@@ -108,7 +108,7 @@ class StateShape:
 class StateCache(LayerCache):
     """The states of one recurrent layer, in numbered slots: `P ...` arrays.
 
-    A state has two parts: the last inputs of the convolution, and a matrix for each head.
+    A state has two parts: the last K-1 inputs of the convolution, and a matrix for each head.
     """
 
     __slots__ = ()
@@ -116,7 +116,7 @@ class StateCache(LayerCache):
     @abstractmethod
     def states(
         self, batch: Batch, shape: StateShape
-    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
+    ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return the slots of both parts, and the slots that the sequences of the pass use.
 
         The cache is unchanged until `commit`. The caller must drop its references to the arrays
@@ -133,7 +133,7 @@ class StateCache(LayerCache):
     @abstractmethod
     def commit(
         self,
-        conv: Float[mx.array, "P K-1 C"],
+        conv: Float[mx.array, "P inputs C"],
         state: Float32[mx.array, "P Hv Dv Dk"],
         table: StateTable,
         phase: Phase,

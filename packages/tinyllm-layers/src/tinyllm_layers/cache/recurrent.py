@@ -22,21 +22,22 @@ TAIL = 16
 template opens the answer, are often not part of the next prompt."""
 
 PLACES = 4
-"""Places of a new `RecurrentCache`: two of the prompt, the newest, and the one before."""
+"""Places of a new `RecurrentCache`: two of the prompt, the newest, and the one before. While a
+second prompt is prefilled, the cache needs a fifth, and it needs one more for each draft token."""
 
 
 class RecurrentPool(StateCache):
     """The states of one layer for many sequences, in P slots. A `StateTable` assigns the slots.
 
     Attributes:
-        conv: the last inputs of the convolution, `P K-1 C`.
+        conv: the last inputs of the convolution, `P inputs C`.
         state: the matrices of the heads, `P Hv Dv Dk`.
     """
 
     __slots__ = ("conv", "state")  # without a dict, as `TokenBuffer`
 
     def __init__(
-        self, conv: Float[mx.array, "P K-1 C"], state: Float32[mx.array, "P Hv Dv Dk"]
+        self, conv: Float[mx.array, "P inputs C"], state: Float32[mx.array, "P Hv Dv Dk"]
     ) -> None:
         """Make a pool of given slots."""
         self.conv = conv
@@ -59,7 +60,7 @@ class RecurrentPool(StateCache):
 
     def states(
         self, batch: Batch, shape: StateShape
-    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
+    ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return all slots, and the table of the batch."""
         if batch.states is None:
             raise ValueError("batch: expected a state table for a pool of states, got None")
@@ -67,7 +68,7 @@ class RecurrentPool(StateCache):
 
     def commit(
         self,
-        conv: Float[mx.array, "P K-1 C"],
+        conv: Float[mx.array, "P inputs C"],
         state: Float32[mx.array, "P Hv Dv Dk"],
         table: StateTable,
         phase: Phase,
@@ -95,7 +96,7 @@ class RecurrentCache(SequenceCache, StateCache):
         """Make an empty cache. The first pass determines shape and dtype."""
         self._offset = 0
         self._rows = 0
-        self._conv: Float[mx.array, "P K-1 C"] | None = None
+        self._conv: Float[mx.array, "P inputs C"] | None = None
         self._state: Float32[mx.array, "P Hv Dv Dk"] | None = None
         self._places: dict[int, int] = {}  # by length, the place of the state after so many tokens
         self._prompt: tuple[int, ...] = ()  # the lengths of the prompt that are kept
@@ -112,7 +113,7 @@ class RecurrentCache(SequenceCache, StateCache):
 
     def states(
         self, batch: Batch, shape: StateShape
-    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
+    ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return all slots, and a table that saves the states to keep in free places."""
         lengths = self._lengths_to_save(batch)
         held = {self._places[n] for n in (*self._prompt, self._offset) if n in self._places}
@@ -131,7 +132,7 @@ class RecurrentCache(SequenceCache, StateCache):
 
     def commit(
         self,
-        conv: Float[mx.array, "P K-1 C"],
+        conv: Float[mx.array, "P inputs C"],
         state: Float32[mx.array, "P Hv Dv Dk"],
         table: StateTable,
         phase: Phase,
@@ -192,7 +193,7 @@ class RecurrentCache(SequenceCache, StateCache):
 
     def _slots(
         self, places: int, batch: Batch, shape: StateShape
-    ) -> tuple[Float[mx.array, "P K-1 C"], Float32[mx.array, "P Hv Dv Dk"]]:
+    ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"]]:
         """Return the slots of both parts, at least `places` places of B slots."""
         conv, state = shape.slots(max(places, PLACES) * batch.rows)
         if self._conv is None or self._state is None:

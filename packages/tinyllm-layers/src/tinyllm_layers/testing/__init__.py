@@ -9,6 +9,7 @@ The package needs the extra `testing` (numpy). Nothing else in `tinyllm_layers` 
 """
 
 from tinyllm_layers.testing import oracle
+from tinyllm_layers.testing.gated import random_gated_attention, random_gated_delta_net
 from tinyllm_layers.testing.layers import (
     FAMILIES,
     Family,
@@ -32,6 +33,8 @@ __all__ = [
     "paged_batches",
     "random_attention",
     "random_decoder_layer",
+    "random_gated_attention",
+    "random_gated_delta_net",
     "random_mlp",
     "random_moe",
     "random_norm",

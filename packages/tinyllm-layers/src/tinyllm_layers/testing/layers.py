@@ -43,7 +43,7 @@ def random_norm(
     dim: int, dtype: mx.Dtype = mx.float32, *, seed: int, ops: OpSet = REFERENCE
 ) -> RMSNorm:
     """Make a norm with weights around 1, like the weights of trained norms."""
-    return RMSNorm(dim, _norm_weight(dim, dtype, seed), 1e-6, ops=ops)
+    return RMSNorm(dim, norm_weight(dim, dtype, seed), 1e-6, ops=ops)
 
 
 def random_attention(
@@ -85,7 +85,7 @@ def random_attention(
         "o": (hidden_size, width),
     }
     wq, wk, wv, wo = (
-        pack(_matrix(shape, dtype, 100 * seed + i)) for i, shape in enumerate(shapes.values())
+        pack(matrix(shape, dtype, 100 * seed + i)) for i, shape in enumerate(shapes.values())
     )
     biases = {
         name: normal((rows,), dtype, seed=100 * seed + 10 + i)
@@ -103,8 +103,8 @@ def random_attention(
         wo,
         rope=RoPE(head_dim, 1000, 1e6, ops=ops) if rope is None else rope,
         biases=Biases(**biases),
-        q_norm=_norm_weight(head_dim, dtype, 100 * seed + 20) if normed else None,
-        k_norm=_norm_weight(head_dim, dtype, 100 * seed + 21) if normed else None,
+        q_norm=norm_weight(head_dim, dtype, 100 * seed + 20) if normed else None,
+        k_norm=norm_weight(head_dim, dtype, 100 * seed + 21) if normed else None,
         communicator=communicator,
         ops=ops,
     )
@@ -121,8 +121,8 @@ def random_mlp(
     ops: OpSet = REFERENCE,
 ) -> MLP:
     """Make an MLP with E = dim and F = hidden_dim. `pack` is applied to its three weights."""
-    gate, up = (pack(_matrix((hidden_dim, dim), dtype, 100 * seed + number)) for number in (30, 31))
-    down = pack(_matrix((dim, hidden_dim), dtype, 100 * seed + 32))
+    gate, up = (pack(matrix((hidden_dim, dim), dtype, 100 * seed + number)) for number in (30, 31))
+    down = pack(matrix((dim, hidden_dim), dtype, 100 * seed + 32))
     return MLP(dim, hidden_dim, gate, up, down, communicator=communicator, ops=ops)
 
 
@@ -133,6 +133,7 @@ def random_moe(
     num_experts_per_tok: int = 2,
     *,
     norm_topk_prob: bool = True,
+    shared_dim: int = 0,
     dtype: mx.Dtype = mx.float32,
     pack: Pack = dense,
     seed: int = 0,
@@ -147,6 +148,7 @@ def random_moe(
         num_experts: X.
         num_experts_per_tok: K.
         norm_topk_prob: True to divide the routing weights of the K experts by their sum.
+        shared_dim: the number of hidden features of a shared expert; 0 for none.
         dtype: the dtype of all numbers.
         pack: the function applied to the experts' weights; see `packed`.
         seed: the seed of all numbers.
@@ -154,7 +156,7 @@ def random_moe(
         ops: the implementation of the maths.
     """
     wide, narrow = (num_experts, hidden_dim, dim), (num_experts, dim, hidden_dim)
-    gate, up = (pack(_matrix(wide, dtype, 100 * seed + number)) for number in (40, 41))
+    gate, up = (pack(matrix(wide, dtype, 100 * seed + number)) for number in (40, 41))
     router = normal((num_experts, dim), dtype, seed=100 * seed + 43, magnitude=0.5)
     return MoE(
         dim,
@@ -164,8 +166,12 @@ def random_moe(
         quantize(router, 32, 8) if isinstance(gate, QuantizedTensor) else router,
         gate,
         up,
-        pack(_matrix(narrow, dtype, 100 * seed + 42)),
+        pack(matrix(narrow, dtype, 100 * seed + 42)),
         norm_topk_prob=norm_topk_prob,
+        shared=random_mlp(dim, shared_dim, dtype=dtype, pack=pack, seed=seed, ops=ops)
+        if shared_dim
+        else None,
+        shared_gate=matrix((1, dim), dtype, 100 * seed + 44) if shared_dim else None,
         communicator=communicator,
         ops=ops,
     )
@@ -268,10 +274,11 @@ def random_pages(
     return PagedCache(keys, values, window)
 
 
-def _matrix(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
+def matrix(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
     """Return weights under which activations keep their magnitude."""
     return normal(shape, dtype, seed=seed, magnitude=shape[-1] ** -0.5)
 
 
-def _norm_weight(dim: int, dtype: mx.Dtype, seed: int) -> mx.array:
+def norm_weight(dim: int, dtype: mx.Dtype, seed: int) -> mx.array:
+    """Return weights around 1, like the weights of trained norms."""
     return 1 + normal((dim,), dtype, seed=seed, magnitude=0.1)

@@ -16,6 +16,8 @@ from tinyllm_ops.testing import oracle as ops
 
 from tinyllm_layers.attention import GroupedQueryAttention
 from tinyllm_layers.decoder import DecoderLayer
+from tinyllm_layers.gated_attention import GatedAttention
+from tinyllm_layers.gated_delta_net import GatedDeltaNet
 from tinyllm_layers.mlp import MLP
 from tinyllm_layers.moe import MoE
 from tinyllm_layers.norm import RMSNorm
@@ -64,6 +66,59 @@ def attention(x: Array, layer: GroupedQueryAttention, mask: Array | str = "causa
     """Compute the attention layer for whole texts `B L E`, from position 0 on."""
     q, k, v = attention_inputs(x, layer, np.arange(x.shape[1]))
     return attention_output(ops.attention(q, k, v, None, mask).swapaxes(1, 2), layer)
+
+
+def gated_attention(x: Array, layer: GatedAttention, mask: Array | str = "causal") -> Array:
+    """Compute attention with an output gate for whole texts `B L E`, from position 0 on."""
+    heads = layer.attention
+    q, k, v = attention_inputs(x, heads, np.arange(x.shape[1]))
+    out = ops.attention(q, k, v, None, mask).swapaxes(1, 2)  # B L H D
+    gate = ops.sigmoid(_projected(x, layer.wg, None)).reshape(out.shape)
+    return attention_output(out * gate, heads)
+
+
+def gated_delta_net(x: Array, layer: GatedDeltaNet) -> Array:
+    """Compute a gated DeltaNet for whole texts `B L E`, row by row."""
+    rows = [_gated_delta_row(row, layer) for row in x]
+    return np.stack(rows) if rows else np.zeros_like(x)
+
+
+def _gated_delta_row(x: Array, layer: GatedDeltaNet) -> Array:
+    """Compute a gated DeltaNet for one text `L E`."""
+    length, keys = len(x), layer.num_key_heads * layer.key_dim
+    heads = (length, layer.num_value_heads, layer.value_dim)
+    weight = exact(layer.conv)
+    empty = np.zeros((weight.shape[1] - 1, len(weight)))
+    qkv, _ = ops.causal_conv(_projected(x, layer.wqkv, None), weight, empty)
+    q, k = (
+        part.reshape(length, -1, layer.key_dim) for part in (qkv[:, :keys], qkv[:, keys : 2 * keys])
+    )
+    out, _ = ops.gated_delta(
+        q,
+        k,
+        qkv[:, 2 * keys :].reshape(heads),
+        _projected(x, layer.wa, None),
+        _projected(x, layer.wb, None),
+        exact(layer.a_log),
+        exact(layer.dt_bias),
+        np.zeros((*heads[1:], layer.key_dim)),
+    )
+    gate = _projected(x, layer.wz, None).reshape(heads)
+    normed = ops.gated_rms_norm(out, gate, exact(layer.norm), layer.norm_eps)
+    return _projected(normed.reshape(length, -1), layer.wo, None)
+
+
+def mixer(
+    x: Array,
+    layer: GroupedQueryAttention | GatedAttention | GatedDeltaNet,
+    mask: Array | str = "causal",
+) -> Array:
+    """Compute the half of a decoder layer that reads earlier tokens, for whole texts `B L E`."""
+    if isinstance(layer, GatedDeltaNet):
+        return gated_delta_net(x, layer)
+    if isinstance(layer, GatedAttention):
+        return gated_attention(x, layer, mask)
+    return attention(x, layer, mask)
 
 
 def paged_attention(
@@ -134,7 +189,7 @@ def mlp(x: Array, layer: MLP) -> Array:
 
 
 def moe(x: Array, layer: MoE) -> Array:
-    """Sum the outputs of the best K experts, token by token and expert by expert."""
+    """Sum the outputs of the best K experts and of the shared expert, token by token."""
     weights = ops.softmax(ops.linear(x, exact(layer.w_router)))
     gate, up, down = (exact(w) for w in (layer.w_gate, layer.w_up, layer.w_down))
     y = np.zeros_like(x)
@@ -144,7 +199,10 @@ def moe(x: Array, layer: MoE) -> Array:
         for expert in best:
             gated = ops.swiglu(gate[expert] @ x[token], up[expert] @ x[token])
             y[token] += weights[token][expert] / total * (down[expert] @ gated)
-    return y
+    if layer.shared is None or layer.shared_gate is None:
+        return y
+    gate = ops.sigmoid(ops.linear(x, exact(layer.shared_gate)))
+    return np.asarray(y + gate * mlp(x, layer.shared))
 
 
 def feed_forward(x: Array, layer: MLP | MoE) -> Array:
@@ -154,8 +212,7 @@ def feed_forward(x: Array, layer: MLP | MoE) -> Array:
 
 def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
     """Return the output of a layer for whole texts `B L E`, as with empty dense caches."""
-    assert isinstance(layer.attention, GroupedQueryAttention)
-    h = x + attention(norm(x, layer.input_norm), layer.attention, mask)
+    h = x + mixer(norm(x, layer.input_norm), layer.attention, mask)
     return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
 
 

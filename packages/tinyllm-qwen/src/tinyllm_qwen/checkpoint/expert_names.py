@@ -8,10 +8,12 @@ experts in three tensors, such as `mlp.switch_mlp.gate_proj.weight`.
 import re
 
 _ONE = re.compile(
-    r"(?P<mlp>layers\.\d{1,4}\.mlp)\.experts\.(?P<expert>0|[1-9]\d{0,4})"
+    r"(?P<mlp>(?:mtp\.)?layers\.\d{1,4}\.mlp)\.experts\.(?P<expert>0|[1-9]\d{0,4})"
     r"\.(?P<rest>(?:gate|up|down)_proj\.(?:weight|scales|biases))"
 )
-_FUSED = re.compile(r"(?P<mlp>layers\.\d{1,4}\.mlp)\.experts\.(?P<which>gate_up|down)_proj")
+_FUSED = re.compile(
+    r"(?P<mlp>(?:mtp\.)?layers\.\d{1,4}\.mlp)\.experts\.(?P<which>gate_up|down)_proj"
+)
 
 
 def expert_of(name: str) -> tuple[str, int | None]:

@@ -7,6 +7,7 @@ from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.config.recurrent import Recurrent
 from tinyllm_qwen.errors import CheckpointError
 
 FLOATING = ("F32", "F16", "BF16")
@@ -18,28 +19,14 @@ _LISTED = 10
 def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor, by its Hugging Face name without "model.".
 
-    Packed tensors have the shapes of the decoded tensors.
+    Packed tensors have the shapes of the decoded tensors. Tensors of hybrid models have the shapes
+    of MLX. Their `q_proj` has the rows of queries and of output gates, which `split_output_gates`
+    separates. The tensors of the draft head (`draft_head_shapes`) are optional, and not included.
     """
-    width, head_dim = config.hidden_size, config.head_dim
-    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
-    block: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (width,),
-        "self_attn.q_proj.weight": (queries, width),
-        "self_attn.k_proj.weight": (keys, width),
-        "self_attn.v_proj.weight": (keys, width),
-        "self_attn.o_proj.weight": (width, queries),
-        "post_attention_layernorm.weight": (width,),
-    }
-    if config.attention_bias:
-        for name, size in (("q", queries), ("k", keys), ("v", keys)):
-            block[f"self_attn.{name}_proj.bias"] = (size,)
-    if config.output_bias:
-        block["self_attn.o_proj.bias"] = (width,)
-    if config.qk_norm:
-        block["self_attn.q_norm.weight"] = block["self_attn.k_norm.weight"] = (head_dim,)
+    width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, width)}
     for layer in range(config.num_hidden_layers):
-        parts = block | _mlp_shapes(config, layer)
+        parts = _layer_shapes(config, layer)
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
     shapes["norm.weight"] = (width,)
     if not config.tie_word_embeddings:
@@ -47,23 +34,120 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def draft_head_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of the head for multi-token prediction, `mtp.*`."""
+    if not config.mtp_layers:
+        return {}
+    width = config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "mtp.fc.weight": (width, 2 * width),
+        "mtp.pre_fc_norm_embedding.weight": (width,),
+        "mtp.pre_fc_norm_hidden.weight": (width,),
+        "mtp.norm.weight": (width,),
+    }
+    parts = _norm_shapes(config) | _attention_shapes(config) | _mlp_shapes(config, 0)
+    for layer in range(config.mtp_layers):
+        shapes |= {f"mtp.layers.{layer}.{name}": shape for name, shape in parts.items()}
+    return shapes
+
+
+def is_draft_head(name: str) -> bool:
+    """Return True for the tensors of the head for multi-token prediction."""
+    return name.startswith("mtp.")
+
+
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Return True for matrices, which can be packed. The weights of a convolution are none."""
+    return len(shape) > 1 and not name.endswith("conv1d.weight")
+
+
+def _layer_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a decoder layer."""
+    recurrent = config.recurrent
+    mixer = (
+        _delta_net_shapes(config.hidden_size, recurrent)
+        if recurrent is not None and layer in recurrent.layers
+        else _attention_shapes(config)
+    )
+    return _norm_shapes(config) | mixer | _mlp_shapes(config, layer)
+
+
+def _norm_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the two norms of a layer."""
+    names = ("input_layernorm.weight", "post_attention_layernorm.weight")
+    return dict.fromkeys(names, (config.hidden_size,))
+
+
+def _attention_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an attention layer."""
+    width, head_dim = config.hidden_size, config.head_dim
+    queries, keys = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    rows = 2 * queries if config.output_gate else queries
+    shapes: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj.weight": (rows, width),
+        "self_attn.k_proj.weight": (keys, width),
+        "self_attn.v_proj.weight": (keys, width),
+        "self_attn.o_proj.weight": (width, queries),
+    }
+    if config.attention_bias:
+        for name, size in (("q", rows), ("k", keys), ("v", keys)):
+            shapes[f"self_attn.{name}_proj.bias"] = (size,)
+    if config.output_bias:
+        shapes["self_attn.o_proj.bias"] = (width,)
+    if config.qk_norm:
+        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (head_dim,)
+    return shapes
+
+
+def _delta_net_shapes(width: int, sizes: Recurrent) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a recurrent layer of a model of `width` features."""
+    heads = sizes.num_value_heads
+    return {
+        "linear_attn.in_proj_qkv.weight": (sizes.channels, width),
+        "linear_attn.in_proj_z.weight": (sizes.value_width, width),
+        "linear_attn.in_proj_b.weight": (heads, width),
+        "linear_attn.in_proj_a.weight": (heads, width),
+        "linear_attn.conv1d.weight": (sizes.channels, sizes.kernel, 1),
+        "linear_attn.A_log": (heads,),
+        "linear_attn.dt_bias": (heads,),
+        "linear_attn.norm.weight": (sizes.value_dim,),
+        "linear_attn.out_proj.weight": (width, sizes.value_width),
+    }
+
+
 def _mlp_shapes(config: QwenConfig, layer: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the MLP of a layer, or of the router and experts of a MoE layer."""
     width, experts = config.hidden_size, config.experts
     if experts is None or layer not in experts.layers:
-        mlp = config.intermediate_size
-        return {
-            "mlp.gate_proj.weight": (mlp, width),
-            "mlp.up_proj.weight": (mlp, width),
-            "mlp.down_proj.weight": (width, mlp),
-        }
+        return _gated_mlp_shapes("mlp", config.intermediate_size, width)
     count, mlp = experts.num_experts, experts.intermediate_size
-    return {
+    shapes: dict[str, tuple[int, ...]] = {
         "mlp.gate.weight": (count, width),
         "mlp.switch_mlp.gate_proj.weight": (count, mlp, width),
         "mlp.switch_mlp.up_proj.weight": (count, mlp, width),
         "mlp.switch_mlp.down_proj.weight": (count, width, mlp),
     }
+    if experts.shared_size:
+        shapes |= _gated_mlp_shapes("mlp.shared_expert", experts.shared_size, width)
+        shapes["mlp.shared_expert_gate.weight"] = (1, width)
+    return shapes
+
+
+def _gated_mlp_shapes(name: str, hidden: int, width: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of an MLP with `hidden` features."""
+    return {
+        f"{name}.gate_proj.weight": (hidden, width),
+        f"{name}.up_proj.weight": (hidden, width),
+        f"{name}.down_proj.weight": (width, hidden),
+    }
+
+
+def stored_shapes(
+    config: QwenConfig, stored: Mapping[str, StoredTensor]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that the files must have, with the draft head if they have a part of it."""
+    drafts = draft_head_shapes(config) if any(map(is_draft_head, stored)) else {}
+    return expected_shapes(config) | drafts
 
 
 def packed_formats(
@@ -79,10 +163,10 @@ def packed_formats(
     if quantization is None:
         return {}
     formats: dict[str, PackedFormat] = {}
-    for name, shape in expected_shapes(config).items():
+    for name, shape in stored_shapes(config, stored).items():
         path = name.removesuffix(".weight")
         packed = quantization.format_of(path)
-        if packed is None or len(shape) < 2:
+        if packed is None or not is_matrix(name, shape):
             continue
         weight = stored.get(name)
         floating = weight is not None and weight.dtype in FLOATING
@@ -111,7 +195,7 @@ def check_schema(
     formats = packed_formats(config, stored)
     expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     wrong: list[str] = []
-    for name, shape in expected_shapes(config).items():
+    for name, shape in stored_shapes(config, stored).items():
         path = name.removesuffix(".weight")
         if path not in formats:
             expected[name] = (shape, FLOATING)

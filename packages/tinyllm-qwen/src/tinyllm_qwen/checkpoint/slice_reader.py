@@ -13,9 +13,9 @@ from typing import cast
 import mlx.core as mx
 
 from tinyllm_qwen.checkpoint.regular_file import unreadable
-from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, TensorEntry, read_header
+from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, read_header
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
-from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress
+from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, finished
 from tinyllm_qwen.errors import CheckpointError
 
 Slices = tuple[range, ...]
@@ -53,11 +53,13 @@ def read_slices(
             for piece, ranges in _pieces(tensor, part):
                 if piece.shard not in files:
                     files[piece.shard] = stack.enter_context(_File(piece.shard))
-                buffer = files[piece.shard].read(piece, ranges, buffer)
+                whole = not tensor.stacked and piece.stop is None
+                shape = tensor.shape if whole else None  # the file may have another shape
+                buffer = files[piece.shard].read(piece, ranges, buffer, shape)
             # MLX accepts any buffer, but its type stubs do not declare that.
             array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
             array = array.reshape([len(axis) for axis in part])
-            arrays[name] = array.astype(dtype) if dtype and tensor.dtype in MLX_DTYPES else array
+            arrays[name] = finished(array, tensor, dtype)
             mx.eval(arrays[name])
             done += len(data)
             if progress is not None:
@@ -103,11 +105,20 @@ class _File:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def read(self, piece: TensorSlice, ranges: Slices, buffer: memoryview) -> memoryview:
-        """Read a slice of a tensor into the start of `buffer`; return the unused rest."""
+    def read(
+        self,
+        piece: TensorSlice,
+        ranges: Slices,
+        buffer: memoryview,
+        shape: tuple[int, ...] | None = None,
+    ) -> memoryview:
+        """Read a slice of a tensor into the start of `buffer`; return the unused rest.
+
+        `shape` is the shape that `ranges` refer to; None for the shape in the file.
+        """
         entry = self._entries[piece.key]
         try:
-            for offset, count in _runs(entry, ranges):
+            for offset, count in _runs(shape or entry.shape, DTYPE_BYTES[entry.dtype], ranges):
                 self._file.seek(self._data + entry.start + offset)
                 self._fill(buffer[:count])
                 buffer = buffer[count:]
@@ -124,19 +135,25 @@ class _File:
             buffer = buffer[count:]
 
 
-def _runs(entry: TensorEntry, ranges: Slices) -> Iterator[tuple[int, int]]:
-    """Yield the offset and length, in bytes, of each contiguous run of a slice."""
+def _runs(shape: tuple[int, ...], size: int, ranges: Slices) -> Iterator[tuple[int, int]]:
+    """Yield the offset and length, in bytes, of each contiguous run of a slice.
+
+    Args:
+        shape: the shape of the tensor.
+        size: the bytes of a number.
+        ranges: the slice.
+    """
     # Trailing axes that are read in full are contiguous: skip them, and count them in `width`.
     axis = len(ranges)
-    while axis > 0 and len(ranges[axis - 1]) == entry.shape[axis - 1]:
+    while axis > 0 and len(ranges[axis - 1]) == shape[axis - 1]:
         axis -= 1
-    width = math.prod(entry.shape[axis:]) * DTYPE_BYTES[entry.dtype]
+    width = math.prod(shape[axis:]) * size
     starts = [0]
-    for size, part in zip(entry.shape[: max(axis - 1, 0)], ranges, strict=False):
-        starts = [start * size + index for start in starts for index in part]
+    for count, part in zip(shape[: max(axis - 1, 0)], ranges, strict=False):
+        starts = [start * count + index for start in starts for index in part]
     if axis == 0:
         yield 0, width
         return
-    last, size = ranges[axis - 1], entry.shape[axis - 1]
+    last, count = ranges[axis - 1], shape[axis - 1]
     for start in starts:
-        yield (start * size + last.start) * width, len(last) * width
+        yield (start * count + last.start) * width, len(last) * width

@@ -1,16 +1,27 @@
 """The tensors of a checkpoint by name, with the files and slices that store them."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinyllm_qwen.checkpoint.expert_names import expert_of, fused_of
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, TensorEntry, read_header
 from tinyllm_qwen.checkpoint.shards import find_shards
+from tinyllm_qwen.config.module_path import VISION, module_path
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 
 _PREFIX = "model."
+_CONVOLUTION = "linear_attn.conv1d.weight"
+_CENTRED_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "q_norm",
+    "k_norm",
+    "pre_fc_norm_embedding",
+    "pre_fc_norm_hidden",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +50,16 @@ class StoredTensor:
         shape: the row-major shape of the whole tensor.
         pieces: one slice, or one slice for each expert.
         stacked: True if the slices are experts, to be stacked along a new first axis.
+        zero_centred: True if the model needs the stored numbers + 1.
+        float32: True if the model needs float32, whatever the dtype of its other tensors.
     """
 
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[TensorSlice, ...]
     stacked: bool = False
+    zero_centred: bool = False
+    float32: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -64,20 +79,16 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
         CheckpointError: if a file is missing or damaged, or a tensor occurs twice.
     """
     found: dict[tuple[str, int | None], StoredTensor] = {}  # by name and number of the expert
-    for shard in find_shards(folder):
-        for key, entry in read_header(shard).items():
-            name = key.removeprefix(_PREFIX)
-            if _is_surplus(name, config):
-                continue
-            for part, tensor in _split(name, shard, key, entry):
-                identity = expert_of(part)
-                if identity in found:
-                    other = found[identity].pieces[0]
-                    raise CheckpointError(
-                        f"{shard}: {key[:80]} occurs twice, here and as {other.key[:80]} in "
-                        f"{other.shard.name}: download the checkpoint again"
-                    )
-                found[identity] = tensor
+    for name, shard, key, entry in _entries(folder, config):
+        for part, tensor in _split(name, shard, key, entry):
+            identity = expert_of(part)
+            if identity in found:
+                other = found[identity].pieces[0]
+                raise CheckpointError(
+                    f"{shard}: {key[:80]} occurs twice, here and as {other.key[:80]} in "
+                    f"{other.shard.name}: download the checkpoint again"
+                )
+            found[identity] = tensor
     stored: dict[str, StoredTensor] = {}
     experts: dict[str, dict[int, StoredTensor]] = {}
     for (name, expert), tensor in found.items():
@@ -92,7 +103,57 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
                 "checkpoint again"
             )
         stored[name] = _stack(folder, name, members)
-    return stored
+    return stored if config.recurrent is None else as_mlx(stored, str(folder))
+
+
+def _entries(folder: Path, config: QwenConfig) -> Iterator[tuple[str, Path, str, TensorEntry]]:
+    """Yield name in the model, file, name in the file and header entry of each needed tensor."""
+    for shard in find_shards(folder):
+        for key, entry in read_header(shard).items():
+            hybrid = config.recurrent is not None
+            name = module_path(key) if hybrid else key.removeprefix(_PREFIX)
+            if not (_is_surplus(name, config) or (hybrid and key.startswith(VISION))):
+                yield name, shard, key, entry
+
+
+def as_mlx(stored: Mapping[str, StoredTensor], source: str) -> dict[str, StoredTensor]:
+    """Return the tensors of a hybrid model in the format of MLX.
+
+    Hugging Face and MLX store two things differently. The convolution has the shape `C 1 K` or
+    `C K 1`, with its numbers in the same order. The norms are zero-centred (w - 1) or factors (w),
+    except the norm in a recurrent layer, which is a factor in both. The shape of the convolution
+    tells the formats apart, as in mlx-lm.
+
+    Raises:
+        CheckpointError: if the convolutions have both shapes.
+    """
+    shapes = {name: t.shape for name, t in stored.items() if name.endswith(_CONVOLUTION)}
+    channels_first = [name for name, s in shapes.items() if len(s) == 3 and s[1] == 1 != s[2]]
+    if channels_first and len(channels_first) < len(shapes):
+        other = next(name for name in shapes if name not in channels_first)
+        raise CheckpointError(
+            f"{source}: {channels_first[0]} has the shape {shapes[channels_first[0]]} of Hugging "
+            f"Face, {other} has {shapes[other]}: expected one format: download it again"
+        )
+
+    def converted(name: str, tensor: StoredTensor) -> StoredTensor:
+        shape = tensor.shape
+        return replace(
+            tensor,
+            shape=(shape[0], shape[2], 1) if name in channels_first else shape,
+            zero_centred=bool(channels_first) and is_centred_norm(name),
+            float32=name.endswith(".A_log"),
+        )
+
+    return {name: converted(name, tensor) for name, tensor in stored.items()}
+
+
+def is_centred_norm(name: str) -> bool:
+    """Return True for the norms that Hugging Face stores zero-centred."""
+    module, _, kind = name.rpartition(".")
+    return kind == "weight" and (
+        module in ("norm", "mtp.norm") or module.rpartition(".")[2] in _CENTRED_NORMS
+    )
 
 
 def _is_surplus(name: str, config: QwenConfig) -> bool:

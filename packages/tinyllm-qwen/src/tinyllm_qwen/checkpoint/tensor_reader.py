@@ -46,9 +46,7 @@ def iterate_tensors(
     batch: dict[str, mx.array] = {}
     waiting = 0
     for name, tensor in stored.items():
-        array = files.take(tensor)
-        batch[name] = array.astype(dtype) if dtype and tensor.dtype in MLX_DTYPES else array
-        del array
+        batch[name] = finished(files.take(tensor), tensor, dtype)
         waiting += tensor.nbytes
         if waiting < _BATCH_BYTES:
             continue
@@ -64,6 +62,21 @@ def iterate_tensors(
     yield from batch.items()
 
 
+def finished(array: mx.array, tensor: StoredTensor, dtype: mx.Dtype | None) -> mx.array:
+    """Return the numbers of a file as the model needs them: cast, and norms as factors.
+
+    Args:
+        array: the numbers of the file.
+        tensor: the tensor that the numbers belong to.
+        dtype: the dtype of floating tensors; None keeps the dtype of the file.
+    """
+    if tensor.dtype not in MLX_DTYPES:
+        return array
+    dtype = mx.float32 if tensor.float32 else dtype
+    array = array if dtype is None else array.astype(dtype)
+    return array + 1 if tensor.zero_centred else array
+
+
 class _Files:
     """The files of tensors, opened at their first use. Arrays are dropped after their last use."""
 
@@ -76,7 +89,8 @@ class _Files:
     def take(self, tensor: StoredTensor) -> mx.array:
         """Return a tensor, not yet evaluated."""
         pieces = [self._take(piece) for piece in tensor.pieces]
-        return mx.stack(pieces) if tensor.stacked else pieces[0]
+        array = mx.stack(pieces) if tensor.stacked else pieces[0]
+        return array.reshape(tensor.shape)
 
     def _take(self, piece: TensorSlice) -> mx.array:
         if piece.shard not in self._open:

@@ -5,7 +5,13 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
-from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, expected_shapes
+from tinyllm_qwen.checkpoint.output_gates import split_output_gates
+from tinyllm_qwen.checkpoint.schema import (
+    FLOATING,
+    check_schema,
+    expected_shapes,
+    is_draft_head,
+)
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
@@ -28,8 +34,9 @@ def load_weights(
 ) -> Weights:
     """Load every tensor that the config requires, by its Hugging Face name without "model.".
 
-    A quantized matrix stays packed, as one `QuantizedTensor` under the name of its weight. In
-    addition to the result, memory holds at most one batch of tensors before their cast.
+    A quantized matrix stays packed, as one `QuantizedTensor` under the name of its weight. Output
+    gates have the name `g_proj`; see `split_output_gates`. In addition to the result, memory holds
+    at most one batch of tensors before their cast.
 
     Args:
         folder: a folder with model.safetensors, or with shards and an index.
@@ -44,7 +51,7 @@ def load_weights(
     """
     stored, formats = _find(folder, config, dtype)
     arrays = read_tensors(stored, dtype or _common_dtype(stored), progress)
-    return _pack(arrays, formats)
+    return _model_weights(arrays, formats, config)
 
 
 def load_part(
@@ -75,6 +82,11 @@ def load_part(
         CheckpointError: as in `load_weights`.
         ValueError: if the model cannot be divided between `size` ranks, or as in `load_weights`.
     """
+    if config.recurrent is not None:
+        raise ValueError(
+            f"group: expected 1 process for {config.model_type}, whose recurrent layers cannot be "
+            f"divided yet, got {size}: start one process"
+        )
     stored, formats = _find(folder, config, dtype)
     partitions = [
         Partition.stage(config, each, size, split.layers)
@@ -87,7 +99,7 @@ def load_part(
     wanted = {name: part for name, part in parts.items() if part is not None}
     arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
     own = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
-    return _pack(arrays, own), partitions
+    return _model_weights(arrays, own, config), partitions
 
 
 def _find(
@@ -97,16 +109,36 @@ def _find(
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
-    return stored, check_schema(config, stored, str(folder))
+    formats = check_schema(config, stored, str(folder))
+    # The model does not use the draft head.
+    return (
+        {name: tensor for name, tensor in stored.items() if not is_draft_head(name)},
+        {path: packed for path, packed in formats.items() if not is_draft_head(path)},
+    )
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:
     """Return the floating dtype of the files, or float32 if the files have several dtypes.
 
-    float32 represents the numbers of float16 and bfloat16 exactly.
+    float32 represents the numbers of float16 and bfloat16 exactly. The vectors of a recurrent
+    layer do not count: 16-bit checkpoints store some of them in float32.
     """
-    dtypes = {tensor.dtype for tensor in stored.values() if tensor.dtype in FLOATING}
+    dtypes = {
+        tensor.dtype
+        for name, tensor in stored.items()
+        if tensor.dtype in FLOATING and not (".linear_attn." in name and len(tensor.shape) == 1)
+    }
     return MLX_DTYPES[dtypes.pop()] if len(dtypes) == 1 else mx.float32
+
+
+def _model_weights(
+    arrays: dict[str, mx.array], formats: dict[str, PackedFormat], config: QwenConfig
+) -> Weights:
+    """Return the weights of the model, given the arrays of the files."""
+    weights = _pack(arrays, formats)
+    arrays.clear()  # the weights alone refer to the arrays, so that `split` can free them
+    split_output_gates(weights, config)
+    return weights
 
 
 def _pack(arrays: dict[str, mx.array], formats: dict[str, PackedFormat]) -> Weights:

@@ -7,7 +7,7 @@ from tinyllm_qwen.config.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The mixture of experts that replaces the MLP in some layers of a Qwen3-MoE model.
+    """The mixture of experts that replaces the MLP in some layers of a MoE model.
 
     Attributes:
         num_experts: the number of experts in a layer, X.
@@ -15,6 +15,8 @@ class Experts:
         intermediate_size: the number of hidden features of each expert, F.
         norm_topk_prob: True to divide the routing weights of the K experts by their sum.
         layers: the numbers of the layers that have experts. The other layers have an MLP.
+        shared_size: the number of hidden features of the expert that every token uses; 0 if there
+            is no shared expert.
     """
 
     num_experts: int
@@ -22,6 +24,31 @@ class Experts:
     intermediate_size: int
     norm_topk_prob: bool
     layers: frozenset[int]
+    shared_size: int = 0
+
+    @classmethod
+    def hybrid(cls, fields: Fields, num_hidden_layers: int) -> "Experts":
+        """Read the fields of a Qwen3.5-MoE config, in which all layers have experts.
+
+        Raises:
+            CheckpointError: if a field is missing, out of range, or not implemented.
+        """
+        num_experts = fields.integer("num_experts", 1, 1 << 14)
+        # Published configs omit these fields. Other values are not implemented by transformers.
+        if fields.integer("decoder_sparse_step", 1, 1 << 14, default=1) != 1:
+            raise fields.error("decoder_sparse_step", "1 or nothing")
+        if fields.integers("mlp_only_layers", 0, 1 << 14):
+            raise fields.error("mlp_only_layers", "no layers")
+        if not fields.flag("norm_topk_prob", default=True):
+            raise fields.error("norm_topk_prob", "true or nothing")
+        return cls(
+            num_experts=num_experts,
+            num_experts_per_tok=fields.integer("num_experts_per_tok", 1, num_experts),
+            intermediate_size=fields.integer("moe_intermediate_size", 1, 1 << 24),
+            norm_topk_prob=True,
+            layers=frozenset(range(num_hidden_layers)),
+            shared_size=fields.integer("shared_expert_intermediate_size", 1, 1 << 24),
+        )
 
     @classmethod
     def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "Experts | None":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
 
 from tinyllm_qwen.config.fields import Fields, label, show
+from tinyllm_qwen.config.module_path import module_path
 from tinyllm_qwen.errors import CheckpointError
 
 _SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
@@ -102,7 +103,7 @@ class Quantization:
         for key, value in table.items():
             if key in _SETTINGS or value is None:
                 continue
-            path = key.removeprefix("model.")
+            path = module_path(key)
             if isinstance(value, dict):
                 overrides[path] = PackedFormat.from_hf(value, f"{source}: {name}.{label(key)}")
             elif isinstance(value, bool):

@@ -9,11 +9,20 @@ from tinyllm_qwen.config.experts import Experts
 from tinyllm_qwen.config.fields import Fields, show
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.config.quantization import Quantization
-from tinyllm_qwen.config.rope import read_rope_scaling, read_rope_theta
+from tinyllm_qwen.config.recurrent import Recurrent
+from tinyllm_qwen.config.rope import read_rope_scaling, read_rope_theta, read_rotary_dims
 from tinyllm_qwen.config.sliding_window import SlidingWindow
 from tinyllm_qwen.errors import CheckpointError
 
-SUPPORTED = {"qwen2": "Qwen2 and Qwen2.5", "qwen3": "Qwen3", "qwen3_moe": "Qwen3-MoE"}
+SUPPORTED = {
+    "qwen2": "Qwen2 and Qwen2.5",
+    "qwen3": "Qwen3",
+    "qwen3_moe": "Qwen3-MoE",
+    "qwen3_5": "Qwen3.5 and Qwen3.6",
+    "qwen3_5_moe": "Qwen3.5-MoE and Qwen3.6-MoE",
+}
+_TEXT = "_text"  # ends the model types of hybrid models that were saved without a vision tower
+_HYBRID = ("qwen3_5", "qwen3_5_moe")
 
 # Fields that may change the computation, with their neutral values. Other values are refused.
 # A field that is neither in this table nor in `QwenConfig` is ignored: other fields of published
@@ -28,7 +37,6 @@ _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "logit_scale": (1,),
     "mlp_bias": (False,),
-    "partial_rotary_factor": (1,),
     "residual_multiplier": (1,),
     "rope_traditional": (False,),
 }
@@ -36,10 +44,10 @@ _NOT_IN_USE: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QwenConfig:
-    """The architecture of a Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE model.
+    """The architecture of a Qwen2, Qwen2.5, Qwen3, Qwen3-MoE, Qwen3.5 or Qwen3.5-MoE model.
 
     Attributes:
-        model_type: "qwen2" (Qwen2.5 too), "qwen3" or "qwen3_moe".
+        model_type: "qwen2" (Qwen2.5 too), "qwen3", "qwen3_moe", "qwen3_5" or "qwen3_5_moe".
         vocab_size: the number of rows of the embedding, V. The tokenizer may have fewer tokens.
         hidden_size: the width of the model, E.
         num_hidden_layers: the number of decoder layers.
@@ -57,6 +65,13 @@ class QwenConfig:
         sliding_window: the layers with a sliding window; None if there are none.
         experts: the mixture of experts of some layers; None if all layers have an MLP.
         quantization: the formats of packed matrices; None if no matrix is packed.
+        recurrent: the layers with a recurrent state instead of keys and values; None if all layers
+            have attention.
+        output_gate: True if a gate scales the output of attention (Qwen3.5).
+        rotary_dims: the number of features of a head that RoPE rotates, an even number.
+        mtp_layers: the number of layers of the draft head for multi-token prediction. A checkpoint
+            may lack its weights.
+        reads_pictures: True if the checkpoint has a vision tower, which is not loaded.
     """
 
     model_type: str
@@ -77,6 +92,16 @@ class QwenConfig:
     sliding_window: SlidingWindow | None = None
     experts: Experts | None = None
     quantization: Quantization | None = None
+    recurrent: Recurrent | None = None
+    output_gate: bool = False
+    rotary_dims: int = 0
+    mtp_layers: int = 0
+    reads_pictures: bool = False
+
+    def __post_init__(self) -> None:
+        """Rotate whole heads unless `rotary_dims` is given."""
+        if not self.rotary_dims:
+            object.__setattr__(self, "rotary_dims", self.head_dim)
 
     @property
     def output_bias(self) -> bool:
@@ -120,12 +145,13 @@ class QwenConfig:
             CheckpointError: if a field is missing or invalid, or if the config requires a feature
                 that is not implemented.
         """
-        fields = Fields(config, source)
-        model_type = fields.text("model_type")
+        fields = Fields(_text_config(config, source), source)
+        model_type = (fields.text("model_type") or "").removesuffix(_TEXT)
         if model_type not in SUPPORTED:
             known = ", ".join(f"{key} ({name})" for key, name in SUPPORTED.items())
             raise fields.error("model_type", f"one of {known}")
-        _refuse_unimplemented(fields)
+        hybrid = model_type in _HYBRID
+        _refuse_unimplemented(fields, model_type)
         hidden_size = fields.integer("hidden_size", 1, 1 << 20)
         heads = fields.integer("num_attention_heads", 1, 1 << 14)
         kv_heads = fields.integer("num_key_value_heads", 1, 1 << 14, default=heads)
@@ -133,41 +159,85 @@ class QwenConfig:
             raise fields.error("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
         layers = fields.integer("num_hidden_layers", 1, 1024)
         context = fields.integer("max_position_embeddings", 1, 1 << 31)
+        head_dim = _head_dim(fields, hidden_size, heads, required=hybrid)
         return cls(
             model_type=model_type,
             vocab_size=fields.integer("vocab_size", 1, 1 << 24),
             hidden_size=hidden_size,
             num_hidden_layers=layers,
-            intermediate_size=fields.integer("intermediate_size", 1, 1 << 24),
+            intermediate_size=_intermediate_size(fields, model_type),
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
-            head_dim=_head_dim(fields, hidden_size, heads),
+            head_dim=head_dim,
             max_position_embeddings=context,
             rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0),
             rope_theta=read_rope_theta(fields),
-            rope_scaling=read_rope_scaling(fields, context),
+            rope_scaling=read_rope_scaling(fields, context, partial=hybrid),
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
             # Qwen2 always has these biases: transformers does not read the field for Qwen2.
             attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
             qk_norm=model_type != "qwen2",
-            sliding_window=SlidingWindow.from_hf(fields, layers),
-            experts=Experts.from_hf(fields, layers) if model_type == "qwen3_moe" else None,
+            sliding_window=None if hybrid else SlidingWindow.from_hf(fields, layers),
+            experts=_experts(fields, model_type, layers),
             quantization=Quantization.from_hf(config, source),
+            recurrent=Recurrent.from_hf(fields, layers) if hybrid else None,
+            output_gate=hybrid,
+            rotary_dims=read_rotary_dims(fields, head_dim, 0.25) if hybrid else head_dim,
+            mtp_layers=fields.integer("mtp_num_hidden_layers", 0, 64, default=0) if hybrid else 0,
+            reads_pictures=fields.table("vision_config") is not None,
         )
 
 
-def _refuse_unimplemented(fields: Fields) -> None:
+def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
+    """Return the fields of the language model.
+
+    A model with a vision tower nests them in `text_config`. They take precedence over fields of
+    the same name at the top level.
+    """
+    fields = Fields(config, source)
+    hybrid = (fields.text("model_type") or "").removesuffix(_TEXT) in _HYBRID
+    nested = fields.table("text_config")
+    if nested is None or not hybrid:
+        return config
+    own = {name: value for name, value in nested.items() if value is not None}
+    top = {name: value for name, value in config.items() if name != "text_config"}
+    return top | own
+
+
+def _experts(fields: Fields, model_type: str, layers: int) -> Experts | None:
+    """Return the mixture of experts of a model type that has experts."""
+    if model_type == "qwen3_5_moe":
+        return Experts.hybrid(fields, layers)
+    return Experts.from_hf(fields, layers) if model_type == "qwen3_moe" else None
+
+
+def _intermediate_size(fields: Fields, model_type: str) -> int:
+    """Return `intermediate_size`. Qwen3.5-MoE has no MLP without experts, and no such field."""
+    shared = "shared_expert_intermediate_size"
+    name = shared if model_type == "qwen3_5_moe" else "intermediate_size"
+    return fields.integer(name, 1, 1 << 24)
+
+
+def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
     """Raise CheckpointError if the config requires a feature that is not implemented."""
-    for name, neutral in _NOT_IN_USE.items():
+    hybrid = model_type in _HYBRID
+    neutral_values = _NOT_IN_USE | ({} if hybrid else {"partial_rotary_factor": (1,)})
+    for name, neutral in neutral_values.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:
             raise CheckpointError(f"{fields.source}: {name} = {show(value)} is not implemented yet")
-    if fields.text("model_type") != "qwen3_moe" and fields.raw("num_experts") not in (None, 0):
+    if not model_type.endswith("_moe") and fields.raw("num_experts") not in (None, 0):
         raise fields.error("num_experts", "none in a model_type without experts")
+    if hybrid and not fields.flag("attn_output_gate", default=True):
+        raise fields.error("attn_output_gate", "true, as in all models of this type")
+    if hybrid and fields.raw("use_sliding_window"):
+        raise fields.error("use_sliding_window", "false: hybrid models have no sliding window")
 
 
-def _head_dim(fields: Fields, hidden_size: int, heads: int) -> int:
-    """Return `head_dim`, or E / H if the config omits it."""
+def _head_dim(fields: Fields, hidden_size: int, heads: int, *, required: bool) -> int:
+    """Return `head_dim`, or E / H if the config omits it and the field is not required."""
+    if required:  # for Qwen3.5, the defaults differ: 256 in transformers, E / H in mlx-lm
+        fields.integer("head_dim", 2, 1 << 16)
     if fields.raw("head_dim") is None and hidden_size % heads:
         raise CheckpointError(
             f"{fields.source}: head_dim is missing and hidden_size ({hidden_size}) is not a "

@@ -28,8 +28,41 @@ def read_rope_theta(fields: Fields) -> float:
     return values.pop()
 
 
-def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | None:
+def read_rotary_dims(fields: Fields, head_dim: int, default: float) -> int:
+    """Read `partial_rotary_factor`, and return the number of features of a head to rotate.
+
+    The factor is at the top level or in `rope_parameters`. Sections of mRoPE (`mrope_section`,
+    `mrope_interleaved`) assign the features to time, height and width. For text, all three are
+    equal, so that the sections have no effect.
+
+    Args:
+        fields: the config.
+        head_dim: the number of features of a head.
+        default: the factor of a config without the field.
+
+    Raises:
+        CheckpointError: if the factor is out of range, or the number of features is odd or 0.
+    """
+    nested = Fields(fields.table("rope_parameters") or {}, f"{fields.source}: rope_parameters")
+    name = "partial_rotary_factor"
+    tables = [table for table in (nested, fields) if table.raw(name) is not None]
+    factor = tables[0].number(name, 0.0, 1.0) if tables else default
+    dims = int(head_dim * factor)
+    if dims % 2 or not dims:
+        table = tables[0] if tables else fields
+        raise table.error(name, f"a factor that leaves an even part of head_dim ({head_dim})")
+    return dims
+
+
+def read_rope_scaling(
+    fields: Fields, max_position_embeddings: int, *, partial: bool = False
+) -> Yarn | None:
     """Read the settings of YaRN from `rope_scaling` (transformers 4) or `rope_parameters` (5).
+
+    Args:
+        fields: the config.
+        max_position_embeddings: the context length of the config.
+        partial: True if the model may rotate a part of each head.
 
     Returns:
         The settings, or None if neither table has them.
@@ -39,7 +72,7 @@ def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | No
             kind of scaling.
     """
     found = [
-        _scaling(Fields(fields.table(name) or {}, f"{fields.source}: {name}"))
+        _scaling(Fields(fields.table(name) or {}, f"{fields.source}: {name}"), partial=partial)
         for name in ("rope_scaling", "rope_parameters")
         if fields.table(name)
     ]
@@ -53,9 +86,9 @@ def read_rope_scaling(fields: Fields, max_position_embeddings: int) -> Yarn | No
     return scalings.pop() if scalings else None
 
 
-def _scaling(table: Fields) -> Fields | None:
+def _scaling(table: Fields, *, partial: bool) -> Fields | None:
     """Return the table if its type is YaRN, or None if it has no scaling."""
-    if table.raw("partial_rotary_factor") not in (None, 1):
+    if not partial and table.raw("partial_rotary_factor") not in (None, 1):
         raise CheckpointError(f"{table.source}: partial rotation is not implemented yet")
     kind = table.raw("rope_type") if table.raw("rope_type") is not None else table.raw("type")
     if kind == "yarn":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_layers import Batch, KVCache, RotatingCache
+from tinyllm_layers import Batch, KVCache, RotatingCache, SequenceCache
 from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.caches import make_caches
@@ -73,12 +73,12 @@ class BoundedCache(KVCache):
 
 
 def bounded(
-    caches: Sequence[KVCache],
+    caches: Sequence[SequenceCache],
     config: QwenConfig,
     *,
     kv_bits: int | None = None,
     max_size: int | None = None,
-) -> list[KVCache]:
+) -> list[SequenceCache]:
     """Return the caches, the first as a `BoundedCache` if the caches of other ranks are smaller.
 
     Args:
@@ -92,10 +92,12 @@ def bounded(
     on_this_rank = _smallest(caches)
     if on_all_ranks is None or (on_this_rank is not None and on_this_rank <= on_all_ranks):
         return list(caches)
-    return [BoundedCache(caches[0], on_all_ranks), *caches[1:]]
+    first, *others = caches
+    assert isinstance(first, KVCache)  # a model with windows has no recurrent layers
+    return [BoundedCache(first, on_all_ranks), *others]
 
 
-def _smallest(caches: Sequence[KVCache]) -> int | None:
+def _smallest(caches: Sequence[SequenceCache]) -> int | None:
     """Return the size of the smallest rotating cache; None if there is no rotating cache."""
     sizes = (cache.max_size for cache in caches if isinstance(cache, RotatingCache))
     return min(sizes, default=None)

@@ -26,18 +26,22 @@ class CacheSpec:
         max_size: the number of tokens that caches of one sequence keep; None for all.
         num_pages: the number of pages; None for caches of one sequence.
         page_size: the number of tokens in a page.
+        state_slots: the number of states of each recurrent layer.
     """
 
     kv_bits: int | None = None
     max_size: int | None = None
     num_pages: int | None = None
     page_size: int = 0
+    state_slots: int = 0
 
     def make(self, model: Qwen) -> Sequence[LayerCache]:
         """Make the caches of the layers of this rank."""
         if self.num_pages is None:
             return model.make_cache(kv_bits=self.kv_bits, max_size=self.max_size)
-        return model.make_pages(self.num_pages, self.page_size, kv_bits=self.kv_bits)
+        return model.make_pages(
+            self.num_pages, self.page_size, kv_bits=self.kv_bits, state_slots=self.state_slots
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

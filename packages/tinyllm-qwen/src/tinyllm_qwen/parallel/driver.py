@@ -7,7 +7,7 @@ from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
-from tinyllm_layers import Batch, KVCache, LayerCache, PagedCache, RMSNorm
+from tinyllm_layers import Batch, LayerCache, PagedCache, RecurrentPool, RMSNorm, SequenceCache
 from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.caches import common_offset, following
@@ -83,7 +83,7 @@ class Driver:
 
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None
-    ) -> list[KVCache]:
+    ) -> list[SequenceCache]:
         """Make empty caches for one sequence. Workers make their caches with the first pass."""
         caches = self._model.make_cache(kv_bits=kv_bits, max_size=max_size)
         caches = bounded(caches, self.config, kv_bits=kv_bits, max_size=max_size)
@@ -91,15 +91,17 @@ class Driver:
         return caches
 
     def make_pages(
-        self, count: int, page_size: int, *, kv_bits: int | None = None
-    ) -> list[PagedCache]:
+        self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
+    ) -> list[PagedCache | RecurrentPool]:
         """Make empty pages for many sequences. All ranks allocate the memory at once."""
-        pages = self._model.make_pages(count, page_size, kv_bits=kv_bits)
-        spec = CacheSpec(kv_bits=kv_bits, num_pages=count, page_size=page_size)
+        pages = self._model.make_pages(count, page_size, kv_bits=kv_bits, state_slots=state_slots)
+        spec = CacheSpec(
+            kv_bits=kv_bits, num_pages=count, page_size=page_size, state_slots=state_slots
+        )
         self._run(Forward(self._number(pages[0], spec), spec), pages)
         return pages
 
-    def copy_pages(self, pages: Sequence[PagedCache], pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages of all layers on all ranks; see `Qwen.copy_pages`."""
         number, spec = self._cache_of(pages)
         self._run(Forward(number, spec, copies=pairs), pages)
@@ -107,6 +109,11 @@ class Driver:
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Return the size of one page in bytes, the largest of all ranks; see `Qwen.page_bytes`."""
         return self._model.page_bytes(page_size, kv_bits=kv_bits)
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of one state in bytes, the largest of all ranks; see `Qwen.state_bytes`."""
+        return self._model.state_bytes
 
     def weights(self) -> list[Weight]:
         """List the weights of rank 0."""
@@ -187,7 +194,7 @@ class Driver:
             )
         table, length = batch.pages, None
         if spec.num_pages is None:
-            length = common_offset([cache for cache in caches if isinstance(cache, KVCache)])
+            length = common_offset([cache for cache in caches if isinstance(cache, SequenceCache)])
             if table is not None:
                 raise ValueError("batch: expected `Batch.at` for caches of one sequence, got pages")
         elif table is None or (table.num_pages, table.page_size) != (

@@ -3,7 +3,7 @@
 from collections.abc import MutableMapping, Sequence
 
 import mlx.core as mx
-from tinyllm_layers import KVCache, LayerCache, PagedCache
+from tinyllm_layers import LayerCache, SequenceCache
 
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.command import Forward
@@ -41,8 +41,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
     if forward.length is not None:
         _trim(own, forward.length)
     if forward.copies:
-        pages = [cache for cache in own if isinstance(cache, PagedCache)]
-        model.copy_pages(pages, forward.copies)
+        model.copy_pages(own, forward.copies)
     if forward.batch is None:
         # Allocate the memory now, so that a lack of memory is reported before the first request.
         mx.eval(_arrays(own))
@@ -69,7 +68,7 @@ def arrays_of(result: Result) -> list[mx.array]:
 def _trim(caches: Sequence[LayerCache], length: int) -> None:
     """Trim the caches to the length of the driver's caches."""
     for cache in caches:
-        if isinstance(cache, KVCache) and cache.offset != length:
+        if isinstance(cache, SequenceCache) and cache.offset != length:
             cache.trim(length)
 
 

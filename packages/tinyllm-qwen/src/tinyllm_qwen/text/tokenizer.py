@@ -108,7 +108,9 @@ class Tokenizer:
             path = folder / name
             if exists_or_broken_link(path):
                 fields = Fields(read_json_object(path), str(path))
-                ids.update(fields.integers("eos_token_id", 0, MAX_TOKEN_ID))
+                nested = Fields(fields.table("text_config") or {}, f"{path}: text_config")
+                for table in (fields, nested):
+                    ids.update(table.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
             backend,
             eos_token_ids=frozenset(ids),

@@ -1,4 +1,4 @@
-"""Small checkpoints for tests. One model generates a scripted text, the other random letters."""
+"""Checkpoints of Qwen3. One model generates a scripted text, the other random letters."""
 
 import json
 import string

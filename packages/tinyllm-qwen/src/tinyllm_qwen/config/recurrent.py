@@ -1,0 +1,79 @@
+"""The recurrent layers of a hybrid model such as Qwen3.5: which layers, and their sizes."""
+
+from dataclasses import dataclass
+
+from tinyllm_qwen.config.fields import Fields, show
+
+LINEAR, FULL = "linear_attention", "full_attention"
+KERNEL = 4
+"""The number of weights per channel of the convolution in all published models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent:
+    """The layers with gated DeltaNet instead of attention.
+
+    Attributes:
+        layers: the numbers of the recurrent layers. The other layers have attention.
+        num_key_heads: the number of heads of queries and keys, Hk.
+        num_value_heads: the number of heads of values, Hv, a multiple of Hk.
+        key_dim: the size of a key head, Dk.
+        value_dim: the size of a value head, Dv.
+        kernel: the number of weights per channel of the convolution, K.
+    """
+
+    layers: frozenset[int]
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int = KERNEL
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of the convolution, C = 2 Hk*Dk + Hv*Dv."""
+        return 2 * self.num_key_heads * self.key_dim + self.value_width
+
+    @property
+    def value_width(self) -> int:
+        """The number of features of all value heads, Hv*Dv."""
+        return self.num_value_heads * self.value_dim
+
+    @classmethod
+    def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "Recurrent":
+        """Read the fields `linear_*`, and `layer_types` or `full_attention_interval`.
+
+        Raises:
+            CheckpointError: if a field is missing, out of range, or not implemented.
+        """
+        key_heads = fields.integer("linear_num_key_heads", 1, 1 << 14)
+        value_heads = fields.integer("linear_num_value_heads", 1, 1 << 14)
+        if value_heads % key_heads:
+            raise fields.error(
+                "linear_num_value_heads", f"a multiple of linear_num_key_heads ({key_heads})"
+            )
+        kernel = fields.integer("linear_conv_kernel_dim", 1, 1 << 10, default=KERNEL)
+        if kernel != KERNEL:
+            raise fields.error("linear_conv_kernel_dim", f"{KERNEL}, as all published models have")
+        return cls(
+            layers=_layers(fields, num_hidden_layers),
+            num_key_heads=key_heads,
+            num_value_heads=value_heads,
+            key_dim=fields.integer("linear_key_head_dim", 1, 1 << 12),
+            value_dim=fields.integer("linear_value_head_dim", 1, 1 << 12),
+            kernel=kernel,
+        )
+
+
+def _layers(fields: Fields, count: int) -> frozenset[int]:
+    """Return the numbers of the recurrent layers."""
+    interval = fields.integer("full_attention_interval", 1, 1024, default=4)
+    kinds = fields.raw("layer_types")
+    if kinds is None:
+        return frozenset(layer for layer in range(count) if (layer + 1) % interval)
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise fields.error("layer_types", f"a list of {count} kinds, one per layer")
+    for kind in kinds:
+        if kind not in (LINEAR, FULL):
+            raise fields.error("layer_types", f"{LINEAR} or {FULL} (found {show(kind)})")
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == LINEAR)
