@@ -9,13 +9,17 @@ from tinyllm_ops import MLX, OpSet, Phase, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 # Head dim and dtype. Other tests cover (64, float32).
-FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]
+FORMATS = [
+    *((80, mx.float16), (96, mx.float32), (128, mx.bfloat16)),
+    *((256, mx.bfloat16), (256, mx.float32)),  # keys of 256 float32 numbers are staged in halves
+]
 # Head dim, dtype, (group size, bits) of the keys and (group size, bits) of the values.
 PACKED = [
     (64, mx.float32, (64, 8), (64, 8)),
     (64, mx.bfloat16, (32, 2), (32, 5)),
     (96, mx.float16, (32, 4), (32, 4)),
     (128, mx.bfloat16, (128, 3), (64, 6)),
+    (256, mx.float32, (64, 4), (32, 8)),
 ]
 EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 # Queries and keys. With fewer keys than queries the first queries see no key.

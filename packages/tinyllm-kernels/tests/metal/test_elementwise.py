@@ -157,6 +157,34 @@ def test_rope_far_into_a_text_and_at_positions_of_each_row(metal: OpSet) -> None
     assert metal.rope(mx.zeros((1, 0, 2, 8))).shape == (1, 0, 2, 8)
 
 
+# Features of a head and rotated features: Qwen3.5's, all, all but two, and two.
+PARTS = [(256, 64), (40, 40), (80, 78), (33, 2)]
+
+
+@pytest.mark.parametrize(("dim", "dims"), PARTS, ids=str)
+@pytest.mark.parametrize("traditional", [False, True])
+def test_rope_of_a_part_of_each_head(
+    metal: OpSet, dtype: mx.Dtype, dim: int, dims: int, traditional: bool
+) -> None:
+    x = normal((2, 3, 2, dim), dtype, seed=1)
+    y = metal.rope(x, slice(7, 10), 1e4, traditional, YARN, dims)
+    expected = oracle.rope(exact(x), np.arange(7, 10), 1e4, traditional, YARN, dims)
+    assert_close(y, expected, position=10)
+    assert mx.array_equal(y[..., dims:], x[..., dims:]).item()
+
+
+@pytest.mark.parametrize(("dim", "dims"), PARTS, ids=str)
+@pytest.mark.parametrize("normed", [True, False])
+def test_norm_rope_of_a_part_of_each_head(metal: OpSet, dim: int, dims: int, normed: bool) -> None:
+    check_norm_rope(metal, mx.bfloat16, (2, 3, 2, dim), normed=normed, dims=dims)
+
+
+def test_rotated_features_are_pairs_of_the_head() -> None:
+    for dims in (0, 5, 10):
+        with pytest.raises(ValueError, match="dims: expected an even number from 2 to 8, got"):
+            METAL.rope(mx.zeros((1, 1, 1, 8)), dims=dims)
+
+
 def check_norm_rope(
     metal: OpSet,
     dtype: mx.Dtype,
@@ -165,15 +193,18 @@ def check_norm_rope(
     normed: bool = True,
     traditional: bool = False,
     scaling: Yarn | None = None,
+    dims: int | None = None,
 ) -> None:
     x, weight = normal(shape, dtype, seed=1), normal(shape[-1:], dtype, seed=2)
     where = np.random.default_rng(3).integers(0, 40, size=shape[:2])
     y = norm_rope(
-        metal, x, weight if normed else None, 1e-6, mx.array(where), 1e4, traditional, scaling
+        *(metal, x, weight if normed else None, 1e-6, mx.array(where), 1e4, traditional),
+        scaling=scaling,
+        dims=dims,
     )
     if normed:
         x = rounded(oracle.rms_norm(exact(x), exact(weight), 1e-6), dtype)
-    expected = oracle.rope(exact(x), where, 1e4, traditional, scaling).swapaxes(1, 2)
+    expected = oracle.rope(exact(x), where, 1e4, traditional, scaling, dims).swapaxes(1, 2)
     assert y.dtype == dtype
     assert_close(y, expected, position=40)
 

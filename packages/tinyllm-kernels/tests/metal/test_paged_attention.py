@@ -7,7 +7,7 @@ from tinyllm_ops import MLX, OpSet, PageTable, Phase, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
 
 # Head dim and dtype. Other tests cover (64, float32).
-FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16)]
+FORMATS = [(80, mx.float16), (96, mx.float32), (128, mx.bfloat16), (256, mx.float32)]
 EDGES = [1, 23, 31, 32, 33, 77, 127, 129, 1023, 1024, 1025]
 # Queries and keys: decode steps, verified draft tokens, prompts, chunks, and no query.
 SEQUENCES = [(1, 1025), (1, 1), (2, 129), (33, 33), (23, 77), (0, 9), (1, 256), (31, 32), (1, 257)]

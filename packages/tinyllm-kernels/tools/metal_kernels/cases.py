@@ -9,8 +9,17 @@ from unittest.mock import patch
 import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
-from tinyllm_ops import NO_SLOT, PageTable, Phase, QuantizedTensor, norm_rope, quantize
-from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
+from tinyllm_ops import (
+    NO_SLOT,
+    NO_STATE,
+    PageTable,
+    Phase,
+    QuantizedTensor,
+    StateTable,
+    norm_rope,
+    quantize,
+)
+from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table, scan_sequences
 
 PHASES: tuple[Phase | None, ...] = (None, "prefill", "decode")
 
@@ -19,6 +28,14 @@ def rms_norm() -> None:
     """Three rows of two simdgroups, with a large eps."""
     x, weight = normal((3, 200), seed=1), normal((200,), seed=2)
     assert_close(METAL.rms_norm(x, weight, 0.5), oracle.rms_norm(exact(x), exact(weight), 0.5))
+
+
+def gated_rms_norm() -> None:
+    """Rows in two groups, with gates beyond the range of exp and a large eps."""
+    x, gate, weight = normal((2, 3, 80), seed=1), normal((2, 3, 80), seed=2), normal((80,), seed=3)
+    gate[0, 0, :2] = mx.array([-500.0, 500.0])
+    expected = oracle.gated_rms_norm(exact(x), exact(gate), exact(weight), 0.5)
+    assert_close(METAL.gated_rms_norm(x, gate, weight, 0.5), expected)
 
 
 def softmax() -> None:
@@ -46,15 +63,20 @@ def embedding() -> None:
 
 
 def rope() -> None:
-    """Both kinds of pairs at positions of each row, then the norm of each head as well."""
+    """Both kinds of pairs at positions of each row, then the norm of each head as well.
+
+    The same for heads of which only the first 20 features are rotated.
+    """
     x, where = normal((2, 3, 3, 80), seed=1), np.array([[3, 1, 4], [1, 5, 9]])
     for traditional in (False, True):
         y = METAL.rope(x, mx.array(where), 1e4, traditional)
         assert_close(y, oracle.rope(exact(x), where, 1e4, traditional))
     x, weight = x[:, :, :2], normal((80,), seed=2)
     y = norm_rope(METAL, x, weight, 1e-6, mx.array(where))
-    expected = oracle.rope(oracle.rms_norm(exact(x), exact(weight), 1e-6), where)
-    assert_close(y, expected.swapaxes(1, 2))
+    normed = oracle.rms_norm(exact(x), exact(weight), 1e-6)
+    assert_close(y, oracle.rope(normed, where).swapaxes(1, 2))
+    y = norm_rope(METAL, x, weight, 1e-6, mx.array(where), dims=20)
+    assert_close(y, oracle.rope(normed, where, dims=20).swapaxes(1, 2))
 
 
 def matrix_vector() -> None:
@@ -97,22 +119,32 @@ def _multiply_experts(experts: list[int], *, outputs: int, phase: Phase) -> None
 def decode() -> None:
     """Nine heads of a group in two tiles, with two parts of the keys, then one part.
 
-    The queries are the last of three tokens. The last keys have scores far from the others.
+    The queries are the last of three tokens. The last keys have scores far from the others. Heads
+    of 256 are in three tiles.
     """
+    _attend(*(normal((1, heads, 1, 256), seed=heads) for heads in (9, 1, 1)))
     q = normal((2, 3, 18, 80), seed=1).swapaxes(1, 2)[:, :, 2:]
     for keys in (300, 33):
         k, v = (normal((2, 2, keys, 80), seed=seed) for seed in (2, 3))
         k[:, :, -5:] *= 100
-        assert_close(METAL.attention(q, k, v), oracle.attention(exact(q), exact(k), exact(v)))
+        _attend(q, k, v)
+
+
+def _attend(q: mx.array, k: mx.array, v: mx.array, mask: str | None = None) -> None:
+    y = METAL.attention(q, k, v, None, mask)
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
 
 
 def tiles() -> None:
-    """Rows of three heads in two tiles, the second one partial, with many or few keys."""
+    """Rows of three heads in two tiles, the second one partial, with many or few keys.
+
+    Keys of 256 numbers pass through the tile in two halves.
+    """
     for length, keys in ((13, 45), (13, 11)):
         q = normal((2, 6, length, 80), seed=1)
         k, v = (normal((2, 2, keys, 80), seed=seed) for seed in (2, 3))
-        y = METAL.attention(q, k, v, None, "causal")
-        assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
+        _attend(q, k, v, "causal")
+    _attend(*(normal((1, 1, 3, 256), seed=seed) for seed in (1, 2, 3)), "causal")
 
 
 def packed_keys() -> None:
@@ -160,10 +192,61 @@ def _attend_pages(
     assert_close(y, expected)
 
 
+def _states() -> StateTable:
+    """A decode step in place, a prompt with a snapshot, and a chunk without a state to save."""
+    return StateTable.of([(5, 1, {1: 5}), (NO_STATE, 35, {3: 0, 35: 2}), (4, 2, {})], num_slots=6)
+
+
+def causal_conv() -> None:
+    """Sequences of all kinds, more channels than a group has threads, and sums beyond exp."""
+    table = _states()
+    x, weight = normal((table.count, 300), seed=1), normal((300, 4), seed=2)
+    state = normal((table.num_slots, 3, 300), seed=3)
+    x[:, 0] *= 1000
+    expected = scan_sequences(
+        table,
+        exact(state),
+        lambda tokens, before: oracle.causal_conv(exact(x)[tokens], exact(weight), before),
+    )
+    for y, right in zip(METAL.causal_conv(x, weight, state, table), expected, strict=True):
+        assert_close(y, right)
+
+
+def gated_delta() -> None:
+    """Sequences of all kinds, with heads that fill neither the lanes nor the rows of a simdgroup.
+
+    One query and one key are zeros. The last two heads have fast decays with tiny or huge steps.
+    """
+    table = _states()
+    count, slots = table.count, table.num_slots
+    q, k = (normal((count, 2, 40), seed=seed) for seed in (1, 2))
+    v, a, b = normal((count, 4, 18), seed=3), normal((count, 4), seed=4), normal((count, 4), seed=5)
+    a_log, dt_bias, state = (
+        normal((4,), seed=6),
+        normal((4,), seed=7),
+        normal((slots, 4, 18, 40), seed=8),
+    )
+    q[3, 0], k[4, 0] = 0.0, 0.0
+    a_log[2:] = 9.0
+    a[:, 2], a[:, 3], a[::2, 0] = -14.0, -30.0, 100.0
+    expected = scan_sequences(
+        table,
+        exact(state),
+        lambda at, before: oracle.gated_delta(
+            *(exact(q)[at], exact(k)[at], exact(v)[at], exact(a)[at], exact(b)[at]),
+            *(exact(a_log), exact(dt_bias), before),
+        ),
+    )
+    got = METAL.gated_delta(q, k, v, a, b, a_log, dt_bias, state, table)
+    for y, right in zip(got, expected, strict=True):
+        assert_close(y, right)
+
+
 CASES = {
     case.__name__: case
     for case in (
         rms_norm,
+        gated_rms_norm,
         softmax,
         swiglu,
         embedding,
@@ -177,5 +260,7 @@ CASES = {
         packed_keys,
         paged_attention,
         sequences,
+        causal_conv,
+        gated_delta,
     )
 }

@@ -89,7 +89,7 @@ def make_pages(
 
     def cache_of(layer: int) -> PagedCache | RecurrentPool:
         if recurrent is not None and layer in recurrent.layers:
-            return RecurrentPool.empty(state_slots, _state_shape(recurrent, dtype))
+            return RecurrentPool.empty(state_slots, _state_shape(recurrent, part, dtype))
         return PagedCache.empty(
             (count, len(part.kv_heads), page_size, config.head_dim),
             dtype,
@@ -123,8 +123,11 @@ def state_bytes(config: QwenConfig, parts: Sequence[Partition], dtype: mx.Dtype)
     recurrent = config.recurrent
     if recurrent is None:
         return 0
-    layers = max(len(recurrent.layers.intersection(part.layers)) for part in parts)
-    return layers * _state_shape(recurrent, dtype).nbytes
+    return max(
+        len(recurrent.layers.intersection(part.layers))
+        * _state_shape(recurrent, part, dtype).nbytes
+        for part in parts
+    )
 
 
 def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
@@ -166,14 +169,15 @@ def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
     return Batch.at(common_offset(own) if own else 0, rows, length)
 
 
-def _state_shape(recurrent: Recurrent, dtype: mx.Dtype) -> StateShape:
-    """Return the shape of the state of one sequence in one layer."""
+def _state_shape(recurrent: Recurrent, part: Partition, dtype: mx.Dtype) -> StateShape:
+    """Return the shape of the state of one sequence in one layer of a partition."""
+    own = part.local_recurrent(recurrent)
     return StateShape(
-        kernel=recurrent.kernel,
-        channels=recurrent.channels,
-        num_heads=recurrent.num_value_heads,
-        value_dim=recurrent.value_dim,
-        key_dim=recurrent.key_dim,
+        kernel=own.kernel,
+        channels=own.channels,
+        num_heads=own.num_value_heads,
+        value_dim=own.value_dim,
+        key_dim=own.key_dim,
         dtype=dtype,
     )
 

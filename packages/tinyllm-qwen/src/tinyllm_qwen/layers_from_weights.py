@@ -80,10 +80,11 @@ def _delta_net(
     groups: ParallelGroups,
     ops: OpSet,
 ) -> GatedDeltaNet:
+    part = groups.partition
     return GatedDeltaNet(
         config.hidden_size,
-        recurrent.num_key_heads,
-        recurrent.num_value_heads,
+        len(part.key_heads),
+        len(part.value_heads),
         recurrent.key_dim,
         recurrent.value_dim,
         wqkv=weights[f"{name}.in_proj_qkv.weight"],
@@ -163,16 +164,18 @@ def _moe(
         *(weights[f"{name}.switch_mlp.{each}_proj.weight"] for each in ("gate", "up", "down")),
         norm_topk_prob=experts.norm_topk_prob,
         held=groups.partition.experts,
-        shared=_shared_expert(config, weights, f"{name}.shared_expert", ops),
+        shared=_shared_expert(config, weights, f"{name}.shared_expert", groups, ops),
         shared_gate=weights.get(f"{name}.shared_expert_gate.weight"),
         communicator=groups.tensor,
         ops=ops,
     )
 
 
-def _shared_expert(config: QwenConfig, weights: Weights, name: str, ops: OpSet) -> MLP | None:
-    """Make the expert that every token uses, if the model has one."""
-    size = 0 if config.experts is None else config.experts.shared_size
+def _shared_expert(
+    config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
+) -> MLP | None:
+    """Make the expert that every token uses, if the model has one. `MoE` sums the ranks' parts."""
+    size = len(groups.partition.shared_expert)
     if not size:
         return None
     names = (f"{name}.{each}_proj.weight" for each in ("gate", "up", "down"))

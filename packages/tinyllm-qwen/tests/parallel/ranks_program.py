@@ -14,7 +14,7 @@ from pathlib import Path
 
 import mlx.core as mx
 from tinyllm_layers import Batch, RankCommunicator
-from tinyllm_ops import MLX, PageTable
+from tinyllm_ops import MLX, NO_STATE, PageTable, StateTable
 from tinyllm_qwen.checkpoint.weights import load_part
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.language_model import LanguageModel
@@ -31,6 +31,7 @@ PROMPT = [5, 80, 33, 33, 12, 150, 7]
 STEPS = 4
 DRIVEN = 3
 PAGE = 4
+SLOTS = 3
 NEXT = b"next\n"
 
 
@@ -72,18 +73,25 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
 
 def paged(model: LanguageModel) -> list[int]:
     """Generate DRIVEN tokens from copied pages, in a batch with the sequence that filled them."""
-    pages, found = model.make_pages(9, PAGE), []
+    hybrid = model.config.recurrent is not None
+    pages, found = model.make_pages(9, PAGE, state_slots=SLOTS if hybrid else 0), []
 
     def table(*chunks: tuple[list[int], int, int]) -> PageTable:
         return PageTable.of(chunks, num_pages=9, page_size=PAGE)
 
+    def states(*chunks: tuple[int, int, dict[int, int]]) -> StateTable | None:
+        return StateTable.of(chunks, num_slots=SLOTS) if hybrid else None
+
     own, other, stop = [3, 1, 4], [2, 6, 5], len(PROMPT) - 1
-    batch = Batch.paged(table((own, 0, stop)), "prefill")
+    batch = Batch.paged(table((own, 0, stop)), "prefill", states((NO_STATE, stop, {stop: 2})))
     model.hidden(mx.array([PROMPT[:-1]]), batch, pages)
     model.copy_pages(pages, list(zip(own, other, strict=True)))
     token = PROMPT[-1]
     for at in range(stop, stop + DRIVEN):
-        batch = Batch.paged(table((own, at, at + 1), (other, at, at + 1)), "decode")
+        # Slot 2 has the state after the prompt. Then each sequence has a slot of its own.
+        loads = (2, 2) if at == stop else (0, 1)
+        slots = states(*((load, 1, {1: slot}) for slot, load in enumerate(loads)))
+        batch = Batch.paged(table((own, at, at + 1), (other, at, at + 1)), "decode", slots)
         tokens = mx.array([[token], [token]])
         if at % 2:
             chosen = int(first_of(model.best(tokens, batch, pages, 3, rows=[1])))

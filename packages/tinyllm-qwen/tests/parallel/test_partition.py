@@ -2,10 +2,12 @@
 
 import pytest
 from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.checkpoint.slice_reader import Segments
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.parallel.partition import Partition
 from tinyllm_qwen.parallel.split import Split
+from tinyllm_qwen.testing.hybrid import SHAPES, hybrid_config
 
 FIELDS: dict[str, object] = {
     "model_type": "qwen3",
@@ -29,8 +31,21 @@ MOE: dict[str, object] = FIELDS | {
 }
 
 
+# Four key heads of 32 features with two value heads each, and a shared expert of 64 features.
+HYBRID = dict(SHAPES["tiny-moe"]) | {"linear_num_key_heads": 4, "linear_num_value_heads": 8}
+
+
 def parts_of(size: int, group: int = 0, **fields: object) -> tuple[QwenConfig, list[Partition]]:
-    config = QwenConfig.from_hf(MOE | fields)
+    return divided(QwenConfig.from_hf(MOE | fields), size, group)
+
+
+def hybrid_parts_of(
+    size: int, group: int = 0, **fields: int | bool
+) -> tuple[QwenConfig, list[Partition]]:
+    return divided(QwenConfig.from_hf(hybrid_config(HYBRID | fields)), size, group)
+
+
+def divided(config: QwenConfig, size: int, group: int) -> tuple[QwenConfig, list[Partition]]:
     formats = {
         name.removesuffix(".weight"): PackedFormat(group_size=group, bits=4)
         for name, shape in expected_shapes(config).items()
@@ -39,9 +54,12 @@ def parts_of(size: int, group: int = 0, **fields: object) -> tuple[QwenConfig, l
     return config, [Partition.of(config, formats, rank, size) for rank in range(size)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 10])
-def test_the_parts_of_a_tensor_cover_it(size: int) -> None:
-    config, parts = parts_of(size)
+@pytest.mark.parametrize(
+    ("size", "hybrid"),
+    [*((size, False) for size in (1, 2, 3, 4, 5, 8, 10)), *((size, True) for size in (1, 2, 3, 4))],
+)
+def test_the_parts_of_a_tensor_cover_it(size: int, hybrid: bool) -> None:
+    config, parts = hybrid_parts_of(size) if hybrid else parts_of(size)
     for name, shape in expected_shapes(config).items():
         covered = [
             {at for part in parts for at in (part.slices(name, shape, config) or ())[axis]}
@@ -86,6 +104,77 @@ def test_a_part_is_a_model_of_fewer_heads() -> None:
     assert {each.head_dim for each in local} == {64}
     assert [len(part.experts or ()) for part in parts] == [4, 3, 3]
     assert [part.vocabulary for part in parts] == [range(53), range(53, 106), range(106, 157)]
+
+
+def test_value_heads_stay_with_their_key_head() -> None:
+    config, parts = hybrid_parts_of(3)
+    assert [part.key_heads for part in parts] == [range(2), range(2, 3), range(3, 4)]
+    assert [part.value_heads for part in parts] == [range(4), range(4, 6), range(6, 8)]
+    local = [part.local(config).recurrent for part in parts]
+    assert [sizes and sizes.channels for sizes in local] == [256, 128, 128]
+    assert [len(part.shared_expert) for part in parts] == [22, 21, 21]
+    one = parts[1]
+    name = "layers.0.linear_attn"
+    for tensor in ("in_proj_qkv.weight", "conv1d.weight"):
+        rows, *_ = one.slices(f"{name}.{tensor}", (512, 128, 1), config) or ()
+        assert isinstance(rows, Segments)
+        assert rows.ranges == (range(64, 96), range(192, 224), range(384, 448))
+    for tensor in ("A_log", "dt_bias", "in_proj_b.weight", "in_proj_a.weight"):
+        assert (one.slices(f"{name}.{tensor}", (8, 128), config) or ())[0] == range(4, 6)
+    assert one.slices(f"{name}.norm.weight", (32,), config) == (range(32),)
+    assert (one.slices(f"{name}.in_proj_z.weight", (256, 128), config) or ())[0] == range(128, 192)
+    columns = one.slices(f"{name}.out_proj.weight", (128, 256), config)
+    assert columns == (range(128), range(128, 192))
+
+
+def test_output_gates_stay_with_their_heads() -> None:
+    config, parts = hybrid_parts_of(2)
+    for rank, part in enumerate(parts):
+        rows, _ = part.slices("layers.3.self_attn.q_proj.weight", (512, 128), config) or ()
+        assert rows == range(256 * rank, 256 * rank + 256)  # two heads of 64 + 64 rows
+
+
+def test_groups_of_recurrent_layers_stay_whole() -> None:
+    # Two key heads have 128 columns of out_proj.
+    config, parts = hybrid_parts_of(2, 128, shared_expert_intermediate_size=256)
+    assert [part.key_heads for part in parts] == [range(2), range(2, 4)]
+    for part in parts:
+        name = "layers.0.linear_attn.out_proj"
+        _, words = part.slices(f"{name}.weight", (128, 32), config) or ()
+        _, groups = part.slices(f"{name}.scales", (128, 2), config) or ()
+        assert (len(words), len(groups)) == (16, 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "group", "fields", "message"),
+    [
+        (5, 0, {}, "4 key heads of recurrent layers cannot be divided among 5 ranks: use fewer"),
+        (3, 128, {}, "4 key heads of recurrent layers in units of 2, because quantized groups"),
+        (
+            *(2, 32, {"shared_expert_intermediate_size": 32}),
+            "32 columns of the shared expert in units of 32",
+        ),
+    ],
+)
+def test_recurrent_layers_for_too_many_ranks_are_refused(
+    size: int, group: int, fields: dict[str, int | bool], message: str
+) -> None:
+    wide = {"num_attention_heads": 8, "num_key_value_heads": 8}
+    with pytest.raises(ValueError, match=message):
+        hybrid_parts_of(size, group, **(wide | fields))
+
+
+def test_rank_0_has_a_recurrent_layer() -> None:
+    document = hybrid_config(HYBRID)
+    text = document["text_config"]
+    assert isinstance(text, dict)
+    text["layer_types"] = ["full_attention", *text["layer_types"][1:]]
+    config = QwenConfig.from_hf(document)
+    with pytest.raises(
+        ValueError, match=r"recurrent layer on rank 0, got the attention layers \[0"
+    ):
+        Partition.stage(config, 0, 2, (1, 7))
+    assert Partition.stage(config, 0, 2, (2, 6)).layers == range(2)
 
 
 def test_a_bias_of_the_sum_is_added_once() -> None:

@@ -16,8 +16,10 @@ import pytest
 from tinyllm_ops import MLX
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.testing.hybrid import SHAPES, hybrid_checkpoint
 
 pytestmark = pytest.mark.exhaustive
 
@@ -202,6 +204,36 @@ def test_stages_give_the_tokens_of_one_process(
         # Every rank has the last norm, and a small part of the vocabulary.
         assert whole <= sum(total) < 1.02 * whole
         assert max(total) < (layers / 4 + 0.1) * whole
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[int]]:
+    """Tokens of a single process for checkpoints with recurrent layers.
+
+    They have four key heads with two value heads each. The files are those of Hugging Face, with
+    and without experts, and of MLX, dense and in 4 bits.
+    """
+    heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8}
+    dense, moe = (dict(SHAPES[name]) | heads for name in ("tiny", "tiny-moe"))
+    moe["shared_expert_intermediate_size"] = 128  # four groups of 32
+    folder, packed = tmp_path_factory.mktemp("hybrid"), PackedFormat(group_size=32, bits=4)
+    made = [
+        hybrid_checkpoint(folder / "hf", dense),
+        hybrid_checkpoint(folder / "hf-moe", moe),
+        hybrid_checkpoint(folder / "mlx", dense, files="mlx"),
+        hybrid_checkpoint(folder / "mlx-moe-4bit", moe, files="mlx", packed=packed),
+    ]
+    return {checkpoint: alone(checkpoint) for checkpoint in made}
+
+
+@pytest.mark.parametrize(
+    ("size", "split"), [(2, "heads"), (4, "heads"), (3, "heads"), (2, "3,5"), (3, "layers")]
+)
+def test_ranks_share_recurrent_layers(
+    size: int, split: str, tmp_path: Path, hybrid: dict[Path, list[int]]
+) -> None:
+    ranks = launched(tmp_path, size, list(hybrid), split)
+    check_tokens(ranks, list(hybrid.values()))
 
 
 def test_ranks_with_one_other_byte_do_not_start(tmp_path: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from tinyllm_ops import MLX, Fusion, OpSet
 
 from tinyllm_kernels.metal.attention import attention
+from tinyllm_kernels.metal.causal_conv import causal_conv
 from tinyllm_kernels.metal.embedding import embedding
 from tinyllm_kernels.metal.expert_linear import expert_linear
+from tinyllm_kernels.metal.gated_delta import gated_delta
+from tinyllm_kernels.metal.gated_rms_norm import gated_rms_norm
 from tinyllm_kernels.metal.linear import linear
 from tinyllm_kernels.metal.paged_attention import paged_attention
 from tinyllm_kernels.metal.rms_norm import rms_norm
@@ -25,9 +28,9 @@ METAL = OpSet(
     rope=rope,
     attention=attention,
     paged_attention=paged_attention,
-    causal_conv=MLX.causal_conv,
-    gated_delta=MLX.gated_delta,
-    gated_rms_norm=MLX.gated_rms_norm,
+    causal_conv=causal_conv,
+    gated_delta=gated_delta,
+    gated_rms_norm=gated_rms_norm,
     quantize=MLX.quantize,
     argmax=MLX.argmax,
     top_k=MLX.top_k,

@@ -7,6 +7,8 @@ of rows is contiguous in a file. A slice of columns is one run of bytes per row.
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -18,8 +20,27 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, finished
 from tinyllm_qwen.errors import CheckpointError
 
-Slices = tuple[range, ...]
-"""A slice of a tensor: one range of indices for each axis."""
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Several ranges of the first axis of a tensor, which are read one after the other."""
+
+    ranges: tuple[range, ...]
+
+    def __len__(self) -> int:
+        """Return the number of all indices."""
+        return sum(map(len, self.ranges))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the indices in the order in which they are read."""
+        return chain.from_iterable(self.ranges)
+
+
+Ranges = tuple[range, ...]
+"""A range of indices for each axis of a tensor."""
+
+Slices = tuple[range | Segments, ...]
+"""A slice of a tensor: the indices of each axis. Only the first axis can have `Segments`."""
 
 _DTYPES = {**MLX_DTYPES, "U32": mx.uint32, "U8": mx.uint8}
 
@@ -34,7 +55,7 @@ def read_slices(
 
     Args:
         stored: the tensors of the files.
-        slices: a range for each axis of each wanted tensor.
+        slices: the indices of each axis of each wanted tensor.
         dtype: the dtype of every floating tensor; None keeps the dtypes of the files.
         progress: a callback with the number of bytes read so far, and of all bytes to read.
 
@@ -71,16 +92,19 @@ def _nbytes(tensor: StoredTensor, part: Slices) -> int:
     return math.prod(map(len, part)) * DTYPE_BYTES[tensor.dtype]
 
 
-def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Slices]]:
+def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Ranges]]:
     """Yield the pieces that overlap a slice, each with the ranges in the stored tensor."""
+    first, *others = part
+    rest = tuple(axis for axis in others if isinstance(axis, range))
     if tensor.stacked:
-        yield from ((tensor.pieces[index], part[1:]) for index in part[0])
+        yield from ((tensor.pieces[index], rest) for index in first)
         return
     (piece,) = tensor.pieces
+    segments = first.ranges if isinstance(first, Segments) else (first,)
     if piece.stop is None:
-        yield piece, part
+        yield from ((piece, (segment, *rest)) for segment in segments)
     else:  # one of two matrices that the file has fused
-        experts, rows, columns = part
+        (experts,), (rows, columns) = segments, rest
         yield piece, (experts, range(piece.start + rows.start, piece.start + rows.stop), columns)
 
 
@@ -108,7 +132,7 @@ class _File:
     def read(
         self,
         piece: TensorSlice,
-        ranges: Slices,
+        ranges: Ranges,
         buffer: memoryview,
         shape: tuple[int, ...] | None = None,
     ) -> memoryview:
@@ -135,7 +159,7 @@ class _File:
             buffer = buffer[count:]
 
 
-def _runs(shape: tuple[int, ...], size: int, ranges: Slices) -> Iterator[tuple[int, int]]:
+def _runs(shape: tuple[int, ...], size: int, ranges: Ranges) -> Iterator[tuple[int, int]]:
     """Yield the offset and length, in bytes, of each contiguous run of a slice.
 
     Args:

@@ -82,11 +82,6 @@ def load_part(
         CheckpointError: as in `load_weights`.
         ValueError: if the model cannot be divided between `size` ranks, or as in `load_weights`.
     """
-    if config.recurrent is not None:
-        raise ValueError(
-            f"group: expected 1 process for {config.model_type}, whose recurrent layers cannot be "
-            f"divided yet, got {size}: start one process"
-        )
     stored, formats = _find(folder, config, dtype)
     partitions = [
         Partition.stage(config, each, size, split.layers)

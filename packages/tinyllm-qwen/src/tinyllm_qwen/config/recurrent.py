@@ -32,7 +32,12 @@ class Recurrent:
     @property
     def channels(self) -> int:
         """The number of channels of the convolution, C = 2 Hk*Dk + Hv*Dv."""
-        return 2 * self.num_key_heads * self.key_dim + self.value_width
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def key_width(self) -> int:
+        """The number of features of all key heads, Hk*Dk."""
+        return self.num_key_heads * self.key_dim
 
     @property
     def value_width(self) -> int:

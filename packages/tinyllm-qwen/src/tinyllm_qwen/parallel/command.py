@@ -7,7 +7,7 @@ from typing import Literal
 
 import mlx.core as mx
 from tinyllm_layers import Batch, LayerCache
-from tinyllm_ops import PageTable, Phase
+from tinyllm_ops import NO_STATE, PageTable, Phase, StateTable
 
 from tinyllm_qwen.model import Qwen
 
@@ -116,7 +116,14 @@ def decode(line: bytes) -> Forward:
 def _encoded_batch(batch: Batch) -> dict[str, object]:
     """Return the fields of a batch that do not follow from the tokens and the cache spec."""
     if batch.pages is not None:
-        return {"phase": batch.phase} | {name: getattr(batch.pages, name) for name in _TABLE}
+        encoded: dict[str, object] = {name: getattr(batch.pages, name) for name in _TABLE}
+        if batch.states is not None:
+            encoded |= {
+                "state_cu_seqlens": batch.states.cu_seqlens,
+                "state_loads": batch.states.loads,
+                "state_saves": batch.states.saved,  # few tokens of a prompt have a slot
+            }
+        return encoded | {"phase": batch.phase}
     positions = batch.positions
     if isinstance(positions, mx.array):
         raise ValueError(
@@ -140,6 +147,9 @@ def _forward(
     cu_seqlens_q: Sequence[int] = (),
     seq_lens: Sequence[int] = (),
     slot_mapping: Sequence[int] = (),
+    state_cu_seqlens: Sequence[int] = (),
+    state_loads: Sequence[int] = (),
+    state_saves: Sequence[Sequence[int]] = (),
     **rest: object,
 ) -> Forward:
     """Make a command from the fields of a decoded line."""
@@ -158,7 +168,23 @@ def _forward(
             num_pages=caches.num_pages,
             page_size=caches.page_size,
         )
-        batch = Batch.paged(table, phase)
+        states = None
+        if state_cu_seqlens:
+            states = _state_table(state_cu_seqlens, state_loads, state_saves, caches.state_slots)
+        batch = Batch.paged(table, phase, states)
     pairs = tuple((source, target) for source, target in copies)
     # The other fields come from JSON as well.
     return Forward(cache, caches, copies=pairs, tokens=tokens, batch=batch, **rest)  # type: ignore[arg-type]
+
+
+def _state_table(
+    cu_seqlens: Sequence[int],
+    loads: Sequence[int],
+    saved: Sequence[Sequence[int]],
+    num_slots: int,
+) -> StateTable:
+    """Make a state table, given the tokens whose states are saved and their slots."""
+    saves = [NO_STATE] * cu_seqlens[-1]
+    for token, slot in saved:
+        saves[token] = slot
+    return StateTable(cu_seqlens, loads, saves, num_slots)

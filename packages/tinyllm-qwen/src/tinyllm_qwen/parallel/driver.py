@@ -205,10 +205,23 @@ class Driver:
                 f"batch: expected a table of {spec.num_pages} pages of {spec.page_size} tokens, "
                 f"got {'none' if table is None else f'{table.num_pages} of {table.page_size}'}"
             )
+        if spec.num_pages is not None:
+            self._check_states(batch, spec)
         for layer in self._model.layers:
             layer.attention.check(batch)
         ids = cast(list[list[int]], tokens.tolist())
         return Forward(number, spec, length=length, tokens=ids, batch=batch)
+
+    def _check_states(self, batch: Batch, spec: CacheSpec) -> None:
+        """Require a state table for the slots of recurrent layers, and none without such layers."""
+        expected = None if self.config.recurrent is None else spec.state_slots
+        got = None if batch.states is None else batch.states.num_slots
+        if expected != got:
+            raise ValueError(
+                f"batch: expected a state table of {'no' if expected is None else expected} slots, "
+                f"got {'no table' if got is None else f'one of {got}'}: pass `states` to "
+                "`Batch.paged` for models with recurrent layers, and only for them"
+            )
 
     def _array(self, forward: Forward, caches: Sequence[LayerCache]) -> mx.array:
         result = self._run(forward, caches)

@@ -5,12 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from tinyllm_qwen.checkpoint.slice_reader import Segments, Slices
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.config.recurrent import Recurrent
 
 _QUERIES = ("q_proj",)
 _KEYS = ("k_proj", "v_proj")
 _EXPERTS = ".switch_mlp."
+_SHARED_EXPERT = ".shared_expert."
+_RECURRENT = ".linear_attn."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,8 @@ class Partition:
     two ranks may differ in size by one unit: a head, an expert, or a group of a quantized matrix
     that is divided along its columns. A group is not divided, because it has one scale.
 
+    A recurrent layer is divided by key heads. A rank has all value heads of its key heads.
+
     Attributes:
         rank: the number of the process.
         size: the number of processes.
@@ -29,6 +35,9 @@ class Partition:
         kv_heads: the numbers of the key/value heads.
         mlp: the indices of the hidden features of the MLP, within 0 to F.
         experts: the numbers of the experts of MoE layers; None for all, or if there are none.
+        shared_expert: the indices of the hidden features of the shared expert.
+        key_heads: the numbers of the key heads of recurrent layers.
+        value_heads: the numbers of the value heads of recurrent layers.
         vocabulary: the ids of the tokens, which are rows of the embedding and of the head.
         layers: the numbers of the decoder layers.
         by_layers: True if each rank has whole layers, False if it has a part of every layer.
@@ -40,6 +49,9 @@ class Partition:
     kv_heads: range
     mlp: range
     experts: range | None
+    shared_expert: range
+    key_heads: range
+    value_heads: range
     vocabulary: range
     layers: range
     by_layers: bool = False
@@ -47,6 +59,7 @@ class Partition:
     @classmethod
     def whole(cls, config: QwenConfig) -> "Partition":
         """Return the partition of a single process, which has the whole model."""
+        recurrent = config.recurrent
         return cls(
             rank=0,
             size=1,
@@ -54,6 +67,9 @@ class Partition:
             kv_heads=range(config.num_key_value_heads),
             mlp=range(config.intermediate_size),
             experts=None,
+            shared_expert=range(_shared_size(config)),
+            key_heads=range(0 if recurrent is None else recurrent.num_key_heads),
+            value_heads=range(0 if recurrent is None else recurrent.num_value_heads),
             vocabulary=range(config.vocab_size),
             layers=range(config.num_hidden_layers),
         )
@@ -74,7 +90,15 @@ class Partition:
             ValueError: if there are fewer units of heads, columns, experts or tokens than ranks.
         """
         heads, kv_heads = _heads(config, _group(formats, "o_proj"), rank, size)
-        experts = config.experts
+        experts, recurrent = config.experts, config.recurrent
+        key_heads = value_heads = shared = range(0)
+        if recurrent is not None:
+            group = _group(formats, "out_proj")
+            key_heads, value_heads = _recurrent_heads(recurrent, group, rank, size)
+        if _shared_size(config):
+            group = _group(formats, "shared_expert.down_proj")
+            name = "columns of the shared expert"
+            shared = _share(name, _shared_size(config), group, rank, size)
         dense = experts is None or len(experts.layers) < config.num_hidden_layers
         mlp = range(config.intermediate_size)
         if dense:
@@ -88,6 +112,9 @@ class Partition:
             experts=None
             if experts is None
             else _share("experts", experts.num_experts, 1, rank, size),
+            shared_expert=shared,
+            key_heads=key_heads,
+            value_heads=value_heads,
             vocabulary=_rows(config.vocab_size, rank, size),
             layers=range(config.num_hidden_layers),
         )
@@ -121,6 +148,12 @@ class Partition:
             own = range(start, stop)
         else:
             own = _share("layers", total, 1, rank, size)
+        recurrent = config.recurrent
+        if rank == 0 and recurrent is not None and not recurrent.layers.intersection(own):
+            raise ValueError(
+                f"split: expected a recurrent layer on rank 0, got the attention layers {list(own)}"
+                ": give rank 0 more layers"
+            )
         return replace(
             cls.whole(config),
             rank=rank,
@@ -132,16 +165,25 @@ class Partition:
 
     def local(self, config: QwenConfig) -> QwenConfig:
         """Return the config with the numbers of heads and of hidden features of this partition."""
+        recurrent, experts = config.recurrent, config.experts
         return replace(
             config,
             num_attention_heads=len(self.heads),
             num_key_value_heads=len(self.kv_heads),
             intermediate_size=len(self.mlp),
+            experts=experts and replace(experts, shared_size=len(self.shared_expert)),
+            recurrent=recurrent and self.local_recurrent(recurrent),
         )
 
-    def slices(
-        self, name: str, shape: tuple[int, ...], config: QwenConfig
-    ) -> tuple[range, ...] | None:
+    def local_recurrent(self, recurrent: Recurrent) -> Recurrent:
+        """Return the sizes of recurrent layers with the heads of this partition."""
+        return replace(
+            recurrent,
+            num_key_heads=len(self.key_heads),
+            num_value_heads=len(self.value_heads),
+        )
+
+    def slices(self, name: str, shape: tuple[int, ...], config: QwenConfig) -> Slices | None:
         """Return the slice of a stored tensor that this rank needs.
 
         Args:
@@ -151,7 +193,7 @@ class Partition:
             config: the architecture of the whole model.
 
         Returns:
-            A range for each axis, or None if this rank does not need the tensor.
+            The indices of each axis, or None if this rank does not need the tensor.
         """
         whole = tuple(range(size) for size in shape)
         if self.by_layers and name.startswith("layers."):
@@ -162,10 +204,17 @@ class Partition:
             return whole if self.rank == 0 else None
         if _EXPERTS in name:
             return whole if self.experts is None else (self.experts, *whole[1:])
-        rows = self._output(module, config)
+        rows: range | Segments | None
+        columns: tuple[range, int] | None
+        if _RECURRENT in name and config.recurrent is not None:
+            rows = self._recurrent_output(module, config.recurrent)
+            columns = self._recurrent_input(module, config.recurrent)
+        else:
+            mlp = self._mlp(name, config)
+            rows = self._output(module, mlp[0], config)
+            columns = self._input(module, mlp, config)
         if rows is not None:
             return (rows, *whole[1:])
-        columns = self._input(module, config)
         if columns is None:
             return whole
         part, total = columns
@@ -174,17 +223,25 @@ class Partition:
         start, stop = (edge * shape[-1] // total for edge in (part.start, part.stop))
         return (*whole[:-1], range(start, stop))
 
-    def _output(self, module: str, config: QwenConfig) -> range | None:
+    def _output(self, module: str, mlp: range, config: QwenConfig) -> range | None:
         """Return the rows of a matrix that is divided by rows; None for other tensors."""
         if module in ("embed_tokens", "lm_head"):
             return self.vocabulary
         if module in ("gate_proj", "up_proj"):
-            return self.mlp
-        if module in _QUERIES:
-            return _scaled(self.heads, config.head_dim)
+            return mlp
+        if module in _QUERIES:  # each head has the rows of its query, then of its output gate
+            return _scaled(self.heads, config.head_dim * (2 if config.output_gate else 1))
         return _scaled(self.kv_heads, config.head_dim) if module in _KEYS else None
 
-    def _input(self, module: str, config: QwenConfig) -> tuple[range, int] | None:
+    def _mlp(self, name: str, config: QwenConfig) -> tuple[range, int]:
+        """Return the hidden features of the MLP or shared expert `name`, and the number of all."""
+        if _SHARED_EXPERT in name:
+            return self.shared_expert, _shared_size(config)
+        return self.mlp, config.intermediate_size
+
+    def _input(
+        self, module: str, mlp: tuple[range, int], config: QwenConfig
+    ) -> tuple[range, int] | None:
         """Return the columns of a matrix that is divided by columns, and the number of all columns.
 
         The result is None for other tensors.
@@ -192,7 +249,24 @@ class Partition:
         if module == "o_proj":
             head_dim = config.head_dim
             return _scaled(self.heads, head_dim), config.num_attention_heads * head_dim
-        return (self.mlp, config.intermediate_size) if module == "down_proj" else None
+        return mlp if module == "down_proj" else None
+
+    def _recurrent_output(self, module: str, recurrent: Recurrent) -> range | Segments | None:
+        """Return the rows of a tensor of a recurrent layer; None if it is not divided by rows."""
+        values = _scaled(self.value_heads, recurrent.value_dim)
+        if module in ("in_proj_qkv", "conv1d"):  # the rows of all queries, keys and values
+            keys, width = _scaled(self.key_heads, recurrent.key_dim), recurrent.key_width
+            return Segments((keys, _shifted(keys, width), _shifted(values, 2 * width)))
+        if module == "in_proj_z":
+            return values
+        # The path of A_log and dt_bias ends with the name of the layer.
+        return self.value_heads if module in ("in_proj_b", "in_proj_a", "linear_attn") else None
+
+    def _recurrent_input(self, module: str, recurrent: Recurrent) -> tuple[range, int] | None:
+        """Return the columns of `out_proj`, and the number of all columns; None for others."""
+        if module != "out_proj":
+            return None
+        return _scaled(self.value_heads, recurrent.value_dim), recurrent.value_width
 
 
 def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range, range]:
@@ -212,6 +286,16 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
     unit = group // math.gcd(group, config.head_dim)
     own = _share("query heads of one key/value head", per_kv, unit, rank - ranks.start, len(ranks))
     return range(head * per_kv + own.start, head * per_kv + own.stop), range(head, head + 1)
+
+
+def _recurrent_heads(recurrent: Recurrent, group: int, rank: int, size: int) -> tuple[range, range]:
+    """Return the key heads of a rank in recurrent layers, and the value heads of these heads."""
+    per_key = recurrent.num_value_heads // recurrent.num_key_heads
+    # The fewest key heads whose columns of out_proj are whole quantization groups.
+    unit = group // math.gcd(group, per_key * recurrent.value_dim)
+    name = "key heads of recurrent layers"
+    keys = _share(name, recurrent.num_key_heads, unit, rank, size)
+    return keys, _scaled(keys, per_key)
 
 
 def _share(name: str, total: int, unit: int, rank: int, size: int) -> range:
@@ -238,6 +322,16 @@ def _rows(total: int, rank: int, size: int) -> range:
 def _scaled(part: range, factor: int) -> range:
     """Return the rows, columns or query heads of the heads in `part`, `factor` for each head."""
     return range(part.start * factor, part.stop * factor)
+
+
+def _shifted(part: range, offset: int) -> range:
+    """Return the range `offset` indices later."""
+    return range(part.start + offset, part.stop + offset)
+
+
+def _shared_size(config: QwenConfig) -> int:
+    """Return the number of hidden features of the shared expert; 0 if there is none."""
+    return 0 if config.experts is None else config.experts.shared_size
 
 
 def _group(formats: Mapping[str, PackedFormat], module: str) -> int:

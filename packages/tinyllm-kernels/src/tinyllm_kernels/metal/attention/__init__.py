@@ -5,9 +5,9 @@ query rows at a time. The two kernels round differently, so the phase chooses th
 chunk of one token therefore has the same bits as the token in a longer chunk. A call without a
 phase treats one query of each head as a decode step.
 
-The kernels support head dims of 64, 80, 96 and 128, causal attention, and attention without a mask.
-Keys and values are dense or affine codes (`stored_keys.py`). MLX computes array masks, other head
-dims and other formats, and chooses its kernels by the number of queries.
+The kernels support head dims of 64, 80, 96, 128 and 256, causal attention, and attention without a
+mask. Keys and values are dense or affine codes (`stored_keys.py`). MLX computes array masks, other
+head dims and other formats, and chooses its kernels by the number of queries.
 
 Both kernels read keys and values in place, through their strides. A key is read once for all query
 heads that share a key/value head: query i of head g is row i G + g of the G = H / Hkv heads.
@@ -28,7 +28,7 @@ from tinyllm_kernels.metal.attention.decode import decode
 from tinyllm_kernels.metal.attention.stored_keys import StoredKeys
 from tinyllm_kernels.metal.attention.tiles import tiles
 
-HEAD_DIMS = (64, 80, 96, 128)
+HEAD_DIMS = (64, 80, 96, 128, 256)
 
 
 def attention(

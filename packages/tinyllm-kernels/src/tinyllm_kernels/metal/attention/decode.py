@@ -2,10 +2,11 @@
 
 The time of a decode step depends on the bytes of keys and values, 4 S D Hkv in 16 bits. A
 threadgroup has four simdgroups. A simdgroup reads every fourth key, and a lane computes D/32
-columns. Up to eight query heads share a threadgroup. For each head, a thread keeps D/32 numbers of
-q and D/32 sums in registers. For eight heads at D = 128 these are 64 floats, with 16 more for the
-state of the softmax and 8 for a key and its value. Threadgroup memory has D floats for each
-simdgroup and two numbers for each row and simdgroup: 2.3 KB.
+columns. Up to eight query heads share a threadgroup, or four at D = 256. For each head, a thread
+keeps D/32 numbers of q and D/32 sums in registers. For eight heads at D = 128, or four at D = 256,
+these are 64 floats. The state of the softmax takes at most 16 more, a key and its value 8 or 16.
+Threadgroup memory has D floats for each simdgroup and two numbers for each row and simdgroup: 2.3
+KB at D = 128.
 
 One threadgroup for each of the Hkv key heads would leave a GPU idle. The keys are therefore split
 into parts, each with a threadgroup:
@@ -36,6 +37,7 @@ from tinyllm_kernels.metal.kernel import SIMD, Kernel
 SIMDGROUPS = 4
 GROUP = (SIMD * SIMDGROUPS, 1, 1)
 MAX_ROWS = 8  # query heads of a threadgroup
+MAX_NUMBERS = 1024  # numbers of q of a threadgroup: 8 heads of 128, or 4 of 256
 MIN_PART = 256  # smallest number of keys in a part
 MAX_PARTS = 16
 
@@ -116,7 +118,7 @@ def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float
     (out,) = _decode(stored.format)(
         (q, *stored.arrays, scale),
         [(q.shape, q.dtype) if parts == 1 else partial],
-        groups=(parts, decode_groups(heads, kv_heads), rows),
+        groups=(parts, decode_groups(heads, kv_heads, dim), rows),
         group=GROUP,
         template=[*decode_template(heads, kv_heads, dim), ("WHOLE", parts == 1), *stored.template],
     )
@@ -136,17 +138,23 @@ def parts_at_most(keys: int) -> int:
     return min(MAX_PARTS, math.ceil(keys / MIN_PART))
 
 
-def decode_groups(heads: int, kv_heads: int) -> int:
+def decode_groups(heads: int, kv_heads: int, dim: int) -> int:
     """Return the number of threadgroups for the heads of one sequence and one part of its keys."""
-    return kv_heads * math.ceil(heads // kv_heads / MAX_ROWS)
+    group = heads // kv_heads
+    return kv_heads * math.ceil(group / _rows(group, dim))
 
 
 def decode_template(heads: int, kv_heads: int, dim: int) -> list[tuple[str, int]]:
     """Return the template arguments of a decode kernel."""
     return [
         ("D", dim),
-        ("ROWS", min(heads // kv_heads, MAX_ROWS)),
+        ("ROWS", _rows(heads // kv_heads, dim)),
         ("SIMDGROUPS", SIMDGROUPS),
         ("MIN_PART", MIN_PART),
         ("MAX_PARTS", MAX_PARTS),
     ]
+
+
+def _rows(group: int, dim: int) -> int:
+    """Return the number of query heads of a threadgroup, for `group` heads of a key head."""
+    return min(group, MAX_ROWS, MAX_NUMBERS // dim)

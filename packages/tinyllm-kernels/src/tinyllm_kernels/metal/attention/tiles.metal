@@ -17,12 +17,14 @@ inline Element element_of(int lane) {
 // Computes query rows [row0, rows), at most 32, and passes the results to `output.put`.
 //
 // Query i attends to keys [0, before + i], and at most to the `keys` keys that exist. If `window`
-// is not 0, it attends only to the last `window` of these keys. `tile` has TILE * STRIDE numbers.
+// is not 0, it attends only to the last `window` of these keys. `tile` has TILE * STRIDE numbers. It
+// holds STRIDE - 8 columns of the keys at a time, a divisor of D and a multiple of 8.
 template <typename T, int D, int STRIDE, typename Q, typename Keys, typename Values,
           typename Output>
 void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int before, int keys,
                  int window, Output output, threadgroup T* tile, int thread_index) {
   constexpr int SIMDGROUPS = 4;  // each has eight rows
+  constexpr int COLUMNS = STRIDE - 8;
   const Element element = element_of(thread_index % 32);
   const int row = row0 + thread_index / 32 * 8 + element.row;
 
@@ -46,18 +48,21 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
   float top = -INFINITY, total = 0;
 
   for (int block = first / TILE * TILE; block < end; block += TILE) {
-    threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads have read the previous values
-    stage<T, D, STRIDE, SIMDGROUPS>(k, block, first, end, tile, thread_index);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-
     // 3. Compute the scores of the block.
     simdgroup_float8x8 weight[TILE / 8];
     for (int j = 0; j < TILE / 8; ++j) {
       weight[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-      for (int d = 0; d < D / 8; ++d) {
-        simdgroup_matrix<T, 8, 8> key;
-        simdgroup_load(key, tile + 8 * j * STRIDE + 8 * d, STRIDE, ulong2(0), true);
-        simdgroup_multiply_accumulate(weight[j], query[d], key, weight[j]);
+    }
+    for (int column0 = 0; column0 < D; column0 += COLUMNS) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads have read the tile
+      stage<T, COLUMNS, STRIDE, SIMDGROUPS>(k, block, first, end, column0, tile, thread_index);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      for (int j = 0; j < TILE / 8; ++j) {
+        for (int d = 0; d < COLUMNS / 8; ++d) {
+          simdgroup_matrix<T, 8, 8> key;
+          simdgroup_load(key, tile + 8 * j * STRIDE + 8 * d, STRIDE, ulong2(0), true);
+          simdgroup_multiply_accumulate(weight[j], query[column0 / 8 + d], key, weight[j]);
+        }
       }
     }
 
@@ -90,14 +95,17 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     top = new_top;
 
     // 5. Add the weighted values. The values overwrite the keys in threadgroup memory.
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    stage<T, D, STRIDE, SIMDGROUPS>(v, block, first, end, tile, thread_index);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (int j = 0; j < TILE / 8; ++j) {
-      for (int d = 0; d < D / 8; ++d) {
-        simdgroup_matrix<T, 8, 8> value;
-        simdgroup_load(value, tile + 8 * j * STRIDE + 8 * d, STRIDE);
-        simdgroup_multiply_accumulate(sum[d], weight[j], value, sum[d]);
+    for (int column0 = 0; column0 < D; column0 += COLUMNS) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      stage<T, COLUMNS, STRIDE, SIMDGROUPS>(v, block, first, end, column0, tile, thread_index);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      for (int j = 0; j < TILE / 8; ++j) {
+        for (int d = 0; d < COLUMNS / 8; ++d) {
+          const int out = column0 / 8 + d;
+          simdgroup_matrix<T, 8, 8> value;
+          simdgroup_load(value, tile + 8 * j * STRIDE + 8 * d, STRIDE);
+          simdgroup_multiply_accumulate(sum[out], weight[j], value, sum[out]);
+        }
       }
     }
   }

@@ -3,11 +3,13 @@
 The time depends on the arithmetic, 4 L S D H operations. A threadgroup computes 32 query rows,
 eight for each of four simdgroups, and reads 32 keys at a time. A simdgroup keeps D/8 matrices of q,
 D/8 matrices of sums, and four matrices of scores. At D = 128 these take 72 registers of a thread.
+At D = 256 they take 136, or 104 with 16-bit queries.
 
-Keys, and after them values, pass through one tile of threadgroup memory, 32 (D + 8) numbers: 8.7 KB
-in 16 bits and 17.4 KB in float32. Two tiles would exceed the 32 KB of a threadgroup. Rows are
-padded by 8 numbers so that the rows of a matrix begin in different banks. Blocks after the last
-visible key of the tile are not read.
+Keys, and after them values, pass through one tile of threadgroup memory, 32 (D + 8) numbers: at
+D = 128 8.7 KB in 16 bits and 17.4 KB in float32. Two tiles would exceed the 32 KB of a threadgroup,
+and so would one tile of 256 columns in float32. Such keys pass through the tile in two halves of
+128 columns. The order of all sums is the same. Rows are padded by 8 numbers so that the rows of a
+matrix begin in different banks. Blocks after the last visible key of the tile are not read.
 
 Packed keys are dequantized when they are copied into the tile, once for 32 rows, and rounded to the
 dtype of q.
@@ -26,6 +28,7 @@ from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
 from tinyllm_kernels.metal.kernel import Kernel
 
 TILE = 32  # query rows, as in key_tile.metal
+ROW_BYTES = 512  # of a tile, without padding: 256 columns in 16 bits, or 128 in float32
 
 ATTEND_TILE = ("attention/key_tile.metal", "attention/tiles.metal")
 
@@ -34,7 +37,7 @@ ATTEND_TILE = ("attention/key_tile.metal", "attention/tiles.metal")
 def _tiles(keys: KeyFormat) -> Kernel:
     """Make the kernel for one format of keys and values."""
     declare_head = """
-    constexpr int STRIDE = D + 8;
+    constexpr int STRIDE = COLUMNS + 8;
     threadgroup T tile[TILE * STRIDE];
     const HeadGroup heads =
         head_group_of_tile<TILE>(threadgroup_position_in_grid, q_shape, k_shape);
@@ -67,6 +70,14 @@ def tiles(
         [(q.shape, q.dtype)],
         groups=(math.ceil(heads // kv_heads * length / TILE), kv_heads, rows),
         group=GROUP,
-        template=[("T", q.dtype), ("D", dim), *stored.template],
+        template=[*tile_template(q.dtype, dim), *stored.template],
     )
     return out
+
+
+def tile_template(dtype: mx.Dtype, dim: int) -> list[tuple[str, mx.Dtype | int]]:
+    """Return the template arguments of a prefill kernel for dense keys.
+
+    `COLUMNS`, a divisor of `D`, is the number of columns of a key that the tile holds at a time.
+    """
+    return [("T", dtype), ("D", dim), ("COLUMNS", min(dim, ROW_BYTES // dtype.size))]

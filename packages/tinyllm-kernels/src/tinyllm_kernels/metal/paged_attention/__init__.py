@@ -1,7 +1,7 @@
 """Attention over keys and values in pages.
 
-The kernels support head dims of 64, 80, 96 and 128, and pages of dense numbers or affine codes. MLX
-computes other head dims and formats, one sequence after the other.
+The kernels support head dims of 64, 80, 96, 128 and 256, and pages of dense numbers or affine
+codes. MLX computes other head dims and formats, one sequence after the other.
 
 The kernels are those of dense attention, with a block table that gives the address of each key. See
 `attention/decode.py` and `attention/tiles.py` for their sizes.
@@ -45,7 +45,7 @@ from tinyllm_kernels.metal.attention.decode import (
     parts_at_most,
 )
 from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
-from tinyllm_kernels.metal.attention.tiles import ATTEND_TILE, TILE
+from tinyllm_kernels.metal.attention.tiles import ATTEND_TILE, TILE, tile_template
 from tinyllm_kernels.metal.kernel import Kernel
 
 _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "window")
@@ -110,7 +110,7 @@ _DECODE_MERGE = Kernel(
 def _prefill(keys: KeyFormat) -> Kernel:
     """Make the kernel of prefill tiles, for one format of keys and values."""
     declare_head = """
-    constexpr int STRIDE = D + 8;
+    constexpr int STRIDE = COLUMNS + 8;
     threadgroup T tile[TILE * STRIDE];
     const int kv_head = threadgroup_position_in_grid.y, kv_heads = k_shape[1];
     const TileOfSequence at =
@@ -218,7 +218,7 @@ class _Call:
         (partial,) = _decode_parts(self.stored.format)(
             (self.q, *self.stored.arrays, *self._table, self.scale),
             [((sequences, heads, parts, dim + 2), mx.float32)],
-            groups=(parts, decode_groups(heads, kv_heads), sequences),
+            groups=(parts, decode_groups(heads, kv_heads, dim), sequences),
             group=GROUP,
             template=[*decode_template(heads, kv_heads, dim), *self.stored.template],
         )
@@ -246,7 +246,7 @@ class _Call:
             [(self.q.shape, self.q.dtype)],
             groups=(sum(-(-count * group // TILE) for count in chunks), kv_heads, 1),
             group=GROUP,
-            template=[("T", self.q.dtype), ("D", dim), *self.stored.template],
+            template=[*tile_template(self.q.dtype, dim), *self.stored.template],
             init_value=None if sum(chunks) == tokens else 0.0,
         )
         return out

@@ -4,7 +4,8 @@
 before the tokens, in one kernel instead of three: Qwen3 needs all three steps.
 
 A simdgroup computes one head of one token. A head of 128 features has 64 pairs, two for each of the
-32 lanes. The head is read once and written once. The norm adds one `simd_sum`.
+32 lanes. The head is read once and written once. The norm adds one `simd_sum`. With `dims` only the
+first features of a head are rotated, and the others are only normalized.
 
 Each head computes its sines and cosines itself, because that costs less than reading a table. A
 threadgroup has four heads, 128 threads, and no threadgroup memory.
@@ -22,14 +23,13 @@ from tinyllm_ops.reference.rope import position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
-from tinyllm_kernels.metal.rms_norm import rms_norm
 
 HEADS_PER_GROUP = 4  # one simdgroup for each head
 
 _FILES = ("simdgroups.metal", "rope/kernel.metal")
 _INPUTS = (
     *("x", "positions", "frequencies", "position_count", "head_count", "heads", "length"),
-    *("heads_first", "dim", "magnitude"),
+    *("heads_first", "dim", "rotated_dim", "magnitude"),
 )
 # x has `head_count` heads in the order `B L H`. `head` is the index of this simdgroup's head in x,
 # and `y_head` its index in y, whose order is `B H L` if `heads_first`.
@@ -52,7 +52,7 @@ _ROPE = Kernel(
     _DECLARE_INDICES
     + """
     rope<T, TRADITIONAL>(x + head * dim, frequencies, y + y_head * dim, uint(dim),
-                         positions[position], magnitude, lane, Identity());
+                         uint(rotated_dim), positions[position], magnitude, lane, Identity());
     """,
 )
 _NORM_ROPE = Kernel(
@@ -63,7 +63,7 @@ _NORM_ROPE = Kernel(
     _DECLARE_INDICES
     + """
     rope<T, TRADITIONAL>(x + head * dim, frequencies, y + y_head * dim, uint(dim),
-                         positions[position], magnitude, lane,
+                         uint(rotated_dim), positions[position], magnitude, lane,
                          head_norm_of<T>(x + head * dim, weight, uint(dim), eps, lane));
     """,
 )
@@ -78,11 +78,7 @@ def rope(
     dims: int | None = None,
 ) -> Float[mx.array, "B L H D"]:
     """Rotate each pair of features by the position of its token; see `tinyllm_ops.rope`."""
-    check_rope(x, base, dims)
-    if dims is not None and dims < x.shape[-1]:
-        rotated = rope(x[..., :dims], positions, base, traditional, scaling)
-        return mx.concatenate([rotated, x[..., dims:]], axis=-1)
-    return _rotate(x, positions, base, traditional, scaling, norm=(), heads_first=False)
+    return _rotate(x, positions, base, traditional, scaling, dims, norm=(), heads_first=False)
 
 
 def norm_rope(
@@ -99,15 +95,11 @@ def norm_rope(
 
     Without a weight, heads are not normalized.
     """
-    check_rope(x, base, dims)
-    if dims is not None and dims < x.shape[-1]:
-        normed = x if weight is None else rms_norm(x, weight, eps)
-        return rope(normed, positions, base, traditional, scaling, dims).swapaxes(1, 2)
     norm: tuple[mx.array | float, ...] = ()
     if weight is not None:
         check_rms_norm(x, weight, eps)
         norm = (weight, float(eps))
-    return _rotate(x, positions, base, traditional, scaling, norm=norm, heads_first=True)
+    return _rotate(x, positions, base, traditional, scaling, dims, norm=norm, heads_first=True)
 
 
 def _rotate(
@@ -116,6 +108,7 @@ def _rotate(
     base: float,
     traditional: bool,
     scaling: Yarn | None,
+    dims: int | None,
     *,
     norm: tuple[mx.array | float, ...],
     heads_first: bool,
@@ -128,10 +121,11 @@ def _rotate(
         base: base of the frequencies.
         traditional: True to rotate pairs of neighboring features.
         scaling: YaRN scaling of frequencies and magnitude, if any.
+        dims: number of features of a head to rotate, or None for all.
         norm: weight and eps of the norm, or an empty tuple.
         heads_first: True for a result `B H L D`, False for `B L H D`.
     """
-    check_rope(x, base)
+    check_rope(x, base, dims)
     batch, length, heads, dim = x.shape
     shape = (batch, heads, length, dim) if heads_first else x.shape
     token_positions = _int32_positions(positions, batch, length)
@@ -139,10 +133,11 @@ def _rotate(
         return x.reshape(shape)
     head_count = batch * length * heads
     magnitude = 1.0 if scaling is None else scaling.magnitude
-    sizes = (token_positions.size, head_count, heads, length, int(heads_first), dim, magnitude)
+    rotated_dim = dim if dims is None else dims
+    sizes = (token_positions.size, head_count, heads, length, int(heads_first), dim, rotated_dim)
     kernel = _NORM_ROPE if norm else _ROPE
     (y,) = kernel(
-        (x, token_positions, _frequencies(dim, base, scaling), *sizes, *norm),
+        (x, token_positions, _frequencies(rotated_dim, base, scaling), *sizes, magnitude, *norm),
         [(shape, x.dtype)],
         groups=(1, -(-head_count // HEADS_PER_GROUP), 1),
         group=(SIMD, HEADS_PER_GROUP, 1),

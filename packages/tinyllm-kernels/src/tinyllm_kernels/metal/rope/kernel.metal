@@ -27,15 +27,16 @@ HeadNorm<T, W> head_norm_of(X head, W weight, uint dim, float eps, uint lane) {
   return {weight, metal::precise::rsqrt(simd_sum(squares) / float(dim) + eps)};
 }
 
-// Normalizes the `dim` features of `head` with `norm`, rotates them, and writes them to `y`.
+// Normalizes the `dim` features of `head` with `norm`, rotates the first `rotated_dim` of them, and
+// writes all of them to `y`.
 //
-// Pair p is the features p and p + dim / 2, or the features 2 p and 2 p + 1 if TRADITIONAL.
+// Pair p is the features p and p + rotated_dim / 2, or the features 2 p and 2 p + 1 if TRADITIONAL.
 // `frequencies` has the angle of each pair at position 1, in radians. `magnitude` scales the
 // result.
 template <typename T, bool TRADITIONAL, typename X, typename F, typename Norm>
-void rope(X head, F frequencies, device T* y, uint dim, int position, float magnitude, uint lane,
-          Norm norm) {
-  const uint half_dim = dim / 2;
+void rope(X head, F frequencies, device T* y, uint dim, uint rotated_dim, int position,
+          float magnitude, uint lane, Norm norm) {
+  const uint half_dim = rotated_dim / 2;
   for (uint pair = lane; pair < half_dim; pair += 32) {
     const float angle = float(position) * frequencies[pair];
     const float cosine = metal::precise::cos(angle) * magnitude;
@@ -45,5 +46,8 @@ void rope(X head, F frequencies, device T* y, uint dim, int position, float magn
     const float a = norm(float(head[i]), i), b = norm(float(head[j]), j);
     y[i] = T(a * cosine - b * sine);
     y[j] = T(b * cosine + a * sine);
+  }
+  for (uint k = rotated_dim + lane; k < dim; k += 32) {
+    y[k] = T(norm(float(head[k]), k));
   }
 }

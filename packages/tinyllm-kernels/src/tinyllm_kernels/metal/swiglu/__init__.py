@@ -17,7 +17,7 @@ THREADS = 256
 
 _SWIGLU = Kernel(
     "swiglu",
-    ("swiglu/kernel.metal",),
+    ("sigmoid.metal", "swiglu/kernel.metal"),
     ("gate", "up", "count"),
     ("y",),
     "swiglu<T>(gate, up, y, uint(count), thread_position_in_grid.x);",
