@@ -34,7 +34,6 @@ def main(program: str = "convert") -> int:
 
 @app.command()
 def convert(
-    context: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -118,8 +117,7 @@ def convert(
             skip=tuple(skip or ()),
             shard_size=shard_size,
         )
-        from_wheel = context.info_name == "tinyllm convert"  # a clone has `uv run chat` as well
-        chat = "tinyllm chat" if from_wheel else "uv run chat"
+        chat = "tinyllm chat" if sys.argv[0] == "tinyllm convert" else "uv run chat"
         run(source, target, revision, options, chat)
     except UsageError:
         raise  # a ValueError, which `main` reports with the name of the command

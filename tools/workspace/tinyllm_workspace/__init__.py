@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEEDED = ("beartype", "hypothesis", "mlx_lm", "schemathesis")
 """Modules that the group dev has, and the environment of `uv run chat` has not."""
 
