@@ -131,3 +131,14 @@ def test_pytest_goes_on_if_nothing_is_missing(
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
     assert workspace.command([]) is None
+
+
+def test_the_release_pins_actions_and_grants_little() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    actions = re.findall(r"uses: (\S+)", workflow)
+    assert actions
+    for action in actions:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
+    assert "\npermissions: {}\n" in workflow
+    granted = re.findall(r"permissions: \{ (.*) \}", workflow)
+    assert sorted(granted) == ["contents: read"] * 3 + ["id-token: write"]
