@@ -1,5 +1,6 @@
 """Members of the workspace can be released together: versions, bounds, licenses, commands."""
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -9,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import check_wheels
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +79,7 @@ def test_wheels_and_source_distributions_have_the_license(member: Path, tmp_path
     command = [uv, "build", "--quiet", "--out-dir", str(tmp_path), str(member)]
     subprocess.run(command, check=True, timeout=300)
     (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    check_wheels = importlib.import_module("check_wheels")  # tools is on pytest's path
     check_wheels.inspect(wheel)
     check_wheels.inspect_source(source)
 

@@ -32,8 +32,8 @@ def install(wheels: Path, python: str, place: Path) -> Path:
     programs = place / "bin"
     environ = os.environ | {"PATH": str(programs)}  # no compiler
     subprocess.run([uv, "venv", "--quiet", "--python", python, place], check=True)
-    command = [uv, "pip", "install", "--quiet", "--python", programs / "python"]
-    command += ["--only-binary", ":all:", "--find-links", wheels, "tinyllm-cli[all,cpu]"]
+    command = [uv, "pip", "install", "--quiet", "--python", str(programs / "python")]
+    command += ["--only-binary", ":all:", "--find-links", str(wheels), "tinyllm-cli[all,cpu]"]
     subprocess.run(command, check=True, env=environ)
     return programs
 
@@ -105,9 +105,17 @@ def _ask(url: str, server: "subprocess.Popen[bytes]") -> str:
 def check_kernels(python: Path, wheels: Path) -> None:
     """Run the tests of the kernels on the installed wheel, without the exhaustive ones."""
     needed = ["metalhost", "tinyllm-layers[testing]", "beartype", "hypothesis", "pytest"]
-    install_more = ["uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels]
-    subprocess.run([*install_more, *needed], check=True)
-    command = [python, "-m", "pytest", "-q", "-m", "not exhaustive", "packages/tinyllm-kernels"]
+    install_more = ["uv", "pip", "install", "--quiet", "--python", str(python)]
+    subprocess.run([*install_more, "--find-links", str(wheels), *needed], check=True)
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not exhaustive",
+        "packages/tinyllm-kernels",
+    ]
     subprocess.run(command, check=True, cwd=Path(__file__).resolve().parents[1])
 
 

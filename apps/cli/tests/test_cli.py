@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 from tinyllm_cli import cli
+from tinyllm_cli.messages import FAILURE, USAGE
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -37,7 +38,7 @@ def test_help_lists_all_commands(
 def test_an_unknown_word_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, message: str
 ) -> None:
-    assert run(monkeypatch, word) == cli.USAGE
+    assert run(monkeypatch, word) == USAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tinyllm: ")
     assert message in line
@@ -64,7 +65,7 @@ def test_an_unknown_option_names_the_command(name: str) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == cli.USAGE
+    assert done.returncode == USAGE
     (line,) = done.stderr.splitlines()
     assert line.endswith(f"(see tinyllm {name} --help)")
 
@@ -83,7 +84,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_that_is_not_installed_names_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "serve") == cli.FAILURE
+    assert run(monkeypatch, "serve") == FAILURE
     assert "pip install tinyllm-serve" in capsys.readouterr().err
     assert run(monkeypatch) == 0
     assert capsys.readouterr().out.count("[not installed]") == len(cli.COMMANDS)
@@ -100,7 +101,7 @@ def test_mlx_without_a_backend_is_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fail_with(monkeypatch, ImportError("libmlx.so: cannot open shared object file"))
-    assert run(monkeypatch, "chat") == cli.FAILURE
+    assert run(monkeypatch, "chat") == FAILURE
     assert "tinyllm-cli[cpu]" in capsys.readouterr().err
 
 

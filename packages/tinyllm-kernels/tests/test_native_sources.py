@@ -98,8 +98,8 @@ def test_a_build_without_the_sets_of_the_processor_says_so(tmp_path: Path) -> No
         "}\n"
     )
     program = tmp_path / "program"
-    sources = [NATIVE / "dispatch" / "tiers.cpp", tmp_path / "main.cpp"]
-    flags = ["-std=c++20", "-include", "stdexcept", f"-I{NATIVE}", "-o", program]
+    sources = [str(NATIVE / "dispatch" / "tiers.cpp"), str(tmp_path / "main.cpp")]
+    flags = ["-std=c++20", "-include", "stdexcept", f"-I{NATIVE}", "-o", str(program)]
     subprocess.run([compiler, *flags, *sources], check=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
     assert "built on another processor, without " in done.stdout
