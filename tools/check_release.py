@@ -31,8 +31,8 @@ def install(wheels: Path, python: str, place: Path) -> Path:
         sys.exit("uv is not on the PATH: install it with `pip install uv`")
     programs = place / "bin"
     environ = os.environ | {"PATH": str(programs)}  # no compiler
-    subprocess.run([uv, "venv", "--quiet", "--python", python, place], check=True)
-    command = [uv, "pip", "install", "--quiet", "--python", str(programs / "python")]
+    subprocess.run([uv, "venv", "--quiet", "--seed", "--python", python, place], check=True)
+    command = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
     command += ["--only-binary", ":all:", "--find-links", str(wheels), "tinyllm-cli[all,cpu]"]
     subprocess.run(command, check=True, env=environ)
     return programs
