@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md")],
     key=lambda page: page.relative_to(ROOT),
 )
 TRACKED = subprocess.run(

@@ -4,7 +4,8 @@
 
 The example is the first Python or shell block of the member's README. Other members are installed
 from the wheels just built, so that a missing dependency or version bound is found here. A wheel
-must contain `py.typed`, and must have its README as its description.
+must contain `py.typed` and the license, and must have its README as its description. Wheels are
+built from the source distributions, which must contain the license too.
 Kernels are compiled without optimization, in a quarter of the time, because only the contents of
 wheels are checked here. The texts of the Metal kernels are data in the wheel, so the tests of these
 kernels (not the exhaustive ones) are run on the installed wheel.
@@ -14,11 +15,14 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+MEMBERS = sorted([*ROOT.glob("packages/*"), *ROOT.glob("apps/*")])
+LICENSE = (ROOT / "LICENSE").read_bytes()
 
 
 def example(readme: Path) -> tuple[str, str]:
@@ -53,6 +57,10 @@ def inspect(wheel: Path) -> None:
         names = archive.namelist()
         (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
         described = "```" in archive.read(metadata).decode()  # every README has an example
+        copies = [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+        licenses = [archive.read(name) for name in copies]
+    if licenses != [LICENSE]:
+        raise ValueError(f"{wheel.name}: expected the license of the root, found {copies}")
     if not any(name.endswith("/py.typed") for name in names):
         raise ValueError(f"{wheel.name}: expected a file py.typed, found none of {len(names)}")
     (source,) = ROOT.glob(f"*/*/src/{wheel.name.split('-')[0]}")
@@ -64,13 +72,27 @@ def inspect(wheel: Path) -> None:
         raise ValueError(f"{wheel.name}: expected the README in its metadata, found no example")
 
 
+def inspect_source(archive: Path) -> None:
+    """Stop if a source distribution lacks the license.
+
+    Raises:
+        ValueError: if it does.
+    """
+    name = f"{archive.name.removesuffix('.tar.gz')}/LICENSE"
+    with tarfile.open(archive) as files:
+        found = files.extractfile(name)
+        if found is None or found.read() != LICENSE:
+            raise ValueError(f"{archive.name}: expected the license of the root as {name}")
+
+
 def check(member: Path, wheels: Path, scratch: Path) -> None:
     """Install one member into an empty environment and run its example outside the repository."""
     name = f"tinyllm-{member.name}" if member.parent.name == "apps" else member.name
     place = scratch / name
     python = place / "bin" / "python"  # Windows is not supported
     run("uv", "venv", "--quiet", "--python", sys.executable, place)
-    run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, name)
+    chosen = name if name == "metalhost" else f"{name}[cpu]"
+    run("uv", "pip", "install", "--quiet", "--python", python, "--find-links", wheels, chosen)
     language, text = example(member / "README.md")
     interpreter = ["sh", "-e"] if language == "sh" else [python]
     run(*interpreter, "-c", text, cwd=scratch, path=python.parent)
@@ -92,10 +114,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         wheels = scratch / "wheels"
-        run("uv", "build", "--quiet", "--all-packages", "--wheel", "--out-dir", wheels, cwd=ROOT)
+        for member in MEMBERS:
+            run("uv", "build", "--quiet", "--out-dir", wheels, member, cwd=ROOT)
         for wheel in wheels.glob("*.whl"):
             inspect(wheel)
-        for member in sorted([*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]):
+        for archive in wheels.glob("*.tar.gz"):
+            inspect_source(archive)
+        for member in MEMBERS:
             check(member, wheels, scratch)
 
 

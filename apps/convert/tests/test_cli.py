@@ -92,6 +92,17 @@ def test_the_report_names_format_size_and_next_command(
     assert chat == f"uv run chat --model '{target}'"
 
 
+def test_the_next_command_is_that_of_the_installation(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tinyllm convert", str(source), str(tmp_path / "target")])
+    assert cli.main("tinyllm convert") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("tinyllm chat --model ")
+
+
 @pytest.mark.parametrize("prefix", ["--", "--q-"])  # --q-bits and so on, as in mlx_lm.convert
 def test_every_option_has_its_effect(
     source: Path,

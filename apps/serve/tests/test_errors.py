@@ -322,11 +322,8 @@ def test_a_draft_model_with_other_tokens_is_refused(
 
 def test_a_port_in_use_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [
-            str(Path(sys.executable).with_name("tinyllm-serve")),
-            "--port",
-            str(taken.getsockname()[1]),
-        ]
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "tinyllm_cli", "serve", "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

@@ -30,7 +30,7 @@ def compute():
 
 threading.Thread(target=compute, name="engine", daemon=True).start()
 time.sleep(0.2)
-cli.main = lambda: 3
+cli.main = lambda program: 3
 cli.run_process()
 """
 """A program whose engine begins to compute again and again."""

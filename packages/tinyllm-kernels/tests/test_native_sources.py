@@ -1,6 +1,9 @@
 """Structure of the C++ sources: folders, direction of includes, symbols of instruction sets."""
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -80,3 +83,25 @@ def test_instruction_sets_share_no_code(native: ModuleType) -> None:
     """The build recorded no weak symbol that two instruction sets define."""
     assert native.__file__ is not None
     assert Path(native.__file__).with_name("weak_symbols.txt").read_text() == ""
+
+
+def test_a_build_without_the_sets_of_the_processor_says_so(tmp_path: Path) -> None:
+    """A clone that is copied to another machine has only the sets of the first machine."""
+    compiler = shutil.which("c++")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("there is no C++ compiler, or no CPU backend")
+    (tmp_path / "main.cpp").write_text(
+        '#include "dispatch/kernels.h"\n'
+        "#include <cstdio>\n"
+        "int main() {\n"
+        "  try { tinyllm::tiers(); }\n"
+        "  catch (const std::invalid_argument& error) { std::puts(error.what()); }\n"
+        "}\n"
+    )
+    program = tmp_path / "program"
+    sources = [str(NATIVE / "dispatch" / "tiers.cpp"), str(tmp_path / "main.cpp")]
+    flags = ["-std=c++20", "-include", "stdexcept", f"-I{NATIVE}", "-o", str(program)]
+    subprocess.run([compiler, *flags, *sources], check=True, timeout=120)
+    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
+    assert "built on another processor, without " in done.stdout
+    assert "`uv sync --reinstall-package tinyllm-kernels`" in done.stdout

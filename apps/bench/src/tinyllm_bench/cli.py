@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 app = new_app()
 
 
-def main() -> int:
-    """Run `bench` and return its exit code."""
-    return run_program(app, "bench")
+def main(program: str = "bench") -> int:
+    """Run `bench`, under this name in its help and errors, and return its exit code."""
+    return run_program(app, program)
 
 
 def _bench(settings: Settings) -> int:

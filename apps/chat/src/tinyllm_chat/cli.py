@@ -21,17 +21,20 @@ STDIN_PATIENCE = 2.0
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def main() -> int:
+def main(program: str = "chat") -> int:
     """Run `chat` and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
 
     The code is also 0 if the reader of a pipe closes the pipe early.
+
+    Args:
+        program: the name of the command in its help.
     """
     _replace_closed_streams()
     terminal = Terminal.standard()
     try:
-        return int(app(prog_name="chat", standalone_mode=False) or 0)
+        return int(app(prog_name=program, standalone_mode=False) or 0)
     except typer.TyperException as error:
-        terminal.notice(f"{' '.join(error.format_message().split())} (see chat --help)")
+        terminal.notice(f"{' '.join(error.format_message().split())} (see {program} --help)")
         return USAGE
     except UsageError as error:
         terminal.notice(one_line(error))

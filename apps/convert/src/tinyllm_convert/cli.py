@@ -15,13 +15,20 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def main() -> int:
-    """Run `convert` and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise."""
+def main(program: str = "convert") -> int:
+    """Run `convert` and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
+
+    Args:
+        program: the name of the command in its help.
+    """
     _replace_closed_streams()
     try:
-        return int(app(prog_name="convert", standalone_mode=False) or 0)
+        return int(app(prog_name=program, standalone_mode=False) or 0)
     except typer.TyperException as error:
-        _notice(f"{' '.join(error.format_message().split())} (see convert --help)")
+        _notice(f"{' '.join(error.format_message().split())} (see {program} --help)")
+        return USAGE
+    except UsageError as error:
+        _notice(f"{one_line(error)} (see {program} --help)")
         return USAGE
 
 
@@ -95,8 +102,7 @@ def convert(
         typer.echo(f"convert {version_of('tinyllm-convert')}")
         return 0
     if source is None or target is None:
-        _notice("expected a SOURCE and a TARGET (see convert --help)")
-        return USAGE
+        raise UsageError("expected a SOURCE and a TARGET")
     _exit_on_signals()
     try:
         # Imported here, because --help and --version do not need MLX.
@@ -111,10 +117,10 @@ def convert(
             skip=tuple(skip or ()),
             shard_size=shard_size,
         )
-        run(source, target, revision, options)
-    except UsageError as error:
-        _notice(f"{one_line(error)} (see convert --help)")
-        return USAGE
+        chat = "tinyllm chat" if sys.argv[0] == "tinyllm convert" else "uv run chat"
+        run(source, target, revision, options, chat)
+    except UsageError:
+        raise  # a ValueError, which `main` reports with the name of the command
     except KeyboardInterrupt:
         _notice("interrupted")
         return INTERRUPTED

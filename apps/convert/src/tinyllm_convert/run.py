@@ -14,8 +14,10 @@ from tinyllm_convert.progress import ProgressBar
 _MAX_LISTED = 3  # unquantized matrices that the report names
 
 
-def run(source: str, target: str, revision: str | None, options: Options) -> None:
+def run(source: str, target: str, revision: str | None, options: Options, chat: str) -> None:
     """Convert `source` into the folder `target`, and print a report.
+
+    The report ends with a command that begins with `chat` and talks to the new model.
 
     Raises:
         UsageError: if options contradict each other.
@@ -29,7 +31,7 @@ def run(source: str, target: str, revision: str | None, options: Options) -> Non
     for line in report(done, target, config.packed, seconds):
         typer.echo(line)
     if "tokenizer.json" in done.copied:
-        typer.echo(f"uv run chat --model {shlex.quote(target)}")
+        typer.echo(f"{chat} --model {shlex.quote(target)}")
     else:
         typer.echo(
             f"convert: {source} has no tokenizer.json, so chat cannot use {target}",

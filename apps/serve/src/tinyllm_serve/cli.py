@@ -28,9 +28,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 app.command(name="serve", help=_HELP)(Settings)
 
 
-def run_process() -> NoReturn:
+def run_process(program: str = "serve") -> NoReturn:
     """Run `main` as the main function of a process."""
-    code = main()
+    code = main(program)
     if any(thread.name == "engine" for thread in threading.enumerate()):
         # Neither the load of a model nor a step can be interrupted. MLX computes in that thread,
         # and an ordinary exit destroys MLX's static objects first: the process would abort.
@@ -39,16 +39,20 @@ def run_process() -> NoReturn:
     raise SystemExit(code)
 
 
-def main() -> int:
-    """Run `serve`, and return its exit code: 0 after a signal, 2 for usage errors, 1 otherwise."""
+def main(program: str = "serve") -> int:
+    """Run `serve`, and return its exit code: 0 after a signal, 2 for usage errors, 1 otherwise.
+
+    Args:
+        program: the name of the command in its help.
+    """
     try:
-        settings = app(prog_name="serve", standalone_mode=False)
+        settings = app(prog_name=program, standalone_mode=False)
         if isinstance(settings, Settings):  # not after --help and --version
             run(settings)
         return 0
     except (typer.TyperException, UsageError) as error:
         text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        _print_error(f"{text} (see serve --help)")
+        _print_error(f"{text} (see {program} --help)")
         return USAGE
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         _print_error(str(error) or type(error).__name__)

@@ -94,11 +94,15 @@ struct Kernels {
   void (*mixer_part)(const MixerTask&, int64_t sequence, int64_t key_head, float* scratch);
 };
 
-// The tables that this machine can run, the fastest first. "portable" is always the last.
+// The tables that this machine can run, the fastest first. "portable" is always the last. Throws
+// std::invalid_argument if the build left out the fastest one.
 const std::vector<const Kernels*>& tiers();
 
 // The table that the environment variable TINYLLM_CPU_ISA names, or else the fastest one. Throws
 // std::invalid_argument if this machine cannot run the named one.
 const Kernels& chosen_tier();
+
+// The name of the fastest instruction set of the processor, which the build may have left out.
+const char* fastest_tier();
 
 }  // namespace tinyllm

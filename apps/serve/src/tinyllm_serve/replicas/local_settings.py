@@ -31,7 +31,7 @@ def prepare_environment() -> None:
     """
     if find_spec("ray") is None:
         raise UsageError(
-            "--ray: expected Ray to be installed: run 'uv run --extra ray tinyllm-serve --ray', "
+            "--ray: expected Ray to be installed: run 'uv run --extra ray tinyllm serve --ray', "
             "or install tinyllm-serve[ray]"
         )
     os.environ.update(_VARIABLES)

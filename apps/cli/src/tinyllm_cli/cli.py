@@ -1,0 +1,93 @@
+"""The command line of `tinyllm`: it finds the named command and runs it."""
+
+import difflib
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points, version
+
+from tinyllm_cli.messages import FAILURE, USAGE, notice
+
+COMMANDS = {
+    "chat": "Chat with a model in the terminal.",
+    "serve": "Serve a model through OpenAI's API, with a page for the browser.",
+    "models": "List, download, describe and remove models of the Hugging Face cache.",
+    "convert": "Convert a Hugging Face checkpoint to a quantized MLX one.",
+    "bench": "Measure operations, models, the engine and the server.",
+}
+"""The commands and their help. Each is an entry point of the group `tinyllm.commands`."""
+
+_GROUP = "tinyllm.commands"
+_HELP = """Usage: tinyllm COMMAND [OPTIONS]
+
+Run and measure Qwen models. A small model, pico, is built in.
+
+Commands:
+{commands}
+
+Options:
+  --version  Print the version.
+  --help     Show this message.
+
+`tinyllm COMMAND --help` lists the options of a command.
+Begin with: tinyllm chat"""
+
+
+def main() -> int:
+    """Run `tinyllm` and return its exit code: that of the command, or 2 for an unknown command."""
+    words = sys.argv[1:]
+    if not words or words[0] in ("--help", "-h", "help"):
+        sys.stdout.write(help_text() + "\n")
+        return 0
+    name, *rest = words
+    if name == "--version":
+        sys.stdout.write(f"tinyllm {version('tinyllm-cli')}\n")
+        return 0
+    if name not in COMMANDS:
+        notice(unknown(name))
+        return USAGE
+    command = find(name)
+    if command is None:
+        notice(f"{name} is not installed: pip install tinyllm-{name}")
+        return FAILURE
+    program = f"tinyllm {name}"
+    sys.argv = [program, *rest]
+    try:
+        return command(program)
+    except ImportError as error:
+        if "libmlx" not in str(error):
+            raise
+        notice(
+            "MLX is installed without a backend: pip install 'tinyllm-cli[cpu]' for this "
+            "processor, or 'tinyllm-cli[cuda]' for an NVIDIA GPU"
+        )
+        return FAILURE
+
+
+def help_text() -> str:
+    """Return the help of `tinyllm`. Commands that are not installed are marked."""
+    installed = {entry.name for entry in entry_points(group=_GROUP)}
+    lines = [
+        f"  {name:<9}{text}{'' if name in installed else '  [not installed]'}"
+        for name, text in COMMANDS.items()
+    ]
+    return _HELP.format(commands="\n".join(lines))
+
+
+def unknown(name: str) -> str:
+    """Return the error for an unknown command, with the most similar command."""
+    if name.startswith("-"):
+        return f"{name[:80]}: options belong after a command (see tinyllm --help)"
+    near = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
+    hint = f"did you mean `tinyllm {near[0]}`?" if near else "see tinyllm --help"
+    return f"{name[:80]!r} is not a command: expected {', '.join(COMMANDS)} ({hint})"
+
+
+def find(name: str) -> Callable[[str], int] | None:
+    """Return the main function of a command, or None if its package is not installed.
+
+    The function takes the name of the program, for its help, and reads its words from `sys.argv`.
+    """
+    for entry in entry_points(group=_GROUP, name=name):
+        command: Callable[[str], int] = entry.load()
+        return command
+    return None

@@ -1,0 +1,1 @@
+"""The command `tinyllm models`: models of the Hugging Face cache."""

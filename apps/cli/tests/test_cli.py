@@ -1,0 +1,111 @@
+"""`tinyllm` finds commands, and explains what it does not find."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint
+
+import pytest
+from tinyllm_cli import cli
+from tinyllm_cli.messages import FAILURE, USAGE
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["tinyllm", *words])
+    return cli.main()
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]], ids=" ".join)
+def test_help_lists_all_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert run(monkeypatch, *words) == 0
+    out = capsys.readouterr().out
+    for name, text in cli.COMMANDS.items():
+        assert f"  {name:<9}{text}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("sevre", "did you mean `tinyllm serve`?"),
+        ("CHAT", "did you mean `tinyllm chat`?"),
+        ("frobnicate", "see tinyllm --help"),
+        ("--model", "options belong after a command"),
+        ("", "expected chat, serve, models, convert, bench"),
+    ],
+)
+def test_an_unknown_word_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, message: str
+) -> None:
+    assert run(monkeypatch, word) == USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tinyllm: ")
+    assert message in line
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_is_installed_and_knows_its_name(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tinyllm_cli", name, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.startswith(f"Usage: tinyllm {name} ")
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_an_unknown_option_names_the_command(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tinyllm_cli", name, "--no-such-option"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == USAGE
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"(see tinyllm {name} --help)")
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation without the apps."""
+
+    def none(**_: str) -> Iterable[EntryPoint]:
+        return []
+
+    monkeypatch.setattr(cli, "entry_points", none)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_command_that_is_not_installed_names_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "serve") == FAILURE
+    assert "pip install tinyllm-serve" in capsys.readouterr().err
+    assert run(monkeypatch) == 0
+    assert capsys.readouterr().out.count("[not installed]") == len(cli.COMMANDS)
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: ImportError) -> None:
+    def command(program: str) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "find", lambda name: command)
+
+
+def test_mlx_without_a_backend_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(monkeypatch, ImportError("libmlx.so: cannot open shared object file"))
+    assert run(monkeypatch, "chat") == FAILURE
+    assert "tinyllm-cli[cpu]" in capsys.readouterr().err
+
+
+def test_another_import_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, ImportError("no module named x"))
+    with pytest.raises(ImportError, match="module named x"):
+        run(monkeypatch, "chat")
