@@ -56,16 +56,14 @@ def test_the_first_version_of_an_exercise_fails_with_a_hint(chapter: str) -> Non
 
 
 SOFTMAX = """
-const uint row = threadgroup_position_in_grid.x, lane = thread_index_in_simdgroup;
+const uint first = width * threadgroup_position_in_grid.x, lane = thread_index_in_simdgroup;
 float top = -INFINITY;
-for (uint i = lane; i < width; i += 32) top = max(top, x[width * row + i]);
+for (uint i = lane; i < width; i += 32) top = max(top, x[first + i]);
 top = simd_max(top);
 float total = 0;
-for (uint i = lane; i < width; i += 32) total += metal::exp(x[width * row + i] - top);
+for (uint i = lane; i < width; i += 32) total += metal::exp(x[first + i] - top);
 total = simd_sum(total);
-for (uint i = lane; i < width; i += 32) {
-  y[width * row + i] = metal::exp(x[width * row + i] - top) / total;
-}
+for (uint i = lane; i < width; i += 32) y[first + i] = metal::exp(x[first + i] - top) / total;
 """
 
 

@@ -86,7 +86,7 @@ def check_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) ->
         ExerciseError: if a result is wrong.
     """
     rows = "take the mean along the last axis, and keep the axis"
-    wide = "a square of 300 is above 65,504, the largest float16: compute squares in float32"
+    wide = "300 * 300 is above 65,504, the largest float16: use float32 for squares"
     tiny = "add eps to the mean of the squares, before the square root"
     cases = []
     for name, shape, dtype, magnitude, hint in (

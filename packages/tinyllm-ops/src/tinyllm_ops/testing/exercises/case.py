@@ -77,7 +77,7 @@ def call(name: str, solution: Callable[..., object], arguments: Sequence[object]
 
 def failure(exercise: str, name: str, found: str, hint: str) -> ExerciseError:
     """Return the error of a case."""
-    return ExerciseError(f"{exercise}: {name}: {found}\nhint: {hint}")
+    return ExerciseError(f"{exercise}: {name}\n{found}\nhint: {hint}")
 
 
 def passed(exercise: str, cases: int) -> str:
