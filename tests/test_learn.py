@@ -28,9 +28,13 @@ def lines(example: Example) -> int:
     return sum(bool(line.strip()) for line in example.code.splitlines())
 
 
-def test_the_index_has_all_chapters() -> None:
-    linked = re.findall(r"^\| \d \| \[[^\]]+\]\((\w+)\.md\)", page("index"), re.MULTILINE)
-    assert sorted(linked) == CHAPTERS
+def test_the_index_has_all_chapters_in_order() -> None:
+    row = re.compile(r"^\| (\d) \| \[[^\]]+\]\((\w+)\.md\)", re.MULTILINE)
+    rows = row.findall(page("index"))
+    assert [int(number) for number, _ in rows] == list(range(1, len(CHAPTERS) + 1))
+    assert sorted(chapter for _, chapter in rows) == CHAPTERS
+    for number, chapter in rows:
+        assert page(chapter).startswith(f"# {number}. ")
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
