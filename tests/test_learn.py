@@ -118,3 +118,22 @@ def test_the_glossary_is_sorted_and_links_each_term() -> None:
     terms = [term.lower() for term, _ in entries]
     assert terms == sorted(terms)
     assert all("](" in text for _, text in entries)
+
+
+@pytest.mark.parametrize(
+    ("chapter", "quoted", "source", "row"),
+    [
+        ("batching", "88 tokens a second", "engine.md", "| 1 | 88 | 1 | 11 /"),
+        ("batching", "283 together", "engine.md", "| 8 | 283 | 3.2 | 27 /"),
+        ("speculation", "11 ms for one row and 27 ms", "engine.md", "| 8 | 283 | 3.2 | 27 /"),
+        ("quantization", "decoded 96.2", "bench.md", "| 96.2 | 70.9 | 1.36 | 32.3 of 43.1 GB/s"),
+        ("quantization", "695 tokens a second in 4 bits", "bench.md", "512 tokens | 695 |"),
+        ("quantization", "681 in bfloat16", "bench.md", "512 tokens | 681 |"),
+        ("kernel", "63 µs for 128 rows", "kernels/rows.md", "256 | 63 µs | 59 µs | 10 µs |"),
+    ],
+)
+def test_a_quoted_figure_is_on_the_page_that_measured_it(
+    chapter: str, quoted: str, source: str, row: str
+) -> None:
+    assert quoted in " ".join(page(chapter).split())
+    assert row in (LEARN.parent / source).read_text(encoding="utf-8")
