@@ -25,6 +25,7 @@ for folder in "$@"; do
       check tools:tools/pico:tools/shaped_ranks tools --exclude tools/measured || failed=1
       check tools/measured tools/measured || failed=1
       ;;
+    tests) check tests:tools tests || failed=1 ;;
     *) check "$folder" "$folder" || failed=1 ;;
   esac
 done

@@ -1,0 +1,165 @@
+"""Exercises whose results are arrays: attention, RMSNorm, pages, and a softmax kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+
+from tinyllm_ops.testing import oracle
+from tinyllm_ops.testing.arrays import exact, normal
+from tinyllm_ops.testing.exercises.case import ArrayCase, check_arrays
+
+
+def check_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]) -> str:
+    """Check `attention(q, k, v)`: causal attention of one head, scaled by 1/sqrt(D).
+
+    The shapes are q `L D`, k and v `S D`. The L queries are the last of the S tokens.
+
+    Raises:
+        ExerciseError: if a result is wrong.
+    """
+    shape_hint = "q k^T has the shape L S, and softmax runs along its last axis"
+    mask_hint = "query i is token i + (S - L), and sees the keys 0 to i + (S - L)"
+    large_hint = "subtract the largest score of a row before exp, which overflows from 89 on"
+    dtype_hint = "compute in float32 and round the result once"
+    return check_arrays(
+        "attention",
+        solution,
+        [
+            _attention_case("one query and one key", 1, 1, 8, shape_hint),
+            _attention_case("one query, 5 keys", 1, 5, 8, "divide the scores by sqrt(D)"),
+            _attention_case("4 queries, 4 keys", 4, 4, 64, mask_hint),
+            _attention_case("3 queries, 8 keys", 3, 8, 64, mask_hint),
+            _attention_case("large scores", 4, 6, 64, large_hint, magnitude=100.0),
+            _attention_case("float16", 5, 9, 64, dtype_hint, dtype=mx.float16),
+            _attention_case("bfloat16", 5, 9, 64, dtype_hint, dtype=mx.bfloat16),
+        ],
+    )
+
+
+def _attention_case(
+    name: str,
+    length: int,
+    keys: int,
+    dim: int,
+    hint: str,
+    *,
+    dtype: mx.Dtype = mx.float32,
+    magnitude: float = 1.0,
+) -> ArrayCase:
+    q = normal((length, dim), dtype, seed=1, magnitude=magnitude)
+    k, v = normal((keys, dim), dtype, seed=2), normal((keys, dim), dtype, seed=3)
+    if magnitude > 1:  # integers: float32 rounds a score of 500 by more than the tolerance
+        q, k = mx.round(q), mx.round(k)
+    mask = oracle.causal_mask(length, keys)
+    expected = oracle.attention_simple(exact(q), exact(k), exact(v), mask=mask)
+    return ArrayCase(name, (q, k, v), expected, hint)
+
+
+def check_grouped_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]) -> str:
+    """Check `grouped_attention(q, k, v)`: one token of H heads over S keys of Hkv heads.
+
+    The shapes are q `H D`, k and v `Hkv S D`. The token sees all keys. The scale is 1/sqrt(D).
+
+    Raises:
+        ExerciseError: if a result is wrong.
+    """
+    hint = "query head h reads key/value head h // (H / Hkv): neighboring heads share"
+    cases = []
+    for heads, kv_heads, keys in ((4, 4, 5), (4, 2, 7), (4, 1, 7), (6, 2, 1), (16, 8, 33)):
+        q = normal((heads, 64), seed=heads)
+        k, v = normal((kv_heads, keys, 64), seed=2), normal((kv_heads, keys, 64), seed=3)
+        expected = oracle.attention(exact(q)[:, None], exact(k), exact(v))[:, 0]
+        name = f"H = {heads}, Hkv = {kv_heads}, S = {keys}"
+        cases.append(ArrayCase(name, (q, k, v), expected, hint))
+    return check_arrays("grouped_attention", solution, cases)
+
+
+def check_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) -> str:
+    """Check `rms_norm(x, weight, eps)`: x / sqrt(mean(x^2) + eps) * weight for each row.
+
+    x has any leading axes. The result has the dtype of x.
+
+    Raises:
+        ExerciseError: if a result is wrong.
+    """
+    rows = "take the mean along the last axis, and keep the axis"
+    wide = "300 * 300 is above 65,504, the largest float16: use float32 for squares"
+    tiny = "add eps to the mean of the squares, before the square root"
+    cases = []
+    for name, shape, dtype, magnitude, hint in (
+        ("one row", (256,), mx.float32, 1.0, rows),
+        ("2 x 3 rows", (2, 3, 256), mx.float32, 1.0, rows),
+        ("numbers around 0.0001", (3, 256), mx.float32, 1e-4, tiny),
+        ("float16", (3, 256), mx.float16, 1.0, wide),
+        ("float16, numbers around 300", (3, 256), mx.float16, 300.0, wide),
+        ("bfloat16", (3, 256), mx.bfloat16, 1.0, wide),
+    ):
+        x = normal(shape, dtype, seed=4, magnitude=magnitude)
+        weight = normal(shape[-1:], dtype, seed=5)
+        expected = oracle.rms_norm(exact(x), exact(weight), 1e-6)
+        cases.append(ArrayCase(name, (x, weight, 1e-6), expected, hint))
+    zeros = mx.zeros((2, 256))
+    weight = normal((256,), seed=5)
+    hint = "a row of zeros gives zeros, because of eps"
+    cases.append(ArrayCase("zeros", (zeros, weight, 1e-6), exact(zeros), hint))
+    return check_arrays("rms_norm", solution, cases)
+
+
+def check_paged_attention(
+    solution: Callable[[mx.array, mx.array, mx.array, list[int], int], mx.array],
+) -> str:
+    """Check `paged_attention(q, k, v, block_table, seq_len)`: one token and one head over pages.
+
+    The shapes are q `D`, k and v `P page D`. Key j is at offset `j % page` of the page
+    `block_table[j // page]`. The token sees the keys 0 to `seq_len - 1`.
+
+    Raises:
+        ExerciseError: if a result is wrong.
+    """
+    order = "key j is at offset j % page of the page block_table[j // page]"
+    rest = f"slots from seq_len on hold old numbers (here NaN): cut them off; {order}"
+    spare = "the block table may have more pages than seq_len needs"
+    cases = []
+    for name, size, table, seq_len, hint in (
+        ("one full page", 4, [2], 4, order),
+        ("three full pages", 4, [5, 0, 3], 12, order),
+        ("a last page of one key", 4, [5, 0, 3], 9, rest),
+        ("a spare page", 4, [1, 4, 2], 8, spare),
+        ("pages of 32", 32, [3, 5, 1], 70, rest),
+    ):
+        q = normal((64,), seed=6)
+        k, v = normal((6, size, 64), seed=7), normal((6, size, 64), seed=8)
+        held = np.zeros((6, size), dtype=bool)
+        for j in range(seq_len):
+            held[table[j // size], j % size] = True
+        visible = mx.array(held)[..., None]
+        pages = [mx.where(visible, each, mx.nan) for each in (k, v)]
+        expected = oracle.paged_attention(
+            exact(q)[None, None], exact(k)[:, None], exact(v)[:, None], [table], [0, 1], [seq_len]
+        )[0, 0]
+        cases.append(ArrayCase(name, (q, *pages, table, seq_len), expected, hint))
+    return check_arrays("paged_attention", solution, cases)
+
+
+def check_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
+    """Check `softmax(x)` along the last axis of a float32 matrix, computed by a kernel.
+
+    Raises:
+        ExerciseError: if a result is wrong.
+    """
+    width = "each thread takes every 32nd number, and must stop at the width of the row"
+    maximum = "reduce the maximum over all lanes with simd_max, and subtract it before exp"
+    cases = []
+    for name, shape, magnitude, hint in (
+        ("one row of 32", (1, 32), 1.0, width),
+        ("5 rows of 32", (5, 32), 1.0, "the row is threadgroup_position_in_grid.x"),
+        ("3 rows of 7", (3, 7), 1.0, width),
+        ("2 rows of 100", (2, 100), 1.0, width),
+        ("large scores", (2, 100), 100.0, maximum),
+    ):
+        x = normal(shape, seed=9, magnitude=magnitude)
+        cases.append(ArrayCase(name, (x,), oracle.softmax(exact(x)), hint))
+    return check_arrays("softmax", solution, cases)

@@ -1,0 +1,227 @@
+"""The checks of the exercises accept right solutions, and explain wrong ones."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_ops import (
+    causal_mask,
+    rms_norm,
+    scaled_dot_product_attention_grouped,
+    scaled_dot_product_attention_simple,
+    softmax,
+)
+from tinyllm_ops.testing import exercises, oracle
+
+Solution = Callable[..., object]
+Check = Callable[..., str]
+
+
+def attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    mask = causal_mask(len(q), len(k))
+    return scaled_dot_product_attention_simple(q, k, v, mask=mask)
+
+
+def attention_without_scale(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    return scaled_dot_product_attention_simple(q, k, v, 1.0, causal_mask(len(q), len(k)))
+
+
+def attention_masked_from_the_left(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    mask = mx.arange(len(k)) <= mx.arange(len(q))[:, None]
+    return scaled_dot_product_attention_simple(q, k, v, mask=mask)
+
+
+def attention_without_maximum(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    scores = mx.exp(q @ k.T / math.sqrt(q.shape[1]) + causal_mask(len(q), len(k), q.dtype))
+    return scores / scores.sum(axis=-1, keepdims=True) @ v
+
+
+def attention_in_float32(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    return attention(*(each.astype(mx.float32) for each in (q, k, v)))
+
+
+def grouped_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    return scaled_dot_product_attention_grouped(q[:, None], k, v)[:, 0]
+
+
+def grouped_by_remainder(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    heads = mx.arange(len(q)) % len(k)
+    return scaled_dot_product_attention_simple(q[:, None], k[heads], v[heads])[:, 0]
+
+
+def norm_in_dtype(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    return x * mx.rsqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def norm_with_eps_outside(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    wide = x.astype(mx.float32)
+    root = mx.sqrt((wide * wide).mean(axis=-1, keepdims=True)) + eps
+    return (wide / root).astype(x.dtype) * weight
+
+
+def norm_of_all_rows(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    wide = x.astype(mx.float32)
+    return (wide * mx.rsqrt((wide * wide).mean() + eps)).astype(x.dtype) * weight
+
+
+def top_p(scores: list[float], p: float) -> set[int]:
+    total, kept = 0.0, set()
+    probability = [float(each) for each in oracle.softmax(np.array(scores))]
+    for token in sorted(range(len(scores)), key=lambda token: -probability[token]):
+        if total >= p - 1e-6:
+            break
+        kept.add(token)
+        total += probability[token]
+    return kept
+
+
+def top_p_below(scores: list[float], p: float) -> set[int]:
+    total, kept = 0.0, set()
+    probability = [float(each) for each in oracle.softmax(np.array(scores))]
+    for token in sorted(range(len(scores)), key=lambda token: -probability[token]):
+        total += probability[token]
+        if total > p + 1e-6:
+            break
+        kept.add(token)
+    return kept
+
+
+def top_p_of_ranks(scores: list[float], p: float) -> set[int]:
+    return set(range(len(top_p(scores, p))))
+
+
+def top_p_overflowing(scores: list[float], p: float) -> set[int]:
+    total = sum(math.exp(score) for score in scores)
+    return top_p([math.log(math.exp(s) / total) if s > -100 else s for s in scores], p)
+
+
+def quantize_group(numbers: list[float]) -> tuple[list[int], float, float]:
+    scale = (max(numbers) - min(numbers)) / 15 or 1.0
+    return [round((number - min(numbers)) / scale) for number in numbers], scale, min(numbers)
+
+
+def quantize_truncating(numbers: list[float]) -> tuple[list[int], float, float]:
+    scale = (max(numbers) - min(numbers)) / 15 or 1.0
+    return [int((number - min(numbers)) / scale) for number in numbers], scale, min(numbers)
+
+
+def quantize_in_16_steps(numbers: list[float]) -> tuple[list[int], float, float]:
+    scale = (max(numbers) - min(numbers)) / 16 or 1.0
+    return [round((number - min(numbers)) / scale) for number in numbers], scale, min(numbers)
+
+
+def quantize_unrounded(numbers: list[float]) -> tuple[list[float], float, float]:
+    scale = (max(numbers) - min(numbers)) / 15 or 1.0
+    return [(number - min(numbers)) / scale for number in numbers], scale, min(numbers)
+
+
+def quantize_dividing_by_zero(numbers: list[float]) -> tuple[list[int], float, float]:
+    scale = (max(numbers) - min(numbers)) / 15
+    return [round((number - min(numbers)) / scale) for number in numbers], scale, min(numbers)
+
+
+def paged_attention(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    keys, values = (x[mx.array(block_table)].reshape(-1, len(q))[:seq_len] for x in (k, v))
+    return scaled_dot_product_attention_simple(q[None], keys, values)[0]
+
+
+def paged_in_order_of_numbers(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    return paged_attention(q, k, v, sorted(block_table), seq_len)
+
+
+def paged_in_whole_pages(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    return paged_attention(q, k, v, block_table, len(block_table) * k.shape[1])
+
+
+def accept(draft: list[int], choices: list[int]) -> list[int]:
+    right = [guess == choice for guess, choice in zip(draft, choices, strict=False)]
+    return choices[: [*right, False].index(False) + 1]
+
+
+def accept_all_matches(draft: list[int], choices: list[int]) -> list[int]:
+    return [d for d, c in zip(draft, choices, strict=False) if d == c] + choices[-1:]
+
+
+def accept_draft_alone(draft: list[int], choices: list[int]) -> list[int]:
+    return accept(draft, choices)[:-1]
+
+
+def softmax_without_maximum(x: mx.array) -> mx.array:
+    return mx.exp(x) / mx.exp(x).sum(axis=-1, keepdims=True)
+
+
+RIGHT: list[tuple[Check, Solution]] = [
+    (exercises.check_attention, attention),
+    (exercises.check_grouped_attention, grouped_attention),
+    (exercises.check_rms_norm, rms_norm),
+    (exercises.check_top_p, top_p),
+    (exercises.check_quantize_group, quantize_group),
+    (exercises.check_paged_attention, paged_attention),
+    (exercises.check_accept, accept),
+    (exercises.check_softmax_rows, softmax),
+]
+WRONG: list[tuple[Check, Solution, str]] = [
+    (exercises.check_attention, attention_without_scale, "5 keys.*hint: divide the scores by"),
+    (exercises.check_attention, attention_masked_from_the_left, "hint: divide|hint: query i"),
+    (exercises.check_attention, attention_without_maximum, "large scores.*hint: subtract"),
+    (exercises.check_attention, attention_in_float32, "float16\nexpected dtype mlx.core.float16"),
+    (exercises.check_attention, lambda q, k, v: 0, "expected an mx.array, got 0"),
+    (exercises.check_attention, lambda q, k, v: v[:0], r"expected shape \(1, 8\), got \(0, 8\)"),
+    (exercises.check_grouped_attention, grouped_by_remainder, "H = 4, Hkv = 2.*hint: query head"),
+    (exercises.check_rms_norm, norm_in_dtype, "float16.*hint: 300"),
+    (exercises.check_rms_norm, norm_with_eps_outside, "0.0001.*hint: add eps to the mean"),
+    (exercises.check_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: take the mean along"),
+    (exercises.check_top_p, top_p_below, "p = 0.6.*hint: keep the token at which"),
+    (exercises.check_top_p, top_p_of_ranks, "hint: (sort by score|keep the token)"),
+    (exercises.check_quantize_group, quantize_truncating, "hint: round, do not truncate"),
+    (exercises.check_quantize_group, quantize_in_16_steps, "expected codes from 0 to 15, got 0 to"),
+    (exercises.check_quantize_group, quantize_unrounded, "expected 64 integers"),
+    (exercises.check_quantize_group, lambda numbers: 0, "expected a tuple of three, got 0"),
+    (exercises.check_paged_attention, paged_in_order_of_numbers, "of one key.*block_table"),
+    (exercises.check_paged_attention, paged_in_whole_pages, "of one key.*hint: slots from seq"),
+    (exercises.check_accept, accept_all_matches, "accepted.*hint: after the first draft token"),
+    (exercises.check_accept, accept_draft_alone, "no draft.*hint: the choice after the last"),
+    (exercises.check_softmax_rows, softmax_without_maximum, "large scores.*hint: reduce"),
+]
+
+
+def name(case: Sequence[object]) -> str:
+    return getattr(case[1], "__name__", "")
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=name)
+def test_a_right_solution_passes(case: tuple[Check, Solution]) -> None:
+    check, solution = case
+    assert re.fullmatch(r"\w+: all \d+ cases pass", check(solution))
+
+
+@pytest.mark.parametrize("case", WRONG, ids=name)
+def test_a_wrong_solution_fails_with_a_hint(case: tuple[Check, Solution, str]) -> None:
+    check, solution, message = case
+    with pytest.raises(exercises.ExerciseError) as caught:
+        check(solution)
+    assert re.search(message, str(caught.value), re.DOTALL), caught.value
+
+
+def test_every_check_has_a_right_and_a_wrong_solution() -> None:
+    checks = {each for each in exercises.__all__ if each.startswith("check_")}
+    assert {case[0].__name__ for case in RIGHT} == checks
+    assert {case[0].__name__ for case in WRONG} == checks
+
+
+def test_an_exception_names_the_case() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        exercises.check_quantize_group(quantize_dividing_by_zero)
+    assert caught.value.__notes__ == ["raised by your function in the case: equal numbers"]
+    with pytest.raises(OverflowError) as overflow:
+        exercises.check_top_p(top_p_overflowing)
+    assert overflow.value.__notes__ == ["raised by your function in the case: scores of 1,000"]

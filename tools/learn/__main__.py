@@ -1,0 +1,16 @@
+"""Draws the pictures of docs/learn: `uv run python tools/learn`."""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])  # the folder of all tools
+
+from learn.pages import LEARN
+from learn.pictures import PICTURES
+
+if __name__ == "__main__":
+    for name, draw in PICTURES.items():
+        path = LEARN / "img" / f"{name}.svg"
+        path.write_text(draw(), encoding="utf-8")
+        print(path)
