@@ -7,6 +7,7 @@ in the middle of a text, and a step of the engine that decodes two requests. Fun
 the standard library are not counted, nor are comprehensions and the import of a module.
 """
 
+import gc
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ def trace(call: Callable[[], object]) -> Walk:
         if match is not None and not _UNNAMED.search(code.co_qualname):
             found.setdefault(match[1], set()).add(code.co_qualname)
 
+    gc.collect()  # or the trace may have the end of another call's generator
     before = sys.getprofile()
     sys.setprofile(enter)
     try:

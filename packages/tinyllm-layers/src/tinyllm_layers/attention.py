@@ -10,7 +10,7 @@ from tinyllm_ops import REFERENCE, OpSet, Weight, norm_rope
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache, SequenceCache, attention_cache
+from tinyllm_layers.cache.base import AttentionCache, LayerCache, SequenceCache
 from tinyllm_layers.cache.dense import DenseCache
 from tinyllm_layers.communicator import SINGLE, Communicator
 from tinyllm_layers.rope import RoPE
@@ -191,3 +191,17 @@ def following(x: Float[mx.array, "B L E"], cache: LayerCache | None) -> Batch:
     """Return the batch of new tokens x that follow the tokens in the cache."""
     offset = cache.offset if isinstance(cache, SequenceCache) else 0
     return Batch.at(offset, x.shape[0], x.shape[1])
+
+
+def attention_cache(cache: LayerCache) -> AttentionCache:
+    """Return the cache of an attention layer.
+
+    Raises:
+        ValueError: if the cache is not one of keys and values.
+    """
+    if not isinstance(cache, AttentionCache):
+        raise ValueError(
+            f"cache: expected keys and values for an attention layer, got {type(cache).__name__}: "
+            "make one cache per layer with `make_caches` of the model"
+        )
+    return cache

@@ -11,7 +11,7 @@ from tinyllm_ops.checks import require_dtype, require_shape
 
 from tinyllm_layers.attention import following
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache, StateShape, state_cache
+from tinyllm_layers.cache.base import LayerCache, StateCache, StateShape
 from tinyllm_layers.cache.recurrent import RecurrentCache
 from tinyllm_layers.communicator import SINGLE, Communicator
 
@@ -169,3 +169,17 @@ class GatedDeltaNet:
             mx.unflatten(k, -1, (self.num_key_heads, self.key_dim)),
             mx.unflatten(v, -1, (self.num_value_heads, self.value_dim)),
         )
+
+
+def state_cache(cache: LayerCache) -> StateCache:
+    """Return the cache of a recurrent layer.
+
+    Raises:
+        ValueError: if the cache is not one of states.
+    """
+    if not isinstance(cache, StateCache):
+        raise ValueError(
+            f"cache: expected states for a recurrent layer, got {type(cache).__name__}: "
+            "make one cache per layer with `make_caches` of the model"
+        )
+    return cache

@@ -9,7 +9,9 @@ from typing import cast
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, DenseCache, GroupedQueryAttention, LayerCache, PagedCache
-from tinyllm_layers.cache.base import StateCache, attention_cache, state_cache
+from tinyllm_layers.attention import attention_cache
+from tinyllm_layers.cache.base import StateCache
+from tinyllm_layers.gated_delta_net import state_cache
 from tinyllm_ops import Phase, StateTable, Weight
 
 from tinyllm_kernels import _cpu as native

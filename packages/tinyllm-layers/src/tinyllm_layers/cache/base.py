@@ -217,31 +217,3 @@ class KVCache(SequenceCache, AttentionCache):
     @abstractmethod
     def fork(self) -> KVCache:
         """Return a second cache with the same tokens."""
-
-
-def attention_cache(cache: LayerCache) -> AttentionCache:
-    """Return the cache of an attention layer.
-
-    Raises:
-        ValueError: if the cache is not one of keys and values.
-    """
-    if not isinstance(cache, AttentionCache):
-        raise ValueError(
-            f"cache: expected keys and values for an attention layer, got {type(cache).__name__}: "
-            "make one cache per layer with `make_caches` of the model"
-        )
-    return cache
-
-
-def state_cache(cache: LayerCache) -> StateCache:
-    """Return the cache of a recurrent layer.
-
-    Raises:
-        ValueError: if the cache is not one of states.
-    """
-    if not isinstance(cache, StateCache):
-        raise ValueError(
-            f"cache: expected states for a recurrent layer, got {type(cache).__name__}: "
-            "make one cache per layer with `make_caches` of the model"
-        )
-    return cache
