@@ -1,6 +1,6 @@
 """Lets `uv run pytest` install the dependencies of the tests on its first run.
 
-`uv run chat` installs neither them nor the linters: they are 80 further packages. This module is a
+`uv run chat` installs neither them nor the linters: they are 70 further packages. This module is a
 plugin of pytest, which is installed with the workspace. It does nothing in an environment made by
 `uv run --isolated --package ...`, which has the dependencies of one member.
 """

@@ -54,11 +54,11 @@ def main() -> int:
     try:
         return command(program)
     except ImportError as error:
-        if "libmlx" not in str(error):
+        if "shared object file" not in str(error):  # libmlx.so, or a library of CUDA
             raise
         notice(
-            "MLX is installed without a backend: pip install 'tinyllm-cli[cpu]' for this "
-            "processor, or 'tinyllm-cli[cuda]' for an NVIDIA GPU"
+            f"MLX lacks a library ({error}): install one of its builds, by "
+            "pip install 'tinyllm-cli[cpu]' for processors, 'tinyllm-cli[cuda]' for NVIDIA GPUs"
         )
         return FAILURE
 
