@@ -16,6 +16,8 @@ from tinyllm_qwen.checkpoint.weights import expected_shapes
         ("qwen3-4b", 4_022_468_096),
         ("qwen3-30b-a3b", 30_532_122_624),
         ("qwen2.5-0.5b", 494_032_768),
+        ("qwen3.5-0.8b", 752_393_024),
+        ("qwen3.5-4b", 4_205_751_296),
         ("pico", 5_246_976),
     ],
 )
@@ -31,6 +33,8 @@ def test_parameters_are_those_that_the_model_pages_state(shape: str, parameters:
         ("qwen3-4b", (36, 32, 8, 128, 40960)),
         ("qwen3-30b-a3b", (48, 32, 4, 128, 40960)),
         ("qwen2.5-0.5b", (24, 14, 2, 64, 32768)),
+        ("qwen3.5-0.8b", (24, 8, 2, 256, 262144)),
+        ("qwen3.5-4b", (32, 16, 4, 256, 262144)),
         ("pico", (6, 4, 2, 64, 2048)),
     ],
 )

@@ -33,6 +33,7 @@ OF_LAYERS = [
     "paged_attention",
     "quantize",
 ]
+OF_RECURRENT_LAYERS = ["causal_conv", "gated_delta", "gated_rms_norm"]
 OF_SAMPLERS = ["embedding", "argmax", "top_k", "log_probability"]
 
 
@@ -71,7 +72,7 @@ def expected_warning(ops: OpSet, name: str) -> AbstractContextManager[object]:
 
 def test_every_op_is_covered() -> None:
     names = {field.name for field in fields(OpSet)} - {"name", "norm_rope"}
-    assert names == {*OF_LAYERS, *OF_SAMPLERS}
+    assert names == {*OF_LAYERS, *OF_RECURRENT_LAYERS, *OF_SAMPLERS}
 
 
 @pytest.mark.parametrize("name", [*OF_LAYERS, "embedding"])
@@ -109,7 +110,7 @@ def test_a_fusion_of_norm_and_rotation_is_called(backend: str) -> None:
     assert calls
 
 
-@pytest.mark.parametrize("name", [*OF_LAYERS, "norm_rope", *OF_SAMPLERS])
+@pytest.mark.parametrize("name", [*OF_LAYERS, *OF_RECURRENT_LAYERS, "norm_rope", *OF_SAMPLERS])
 def test_the_native_stack_is_dropped_for_ops_that_it_computes(ops: Backend, name: str) -> None:
     assert ops.stack is not None
     original = Fusion(lambda *_: None, of=()) if name == "norm_rope" else getattr(ops, name)

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
+from tinyllm_kernels.testing import same_bits
 from tinyllm_ops import OpSet, Yarn
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
@@ -98,6 +99,17 @@ def test_rope_at_positions_of_each_row(
 ) -> None:
     x = normal((2, 3, 4, 16), seed=1)
     assert_close(ops.rope(x, positions, 1e4), oracle.rope(exact(x), np.array(where), 1e4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dims", [2, 34, 64, 256])
+@pytest.mark.parametrize("traditional", [False, True])
+def test_rope_of_the_first_features(
+    ops: OpSet, dtype: mx.Dtype, dims: int, traditional: bool
+) -> None:
+    x = normal((2, 3, 2, 256), dtype, seed=1)
+    y = ops.rope(x, slice(0, 3), 1e4, traditional, None, dims)
+    assert_close(y, oracle.rope(exact(x), np.arange(3), 1e4, traditional, None, dims))
+    assert same_bits(y[..., dims:], x[..., dims:])
 
 
 def test_rope_takes_heads_with_gaps(ops: OpSet, dtype: mx.Dtype) -> None:

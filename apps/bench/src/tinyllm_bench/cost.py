@@ -10,6 +10,7 @@ from tinyllm_qwen.checkpoint.weights import expected_shapes
 
 _EMBEDDING = "embed_tokens.weight"
 _HEAD = "lm_head.weight"
+_STATE_BYTES = 4  # of a number in a recurrent state, which is float32
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class ModelCosts:
 
     def decode(self, keys: int) -> Cost:
         """Return the cost of one decoded token that attends to `keys` tokens, itself included."""
-        seen = sum(self._visible(layer, keys) for layer in range(self.config.num_hidden_layers))
+        seen = sum(self._visible(layer, keys) for layer in self._attention_layers)
         return self._cost(1, seen, seen)
 
     def prefill(self, tokens: int) -> Cost:
@@ -65,9 +66,26 @@ class ModelCosts:
         Every layer counts in full for every token, as is usual. An implementation may skip the part
         of the last layer that the next token does not need, and then seems that much faster.
         """
-        layers = range(self.config.num_hidden_layers)
+        layers = self._attention_layers
         pairs = sum(self._visible(layer, i + 1) for layer in layers for i in range(tokens))
         return self._cost(tokens, len(layers) * tokens, pairs)
+
+    @property
+    def _attention_layers(self) -> list[int]:
+        """The numbers of the layers with attention."""
+        recurrent = self.config.recurrent
+        layers = range(self.config.num_hidden_layers)
+        return [layer for layer in layers if recurrent is None or layer not in recurrent.layers]
+
+    def _states(self, tokens: int) -> Cost:
+        """Return the cost of recurrent states: a pass reads and writes each, every token scans it.
+
+        A token multiplies the matrix of a head by a key, adds a product of two vectors, and
+        multiplies the matrix by a query.
+        """
+        sizes = self.config.recurrent
+        numbers = 0 if sizes is None else len(sizes.layers) * sizes.value_width * sizes.key_dim
+        return Cost(2 * _STATE_BYTES * numbers, 6 * numbers * tokens)
 
     def _cost(self, tokens: int, cached: int, pairs: int) -> Cost:
         """Return the cost of `tokens` tokens with attention to `cached` tokens.
@@ -77,9 +95,10 @@ class ModelCosts:
         config = self.config
         kv_numbers = 2 * config.num_key_value_heads * config.head_dim  # a key and a value per head
         attention = attention_flops(config.num_attention_heads, config.head_dim, pairs)
+        states = self._states(tokens)
         return Cost(
-            self._weight_bytes(tokens) + cached * kv_numbers * self.number_bytes,
-            self._product_flops(tokens) + attention,
+            self._weight_bytes(tokens) + cached * kv_numbers * self.number_bytes + states.bytes,
+            self._product_flops(tokens) + attention + states.flops,
         )
 
     def _weight_bytes(self, tokens: int) -> int:

@@ -8,12 +8,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 name=${1:-}
 case $name in
-  attention | products)
+  attention | products | recurrent)
     sources=(matmul/*.cpp attention/*.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
       layers/products/*.cpp layers/recurrent/*.cpp runtime/*.cpp)
     ;;
   peak) sources=(runtime/*.cpp) ;;
-  *) echo "program: expected attention, products or peak, got ${name:-nothing}" >&2 && exit 2 ;;
+  *) echo "program: expected attention, products, recurrent or peak, got ${name:-nothing}" >&2 && exit 2 ;;
 esac
 shift
 [ $# -gt 0 ] || set -- -march=native

@@ -151,15 +151,15 @@ NB_MODULE(_cpu, m) {
           "__init__",
           [](AttentionObject* self, const Norm& n, const Projection& q, const Projection& k,
              const Projection& v, const Projection& o, int head_dim, const Rope& r,
-             const Norm& q_norm, const Norm& k_norm, const OptionalWeight& gate,
-             bool adds_residual) {
+             const Norm& q_norm, const Norm& k_norm, bool adds_residual,
+             const OptionalWeight& gate) {
             nb::gil_scoped_release release;
             new (self) AttentionObject{std::make_shared<tinyllm::AttentionHandle>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
                 rope(r), norm(q_norm), norm(k_norm), optional_weight(gate), adds_residual)};
           },
           "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a, "k_norm"_a,
-          "gate"_a.none(), "adds_residual"_a);
+          "adds_residual"_a, "gate"_a.none() = nb::none());
   nb::class_<DeltaNetObject>(m, "DeltaNetHandle")
       .def(
           "__init__",
@@ -189,24 +189,25 @@ NB_MODULE(_cpu, m) {
   m.def(
       "layers",
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
-         const GroupStates& states, int offset, const PhaseName& phase) {
+         int offset, const PhaseName& phase, const GroupStates& states) {
         return tinyllm::layers(x, group.handle, caches, group_states(states), offset,
                                tinyllm::phase_of(phase));
       },
-      "x"_a, "group"_a, "caches"_a, "states"_a, "offset"_a, "phase"_a.none() = nb::none());
+      "x"_a, "group"_a, "caches"_a, "offset"_a, "phase"_a.none() = nb::none(),
+      "states"_a = GroupStates());
   m.def(
       "paged_layers",
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
-         const GroupStates& states, const PageFormat& format, const PageTable& pages, int window,
-         const PhaseName& phase) {
+         const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase,
+         const GroupStates& states) {
         const auto& [table, starts, lengths, positions, slots] = pages;
         return tinyllm::paged_layers(x, group.handle, caches, group_states(states),
                                      {std::get<0>(format), std::get<1>(format)},
                                      {table, starts, lengths, positions, slots}, window,
                                      tinyllm::phase_of(phase));
       },
-      "x"_a, "group"_a, "caches"_a, "states"_a, "page_format"_a, "pages"_a, "window"_a,
-      "phase"_a.none() = nb::none());
+      "x"_a, "group"_a, "caches"_a, "page_format"_a, "pages"_a, "window"_a,
+      "phase"_a.none() = nb::none(), "states"_a = GroupStates());
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("output_gate", &tinyllm::output_gate, "x"_a, "gate"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);

@@ -12,11 +12,11 @@ void causal_conv_part(const CausalConvTask& t, int64_t sequence, int64_t first, 
   with_type(t.type, [&]<typename T>(T*) {
     const SequenceTokens tokens(t.slots, sequence);
     const ConvChannels<T> channels(t, tokens, first, last - first, reinterpret_cast<T*>(scratch));
-    for (int64_t token = tokens.first; token < tokens.last; ++token) {
-      channels.convolve(token, static_cast<T*>(t.y) + token * t.channels + first);
-      const int64_t slot = slot_or_none(t.slots.saves[token], t.slots);
-      if (slot >= 0) channels.save(token, slot);
-    }
+    for_each_segment(t.slots, tokens, [&](const Segment& segment) {
+      T* y = static_cast<T*>(t.y) + segment.first * t.channels + first;
+      channels.convolve(segment.first, segment.last, y, t.channels);
+      if (segment.save >= 0) channels.save(segment.last - 1, segment.save);
+    });
   });
 }
 

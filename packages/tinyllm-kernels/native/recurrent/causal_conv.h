@@ -33,25 +33,24 @@ class ConvChannels {
     }
   }
 
-  // Writes the results of a token to `y`.
-  void convolve(int64_t token, T* y) const {
-    const T* rows[kMaxConvWidth];
-    for (int64_t j = 0; j < t_.width; ++j) rows[j] = input(token - (t_.width - 1) + j);
-    const float* taps = t_.taps + first_;
-    int64_t c = 0;
-    for (; c + W <= count_; c += W) {
-      Floats sum = {};
-      for (int64_t j = 0; j < t_.width; ++j) {
-        sum = load_as_floats(rows[j] + c) * load(taps + j * t_.channels + c) + sum;
+  // Writes the results of tokens `first` to `last` to `y`, whose rows are `stride` numbers apart.
+  void convolve(int64_t first, int64_t last, T* y, int64_t stride) const {
+    const int64_t vectors_end = count_ / W * W;
+    for (int64_t c = 0; c < vectors_end; c += W) {
+      if (t_.width == 4) {
+        convolve_four(first, last, c, y + c, stride);
+      } else {
+        convolve_any(first, last, c, y + c, stride);
       }
-      store_floats(y + c, silu(sum));
     }
-    for (; c < count_; ++c) {
-      float sum = 0;
-      for (int64_t j = 0; j < t_.width; ++j) {
-        sum = to_float(rows[j][c]) * taps[j * t_.channels + c] + sum;
+    for (int64_t c = vectors_end; c < count_; ++c) {
+      for (int64_t token = first; token < last; ++token) {
+        float sum = 0;
+        for (int64_t j = 0; j < t_.width; ++j) {
+          sum = to_float(input(token - (t_.width - 1) + j)[c]) * taps(j)[c] + sum;
+        }
+        y[(token - first) * stride + c] = from_float<T>(silu(splat(sum))[0]);
       }
-      y[c] = from_float<T>(silu(splat(sum))[0]);
     }
   }
 
@@ -63,10 +62,40 @@ class ConvChannels {
   }
 
  private:
+  // W channels from `c` on, with 4 weights: each input is loaded once.
+  void convolve_four(int64_t first, int64_t last, int64_t c, T* y, int64_t stride) const {
+    const Floats tap0 = load(taps(0) + c), tap1 = load(taps(1) + c);
+    const Floats tap2 = load(taps(2) + c), tap3 = load(taps(3) + c);
+    Floats x0 = load_as_floats(input(first - 3) + c), x1 = load_as_floats(input(first - 2) + c);
+    Floats x2 = load_as_floats(input(first - 1) + c);
+    for (int64_t token = first; token < last; ++token) {
+      const Floats x3 = load_as_floats(input(token) + c);
+      Floats sum = x0 * tap0;
+      sum = x1 * tap1 + sum;
+      sum = x2 * tap2 + sum;
+      sum = x3 * tap3 + sum;
+      store_floats(y + (token - first) * stride, silu(sum));
+      x0 = x1, x1 = x2, x2 = x3;
+    }
+  }
+
+  void convolve_any(int64_t first, int64_t last, int64_t c, T* y, int64_t stride) const {
+    for (int64_t token = first; token < last; ++token) {
+      Floats sum = {};
+      for (int64_t j = 0; j < t_.width; ++j) {
+        sum = load_as_floats(input(token - (t_.width - 1) + j) + c) * load(taps(j) + c) + sum;
+      }
+      store_floats(y + (token - first) * stride, silu(sum));
+    }
+  }
+
+  // The weights of the first channel and the following ones.
+  const float* taps(int64_t j) const { return t_.taps + j * t_.channels + first_; }
+
   const T* input(int64_t token) const {
     const int64_t before = tokens_.first - token;
     if (before > 0) return history_ + (t_.width - 1 - before) * count_;
-    return static_cast<const T*>(t_.x) + token * t_.channels + first_;
+    return static_cast<const T*>(t_.x) + token * t_.x_stride + first_;
   }
 
   T* slot_row(int64_t slot, int64_t row) const {

@@ -48,14 +48,11 @@ void mix(const MixerTask& t, int64_t sequence, int64_t head, float* scratch) {
   T* const convolved = history;
   T* const o = convolved + kSegmentTokens * channels.total();
   const int64_t stride = channels.total(), dim = delta.value_dim;
-  const int64_t y_stride = delta.value_heads * dim, first_value = head * channels.values;
+  const int64_t first_value = head * channels.values;
   for_each_segment(delta.slots, tokens, [&](const Segment& segment) {
-    for (int64_t n = 0; n < segment.count(); ++n) {
-      T* row = convolved + n * stride;
-      q.convolve(segment.first + n, row);
-      k.convolve(segment.first + n, row + delta.key_dim);
-      v.convolve(segment.first + n, row + 2 * delta.key_dim);
-    }
+    q.convolve(segment.first, segment.last, convolved, stride);
+    k.convolve(segment.first, segment.last, convolved + delta.key_dim, stride);
+    v.convolve(segment.first, segment.last, convolved + 2 * delta.key_dim, stride);
     if (segment.save >= 0) {
       for (const ConvChannels<T>* part : {&q, &k, &v}) part->save(segment.last - 1, segment.save);
     }
@@ -64,11 +61,12 @@ void mix(const MixerTask& t, int64_t sequence, int64_t head, float* scratch) {
                    stride, stride},
                   o, channels.values);
     for (int64_t n = 0; n < segment.count(); ++n) {
-      const int64_t at = (segment.first + n) * y_stride + first_value;
+      const int64_t token = segment.first + n;
+      const T* gate = static_cast<const T*>(t.norm.gate) + token * t.gate_stride + first_value;
+      T* y = static_cast<T*>(t.norm.y) + token * t.y_stride + first_value;
       for (int64_t i = 0; i < channels.values; i += dim) {
-        gated_norm(o + n * channels.values + i, static_cast<const T*>(t.norm.gate) + at + i,
-                   static_cast<const T*>(t.norm.weight), static_cast<T*>(t.norm.y) + at + i, dim,
-                   t.norm.eps);
+        gated_norm(o + n * channels.values + i, gate + i, static_cast<const T*>(t.norm.weight), y + i,
+                   dim, t.norm.eps);
       }
     }
   });

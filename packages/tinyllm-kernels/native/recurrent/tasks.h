@@ -24,6 +24,7 @@ struct StateSlots {
 // the last K-1 inputs, the oldest first.
 struct CausalConvTask {
   const void* x;      // T C
+  int64_t x_stride;   // numbers from a token of x to the next
   void* y;            // T C
   const float* taps;  // K C
   int64_t channels;   // C
@@ -69,7 +70,8 @@ struct GatedNormTask {
 struct MixerTask {
   CausalConvTask conv;
   GatedDeltaTask delta;
-  GatedNormTask norm;  // y is T Hv Dv
+  GatedNormTask norm;
+  int64_t gate_stride, y_stride;  // numbers from a token to the next in `norm.gate` and `norm.y`
 };
 
 }  // namespace tinyllm

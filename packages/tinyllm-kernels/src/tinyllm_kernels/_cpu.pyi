@@ -38,8 +38,8 @@ class AttentionHandle:
         rope: tuple[mx.array, bool, float],
         q_norm: NativeNorm,
         k_norm: NativeNorm,
-        gate: NativeWeight | None,
         adds_residual: bool,
+        gate: NativeWeight | None = None,
     ) -> None: ...
 
 class DeltaNetHandle:
@@ -102,19 +102,19 @@ def layers(
     x: mx.array,
     group: LayerGroup,
     caches: list[mx.array],
-    states: GroupStates,
     offset: int,
     phase: Phase | None = None,
+    states: GroupStates = ...,
 ) -> list[mx.array]: ...
 def paged_layers(
     x: mx.array,
     group: LayerGroup,
     caches: list[mx.array],
-    states: GroupStates,
     page_format: tuple[int, int],
     pages: PageTableArrays,
     window: int,
     phase: Phase | None = None,
+    states: GroupStates = ...,
 ) -> list[mx.array]: ...
 def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array: ...
 def output_gate(x: mx.array, gate: mx.array) -> mx.array: ...

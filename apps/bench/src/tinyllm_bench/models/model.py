@@ -1,5 +1,6 @@
 """Model to measure: a published shape with random weights, or a checkpoint."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.checkpoint.schema import is_matrix
 from tinyllm_qwen.checkpoint.weights import expected_shapes, load_weights
 from tinyllm_qwen.config.json_object import read_json_object
 
@@ -38,12 +40,38 @@ _QWEN3_MOE = _QWEN3 | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+_QWEN3_5 = {
+    "model_type": "qwen3_5_text",
+    "vocab_size": 248_320,
+    "head_dim": 256,
+    "max_position_embeddings": 262_144,
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000_000,
+        "partial_rotary_factor": 0.25,
+    },
+}
 # By name: the common part of the config, and the sizes of `_SIZES`.
 _PUBLISHED = {
     "qwen3-0.6b": (_QWEN3, (1024, 3072, 28, 16)),
     "qwen3-4b": (_QWEN3, (2560, 9728, 36, 32)),
     "qwen3-30b-a3b": (_QWEN3_MOE, (2048, 6144, 48, 32)),
     "qwen2.5-0.5b": (_QWEN2, (896, 4864, 24, 14)),
+    "qwen3.5-0.8b": (
+        _QWEN3_5 | {"num_key_value_heads": 2, "linear_num_value_heads": 16},
+        (1024, 3584, 24, 8),
+    ),
+    "qwen3.5-4b": (
+        _QWEN3_5 | {"num_key_value_heads": 4, "linear_num_value_heads": 32},
+        (2560, 9216, 32, 16),
+    ),
 }
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
@@ -64,8 +92,15 @@ def published_config(shape: str) -> dict[str, object]:
     if shape not in _PUBLISHED:
         raise UsageError(f"--shape: expected one of {', '.join(SHAPES)}, got {shape}")
     common, sizes = _PUBLISHED[shape]
-    qwen = {"vocab_size": 151936, "rms_norm_eps": 1e-6, "rope_theta": 1000000}
-    return {**qwen, "tie_word_embeddings": True, **common, **dict(zip(_SIZES, sizes, strict=True))}
+    qwen = {"vocab_size": 151936, "rms_norm_eps": 1e-6}
+    rotation = {} if "rope_parameters" in common else {"rope_theta": 1000000}
+    return {
+        **qwen,
+        **rotation,
+        "tie_word_embeddings": True,
+        **common,
+        **dict(zip(_SIZES, sizes, strict=True)),
+    }
 
 
 @dataclass(frozen=True)
@@ -147,12 +182,17 @@ def _check(settings: Settings, name: str, config: QwenConfig, weight_format: Wei
 
 def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightFormat) -> int:
     """Return the estimated peak memory of a run in bytes, plus 10 percent."""
-    shapes = expected_shapes(config).values()
-    weights = sum(weight_format.nbytes(shape) for shape in shapes)
+    shapes = expected_shapes(config)
+    weights = sum(
+        weight_format.nbytes(shape)
+        if is_matrix(name, shape)
+        else math.prod(shape) * weight_format.dtype.size
+        for name, shape in shapes.items()
+    )
     weights *= 1 + ("mlx-lm" in settings.chosen_peers)  # mlx-lm's process has a copy
     scratch = 0
     if weight_format.is_quantized and (not settings.ops or "reference" in settings.ops):
-        largest = max(shape[-1] * shape[-2] for shape in shapes if len(shape) > 1)
+        largest = max(shape[-1] * shape[-2] for shape in shapes.values() if len(shape) > 1)
         scratch = _DEQUANTIZED_ARRAYS * largest * 4
     tokens = settings.context_tokens + settings.decode_tokens
     kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim

@@ -36,7 +36,7 @@ struct Mixer {
     const StateSlots table{starts.data(), loads.data(), saves.data(),
                            static_cast<int64_t>(loads.size()), tokens, slots};
     MixerTask task{};
-    task.conv = {x.bytes.data(), nullptr, reinterpret_cast<const float*>(taps.bytes.data()),
+    task.conv = {x.bytes.data(), channels(), nullptr, reinterpret_cast<const float*>(taps.bytes.data()),
                  channels(), width, conv_state.bytes.data(), table, type};
     GatedDeltaTask& delta = task.delta;
     delta.a = a.bytes.data(), delta.b = b.bytes.data();
@@ -46,6 +46,7 @@ struct Mixer {
     delta.state = reinterpret_cast<float*>(state.bytes.data());
     delta.slots = table, delta.type = type;
     task.norm = {nullptr, z.bytes.data(), norm.bytes.data(), y.bytes.data(), value_dim, kEps, type};
+    task.gate_stride = task.y_stride = int64_t{value_heads} * value_dim;
     return task;
   }
 

@@ -53,7 +53,7 @@ void run_gated_delta(const Kernels& kernels, const GatedDeltaTask& t) {
 
 void run_mixer(const Kernels& kernels, const MixerTask& t) {
   const GatedDeltaTask& delta = t.delta;
-  clear_other_tokens(delta.slots, delta.value_heads * delta.value_dim * size_of(delta.type), t.norm.y);
+  clear_other_tokens(delta.slots, t.y_stride * size_of(delta.type), t.norm.y);
   Scratch scratch(kernels.mixer_scratch(t));
   ThreadPool::shared().run(delta.slots.sequences * delta.key_heads, [&](int64_t part, int thread) {
     kernels.mixer_part(t, part / delta.key_heads, part % delta.key_heads, scratch[thread]);
@@ -63,28 +63,38 @@ void run_mixer(const Kernels& kernels, const MixerTask& t) {
 void run(const Kernels& kernels, const DeltaNetTask& t) {
   const int64_t size = size_of(t.type);
   const int width = t.qkv.columns, value_width = t.z.rows;
-  auto normalized = aligned<char>(t.tokens * width * size);
-  const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
-  parallel_for(t.tokens, width,
-               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+  const auto stride_of = [&](int64_t columns) {
+    return row_stride(kernels, t.type, t.phase, columns);
+  };
+  const int64_t stride = stride_of(width);
+  auto normalized = aligned<char>(t.tokens * stride * size);
+  parallel_for(t.tokens, width, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      // The kernel counts rows of `width` numbers, so row n of the result begins n gaps further.
+      char* to = normalized.get() + row * (stride - width) * size;
+      kernels.rms_norm_rows({t.x, t.norm.weight, to, width, t.norm.eps, t.type}, row, row + 1);
+    }
+  });
 
-  Operand x(kernels, normalized.get(), t.type, t.tokens, width, t.phase);
-  auto qkv = aligned<char>(t.tokens * t.qkv.rows * size);
-  auto z = aligned<char>(t.tokens * value_width * size);
+  Operand x(kernels, normalized.get(), t.type, t.tokens, width, t.phase, stride);
+  MixerTask mixer = t.mixer;
+  mixer.conv.x_stride = stride_of(t.qkv.rows);
+  mixer.gate_stride = mixer.y_stride = stride_of(value_width);
+  auto qkv = aligned<char>(t.tokens * mixer.conv.x_stride * size);
+  auto z = aligned<char>(t.tokens * mixer.gate_stride * size);
   auto a = aligned<char>(t.tokens * t.a.rows * size), b = aligned<char>(t.tokens * t.b.rows * size);
-  multiply(kernels, {{&x, &t.qkv, nullptr, nullptr, qkv.get()},
-                     {&x, &t.z, nullptr, nullptr, z.get()},
+  multiply(kernels, {{&x, &t.qkv, nullptr, nullptr, qkv.get(), mixer.conv.x_stride},
+                     {&x, &t.z, nullptr, nullptr, z.get(), mixer.gate_stride},
                      {&x, &t.b, nullptr, nullptr, b.get()},
                      {&x, &t.a, nullptr, nullptr, a.get()}});
 
-  auto heads = aligned<char>(t.tokens * value_width * size);
-  MixerTask mixer = t.mixer;
+  auto heads = aligned<char>(t.tokens * mixer.y_stride * size);
   mixer.conv.x = qkv.get(), mixer.delta.a = a.get(), mixer.delta.b = b.get();
   mixer.norm.gate = z.get(), mixer.norm.y = heads.get();
   mixer.conv.type = mixer.delta.type = mixer.norm.type = t.type;
   run_mixer(kernels, mixer);
 
-  Operand joined_heads(kernels, heads.get(), t.type, t.tokens, value_width, t.phase);
+  Operand joined_heads(kernels, heads.get(), t.type, t.tokens, value_width, t.phase, mixer.y_stride);
   multiply(kernels, {{&joined_heads, &t.o, nullptr, t.residual, t.y}});
 }
 

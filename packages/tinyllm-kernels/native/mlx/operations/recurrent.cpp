@@ -29,7 +29,7 @@ class CausalConv : public CpuPrimitives {
       const int64_t channels = weight.shape[0], width = weight.shape[1];
       const auto taps = aligned<float>(channels * width);
       transpose_taps(kernels, contiguous_data(weight, copies), type, channels, width, taps.get());
-      run_causal_conv(kernels, {contiguous_data(x, copies), y, taps.get(), channels, width,
+      run_causal_conv(kernels, {contiguous_data(x, copies), channels, y, taps.get(), channels, width,
                                 state.content(), table.slots(state.shape()[0], copies), type});
     });
   }

@@ -91,6 +91,8 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         The handle, or None if the extension cannot compute the layer: the layer has other classes
         than those of `tinyllm_layers`, other ops than `NATIVE_OPS`, or weights of several dtypes.
     """
+    if type(layer) is not DecoderLayer:
+        return None
     mixer, mlp = layer.attention, layer.mlp
     heads = mixer.attention if isinstance(mixer, GatedAttention) else mixer
     if not _is_native(layer, heads):
@@ -142,8 +144,7 @@ def _feed_forward(layer: DecoderLayer) -> native.FeedForwardHandle | None:
 def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention | GatedDeltaNet) -> bool:
     """Return True if the layer has known classes, consistent sizes, and the ops of the CPU."""
     known = (
-        type(layer) is DecoderLayer
-        and type(layer.attention) in (GroupedQueryAttention, GatedAttention, GatedDeltaNet)
+        type(layer.attention) in (GroupedQueryAttention, GatedAttention, GatedDeltaNet)
         and type(heads) in (GroupedQueryAttention, GatedDeltaNet)
         and type(layer.input_norm) is RMSNorm
         and type(layer.post_attention_norm) is RMSNorm

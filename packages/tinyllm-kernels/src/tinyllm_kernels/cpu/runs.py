@@ -140,7 +140,7 @@ def run_dense(
     own = cast("Sequence[DenseCache]", attention_caches(group, caches))
     for cache, heads in zip(own, attention_heads(group), strict=True):
         stored.append(cache.reserve((rows, 2, heads.num_kv_heads, length, heads.head_dim), dtype))
-    y, *written = native.layers(x, group.native, stored, states.native(), offset, batch.phase)
+    y, *written = native.layers(x, group.native, stored, offset, batch.phase, states.native())
     states.commit(written[len(own) :])
     for cache, updated in zip(own, written, strict=False):
         cache.commit(updated, length)
@@ -188,11 +188,11 @@ def run_paged(
         x,
         group.native,
         arrays,
-        states.native(),
         page_format,
         page_table_arrays(table, positions.reshape(-1)),
         window or 0,
         batch.phase,
+        states.native(),
     )
     arrays = written_arrays[:count]
     states.commit(written_arrays[count:])

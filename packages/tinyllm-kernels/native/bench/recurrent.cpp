@@ -1,0 +1,65 @@
+// A benchmark of the mixer of gated DeltaNet without MLX or Python: microseconds of a layer for one
+// token, which reads and writes the whole state, and for a prompt. `run.sh` builds it.
+//
+// Each line is the fastest of many runs, because the machine may be shared.
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "check/data/recurrent.h"
+#include "runtime/thread_pool.h"
+
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace tinyllm::TINYLLM_TIER {
+extern const Kernels kernels;
+}
+
+namespace {
+
+using namespace tinyllm;
+using TINYLLM_TIER::kernels;
+
+// Times layers of 128 numbers a head in turn. `is_in_place` saves states to the slots they come from.
+void time_mixer(int key_heads, int value_heads, int tokens, Type type, bool is_in_place) {
+  const int layers = tokens > 8 ? 2 : 18;
+  std::vector<check::Mixer> mixers;
+  for (int layer = 0; layer < layers; ++layer) {
+    check::Mixer& m = mixers.emplace_back(type, key_heads, value_heads, 128, 128, 4, tokens, 2);
+    m.loads = {0}, m.saves.back() = is_in_place ? 0 : 1;
+  }
+  double best = 1e9;
+  const auto since = [](auto from) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
+  };
+  const auto start = std::chrono::steady_clock::now();
+  for (int layer = 0; since(start) < 2; layer = (layer + 1) % layers) {
+    const auto run = std::chrono::steady_clock::now();
+    mixers[layer].compute(kernels);
+    best = std::min(best, since(run));
+    if (!is_in_place) std::swap(mixers[layer].loads[0], mixers[layer].saves.back());
+  }
+  std::printf("%2d/%2d heads, T %4d, %4s, %s: %8.1f us, %6.2f us a token\n", value_heads, key_heads,
+              tokens, type == Type::float32 ? "f32" : "bf16",
+              is_in_place ? "in place     " : "two slots    ", best * 1e6, best * 1e6 / tokens);
+}
+
+}  // namespace
+
+int main() {
+#if defined(__AMX_TILE__)
+  // Request the tile registers, as dispatch/tiers.cpp does.
+  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
+  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) != 0) return 1;
+#endif
+  std::printf("%s, %d threads\n", kernels.name, thread_count());
+  for (const int value_heads : {16, 32}) {
+    for (const bool is_in_place : {true, false}) {
+      time_mixer(16, value_heads, 1, Type::bfloat16, is_in_place);
+    }
+    for (const int tokens : {4, 32, 512}) time_mixer(16, value_heads, tokens, Type::bfloat16, false);
+  }
+}
