@@ -38,6 +38,7 @@ class Conversion:
             number of parameters.
         unquantized: the module paths of matrices that are not packed.
         copied: the names of the files that were copied unchanged.
+        notices: sentences about parts of the source that were not converted.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Conversion:
     bits_per_weight: float
     unquantized: tuple[str, ...]
     copied: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
 
 def convert(
@@ -105,6 +107,7 @@ def convert(
         bits_per_weight=8 * plan.nbytes / plan.parameters,
         unquantized=plan.unquantized,
         copied=tuple(file.name for file in copied),
+        notices=config.notices,
     )
 
 
