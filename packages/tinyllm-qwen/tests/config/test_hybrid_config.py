@@ -1,11 +1,52 @@
 """The config.json of Qwen3.5: nested or flat, with a vision tower or without one."""
 
 import pytest
-from test_config import HYBRID, HYBRID_MOE, HYBRID_TEXT
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 
+# Qwen3.5-4B, with its settings nested beside those of the vision tower.
+HYBRID_TEXT = {
+    "model_type": "qwen3_5_text",
+    "vocab_size": 248320,
+    "hidden_size": 2560,
+    "num_hidden_layers": 32,
+    "intermediate_size": 9216,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "attn_output_gate": True,
+    "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144,
+    "mtp_num_hidden_layers": 1,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+    "tie_word_embeddings": True,
+}
+HYBRID = {
+    "model_type": "qwen3_5",
+    "text_config": HYBRID_TEXT,
+    "vision_config": {"model_type": "qwen3_5_vision"},
+}
+HYBRID_MOE = {key: value for key, value in HYBRID_TEXT.items() if key != "intermediate_size"} | {
+    "model_type": "qwen3_5_moe_text",
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 640,
+}
 ROPE = {"rope_type": "default", "rope_theta": 1e7}
 
 

@@ -1,6 +1,6 @@
 """Make a Qwen3.5 checkpoint with random weights, to try and to measure the hybrid family.
 
-    uv run python -m tools.random_checkpoint TARGET [--shape 0.8b] [--files mlx] [--bits 4]
+    uv run python tools/random_checkpoint.py TARGET [--shape 0.8b] [--files mlx] [--bits 4]
 
 The checkpoint has pico's tokenizer and a chat template with XML function calls. Its answers are
 random tokens.
