@@ -66,8 +66,8 @@ EXPERTS = QWEN3 | {
     "mlp_only_layers": [],
 }
 # Two recurrent layers around an attention layer, which rotates 16 of 64 features. Published models
-# have three recurrent layers for each attention layer. A model of four layers would round more
-# often than the other families here: mlx-lm's own error in float16 is then 5.5e-3.
+# have three recurrent layers for each attention layer. Four layers would round more often than the
+# three of the other families: mlx-lm's own error in float16 is then 5.5e-3.
 HYBRID = SHAPE | {
     "model_type": "qwen3_5",
     "tie_word_embeddings": True,

@@ -6,9 +6,10 @@
 
     uv run --script tools/goldens/chat_templates.py
 
-Trains two small byte-level tokenizers, gives them chat templates in the manner of Qwen2.5 and of
-Qwen3 (the .jinja files beside this script), and records the results of transformers for texts, for
-conversations, and for small templates that each use one feature of jinja2's environment.
+Trains three small byte-level tokenizers, gives them chat templates in the manner of Qwen2.5, of
+Qwen3 (the .jinja files beside this script) and of Qwen3.5 (tinyllm_qwen.testing), and records the
+results of transformers for texts, for conversations, and for small templates that each use one
+feature of jinja2's environment.
 """
 
 import json
@@ -21,7 +22,9 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 HERE = Path(__file__).parent
-GOLDENS = HERE.parents[1] / "packages" / "tinyllm-qwen" / "tests" / "goldens"
+PACKAGE = HERE.parents[1] / "packages" / "tinyllm-qwen"
+GOLDENS = PACKAGE / "tests" / "goldens"
+TESTING = PACKAGE / "src" / "tinyllm_qwen" / "testing"
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CALLS = ("<tool_call>", "</tool_call>")
@@ -30,6 +33,12 @@ THOUGHTS = ("<tool_response>", "</tool_response>", "<think>", "</think>")
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+# The pre-tokenizer of Qwen3.5, which counts combining marks as letters.
+WORDS_WITH_MARKS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 TEXTS = [
@@ -181,11 +190,17 @@ TEMPLATE_MESSAGES = [
 TEMPLATE_VARIABLES: dict[str, Any] = {"custom": "ü", "nested": {"a": [1, {"b": None}]}}
 
 
+def template_of(name: str) -> str:
+    """Return the text of a chat template. That of Qwen3.5 belongs to the random checkpoints."""
+    return (TESTING if name == "qwen35" else HERE).joinpath(f"{name}.jinja").read_text()
+
+
 def train(folder: Path, added: tuple[str, ...]) -> None:
     """Train a byte-level BPE and write its tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    split = pre.Split(Regex(WORDS), behavior="isolated")
+    words = WORDS_WITH_MARKS if folder.name == "qwen35" else WORDS
+    split = pre.Split(Regex(words), behavior="isolated")
     level = pre.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre.Sequence([split, level])
     tokenizer.decoder = decoders.ByteLevel()
@@ -197,7 +212,7 @@ def train(folder: Path, added: tuple[str, ...]) -> None:
         *TEXTS,
         json.dumps(CONVERSATIONS),
         *TEMPLATES.values(),
-        (HERE / f"{folder.name}.jinja").read_text(),
+        template_of(folder.name),
     ]
     tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
@@ -220,7 +235,7 @@ def train(folder: Path, added: tuple[str, ...]) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": 32768,
     }
-    template = (HERE / f"{folder.name}.jinja").read_text()
+    template = template_of(folder.name)
     if folder.name == "qwen25":  # Qwen2.5 has this field, Qwen3 a file of its own
         config["chat_template"] = template
     else:
@@ -248,7 +263,8 @@ def answers(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 def main() -> None:
     """Write the tokenizers and chat_templates.json into the tests of tinyllm-qwen."""
     goldens: dict[str, Any] = {"conversations": CONVERSATIONS}
-    for name, added in {"qwen25": CALLS, "qwen3": CALLS + THOUGHTS}.items():
+    families = {"qwen25": CALLS, "qwen3": CALLS + THOUGHTS, "qwen35": CALLS + THOUGHTS}
+    for name, added in families.items():
         train(GOLDENS / name, added)
         tokenizer = AutoTokenizer.from_pretrained(str(GOLDENS / name))
         goldens[name] = answers(tokenizer)

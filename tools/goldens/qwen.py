@@ -150,11 +150,14 @@ FAMILIES = {
         ),
     ),
 }
+# With seed 0, the second and third expert of one token have shares that differ by 8e-7, so that
+# rounding decides between them.
+SEEDS = {"qwen3.5-35b-a3b": 1}
 
 
 def make(name: str) -> None:
     """Write one family's folder."""
-    torch.manual_seed(0)
+    torch.manual_seed(SEEDS.get(name, 0))
     kind, config = FAMILIES[name]
     model = kind(config).eval()
     with torch.no_grad():

@@ -1,6 +1,8 @@
 """Chat completions through the official client."""
 
 import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -12,7 +14,10 @@ from openai.types.chat import (
     ChatCompletionFunctionToolParam,
     ChatCompletionMessageParam,
 )
+from tinyllm_qwen.testing import scripted_checkpoint
 from tinyllm_serve.testing import Server
+
+from conftest import TEMPLATE, Start
 
 TOOLS: list[ChatCompletionFunctionToolParam] = [
     {
@@ -254,3 +259,36 @@ def test_an_answer_conforms_to_the_schema(pico: Server) -> None:
     assert found.keys() == {"fast", "kind"}
     assert isinstance(found["fast"], bool)
     assert found["kind"] in schema["properties"]["kind"]["enum"]
+
+
+XML_TEMPLATE = TEMPLATE + "{# calls: <function= #}"
+XML_SCRIPT = [
+    "#xml",
+    "Let me see.\n",
+    "<tool_call>",
+    "\n<function=weather>",
+    "\n<parameter=city>",
+    "\nOs",
+    'lo "x"',
+    "\n</parameter>",
+    "\n</function>",
+    "\n</tool_call>",
+    "<|im_end|>",
+]
+
+
+def test_calls_in_xml_are_parsed(tmp_path: Path, start: Start) -> None:
+    following = dict(pairwise(XML_SCRIPT))
+    folder = scripted_checkpoint(tmp_path / "scripted", following, XML_TEMPLATE)
+    server = start("--model", str(folder), "--allow-special-tokens")
+    answer = ask(server, "#xml", tools=TOOLS).choices[0]
+    assert (answer.finish_reason, answer.message.content) == ("tool_calls", "Let me see.")
+    (call,) = answer.message.tool_calls or []
+    assert call.function.name == "weather"
+    assert json.loads(call.function.arguments) == {"city": 'Oslo "x"'}
+    deltas = [chunk.choices[0].delta for chunk in stream(server, "#xml", tools=TOOLS)]
+    new, *pieces = [call for delta in deltas for call in delta.tool_calls or []]
+    assert (new.function.name, new.function.arguments) == ("weather", "")
+    texts = [piece.function.arguments for piece in pieces]
+    assert "".join(texts) == call.function.arguments
+    assert "Os" in texts  # before the value is complete

@@ -30,6 +30,8 @@ def run(source: str, target: str, revision: str | None, options: Options, chat: 
     seconds = time.perf_counter() - started
     for line in report(done, target, config.packed, seconds):
         typer.echo(line)
+    for notice in done.notices:
+        typer.echo(f"convert: {notice}", err=True)
     if "tokenizer.json" in done.copied:
         typer.echo(f"{chat} --model {shlex.quote(target)}")
     else:

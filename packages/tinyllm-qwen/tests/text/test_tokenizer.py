@@ -16,7 +16,7 @@ from tinyllm_qwen.text.tokenizer import Tokenizer
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 ANSWERS = json.loads((GOLDENS / "chat_templates.json").read_text())
-FAMILIES = ("qwen25", "qwen3")
+FAMILIES = ("qwen25", "qwen3", "qwen35")
 TOKENIZERS = {family: Tokenizer.from_folder(GOLDENS / family) for family in FAMILIES}
 QWEN3 = TOKENIZERS["qwen3"]
 

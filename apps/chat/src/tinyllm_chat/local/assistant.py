@@ -41,7 +41,7 @@ class LocalAssistant:
         backend: the kernels, dtype and device.
         defaults: the sampling defaults of the checkpoint's `generation_config.json`.
         model: the model.
-        cache: keys and values of the conversation so far.
+        cache: keys, values and states of the conversation so far.
         context: the context window, which limits prompt and answer together.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         load_seconds: the time to load the model.
@@ -165,7 +165,15 @@ class LocalAssistant:
 
     def notices(self) -> list[str]:
         """Return notices about a slower backend and about options without effect."""
+        config = self.model.config
         notices = [self.backend.note] if self.backend.note else []
+        notices += config.notices
+        if self.settings.kv_bits is not None and config.recurrent is not None:
+            recurrent, layers = len(config.recurrent.layers), config.num_hidden_layers
+            notices.append(
+                f"--kv-bits applies to {layers - recurrent} of {layers} layers: the others are "
+                "recurrent and keep a state of constant size in float32"
+            )
         notices += [
             f"{option} has no effect: decoding is greedy, unless --temperature is above 0"
             for option in unused_options(self.settings, self.defaults)

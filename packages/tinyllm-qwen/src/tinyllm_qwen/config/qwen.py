@@ -120,6 +120,13 @@ class QwenConfig:
         stretched = self.rope_scaling.original_max_position_embeddings * self.rope_scaling.factor
         return max(self.max_position_embeddings, int(stretched))
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about parts of the checkpoint that are not loaded, for the user."""
+        if not self.reads_pictures:
+            return ()
+        return ("pictures are not understood: the vision tower of this checkpoint is not loaded",)
+
     @classmethod
     def from_folder(cls, folder: Path) -> "QwenConfig":
         """Read `config.json` of a checkpoint.

@@ -38,6 +38,7 @@ class Conversion:
             number of parameters.
         unquantized: the module paths of matrices that are not packed.
         copied: the names of the files that were copied unchanged.
+        notices: sentences about parts of the source that were not converted.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Conversion:
     bits_per_weight: float
     unquantized: tuple[str, ...]
     copied: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
 
 def convert(
@@ -105,6 +107,7 @@ def convert(
         bits_per_weight=8 * plan.nbytes / plan.parameters,
         unquantized=plan.unquantized,
         copied=tuple(file.name for file in copied),
+        notices=config.notices,
     )
 
 
@@ -148,11 +151,24 @@ def _describe(
     dropped = ("_name_or_path", "vision_config")
     new = {key: value for key, value in description.items() if key not in dropped}
     if settings.dtype is not None:
-        fields = [name for name in ("dtype", "torch_dtype") if name in new] or ["torch_dtype"]
-        new |= dict.fromkeys(fields, str(settings.dtype).removeprefix("mlx.core."))
+        _set_dtype(new, str(settings.dtype).removeprefix("mlx.core."))
     if settings.packed is not None:
         new["quantization"] = new["quantization_config"] = plan.quantization(settings.packed)
     return dict(sorted(new.items()))
+
+
+def _set_dtype(description: dict[str, object], name: str) -> None:
+    """Write the dtype into each table that has a field for it, or else into the top level."""
+    nested = description.get("text_config")
+    text = dict(nested) if isinstance(nested, dict) else {}
+    fields = ("dtype", "torch_dtype")
+    text |= {field: name for field in fields if field in text}
+    if text:
+        description["text_config"] = text
+    present = [field for field in fields if field in description]
+    if not present and not any(field in text for field in fields):
+        present = ["torch_dtype"]
+    description |= dict.fromkeys(present, name)
 
 
 def _write_json(path: Path, value: dict[str, object]) -> None:

@@ -1,0 +1,153 @@
+"""Checkpoints of Qwen3.5 in the files of Hugging Face and of MLX."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
+from tinyllm_qwen import CheckpointError, ConversionConfig, convert, generate, load
+from tinyllm_qwen.checkpoint.slice_reader import read_slices
+from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
+from tinyllm_qwen.checkpoint.tensor_reader import read_tensors
+from tinyllm_qwen.checkpoint.weights import load_part, load_weights
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint
+
+FOUR_BITS = PackedFormat(group_size=32, bits=4)
+PROMPT = mx.random.randint(0, 2048, (1, 40), key=mx.random.key(1))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Dense and MoE checkpoints in both kinds of files, and MLX's in 4 bits."""
+    root = tmp_path_factory.mktemp("hybrid")
+    made = {}
+    for shape in ("tiny", "tiny-moe"):
+        source = hybrid_checkpoint(root / f"{shape}-hf", SHAPES[shape])
+        made[f"{shape}-hf"] = source
+        made[f"{shape}-mlx"] = convert(source, root / f"{shape}-mlx").folder
+        packed = ConversionConfig(packed=FOUR_BITS)
+        made[f"{shape}-4bit"] = convert(source, root / f"{shape}-4bit", packed).folder
+    return made
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
+def test_both_kinds_of_files_give_the_same_bits(folders: dict[str, Path], shape: str) -> None:
+    ours, theirs = (load(folders[f"{shape}-{files}"], ops=MLX)[0] for files in ("hf", "mlx"))
+    assert mx.array_equal(ours(PROMPT), theirs(PROMPT))
+
+
+@pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-4bit", "tiny-moe-4bit"])
+def test_op_sets_give_the_same_greedy_tokens(folders: dict[str, Path], name: str) -> None:
+    answers = []
+    for ops in (REFERENCE, MLX):
+        model, tokenizer = load(folders[name], ops=ops)
+        prompt = tokenizer.apply_chat_template([{"role": "user", "content": "What is a page?"}])
+        answers.append([piece.token for piece in generate(model, tokenizer, prompt, max_tokens=48)])
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-4bit"])
+def test_chunks_give_the_same_states(folders: dict[str, Path], name: str) -> None:
+    model, _ = load(folders[name], ops=MLX)
+    whole, parts = model.make_cache(), model.make_cache()
+    expected = model(PROMPT, whole, last=1)
+    for start, stop in ((0, 7), (7, 33), (33, 39)):
+        model(PROMPT[:, start:stop], parts)
+    assert mx.allclose(model(PROMPT[:, 39:], parts, last=1), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_queries_and_gates_are_separate(folders: dict[str, Path]) -> None:
+    folder = folders["tiny-hf"]
+    config = QwenConfig.from_folder(folder)
+    stored = read_tensors(find_tensors(folder, config), None)["layers.3.self_attn.q_proj.weight"]
+    weights = load_weights(folder, config)
+    heads = stored.reshape(4, 2, 64, 128)  # H, queries or gates, D, E
+    for part, name in enumerate(("q_proj", "g_proj")):
+        weight = weights[f"layers.3.self_attn.{name}.weight"]
+        assert isinstance(weight, mx.array)
+        assert mx.array_equal(weight, heads[:, part].reshape(256, 128))
+    packed = load_weights(folders["tiny-4bit"], QwenConfig.from_folder(folders["tiny-4bit"]))
+    gates = packed["layers.3.self_attn.g_proj.weight"]
+    assert isinstance(gates, QuantizedTensor)
+    assert tuple(gates.shape) == (256, 128)
+
+
+def test_the_draft_head_is_converted_and_not_loaded(folders: dict[str, Path]) -> None:
+    tensors = mx.load(str(folders["tiny-mlx"] / "model.safetensors"))
+    assert isinstance(tensors, dict)
+    assert "language_model.mtp.fc.weight" in tensors
+    assert not any("visual" in name for name in tensors)
+    config = QwenConfig.from_folder(folders["tiny-mlx"])
+    assert not any(name.startswith("mtp.") for name in load_weights(folders["tiny-mlx"], config))
+
+
+def test_slices_are_converted_as_whole_tensors_are(folders: dict[str, Path]) -> None:
+    folder = folders["tiny-hf"]
+    stored = find_tensors(folder, QwenConfig.from_folder(folder))
+    whole = read_tensors(stored, mx.float16)
+    slices = {name: tuple(range(size) for size in t.shape) for name, t in stored.items()}
+    read = read_slices(stored, slices, mx.float16)
+    for name, array in whole.items():
+        assert mx.array_equal(read[name], array), name
+        assert array.dtype == (mx.float32 if name.endswith("A_log") else mx.float16), name
+
+
+def test_16_bit_checkpoints_keep_their_dtype(tmp_path: Path) -> None:
+    # The decay rates and the norm of recurrent layers are float32 in the files.
+    model, _ = load(hybrid_checkpoint(tmp_path / "model", dtype=mx.bfloat16), ops=MLX)
+    assert model.dtype == mx.bfloat16
+    assert {str(w.dtype) for w in model.weights() if w.ndim > 1} == {"mlx.core.bfloat16"}
+
+
+def test_processes_cannot_share_the_model_yet(folders: dict[str, Path]) -> None:
+    folder = folders["tiny-hf"]
+    with pytest.raises(ValueError, match=r"group: expected 1 process for qwen3_5, .*got 2"):
+        load_part(folder, QwenConfig.from_folder(folder), 0, 2)
+
+
+def edited(folder: Path, target: Path, edit: Callable[[dict[str, mx.array]], None]) -> Path:
+    """Copy the weights and the config of a checkpoint, and change the weights."""
+    target.mkdir()
+    tensors = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(tensors, dict)
+    edit(tensors)
+    mx.save_safetensors(str(target / "model.safetensors"), tensors)
+    (target / "config.json").write_text((folder / "config.json").read_text())
+    return target
+
+
+LAYER = "model.language_model.layers.0.linear_attn"
+
+
+@pytest.mark.parametrize("name", ["A_log", "dt_bias", "conv1d.weight", "in_proj_z.weight"])
+def test_a_missing_tensor_is_named(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    folder = edited(folders["tiny-hf"], tmp_path / "m", lambda t: t.pop(f"{LAYER}.{name}") and None)
+    with pytest.raises(CheckpointError, match=rf"missing \(1\):\n +layers.0.linear_attn.{name}"):
+        load_weights(folder, QwenConfig.from_folder(folder))
+
+
+def test_mixed_kinds_of_files_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    def mix(tensors: dict[str, mx.array]) -> None:
+        name = f"{LAYER}.conv1d.weight"
+        tensors[name] = tensors[name].swapaxes(1, 2)
+
+    folder = edited(folders["tiny-hf"], tmp_path / "mixed", mix)
+    with pytest.raises(CheckpointError, match=r"of Hugging Face, .* expected one format"):
+        load_weights(folder, QwenConfig.from_folder(folder))
+
+
+def test_a_part_of_the_draft_head_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(folders["tiny-hf"], tmp_path / "m", lambda t: t.pop("mtp.norm.weight") and None)
+    with pytest.raises(CheckpointError, match=r"missing \(1\):\n +mtp.norm.weight"):
+        load_weights(folder, QwenConfig.from_folder(folder))
+
+
+def test_end_tokens_are_read_from_the_nested_settings(folders: dict[str, Path]) -> None:
+    folder = folders["tiny-hf"]
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    _, tokenizer = load(folder)
+    assert text["eos_token_id"] in tokenizer.eos_token_ids

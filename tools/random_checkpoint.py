@@ -1,0 +1,57 @@
+"""Make a Qwen3.5 checkpoint with random weights, to try and to measure the hybrid family.
+
+    uv run python tools/random_checkpoint.py TARGET [--shape 0.8b] [--files mlx] [--bits 4]
+
+The checkpoint has pico's tokenizer and a chat template with XML function calls. Its answers are
+random tokens.
+"""
+
+import argparse
+from pathlib import Path
+
+import mlx.core as mx
+from tinyllm_qwen.config.quantization import PackedFormat
+from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint
+
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+FLOAT_GROUPS = {"mxfp4": (32, 4), "mxfp8": (32, 8), "nvfp4": (16, 4)}
+
+
+def main() -> None:
+    """Write the checkpoint that the command line describes."""
+    parser = argparse.ArgumentParser(prog="random_checkpoint", description=__doc__)
+    parser.add_argument("target", type=Path, help="the folder to make")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny", help="default: tiny")
+    parser.add_argument(
+        "--files",
+        choices=("hf", "mlx"),
+        default="hf",
+        help="the kind of files: Hugging Face, with a vision tower, or MLX; default: hf",
+    )
+    parser.add_argument("--bits", type=int, help="quantize to so many bits, in files of MLX")
+    parser.add_argument("--group-size", type=int, default=64, help="default: 64")
+    parser.add_argument("--mode", choices=("affine", *FLOAT_GROUPS), default="affine")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    packed = None
+    if options.mode != "affine":
+        group_size, bits = FLOAT_GROUPS[options.mode]
+        packed = PackedFormat(group_size=group_size, bits=bits, mode=options.mode)
+    elif options.bits is not None:
+        packed = PackedFormat(group_size=options.group_size, bits=options.bits)
+    if packed is not None and options.files == "hf":
+        parser.error("--bits, --mode: expected --files mlx, since only these files are quantized")
+    hybrid_checkpoint(
+        options.target,
+        SHAPES[options.shape],
+        files=options.files,
+        packed=packed,
+        dtype=DTYPES[options.dtype],
+        seed=options.seed,
+    )
+    print(f"uv run chat --model {options.target}")
+
+
+if __name__ == "__main__":
+    main()
