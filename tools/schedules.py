@@ -1,44 +1,73 @@
 """Compares random schedules of the engine with `generate`, and counts their events.
 
-uv run tools/schedules.py             # 500 seeds: some minutes
-uv run tools/schedules.py 20 1000     # 20 seeds from 1000 on
+uv run tools/schedules.py                 # 500 seeds: some minutes
+uv run tools/schedules.py 20 1000         # 20 seeds from 1000 on
+uv run tools/schedules.py 200 --hybrid    # a small Qwen3.5 with random weights
 
-Two of five schedules have a draft model, one of three has failing steps. The tool stops and names
-the seed if a request gets other tokens than alone, or if a page is not freed.
+Of pico, two of five schedules have a draft model. Of Qwen3.5, every second schedule continues with
+a second engine, which loads the prefix cache of the first one. One of three schedules has failing
+steps. The tool stops and names the seed if a request gets other tokens than alone, or if a page, a
+slot or a snapshot is not freed.
 """
 
+import argparse
 import logging
 import sys
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from tinyllm_engine.testing import Oracle, Tally, run_schedule, sample_prompts
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen import Qwen, load
+from tinyllm_qwen import Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.schema import expected_shapes
+from tinyllm_qwen.testing import hybrid_checkpoint
 
 
 def main() -> None:
     """Run the schedules and print the sums of their events."""
     logging.disable(logging.ERROR)  # hides the log of steps that are made to fail
-    count, first = [*map(int, sys.argv[1:]), *(500, 0)[len(sys.argv) - 1 :]]
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", type=int, nargs="?", default=500, help="number of schedules")
+    parser.add_argument("first", type=int, nargs="?", default=0, help="the first seed")
+    parser.add_argument("--hybrid", action="store_true", help="a model with recurrent layers")
+    options = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        run(options.count, options.first, options.hybrid, Path(folder))
+
+
+def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
+    """Run the schedules of `count` seeds from `first` on; `folder` is for files of the model."""
     ops = Arithmetic.choose().ops
-    model, tokenizer = load("pico", ops=ops, dtype=mx.float32)
+    model, tokenizer = load_model(hybrid, folder)
     prompts, oracle = sample_prompts(tokenizer), Oracle(model, tokenizer)
-    drafts = [None, None, None, model, noise(model)]
+    drafts = [None, None, None, model, noise(model)] if not hybrid else [None]
     tally, began = Tally(), time.monotonic()
     for seed in range(first, first + count):
-        draft = drafts[seed % len(drafts)]
-        failures = 0.0 if seed % 3 else 0.05
         tally += run_schedule(
-            model, tokenizer, prompts, oracle, seed, draft=draft, failures=failures
+            model,
+            tokenizer,
+            prompts,
+            oracle,
+            seed,
+            draft=drafts[seed % len(drafts)],
+            failures=0.0 if seed % 3 else 0.05,
+            prefix_path=folder / "prefixes" if hybrid and seed % 2 else None,
         )
         print(f"\r{seed - first + 1} of {count} schedules", end="", file=sys.stderr, flush=True)
     print(f"\r{count} schedules from seed {first} on, ops {ops.name}, ", end="")
-    print(f"{time.monotonic() - began:.0f} s, all tokens as alone, all pages free:")
+    print(f"{time.monotonic() - began:.0f} s, all tokens as alone, all pages and slots free:")
     for name, number in asdict(tally).items():
         print(f"  {number:10,} {name.replace('_', ' ')}")
+
+
+def load_model(hybrid: bool, folder: Path) -> tuple[Qwen, Tokenizer]:
+    """Load pico, or a small Qwen3.5 with random weights."""
+    source = hybrid_checkpoint(folder / "qwen35") if hybrid else "pico"
+    return load(source, ops=Arithmetic.choose().ops, dtype=mx.float32)
 
 
 def noise(model: Qwen) -> Qwen:

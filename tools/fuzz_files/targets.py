@@ -10,7 +10,8 @@ from tinyllm_chat import transcript
 from tinyllm_chat.errors import ChatError
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.prefix_store import PrefixStore
-from tinyllm_layers import PagedCache
+from tinyllm_engine.kv.snapshot_store import SnapshotStore
+from tinyllm_layers import PagedCache, RecurrentPool, StateShape
 from tinyllm_qwen import GenerationConfig, QwenConfig, Tokenizer
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.safetensors_file import read_header
@@ -110,18 +111,25 @@ def _tokenizer_config(folder: Path) -> None:
         tokenizer.chat_template.render(_TURNS)
 
 
-def prefix_store() -> tuple[PrefixStore, BlockManager]:
-    """Make the store of two layers with 4 pages of 2 tokens, and its pages."""
-    pages = BlockManager(4, 2)
-    caches = [PagedCache.empty((4, 1, 2, 4), mx.float32) for _ in range(2)]
-    return PrefixStore(pages, caches, "fuzz"), pages
+def prefix_store() -> tuple[PrefixStore, BlockManager, SnapshotStore]:
+    """Make the store of two layers: one with 4 pages of 2 tokens, one with 3 slots of states.
+
+    Returns:
+        The store, its pages, and its 2 slots for snapshots.
+    """
+    pages, snapshots = BlockManager(4, 2), SnapshotStore(range(1, 3))
+    shape = StateShape(kernel=4, channels=2, num_heads=1, value_dim=2, key_dim=2, dtype=mx.float32)
+    caches = [PagedCache.empty((4, 1, 2, 4), mx.float32), RecurrentPool.empty(3, shape)]
+    return PrefixStore(pages, snapshots, caches, "fuzz"), pages, snapshots
 
 
 def _prefixes(folder: Path) -> None:
-    store, pages = prefix_store()
+    store, pages, snapshots = prefix_store()
     loaded = store.load(folder / "prefixes")
     assert 0 <= loaded <= 4
     assert pages.available == 4
+    assert snapshots.held == 0
+    assert snapshots.count <= min(loaded, 2)
 
 
 def _small_tokenizer() -> bytes:

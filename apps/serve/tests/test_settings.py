@@ -41,7 +41,7 @@ def test_draft_tokens_are_accepted_and_prefixes_survive_a_restart(
     # The draft model is the model itself, so only draft tokens past the end are refused.
     assert 0 <= drafted - first.metric("spec_decode_num_accepted_tokens_total") <= 4 < drafted
     assert first.stop() == 0
-    assert any("prefixes were saved" in str(entry["event"]) for entry in first.log())
+    assert any("snapshots were saved" in str(entry["event"]) for entry in first.log())
     second = start(*options)
     text, cached = ask(second)
     assert text == expected
@@ -58,6 +58,7 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
         max_num_batched_tokens=64,
         step_seconds=0.5,
         prefix_cache_memory=0.001,
+        snapshot_memory=0.002,
         prefix_cache_path=tmp_path / "prefixes",
         num_speculative_tokens=2,
     )
@@ -79,6 +80,7 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
         prefill_tokens=64,
         step_seconds=0.5,
         prefix_cache_bytes=1_000_000,
+        snapshot_bytes=2_000_000,
         prefix_path=tmp_path / "prefixes",
         speculation=2,
     )

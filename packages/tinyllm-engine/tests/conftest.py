@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 import pytest
-from tinyllm_engine.kv import page_pool
+from tinyllm_engine.kv import memory_plan
 from tinyllm_engine.testing import Oracle, sample_prompts
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import Qwen, Tokenizer, generate, load
@@ -11,7 +11,7 @@ from tinyllm_qwen import Qwen, Tokenizer, generate, load
 @pytest.fixture(autouse=True)
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the page pool to 16 MiB, because touching 400 MB takes 0.3 s per engine."""
-    monkeypatch.setattr(page_pool, "_DEFAULT_BYTES", 1 << 24)
+    monkeypatch.setattr(memory_plan, "_DEFAULT_BYTES", 1 << 24)
 
 
 @pytest.fixture(scope="session")

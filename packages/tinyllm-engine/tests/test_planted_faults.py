@@ -3,9 +3,6 @@
 Half of the schedules have a draft model whose draft tokens are wrong.
 """
 
-import inspect
-import textwrap
-from collections.abc import Callable
 from dataclasses import replace
 
 import mlx.core as mx
@@ -14,7 +11,7 @@ from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.schedule.scheduler import Scheduler
-from tinyllm_engine.testing import Oracle, run_schedule
+from tinyllm_engine.testing import Oracle, run_schedule, with_fault
 from tinyllm_qwen import Qwen, Sampler, Tokenizer
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 
@@ -74,15 +71,6 @@ FAULTS: dict[str, Fault] = {
         "samplers[-1]",
     ),
 }
-
-
-def with_fault(function: Callable[..., object], old: str, new: str) -> Callable[..., object]:
-    """Return a function with one piece of its source replaced."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f"{function.__qualname__} has changed: {old!r}"
-    names = dict(inspect.unwrap(function).__globals__)
-    exec(source.replace(old, new), names)
-    return names[function.__name__]
 
 
 @pytest.fixture(scope="module")

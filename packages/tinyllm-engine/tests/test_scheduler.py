@@ -24,8 +24,11 @@ class Schedules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = SchedulerMemory(pages=9)
+        self.world = self.make()
         self.live: list[RequestState] = []
+
+    def make(self) -> SchedulerMemory:
+        return SchedulerMemory(pages=9)
 
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
@@ -41,9 +44,9 @@ class Schedules(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.world.scheduler.remove(self.live.pop(data.draw(st.integers(0, len(self.live) - 1))))
 
-    @rule(budget=st.integers(2, 12), seconds=st.floats(0, 0.1))
-    def step(self, budget: int, seconds: float = 0.03) -> None:
-        ended = self.world.step(budget)
+    @rule(budget=st.integers(2, 12), drafts=st.integers(0, 3), seconds=st.floats(0, 0.1))
+    def step(self, budget: int, drafts: int = 0, seconds: float = 0.03) -> None:
+        ended = self.world.step(budget, drafts)
         self.world.scheduler.charge_prefill(self.world.last.prefill, seconds)
         self.world.scheduler.charge_decode(self.world.last.decode, seconds)
         for request in ended:
@@ -53,12 +56,26 @@ class Schedules(RuleBasedStateMachine):
     def pages_are_held_by_running_requests(self) -> None:
         held = {page for request in self.world.scheduler.running for page in request.pages}
         assert self.world.pages.available == self.world.pages.num_pages - len(held)
-        assert all(not s.pages for s in self.live if s not in self.world.scheduler.running)
+        waiting = [each for each in self.live if each not in self.world.scheduler.running]
+        assert not any(each.pages or each.slots for each in waiting)
+
+    @invariant()
+    def slots_are_held_by_running_requests(self) -> None:
+        states = self.world.states
+        if states is not None:
+            slots = [each.slots for each in self.world.scheduler.running if each.slots]
+            assert all(len(each.own) == 1 and not each.pending for each in slots)
+            own = [each.own[0] for each in slots]
+            held = {slot for each in slots for slot in each.held.values()}
+            assert len({*own}) == len(own)
+            assert states.used == len(own)
+            assert states.snapshots.held == len(held)
 
     @rule()
     def fail(self) -> None:
         running = set(self.world.scheduler.running)
         self.world.slots.clear()
+        self.world.saved.clear()
         assert set(self.world.scheduler.reset()) == running
         assert not self.world.scheduler.running
         assert self.world.pages.cached == 0
@@ -70,10 +87,21 @@ class Schedules(RuleBasedStateMachine):
             self.step(6)
         assert not self.live, "a request never gets its turn"
         assert self.world.pages.available == self.world.pages.num_pages
+        states = self.world.states
+        assert states is None or states.used == states.snapshots.held == 0
 
 
-Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+class SchedulesWithStates(Schedules):
+    """The same with recurrent state: few slots for requests, and few for snapshots."""
+
+    def make(self) -> SchedulerMemory:
+        return SchedulerMemory(pages=9, states=5, snapshots=3)
+
+
+for machine in (Schedules, SchedulesWithStates):
+    machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestSchedules = Schedules.TestCase
+TestSchedulesWithStates = SchedulesWithStates.TestCase
 
 
 def run(world: SchedulerMemory, budget: int = 8, steps: int = 500) -> list[RequestState]:

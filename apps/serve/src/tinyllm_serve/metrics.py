@@ -20,12 +20,18 @@ _GAUGES = {
     "kv_cache_pages": ("pages_total", "Pages of keys and values."),
     "kv_cache_pages_used": ("pages_used", "Pages that requests hold."),
     "kv_cache_pages_cached": ("pages_cached", "Pages that only the prefix cache holds."),
+    "recurrent_states": ("states_total", "Slots for recurrent states of requests."),
+    "recurrent_states_used": ("states_used", "Slots for recurrent states that requests hold."),
+    "prefix_snapshot_slots": ("snapshots_total", "Slots for snapshots of recurrent states."),
+    "prefix_snapshots": ("snapshots_held", "Snapshots from which a prefix can be continued."),
 }
 _COUNTERS = {
     "prompt_tokens": ("prompt_tokens", "Tokens of prompts."),
     "generation_tokens": ("generated_tokens", "Tokens generated."),
     "prefix_cache_queries": ("prompt_tokens", "Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits": ("cached_tokens", "Prompt tokens found in the prefix cache."),
+    "prefix_snapshot_hits": ("snapshot_hits", "Requests that continued a snapshot."),
+    "prefix_snapshot_evictions": ("snapshot_evictions", "Snapshots evicted for others."),
     "num_preemptions": ("preemptions", "Requests that freed their pages, to continue later."),
     "spec_decode_num_draft_tokens": ("draft_tokens", "Draft tokens verified."),
     "spec_decode_num_accepted_tokens": ("accepted_tokens", "Draft tokens accepted."),

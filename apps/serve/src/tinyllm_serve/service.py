@@ -88,14 +88,17 @@ class Service(Served):
             self._group.on_loss.engine = self.engine
 
     def facts(self) -> Mapping[str, Fact]:
-        """Return the backend, the number of pages, and the size of this process's weights."""
+        """Return the backend, the numbers of pages and slots, and this process's weight bytes."""
         if self.arithmetic is None:
             return {}
+        stats = self.engine.stats
         return {
             "ops": self.arithmetic.ops.name,
             "device": self.arithmetic.device,
             "note": self.arithmetic.note or None,
-            "pages": self.engine.stats.pages_total,
+            "pages": stats.pages_total,
+            "recurrent_states": stats.states_total or None,
+            "snapshots": stats.snapshots_total if stats.states_total else None,
             "weight_bytes": self._weight_bytes,
             "ranks": None if self._group is None else self._group.member.ranks.size,
             "draft_model": self.settings.draft_model,
@@ -191,6 +194,7 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         step_seconds=settings.step_seconds,
         prefix_cache=settings.enable_prefix_caching,
         prefix_cache_bytes=_bytes(settings.prefix_cache_memory),
+        snapshot_bytes=_bytes(settings.snapshot_memory),
         prefix_path=settings.prefix_cache_path,
         speculation=settings.draft_tokens,
     )

@@ -144,7 +144,7 @@ class Settings:
         float | None,
         option(
             "GB",
-            "Memory for keys and values. [default: as much as they need]",
+            "Memory for keys, values and recurrent states. [default: as much as they need]",
             "--kv-cache-memory/--memory",
         ),
         Range(0.001, 1_000_000),
@@ -191,6 +191,15 @@ class Settings:
             "GB",
             "Memory for prefixes that no request uses now. [default: all for keys and values]",
             "--prefix-cache-memory/--prefix-memory",
+        ),
+        Range(0, 1_000_000),
+    ] = None
+    snapshot_memory: Annotated[
+        float | None,
+        option(
+            "GB",
+            "Memory for snapshots of recurrent states, at which models with recurrent layers "
+            "(Qwen3.5) continue prefixes. [default: at most a quarter of --kv-cache-memory]",
         ),
         Range(0, 1_000_000),
     ] = None

@@ -12,9 +12,9 @@ class EngineSettings:
 
     Attributes:
         page_size: number of tokens in a page of keys and values.
-        memory_bytes: memory for all pages, in bytes. None allocates pages for `max_running`
-            contexts, but at most 4 GiB (or one context, if one context needs more), and at most
-            half of the free memory.
+        memory_bytes: memory for all pages, recurrent states and snapshots, in bytes; see
+            `plan_memory`. None allocates memory for `max_running` contexts, but at most 4 GiB (or
+            one context, if one context needs more), and at most half of the free memory.
         max_running: the largest number of requests that are computed at a time.
         max_waiting: the largest number of requests in the queue, in addition to `max_running`. More
             requests are refused.
@@ -27,6 +27,9 @@ class EngineSettings:
             prefix.
         prefix_cache_bytes: the most memory, in bytes, for pages that only the prefix cache holds;
             None for no limit below `memory_bytes`.
+        snapshot_bytes: the memory for snapshots of recurrent states, in bytes; None for at most a
+            quarter of `memory_bytes`. Without snapshots, requests to a model with recurrent layers
+            share no prefixes. Other models have no snapshots.
         prefix_path: a file from which the engine loads the prefix cache of an earlier engine, and
             to which `Engine.save_prefixes` writes the prefix cache; None for no file.
         speculation: the largest number of draft tokens per request and step, from a draft model or
@@ -45,6 +48,7 @@ class EngineSettings:
     kv_bits: int | None = None
     prefix_cache: bool = True
     prefix_cache_bytes: int | None = None
+    snapshot_bytes: int | None = None
     prefix_path: Path | None = None
     speculation: int = 0
 
@@ -62,7 +66,7 @@ class EngineSettings:
                 raise ValueError(f"{name}: expected at least {least}, got {number}")
         if not self.step_seconds > 0:
             raise ValueError(f"step_seconds: expected more than 0, got {self.step_seconds}")
-        for name in ("memory_bytes", "prefix_cache_bytes"):
+        for name in ("memory_bytes", "prefix_cache_bytes", "snapshot_bytes"):
             number = getattr(self, name)
             if number is not None and number < 0:
                 raise ValueError(f"{name}: expected at least 0, got {number}")

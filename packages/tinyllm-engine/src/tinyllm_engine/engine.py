@@ -33,9 +33,11 @@ from tinyllm_engine.request import (
 from tinyllm_engine.runner import Runner, Scores
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
+from tinyllm_engine.schedule.state_slots import make_state_slots
 from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.drafter import draft_limits
 from tinyllm_engine.speculative.make_drafter import make_drafter
+from tinyllm_engine.stats import Counts, collect_stats
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Engine:
         *,
         draft: LanguageModel | None = None,
     ) -> None:
-        """Allocate the memory for keys and values, and load the prefix cache if there is a file.
+        """Allocate the memory of all requests, and load the prefix cache if there is a file.
 
         Args:
             model: the model.
@@ -78,8 +80,8 @@ class Engine:
                 draft tokens from the text itself (prompt lookup).
 
         Raises:
-            ValueError: if the memory is too little for one page, or a setting or the draft model
-                does not fit the model.
+            ValueError: if the memory is too little for one request, or a setting or the draft
+                model does not fit the model.
         """
         if model.num_ranks > 1 and settings.prefix_path is not None:
             raise ValueError(
@@ -93,10 +95,13 @@ class Engine:
         limit = settings.prefix_cache_bytes
         max_cached = None if limit is None else limit // self._pool.page_bytes
         self._pages = BlockManager(self._pool.num_pages, settings.page_size, max_cached)
+        self._states = make_state_slots(self._pool.plan, settings)
         self._scheduler = Scheduler(
-            self._pages, settings.max_running, prefix_cache=settings.prefix_cache
+            self._pages, settings.max_running, self._states, prefix_cache=settings.prefix_cache
         )
-        self._runner = Runner(model, self._pool.caches)
+        self._runner = Runner(
+            model, self._pool.caches, self._pool.num_pages, settings.page_size, self._pool.num_slots
+        )
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self._drafter = make_drafter(
             settings, tokenizer, self._pool, self._scheduler.reserve, draft
@@ -108,8 +113,7 @@ class Engine:
             self._prefixes.load(settings.prefix_path)
         self._failed: list[RequestState] = []
         self.failures = 0
-        self._arrivals = self._failed_steps = 0
-        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        self._counts = Counts()
 
     @property
     def has_work(self) -> bool:
@@ -119,22 +123,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The state of the engine, and counts since it was made."""
-        pages = self._pages
-        acceptance = None if self._drafter is None else self._drafter.acceptance
-        return EngineStats(
-            running=len(self._scheduler.running),
-            waiting=self._scheduler.waiting,
-            pages_total=pages.num_pages,
-            pages_used=pages.num_pages - pages.available,
-            pages_cached=pages.cached,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            generated_tokens=self._generated_tokens,
-            preemptions=self._scheduler.preemptions,
-            draft_tokens=0 if acceptance is None else acceptance.drafted,
-            accepted_tokens=0 if acceptance is None else acceptance.accepted,
-            failed_steps=self._failed_steps,
-        )
+        return collect_stats(self._scheduler, self._drafter, self._counts)
 
     def add(self, request: Request, grammar: CompiledGrammar | None = None) -> RequestState:
         """Put a request into the queue. Later steps compute its tokens.
@@ -173,7 +162,7 @@ class Engine:
             sampler.start(mx.array(prompt, dtype=mx.int32))
             state = RequestState(
                 request,
-                self._arrivals,
+                self._counts.requests,
                 max_tokens,
                 sampler,
                 OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end),
@@ -183,8 +172,8 @@ class Engine:
             raise RequestError(str(error)) from error
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
-        self._arrivals += 1
-        self._prompt_tokens += len(prompt)
+        self._counts.requests += 1
+        self._counts.prompt_tokens += len(prompt)
         self._scheduler.add(state)
         return state
 
@@ -343,7 +332,7 @@ class Engine:
             accepted = request.accept(choices)
             if self._drafter is not None:
                 self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
-            self._generated_tokens += len(accepted)
+            self._counts.generated_tokens += len(accepted)
             self._scheduler.update(request, len(request.tokens) - 1)
             if request.finish_reason is not None:
                 self._finish(request, request.finish_reason)
@@ -359,7 +348,7 @@ class Engine:
     def _recover(self) -> None:
         """Queue all requests again, with new pages, after a failed step."""
         self.failures += 1
-        self._failed_steps += 1
+        self._counts.failed_steps += 1
         running = self._scheduler.reset()
         if self._drafter is not None:
             self._drafter.reset()
@@ -377,7 +366,7 @@ class Engine:
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         request.finish_reason = reason
-        self._cached_tokens += request.usage.cached_tokens
+        self._counts.cached_tokens += request.usage.cached_tokens
         self._scheduler.remove(request)
         if self._drafter is not None:
             self._drafter.forget(request)
@@ -395,4 +384,5 @@ class Engine:
         """
         settings = self.settings
         identity = f"{model_fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
-        return PrefixStore(self._pages, self._pool.caches, identity)
+        snapshots = None if self._states is None else self._states.snapshots
+        return PrefixStore(self._pages, snapshots, self._pool.caches, identity)

@@ -86,6 +86,13 @@ class EngineStats:
         pages_total: number of all pages.
         pages_used: number of pages that requests hold.
         pages_cached: number of pages that only the prefix cache holds.
+        states_total: number of slots for recurrent states of requests; 0 without recurrent layers.
+        states_used: number of these slots that requests hold.
+        snapshots_total: number of slots for snapshots of recurrent states.
+        snapshots_held: number of snapshots, after each of which a prefix can be continued.
+        snapshots_used: number of snapshots that requests hold, and that are therefore not evicted.
+        snapshot_hits: count of admissions that continued a snapshot.
+        snapshot_evictions: count of snapshots that were evicted for others.
         prompt_tokens: count of tokens of all prompts.
         cached_tokens: count of prompt tokens that were in the prefix cache.
         generated_tokens: count of generated tokens.
@@ -100,6 +107,13 @@ class EngineStats:
     pages_total: int
     pages_used: int
     pages_cached: int
+    states_total: int
+    states_used: int
+    snapshots_total: int
+    snapshots_held: int
+    snapshots_used: int
+    snapshot_hits: int
+    snapshot_evictions: int
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int

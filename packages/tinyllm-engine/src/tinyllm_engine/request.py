@@ -124,6 +124,25 @@ class Request:
 
 
 @dataclass(eq=False)
+class RequestSlots:
+    """The slots of recurrent state that a running request uses; see `StateSlots`.
+
+    Attributes:
+        own: the slots that only this request uses: one for the state after its computed tokens, and
+            one more for each draft token of the step.
+        current: the slot that the next pass loads: `own[0]`, the slot of a snapshot, or `NO_STATE`
+            before the first token.
+        held: the snapshots that this request holds, by block hash.
+        pending: the block hashes of the snapshots in `held` that the passes of this step save.
+    """
+
+    own: list[int]
+    current: int
+    held: dict[bytes, int] = field(default_factory=dict)
+    pending: list[bytes] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class RequestState:
     """The state of a request in the engine, and the handle with which a caller runs or cancels it.
 
@@ -142,6 +161,10 @@ class RequestState:
         tokens: prompt and generated tokens.
         computed: the number of tokens whose keys and values are in the pages.
         pages: the block table: `pages[i]` holds tokens i * page_size to (i + 1) * page_size.
+        slots: the slots of recurrent state; None while the request waits, or if the model has no
+            recurrent layers.
+        branches: lengths of prefixes after which a snapshot is saved, because another prompt has
+            the same tokens up to there.
         cached: prompt tokens that were in the prefix cache at the first admission.
         draft: draft tokens after `tokens`, verified in the next step.
         outputs: outputs that no caller has received yet; see `Engine.run`.
@@ -160,6 +183,8 @@ class RequestState:
     tokens: list[int] = field(init=False)
     computed: int = 0
     pages: list[int] = field(default_factory=list)
+    slots: RequestSlots | None = None
+    branches: set[int] = field(default_factory=set)
     cached: int | None = None
     draft: list[int] = field(default_factory=list)
     outputs: deque[Output] = field(default_factory=deque)

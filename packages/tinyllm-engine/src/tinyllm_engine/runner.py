@@ -8,14 +8,15 @@ from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Bool, Float
-from tinyllm_layers import Batch, PagedCache
-from tinyllm_ops import PageTable
+from tinyllm_layers import Batch, RecurrentPool
+from tinyllm_ops import PageTable, StateTable
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.best_tokens import BestTokens
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import choose, with_logprobs
 
+from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.output import SampledToken, TokenLogprob
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
@@ -35,25 +36,48 @@ class Runner:
     with the arithmetic of a prompt.
     """
 
-    def __init__(self, model: LanguageModel, caches: Sequence[PagedCache]) -> None:
-        """Make a runner of a model and its pages, one cache for each layer."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        caches: Sequence[PooledCache],
+        num_pages: int,
+        page_size: int,
+        num_slots: int = 0,
+    ) -> None:
+        """Make a runner of a model and its pages.
+
+        Args:
+            model: the model.
+            caches: the pages or slots of each layer.
+            num_pages: the number of pages.
+            page_size: the number of tokens in a page.
+            num_slots: the number of slots of recurrent state; 0 without recurrent layers.
+        """
         self._model = model
         self._caches = caches
+        self._num_pages = num_pages
+        self._page_size = page_size
+        self._num_slots = num_slots
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole pages, from the first page of each pair to the second."""
+        """Copy whole pages, from the first page of each pair to the second.
+
+        Models with recurrent layers need no copies, because they share only prefixes of whole pages
+        that end before the last token of the prompt.
+        """
         if pairs:
             self._model.copy_pages(self._caches, pairs)
 
     def prefill(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
-        """Write the keys and values of prompt chunks to their pages.
+        """Write the keys and values of prompt chunks to their pages, and save recurrent states.
 
         Returns:
             The embedding of each prompt that ends in a chunk and asks for it.
         """
         pages = self._table([(chunk.request.pages, chunk.start, chunk.stop) for chunk in chunks])
+        batch = Batch.paged(pages, "prefill", self._states(chunks))
         tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
-        h = self._model.hidden(tokens, Batch.paged(pages, "prefill"), self._caches)
+        h = self._model.hidden(tokens, batch, self._caches)
         last = {}
         stop = 0
         for chunk in chunks:
@@ -72,6 +96,9 @@ class Runner:
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
         """Write the keys and values of decoded tokens, and score the tokens that may follow.
 
+        Each token is a sequence of its own in the page table. Recurrent layers see the tokens of a
+        chunk as one sequence.
+
         If a chunk has choices, the call builds a graph and does not wait for the device.
 
         Returns:
@@ -81,7 +108,7 @@ class Runner:
             return None
         steps = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
         pages = self._table([(chunk.request.pages, at, at + 1) for chunk, at in steps])
-        batch = Batch.paged(pages, "decode")
+        batch = Batch.paged(pages, "decode", self._states(chunks))
         tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
         rows = [row for row, (chunk, at) in enumerate(steps) if at >= chunk.stop - chunk.choices]
         if not rows:
@@ -118,7 +145,7 @@ class Runner:
         if any(each.wants_logprobs for each in requests):
             sampled = self._reported(rows, tokens, scores)
         else:
-            mx.eval(tokens)
+            mx.eval(tokens, self._recurrent)
             sampled = [SampledToken(token) for token in _integers(tokens)]
         following = iter(sampled)
         return [[next(following) for _ in range(1 + len(each.draft))] for each in requests]
@@ -142,7 +169,7 @@ class Runner:
             index = mx.array(group)
             own = scores.at(index) if isinstance(scores, BestTokens) else scores[index]
             samples[top] = with_logprobs(tokens[index], own, top, self._model.ops)
-        mx.eval(tokens, *(array for sample in samples.values() for array in _arrays(sample)))
+        mx.eval(tokens, [_arrays(sample) for sample in samples.values()], self._recurrent)
         sampled = [SampledToken(token) for token in _integers(tokens)]
         for top, group in groups.items():
             for row, reported in zip(group, _on_host(samples[top]), strict=True):
@@ -150,8 +177,27 @@ class Runner:
         return sampled
 
     def _table(self, chunks: Sequence[tuple[Sequence[int], int, int]]) -> PageTable:
-        cache = self._caches[0]
-        return PageTable.of(chunks, num_pages=cache.num_pages, page_size=cache.page_size)
+        return PageTable.of(chunks, num_pages=self._num_pages, page_size=self._page_size)
+
+    def _states(self, chunks: Sequence[Chunk]) -> StateTable | None:
+        """Return the slots that each sequence loads and saves; None without recurrent layers."""
+        if not self._num_slots:
+            return None
+        sequences = [
+            (
+                chunk.load,
+                len(chunk.tokens),
+                {length - chunk.start: slot for length, slot in chunk.saves.items()},
+            )
+            for chunk in chunks
+        ]
+        return StateTable.of(sequences, num_slots=self._num_slots)
+
+    @property
+    def _recurrent(self) -> list[mx.array]:
+        """The arrays of recurrent layers. No token may need the last states that a pass saves."""
+        pools = (cache for cache in self._caches if isinstance(cache, RecurrentPool))
+        return [array for pool in pools for array in pool.arrays]
 
     def _wait(self) -> None:
         mx.eval([array for cache in self._caches for array in cache.arrays])

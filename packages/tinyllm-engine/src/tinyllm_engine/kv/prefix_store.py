@@ -5,24 +5,28 @@ from __future__ import annotations
 import logging
 import secrets
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
-from tinyllm_layers import PagedCache
+from tinyllm_layers import PagedCache, RecurrentPool
 from tinyllm_ops import QuantizedTensor
 from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
+from tinyllm_engine.kv.page_pool import PooledCache
+from tinyllm_engine.kv.snapshot_store import SnapshotStore
 
-_FORMAT = "2"
+_FORMAT = "3"
 """The version of the format. Raise it if the file, the block hashes or the page layout change."""
 
 _HASHES = "hashes"
+_SNAPSHOTS = "snapshots"
+"""The names of the tensors of block hashes, of pages and of snapshots."""
 
 _CHUNK_BYTES = 1 << 24
 """The number of bytes of a weight that one thread reads at a time for a fingerprint."""
@@ -35,28 +39,37 @@ class PrefixStore:
 
     The format is safetensors (github.com/huggingface/safetensors). One tensor has a row of bytes
     for the hash of each page. The other tensors hold the pages of each array of each layer. Pages
-    are ordered by their last use, least recently used first. An invalid file does not stop the
-    engine: the reason is logged, and the prefix cache starts empty.
+    are ordered by their last use, least recently used first. The same holds for the snapshots of
+    recurrent layers, if there are any. An invalid file does not stop the engine: the reason is
+    logged, and the prefix cache starts empty.
     """
 
-    def __init__(self, pages: BlockManager, caches: Sequence[PagedCache], identity: str) -> None:
+    def __init__(
+        self,
+        pages: BlockManager,
+        snapshots: SnapshotStore | None,
+        caches: Sequence[PooledCache],
+        identity: str,
+    ) -> None:
         """Make a store for the pages of an engine.
 
         Args:
             pages: the allocation of pages.
-            caches: the contents of pages, one cache per layer.
+            snapshots: the snapshots of recurrent states; None without recurrent layers.
+            caches: the contents of pages and slots, one cache per layer.
             identity: text that names the model and all settings that determine the contents of a
                 page. A file with another identity is ignored.
         """
         self._pages = pages
+        self._snapshots = snapshots
         self._caches = caches
         self._identity = f"{_FORMAT} {identity}"
 
     def save(self, path: Path) -> int:
         """Write the registered pages, at most the `max_cached` last used pages, to a file.
 
-        The pages are first copied in memory, so saving needs the memory of these pages twice. An
-        existing file is replaced atomically.
+        Snapshots are written if their pages are. All are first copied in memory, so saving needs
+        their memory twice. An existing file is replaced atomically.
 
         Returns:
             The number of pages in the file; 0 if the write failed, with the reason in the log.
@@ -65,10 +78,10 @@ class PrefixStore:
         found = found[max(0, len(found) - self._pages.max_cached) :]
         if not found:
             return 0
-        index = mx.array([page for _, page in found], dtype=mx.int32)
-        hashes = mx.array([list(block_hash) for block_hash, _ in found], dtype=mx.uint8)
-        tensors = {name: array[index] for name, array in self._arrays().items()}
-        tensors[_HASHES] = hashes
+        tensors = _rows(_HASHES, dict(found), self._arrays())
+        snapshots = {} if self._snapshots is None else self._snapshots.registered
+        snapshots = {each: slot for each, slot in snapshots.items() if each in dict(found)}
+        tensors |= _rows(_SNAPSHOTS, snapshots, self._states())
         metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
         # MLX adds ".safetensors" to other names, and does not report a failed write: compare the
         # size below.
@@ -85,7 +98,7 @@ class PrefixStore:
             if partial.exists():
                 partial.unlink()
             return 0
-        _log.info("%s: %d pages of prefixes were saved", path, len(found))
+        _log.info("%s: %d pages and %d snapshots were saved", path, len(found), len(snapshots))
         return len(found)
 
     def load(self, path: Path) -> int:
@@ -105,19 +118,29 @@ class PrefixStore:
         count = min(len(tensors[_HASHES]), self._pages.max_cached, self._pages.num_pages)
         if not count:
             return 0
-        pages = self._pages.allocate(count)
-        hashes = cast("list[list[int]]", tensors[_HASHES][-count:].tolist())
+        pages, hashes = self._pages.allocate(count), _hashes(tensors[_HASHES])[-count:]
         for page, block_hash in zip(pages, hashes, strict=True):
-            self._pages.register(page, bytes(block_hash))
-        index = mx.array(pages, dtype=mx.int32)
-        for name, array in self._arrays().items():
-            array[index] = tensors[name][-count:]
-        mx.eval(list(self._arrays().values()))
+            self._pages.register(page, block_hash)
+        _write(self._arrays(), pages, {name: tensors[name][-count:] for name in self._arrays()})
+        snapshots = self._load_snapshots(tensors, set(hashes))
         # The first pages of the file were used least recently. `free` starts with the last page of
         # its argument, and the page that is freed first is evicted first.
         self._pages.free(pages[::-1])
-        _log.info("%s: %d pages of prefixes were loaded", path, count)
+        _log.info("%s: %d pages and %d snapshots were loaded", path, count, snapshots)
         return count
+
+    def _load_snapshots(self, tensors: Mapping[str, mx.array], loaded: Set[bytes]) -> int:
+        """Load the snapshots of a file whose pages were loaded; return their number."""
+        if self._snapshots is None or _SNAPSHOTS not in tensors:
+            return 0
+        row_of = {each: row for row, each in enumerate(_hashes(tensors[_SNAPSHOTS]))}
+        found = [each for each in row_of if each in loaded]
+        found = found[max(0, len(found) - len(self._snapshots.slots)) :]
+        if found:
+            slots = [self._snapshots.restore(each) for each in found]
+            index = mx.array([row_of[each] for each in found], dtype=mx.int32)
+            _write(self._states(), slots, {name: tensors[name][index] for name in self._states()})
+        return len(found)
 
     def _read(self, path: Path) -> dict[str, mx.array]:
         """Return the tensors of a file.
@@ -133,9 +156,9 @@ class PrefixStore:
         tensors, metadata = cast("tuple[dict[str, mx.array], dict[str, str]]", loaded)
         if metadata.get("identity") != self._identity:
             raise ValueError("it is of another model, or of other settings of pages")
-        arrays, count = self._arrays(), len(tensors.get(_HASHES, ()))
-        expected = {name: ((count, *a.shape[1:]), a.dtype) for name, a in arrays.items()}
-        expected[_HASHES] = ((count, HASH_BYTES), mx.uint8)
+        expected = _shapes(_HASHES, self._arrays(), tensors)
+        if _SNAPSHOTS in tensors:
+            expected |= _shapes(_SNAPSHOTS, self._states(), tensors)
         actual = {name: (tuple(array.shape), array.dtype) for name, array in tensors.items()}
         if actual != expected or metadata.get("checksum") != _checksum(tensors):
             raise ValueError("it is damaged")
@@ -146,8 +169,59 @@ class PrefixStore:
         return {
             f"layers.{layer}.{part}": array
             for layer, cache in enumerate(self._caches)
+            if isinstance(cache, PagedCache)
             for part, array in enumerate(cache.arrays)
         }
+
+    def _states(self) -> dict[str, mx.array]:
+        """Return the arrays of all recurrent layers, `P ...` with P slots, by their names."""
+        return {
+            f"states.{layer}.{part}": array
+            for layer, cache in enumerate(self._caches)
+            if isinstance(cache, RecurrentPool)
+            for part, array in enumerate(cache.arrays)
+        }
+
+
+def _rows(
+    name: str, numbers: Mapping[bytes, int], arrays: Mapping[str, mx.array]
+) -> dict[str, mx.array]:
+    """Return the tensors of some pages or snapshots; none if there are no numbers.
+
+    Args:
+        name: the name of the tensor of block hashes.
+        numbers: the number of each page or slot by block hash.
+        arrays: the arrays of all pages or slots.
+    """
+    if not numbers:
+        return {}
+    index = mx.array(list(numbers.values()), dtype=mx.int32)
+    hashes = mx.array([list(block_hash) for block_hash in numbers], dtype=mx.uint8)
+    return {name: hashes} | {each: array[index] for each, array in arrays.items()}
+
+
+def _shapes(
+    name: str, arrays: Mapping[str, mx.array], tensors: Mapping[str, mx.array]
+) -> dict[str, tuple[tuple[int, ...], mx.Dtype]]:
+    """Return the expected shape and dtype of the tensors that `_rows` makes."""
+    count = len(tensors.get(name, ()))
+    shapes = {each: ((count, *a.shape[1:]), a.dtype) for each, a in arrays.items()}
+    return shapes | {name: ((count, HASH_BYTES), mx.uint8)}
+
+
+def _hashes(rows: mx.array) -> list[bytes]:
+    """Return the block hashes of a tensor of a file."""
+    return [bytes(row) for row in cast("list[list[int]]", rows.tolist())]
+
+
+def _write(
+    arrays: Mapping[str, mx.array], numbers: Sequence[int], rows: Mapping[str, mx.array]
+) -> None:
+    """Replace the pages or slots with these numbers by rows of a file."""
+    index = mx.array(list(numbers), dtype=mx.int32)
+    for name, array in arrays.items():
+        array[index] = rows[name]
+    mx.eval(list(arrays.values()))
 
 
 def _checksum(tensors: Mapping[str, mx.array]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Sequence
 
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import EngineFullError, RequestState
 from tinyllm_engine.schedule.fair_share import FairShare
+from tinyllm_engine.schedule.prefix_lookup import PrefixLookup
 from tinyllm_engine.schedule.prompt_tokens import divide
 from tinyllm_engine.schedule.shares import Shares, by_tenant
+from tinyllm_engine.schedule.state_slots import StateSlots
 from tinyllm_engine.schedule.step import Chunk, Step
+from tinyllm_engine.schedule.victims import last_of, victims_of
 
 PATIENCE = 64
 """The number of arrivals that one level of priority counts as. It limits how many later requests
@@ -38,14 +40,23 @@ class Scheduler:
     Attributes:
         pages: the allocation of pages.
         max_running: the largest number of requests that hold pages.
+        states: the slots of recurrent state; None for models without recurrent layers.
         prefix_cache: True if requests share the pages of equal prefixes.
         preemptions: the number of preemptions so far.
     """
 
-    def __init__(self, pages: BlockManager, max_running: int, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        pages: BlockManager,
+        max_running: int,
+        states: StateSlots | None = None,
+        *,
+        prefix_cache: bool = True,
+    ) -> None:
         """Make a scheduler without requests."""
         self.pages = pages
-        self.max_running = max_running
+        self.states = states
+        self.max_running = max_running if states is None else min(max_running, states.capacity)
         self.prefix_cache = prefix_cache
         self.preemptions = 0
         self._time = FairShare()
@@ -142,7 +153,7 @@ class Scheduler:
         # page for that token was allocated at the admission.
         ended = (chunk.request for chunk in prefill if chunk.stop == chunk.request.prefill_end)
         decode += [
-            _decode_chunk(request, request.prefill_end)
+            self._with_states(_decode_chunk(request, request.prefill_end))
             for request in ended
             if not request.request.embedding
         ]
@@ -152,8 +163,11 @@ class Scheduler:
     def update(self, request: RequestState, computed: int) -> None:
         """Record that the first `computed` tokens are in the pages, and register full pages."""
         page_size = self.pages.page_size
+        if self.states is not None:
+            self.states.update(request, computed)
         if self.prefix_cache:
-            full = range(request.computed // page_size, computed // page_size)
+            end = computed if self.states is None else min(computed, request.prefill_end)
+            full = range(request.computed // page_size, end // page_size)
             hashes = request.block_hashes(page_size) if full else []
             self._may_admit |= bool(full)
             for index in full:
@@ -185,6 +199,8 @@ class Scheduler:
         running, self._running = self._running, []
         self._may_admit = True
         self.pages.reset()
+        if self.states is not None:
+            self.states.reset()
         for request in running:
             _forget_pages(request)
             insort(self._waiting, request, key=_rank)
@@ -192,7 +208,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Allocate seats and pages for waiting requests, the tenant with the fewest seats first."""
-        in_progress = self._hashes_in_progress()
+        prefixes = PrefixLookup(self.pages, self.states, self._running, enabled=self.prefix_cache)
         shares = Shares(self._waiting, self.max_running, self.pages.num_pages)
         shares.count(self._running)
         queues = by_tenant(self._waiting)
@@ -200,32 +216,19 @@ class Scheduler:
             tenant = min(queues, key=shares.order)
             request = min(queues[tenant], key=shares.turn)
             queues[tenant].remove(request)
-            hashes = request.block_hashes(self.pages.page_size) if self.prefix_cache else []
-            found = self.pages.find(hashes)
-            if len(found) < len(hashes) and (tenant, hashes[len(found)]) in in_progress:
+            found = prefixes.find(request)
+            if found is None:
                 pass  # a running request computes the next page: wait, then share the page
             elif self._allocate(request, found, shares):
                 self._waiting.remove(request)
                 insort(self._running, request, key=_rank)
                 shares.add(request)
-                in_progress.update((tenant, each) for each in hashes[len(found) :])
+                prefixes.add(request)
             else:
                 del queues[tenant]
                 continue
             if not queues[tenant]:
                 del queues[tenant]
-
-    def _hashes_in_progress(self) -> set[tuple[str, bytes]]:
-        """Return tenants and block hashes of the pages that running requests will prefill."""
-        if not self.prefix_cache:
-            return set()
-        size = self.pages.page_size
-        prefilling = (request for request in self._running if request.is_prefilling)
-        return {
-            (request.request.tenant, block_hash)
-            for request in prefilling
-            for block_hash in request.block_hashes(size)[request.computed // size :]
-        }
 
     def _allocate(self, request: RequestState, found: list[int], shares: Shares) -> bool:
         """Allocate the seat and the pages of a request, if necessary after preemptions.
@@ -233,6 +236,7 @@ class Scheduler:
         Args:
             request: the request.
             found: registered pages with the first tokens of the request, which shares the pages.
+                With recurrent layers they end at a snapshot.
             shares: the shares of tenants, which may take seats and pages from each other.
 
         Returns:
@@ -244,7 +248,15 @@ class Scheduler:
         # is shared, the token is written into a copy of the page, because other requests read it.
         copied = found.pop() if len(found) * pages.page_size == length else None
         needed = pages.pages_for(length) - len(found)
-        victims = self._victims(request.request.tenant, needed, len(found), shares)
+        victims = victims_of(
+            request.request.tenant,
+            needed,
+            len(found),
+            self._running,
+            self.max_running,
+            pages,
+            shares,
+        )
         if victims is None:
             pages.free(found if copied is None else [*found, copied])
             return False
@@ -257,41 +269,11 @@ class Scheduler:
             pages.free([copied])
             request.computed = length - 1
         request.pages = found + allocated
+        if self.states is not None:
+            self.states.admit(request)
         if request.cached is None:
             request.cached = request.computed
         return True
-
-    def _victims(
-        self, tenant: str, needed: int, found: int, shares: Shares
-    ) -> list[RequestState] | None:
-        """Return the requests to preempt for a request of `tenant`; None if it cannot be admitted.
-
-        All victims are known before the first one is preempted, so that none is preempted in vain.
-        Each running request may soon need one more page, so one page more is kept for each.
-
-        Args:
-            tenant: the tenant, which gets a seat.
-            needed: the number of pages to allocate.
-            found: the number of pages that the request shares and has acquired.
-            shares: the shares of tenants. The result is removed from the counts.
-        """
-        running, available = list(self._running), self.pages.available
-        victims: list[RequestState] = []
-        released: Counter[int] = Counter()  # the victims that hold each page
-        while len(running) >= self.max_running or needed + len(running) > available:
-            if len(running) >= self.max_running:
-                above = shares.seat_from(tenant)
-            else:
-                above = shares.pages_from(tenant, found + needed)
-            if above is None:
-                shares.count(self._running)
-                return None
-            victims.append(_last(running, above))
-            running.remove(victims[-1])
-            shares.remove(victims[-1])
-            released.update(victims[-1].pages)
-            available += sum(released[x] == self.pages.holders(x) for x in victims[-1].pages)
-        return victims
 
     def _decode(self, served: Sequence[RequestState]) -> list[Chunk]:
         """Return a chunk for each request that decodes, and allocate the pages of the chunks.
@@ -311,7 +293,7 @@ class Scheduler:
                     if not request.pages:
                         break
             if request.pages:
-                chunks.append(chunk)
+                chunks.append(self._with_states(chunk))
         # A request of another tenant may have been preempted after its chunk was made.
         return [chunk for chunk in chunks if chunk.request.pages]
 
@@ -321,11 +303,16 @@ class Scheduler:
         if not prefilling:
             return []
         lengths = divide(prefilling, budget)
-        return [
+        chunks = [
             Chunk(request, start, start + length, request.token_ids(start, start + length))
             for request, length in lengths.items()
             for start in [request.computed]
         ]
+        return chunks if self.states is None else list(map(self.states.prefill, chunks))
+
+    def _with_states(self, chunk: Chunk) -> Chunk:
+        """Return a decode chunk with its slots of recurrent state, if the model has any."""
+        return chunk if self.states is None else self.states.decode(chunk)
 
     def _largest(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
@@ -333,7 +320,7 @@ class Scheduler:
         shares.count(self._running)
         # Of equal tenants, the tenant whose request is last in rank.
         return max(
-            (_last(self._running, tenant) for tenant in by_tenant(self._running)),
+            (last_of(self._running, tenant) for tenant in by_tenant(self._running)),
             key=lambda last: (shares.page_use(last.request.tenant), _rank(last)),
         )
 
@@ -349,18 +336,17 @@ class Scheduler:
         for page in request.pages:
             self._copies.pop(page, None)
         self.pages.free(request.pages)
+        if self.states is not None:
+            self.states.free(request)
         _forget_pages(request)
 
 
 def _forget_pages(request: RequestState) -> None:
     request.pages = []
+    request.slots = None
+    request.branches.clear()
     request.computed = 0
     request.draft.clear()
-
-
-def _last(running: Sequence[RequestState], tenant: str) -> RequestState:
-    """Return the running request of a tenant that is last in rank."""
-    return next(each for each in reversed(running) if each.request.tenant == tenant)
 
 
 def _rank(request: RequestState) -> int:

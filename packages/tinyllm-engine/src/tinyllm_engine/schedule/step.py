@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from tinyllm_ops import NO_STATE
 
 from tinyllm_engine.request import RequestState
 
@@ -18,6 +21,9 @@ class Chunk:
         tokens: the ids. Draft tokens come last.
         choices: the number of tokens to choose: one after the last token of `request.tokens`, and
             one after each draft token; 0 if the chunk ends before the last of `request.tokens`.
+        load: the slot with the recurrent state after `start` tokens; `NO_STATE` for an empty text.
+        saves: the slot in which the state after each of these lengths is saved. Empty for models
+            without recurrent layers.
     """
 
     request: RequestState
@@ -25,6 +31,8 @@ class Chunk:
     stop: int
     tokens: list[int]
     choices: int = 0
+    load: int = NO_STATE
+    saves: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

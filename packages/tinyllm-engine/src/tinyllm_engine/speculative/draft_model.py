@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import mlx.core as mx
-from tinyllm_layers import PagedCache
-from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
@@ -35,29 +33,29 @@ class DraftModel:
 
     def __init__(
         self,
-        model: LanguageModel,
-        caches: Sequence[PagedCache],
+        runner: Runner,
         progress: DraftProgress,
         reserve: Callable[[RequestState, int], bool],
         *,
+        rows: int,
         vocab_size: int,
         prefill_tokens: int,
     ) -> None:
         """Make a drafter.
 
         Args:
-            model: the small model.
-            caches: the pages of the small model, one cache per layer.
+            runner: the runner of the small model and its pages.
             progress: an empty record of the computed tokens in each page.
             reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
+            rows: the vocabulary size of the small model.
             vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
             prefill_tokens: the most missing tokens that are prefilled in a step.
         """
         self.acceptance = Acceptance()
-        self._runner = Runner(model, caches)
+        self._runner = runner
         self._progress = progress
         self._reserve = reserve
-        self._rows = model.config.vocab_size
+        self._rows = rows
         self._vocab_size = vocab_size
         self._prefill_tokens = prefill_tokens
         # The end position of the tokens computed for the latest draft of each request. If draft

@@ -10,6 +10,7 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.request import RequestState
+from tinyllm_engine.runner import Runner
 from tinyllm_engine.speculative.draft_model import DraftModel
 from tinyllm_engine.speculative.draft_progress import DraftProgress
 from tinyllm_engine.speculative.drafter import Drafter
@@ -49,10 +50,10 @@ def make_drafter(
             f"tokens, got one of {draft.config.vocab_size}: choose another draft model"
         )
     return DraftModel(
-        draft,
-        pool.draft_caches,
+        Runner(draft, pool.draft_caches, pool.num_pages, settings.page_size),
         DraftProgress(pool.num_pages, settings.page_size),
         reserve,
+        rows=draft.config.vocab_size,
         vocab_size=vocab_size,
         prefill_tokens=settings.prefill_tokens,
     )

@@ -1,24 +1,24 @@
-"""Schedules for tests: random ones, compared with `tinyllm_qwen.generate`, and of no model."""
+"""Random schedules for tests, compared with `tinyllm_qwen.generate`."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
-from tinyllm_qwen import Sampler, SamplingParams, Tokenizer, generate
+from tinyllm_qwen import SamplingParams, Tokenizer, generate
 from tinyllm_qwen.language_model import LanguageModel
-from tinyllm_qwen.text.output import FinishReason, OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
-from tinyllm_engine.kv.block_manager import BlockManager
+from tinyllm_engine.kv.memory_plan import plan_memory
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.output import SampledToken
 from tinyllm_engine.request import Request, RequestState
 from tinyllm_engine.runner import Runner, Scores
-from tinyllm_engine.schedule.scheduler import Scheduler
-from tinyllm_engine.schedule.step import Chunk, Step
+from tinyllm_engine.schedule.step import Chunk
+from tinyllm_engine.testing.known_answers import KnownAnswers
 
 GREEDY = SamplingParams()
 # At temperature 1 nearly every draw of pico is the greedy token, which hides wrong random keys.
@@ -35,9 +35,6 @@ _QUESTIONS = (
 )
 _LONGEST_ANSWER = 24
 
-PAGE = 4
-"""The number of tokens in a page of `SchedulerMemory`."""
-
 
 @dataclass(frozen=True)
 class Tally:
@@ -52,6 +49,9 @@ class Tally:
         drafted: number of verified draft tokens.
         accepted: number of accepted draft tokens.
         failures: number of steps that the test made fail.
+        restarts: number of engines that loaded the prefix cache of another engine.
+        snapshot_hits: number of admissions that continued a snapshot of recurrent states.
+        snapshot_evictions: number of snapshots that were evicted.
     """
 
     requests: int = 0
@@ -62,6 +62,9 @@ class Tally:
     drafted: int = 0
     accepted: int = 0
     failures: int = 0
+    restarts: int = 0
+    snapshot_hits: int = 0
+    snapshot_evictions: int = 0
 
     def __add__(self, other: Tally) -> Tally:
         """Return the sum of each count."""
@@ -118,103 +121,6 @@ class _UnreliableRunner(Runner):
             raise RuntimeError("a failure made by the test")
 
 
-class _NoText(OutputProcessor):
-    """An output processor without a tokenizer: all text is empty, and no token ends the text."""
-
-    def __init__(self) -> None:
-        """Make the processor."""
-
-    def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
-        return "", "length" if ended else None
-
-
-def state_without_model(request: Request, arrival: int = 0) -> RequestState:
-    """Return the state of a request for tests of policy, without a model and a tokenizer."""
-    sampler = Sampler(request.sampling, vocab_size=1)
-    return RequestState(request, arrival, request.max_tokens, sampler, _NoText())
-
-
-class SchedulerMemory:
-    """A scheduler without a model, and a memory that shows what each slot of a page holds.
-
-    A slot holds all tokens of its text up to the token that was written to it.
-
-    Attributes:
-        pages: the allocation of pages.
-        scheduler: the scheduler.
-        slots: the tokens by slot.
-        arrivals: the number of requests so far.
-        last: the latest step.
-    """
-
-    def __init__(self, pages: int, max_running: int = 4) -> None:
-        """Make a scheduler with `pages` empty pages of `PAGE` tokens."""
-        self.pages = BlockManager(pages, PAGE)
-        self.scheduler = Scheduler(self.pages, max_running)
-        self.slots: dict[int, tuple[int, ...]] = {}
-        self.arrivals = 0
-        self.last = Step()
-
-    def add(self, request: Request) -> RequestState:
-        """Put a request into the queue."""
-        state = state_without_model(request, self.arrivals)
-        self.arrivals += 1
-        self.scheduler.add(state)
-        return state
-
-    def step(self, budget: int) -> list[RequestState]:
-        """Compute a step, and check that it reads and writes the right slots.
-
-        Random numbers stand for tokens.
-
-        Args:
-            budget: the most prompt tokens.
-
-        Returns:
-            The finished requests.
-
-        Raises:
-            AssertionError: if a slot holds another text than the request that reads it.
-        """
-        step = self.last = self.scheduler.schedule(budget)
-        assert sum(len(chunk.tokens) for chunk in step.prefill) <= budget
-        for source, target in step.copies:
-            for place in range(PAGE):
-                if source * PAGE + place in self.slots:
-                    self.slots[target * PAGE + place] = self.slots[source * PAGE + place]
-        for chunk in [*step.prefill, *step.decode]:
-            assert chunk.start < chunk.stop
-            assert chunk.tokens == chunk.request.tokens[chunk.start : chunk.stop]
-        for chunk in step.prefill:
-            assert chunk.stop <= chunk.request.prefill_end
-            self._write(chunk.request, chunk.start, chunk.stop)
-            self.scheduler.update(chunk.request, chunk.stop)
-        ended = []
-        for chunk in step.decode:
-            request = chunk.request
-            assert chunk.start == request.computed >= request.prefill_end
-            self._write(request, chunk.start, chunk.stop)
-            self._read(request, chunk.stop)
-            self.scheduler.update(request, chunk.stop)
-            if chunk.choices:
-                request.tokens.append(random.Random(str(request.tokens)).randrange(3))
-            if request.generated == request.request.max_tokens:
-                self.scheduler.remove(request)
-                ended.append(request)
-        return ended
-
-    def _write(self, request: RequestState, start: int, stop: int) -> None:
-        for at in range(start, stop):
-            page = request.pages[at // PAGE]
-            assert not self.pages.is_shared(page), "a shared page is written"
-            self.slots[page * PAGE + at % PAGE] = tuple(request.tokens[: at + 1])
-
-    def _read(self, request: RequestState, stop: int) -> None:
-        for at in range(stop):
-            slot = request.pages[at // PAGE] * PAGE + at % PAGE
-            assert self.slots[slot] == tuple(request.tokens[: at + 1]), "a token of another request"
-
-
 def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
     """Return conversations as token ids. Four of them share a prefix of several pages."""
     short = [
@@ -244,8 +150,12 @@ def run_schedule(
     requests: int = 14,
     failures: float = 0.0,
     tenants: int = 1,
+    prefix_path: Path | None = None,
 ) -> Tally:
     """Add, preempt and cancel requests at random, in an engine with random settings.
+
+    If the model has recurrent layers, some requests are added four times at once (forks of one
+    text), the number of snapshots is random too, and `KnownAnswers` proposes draft tokens.
 
     Args:
         model: the model.
@@ -254,18 +164,21 @@ def run_schedule(
         oracle: the expected tokens of each request.
         seed: the seed of all random choices.
         draft: a draft model.
-        requests: the number of requests.
+        requests: the number of requests, forks not counted.
         failures: the probability that a pass fails.
         tenants: the number of tenants, with different weights and prefix caches. The times of the
             machine then change the schedule, which no seed repeats.
+        prefix_path: a file. After half of the requests, the engine saves its prefix cache there,
+            and a new engine loads it. None for one engine.
 
     Returns:
         The counts of the schedule.
 
     Raises:
-        AssertionError: if a request gets another token than expected, or a page is not freed.
+        AssertionError: if a request gets another token than expected, or if a page, a slot or a
+            snapshot is not freed.
     """
-    draw = random.Random(seed)
+    draw, own = random.Random(seed), random.Random(f"forks {seed}")
     page_size = draw.choice([3, 8, 16])
     longest = -(-(max(map(len, prompts)) + _LONGEST_ANSWER) // page_size)
     # From little more than the longest request needs, which causes preemptions, to enough for all.
@@ -279,11 +192,24 @@ def run_schedule(
         prefix_cache=draw.random() < 0.8,
         speculation=draw.choice([0, 3] if draft is None else [1, 3, 5]),
     )
-    engine = Engine(model, tokenizer, settings, draft=draft)
-    if failures:
-        engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
+    if model.state_bytes:
+        settings = _with_states(model, settings, own.choice([1, 3, 12, 60]))
+
+    def make(settings: EngineSettings) -> Engine:
+        engine = Engine(model, tokenizer, settings, draft=draft)
+        if failures:
+            engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
+        if model.state_bytes and settings.speculation and draft is None:
+            engine._drafter = KnownAnswers(oracle, own)
+        return engine
+
+    engine, tally = make(settings), Tally()
     handles: list[RequestState] = []
-    for _ in range(requests):
+    for number in range(requests):
+        if prefix_path is not None and number == requests // 2:
+            tally += _end(engine, seed, failures) + Tally(restarts=1)
+            engine.save_prefixes(prefix_path)
+            engine = make(replace(settings, prefix_path=prefix_path))
         sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
         count = draw.choice([1, 2, 9, _LONGEST_ANSWER])
         priority = draw.randrange(-1, 2)
@@ -297,29 +223,54 @@ def run_schedule(
             weight=1.0 + tenant,
             cache_salt=str(tenant) if tenant else "",
         )
-        handles.append(engine.add(request))
+        copies = own.choice([1, 1, 4]) if model.state_bytes else 1
+        handles += [engine.add(request) for _ in range(copies)]
         for _ in range(draw.randrange(6)):
             engine.step()
         if draw.random() < 0.2:
             engine.cancel(draw.choice(handles))
-    while engine.has_work:
-        engine.step()
+    tally += _end(engine, seed, failures)
     for handle in handles:
         _check(handle, oracle, f"seed {seed}")
+    return tally + Tally(
+        requests=len(handles),
+        cancelled=sum(handle.finish_reason == "cancelled" for handle in handles),
+        prefix_hits=sum(handle.usage.cached_tokens > 0 for handle in handles),
+    )
+
+
+def _with_states(model: LanguageModel, settings: EngineSettings, count: int) -> EngineSettings:
+    """Return settings with memory for as many pages, and for `count` snapshots in addition."""
+    assert settings.memory_bytes is not None
+    page_bytes, context = model.page_bytes(settings.page_size), model.config.context_length
+    pages, snapshots = settings.memory_bytes, count * model.state_bytes
+    memory = pages + snapshots + (1 + settings.speculation) * model.state_bytes
+    while True:
+        rest = replace(settings, memory_bytes=memory, snapshot_bytes=0)
+        states = plan_memory(rest, page_bytes, model.state_bytes, context).states
+        if memory - states * model.state_bytes - snapshots >= pages:
+            return replace(settings, memory_bytes=memory, snapshot_bytes=snapshots)
+        memory += model.state_bytes
+
+
+def _end(engine: Engine, seed: int, failures: float) -> Tally:
+    """Compute all requests of an engine, check that nothing is left behind, and count events."""
+    while engine.has_work:
+        engine.step()
     stats = engine.stats
-    if stats.pages_used or stats.running or stats.waiting:
+    used = (stats.running, stats.waiting, stats.pages_used, stats.states_used, stats.snapshots_used)
+    if any(used):
         raise AssertionError(f"seed {seed}: expected nothing left behind, got {stats}")
     if stats.failed_steps and not failures:
         raise AssertionError(f"seed {seed}: expected no failed step, got {stats.failed_steps}")
     return Tally(
-        requests=len(handles),
-        cancelled=sum(handle.finish_reason == "cancelled" for handle in handles),
         tokens=stats.generated_tokens,
         preemptions=stats.preemptions,
-        prefix_hits=sum(handle.usage.cached_tokens > 0 for handle in handles),
         drafted=stats.draft_tokens,
         accepted=stats.accepted_tokens,
         failures=stats.failed_steps,
+        snapshot_hits=stats.snapshot_hits,
+        snapshot_evictions=stats.snapshot_evictions,
     )
 
 

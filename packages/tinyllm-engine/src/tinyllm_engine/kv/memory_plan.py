@@ -1,0 +1,113 @@
+"""The division of an engine's memory between pages, states of requests, and snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+from tinyllm_engine.config import EngineSettings
+
+_DEFAULT_BYTES = 4 << 30
+"""The most bytes allocated by default, unless one context needs more."""
+
+_PART = 4
+"""States of requests take at most one part in four of the memory, and so do snapshots."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The numbers of pages and of slots that an engine allocates.
+
+    Attributes:
+        pages: number of pages.
+        states: number of slots for recurrent states of requests; 0 without recurrent layers.
+        snapshots: number of slots for snapshots.
+    """
+
+    pages: int
+    states: int = 0
+    snapshots: int = 0
+
+
+def plan_memory(
+    settings: EngineSettings, page_bytes: int, state_bytes: int, context_length: int
+) -> MemoryPlan:
+    """Divide the memory of an engine.
+
+    Without recurrent layers, pages take all memory. Otherwise the states of `max_running` requests
+    and of their draft tokens take up to a quarter of the memory. Snapshots take up to a quarter, or
+    `snapshot_bytes`. Pages take the rest.
+
+    Args:
+        settings: the settings of the engine.
+        page_bytes: bytes of one page in all layers.
+        state_bytes: bytes of one recurrent state in all layers; 0 without recurrent layers.
+        context_length: the longest text of the model, in tokens.
+
+    Raises:
+        ValueError: if the memory is too little for one page and the states of one request, or for
+            the snapshots that the settings ask for.
+    """
+    drafted = 1 + settings.speculation
+    least = page_bytes + drafted * state_bytes
+    memory = settings.memory_bytes
+    if memory is None:
+        memory = _default_bytes(settings, page_bytes, drafted * state_bytes, context_length)
+    elif memory < least:
+        and_states = f" and {drafted} recurrent states" if state_bytes else ""
+        raise ValueError(
+            f"memory_bytes: expected at least {least}, what one page of {settings.page_size} "
+            f"tokens{and_states} takes, got {memory}: give more"
+        )
+    if not state_bytes:
+        return MemoryPlan(memory // page_bytes)
+    states = min(settings.max_running * drafted, max(drafted, memory // _PART // state_bytes))
+    left = memory - states * state_bytes - page_bytes
+    snapshots = _snapshots(settings, state_bytes, min(memory // _PART, left), left)
+    pages = (memory - (states + snapshots) * state_bytes) // page_bytes
+    return MemoryPlan(pages, states, snapshots)
+
+
+def _snapshots(settings: EngineSettings, state_bytes: int, default: int, most: int) -> int:
+    """Return the number of snapshots.
+
+    Args:
+        settings: the settings of the engine.
+        state_bytes: bytes of one recurrent state in all layers.
+        default: bytes for snapshots, if the settings do not give them.
+        most: bytes that one page and the states of requests leave.
+    """
+    if not settings.prefix_cache:
+        return 0
+    wanted = settings.snapshot_bytes
+    if wanted is None:
+        return default // state_bytes
+    if wanted > most or 0 < wanted < state_bytes:
+        raise ValueError(
+            f"snapshot_bytes: expected 0, or from {state_bytes}, what one snapshot takes, to "
+            f"{most}, what the rest of the memory leaves, got {wanted}"
+        )
+    return wanted // state_bytes
+
+
+def _default_bytes(
+    settings: EngineSettings, page_bytes: int, state_bytes: int, context_length: int
+) -> int:
+    """Return the bytes to allocate if the settings give no number; see `EngineSettings`.
+
+    Args:
+        settings: the settings of the engine.
+        page_bytes: bytes of one page in all layers.
+        state_bytes: bytes of the recurrent states of one request and its draft tokens.
+        context_length: the longest text of the model, in tokens.
+    """
+    context = -(-context_length // settings.page_size) * page_bytes
+    least = page_bytes + state_bytes
+    if state_bytes:
+        # The pages get at least half of the memory, and the states of requests at most a quarter.
+        context = max(2 * context, _PART * state_bytes)
+    free = int(psutil.virtual_memory().available) // 2
+    # Touching a gigabyte takes about a second, so the default is limited.
+    limit = max(context, _DEFAULT_BYTES)
+    return max(least, min(settings.max_running * context, limit, free))

@@ -1,0 +1,50 @@
+"""A drafter for tests, which knows the answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from tinyllm_qwen import SamplingParams
+
+from tinyllm_engine.request import RequestState
+from tinyllm_engine.schedule.step import Step
+from tinyllm_engine.speculative.drafter import Acceptance
+
+
+class KnownAnswers:
+    """Proposes the tokens of the answers, some of which are replaced by wrong tokens.
+
+    Prompt lookup finds few draft tokens in the texts of random weights.
+
+    Attributes:
+        acceptance: the statistics of accepted draft tokens.
+    """
+
+    def __init__(
+        self,
+        oracle: Callable[[Sequence[int], int, SamplingParams], list[int]],
+        draw: random.Random,
+    ) -> None:
+        """Make a drafter from a function of prompt, length and sampling that returns answers."""
+        self.acceptance = Acceptance()
+        self._oracle = oracle
+        self._draw = draw
+
+    def propose(self, limits: Mapping[RequestState, int]) -> None:
+        """Set the draft tokens: about one in four is wrong, and some drafts are shorter."""
+        for state, limit in limits.items():
+            request, known = state.request, state.generated
+            answer = self._oracle(request.prompt, state.max_tokens, request.sampling)
+            draft = answer[known : known + self._draw.randrange(limit + 1)]
+            state.draft[:] = [0 if self._draw.random() < 0.25 else token for token in draft]
+
+    def follow(self, step: Step) -> None:
+        """Do nothing, because this drafter has no pages."""
+
+    def forget(self, request: RequestState) -> None:
+        """Drop the statistics of a request."""
+        self.acceptance.forget(request)
+
+    def reset(self) -> None:
+        """Do nothing, because this drafter has no pages."""

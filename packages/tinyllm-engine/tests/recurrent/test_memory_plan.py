@@ -1,0 +1,49 @@
+"""The memory of an engine is divided between pages, states of requests, and snapshots."""
+
+import pytest
+from tinyllm_engine import EngineSettings
+from tinyllm_engine.kv.memory_plan import MemoryPlan, plan_memory
+
+
+def settings(memory: int | None, **rest: int | bool) -> EngineSettings:
+    return EngineSettings(8, memory_bytes=memory, **rest)  # type: ignore[arg-type]  # by name
+
+
+def test_without_recurrent_layers_pages_take_all_memory() -> None:
+    assert plan_memory(settings(1050), 10, 0, 99) == MemoryPlan(105)
+
+
+def test_states_and_snapshots_take_a_quarter_each_at_most() -> None:
+    assert plan_memory(settings(4000), 10, 100, 99) == MemoryPlan(200, 10, 10)
+    assert plan_memory(settings(4000, max_running=3), 10, 100, 99) == MemoryPlan(270, 3, 10)
+    two = settings(4000, max_running=2, speculation=4)
+    assert plan_memory(two, 10, 100, 99) == MemoryPlan(200, 10, 10)
+
+
+def test_a_request_with_its_draft_tokens_always_has_slots() -> None:
+    assert plan_memory(settings(1000, speculation=6), 10, 100, 99) == MemoryPlan(10, 7, 2)
+    assert plan_memory(settings(710, speculation=6), 10, 100, 99) == MemoryPlan(1, 7, 0)
+    with pytest.raises(ValueError, match="at least 710, what one page of 8 tokens and 7 recurrent"):
+        plan_memory(settings(709, speculation=6), 10, 100, 99)
+    with pytest.raises(ValueError, match="at least 10, what one page of 8 tokens takes, got 9"):
+        plan_memory(settings(9), 10, 0, 99)
+
+
+def test_the_memory_for_snapshots_is_chosen() -> None:
+    chosen = settings(4000, snapshot_bytes=2500)
+    assert plan_memory(chosen, 10, 100, 99) == MemoryPlan(50, 10, 25)
+    assert plan_memory(settings(4000, snapshot_bytes=0), 10, 100, 99).snapshots == 0
+    assert plan_memory(settings(4000, prefix_cache=False), 10, 100, 99).snapshots == 0
+    for wrong in (99, 2991):
+        with pytest.raises(ValueError, match=r"expected 0, or from 100, .* to 2990, .* got"):
+            plan_memory(settings(4000, snapshot_bytes=wrong), 10, 100, 99)
+    with pytest.raises(ValueError, match="snapshot_bytes: expected at least 0, got -1"):
+        settings(4000, snapshot_bytes=-1)
+
+
+def test_by_default_all_requests_have_pages_and_states() -> None:
+    # 32 requests of 13 pages: half of the memory for pages, or four times the states.
+    assert plan_memory(settings(None), 10, 10, 99) == MemoryPlan(592, 32, 208)
+    assert plan_memory(settings(None), 10, 100, 99) == MemoryPlan(640, 32, 32)
+    plan = plan_memory(settings(None, speculation=3), 10, 100, 99)
+    assert plan == MemoryPlan(2560, 128, 128)
