@@ -82,7 +82,7 @@ def test_equal_prompts_start_at_snapshots(hybrid: Model, prompts: Prompts) -> No
 def test_snapshots_have_a_limit_of_their_own(
     hybrid: Model, prompts: Prompts, answers: Oracle, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bytes_of_three = 3 * hybrid[0].state_bytes
+    bytes_of_three = 3 * hybrid[0].state_bytes()
     engine = Engine(*hybrid, replace(SETTINGS, snapshot_bytes=bytes_of_three))
     handles = [engine.add(Request(prompt, 5)) for prompt in [*prompts, *prompts]]
     finish(engine)
@@ -144,7 +144,7 @@ def test_the_next_engine_loads_the_snapshots(
         finish(second)
         assert handle.usage.cached_tokens == (len(prompt) - 1) // 8 * 8
         assert answer(handle) == answers(prompt, 9, GREEDY)
-    few = replace(settings, snapshot_bytes=2 * hybrid[0].state_bytes)
+    few = replace(settings, snapshot_bytes=2 * hybrid[0].state_bytes())
     third = Engine(*hybrid, few)
     assert snapshots(third) == snapshots(first)[-2:]
     without = Engine(*hybrid, replace(settings, snapshot_bytes=0))

@@ -105,7 +105,6 @@ class LanguageModel(Protocol):
         """Return the size of one page in all layers, in bytes; see `Qwen.page_bytes`."""
         ...
 
-    @property
     def state_bytes(self) -> int:
-        """The size of one state in all recurrent layers, in bytes; see `Qwen.state_bytes`."""
+        """Return the size of one state in all recurrent layers, in bytes; see `Qwen.state_bytes`."""
         ...

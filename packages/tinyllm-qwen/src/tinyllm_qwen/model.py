@@ -179,9 +179,8 @@ class Qwen:
         parts = self.groups.partitions
         return page_bytes(self.config, parts, self.dtype, page_size, kv_bits=kv_bits)
 
-    @property
     def state_bytes(self) -> int:
-        """The size of one state in all recurrent layers, in bytes: the largest of all processes."""
+        """Return the bytes of one state in all recurrent layers: the largest of all processes."""
         return state_bytes(self.config, self.groups.partitions, self.dtype)
 
     @property

@@ -44,7 +44,7 @@ class PagePool:
             ValueError: if the memory is too little (see `plan_memory`), `kv_bits` does not fit the
                 model, or the draft model has recurrent layers.
         """
-        if draft is not None and draft.state_bytes:
+        if draft is not None and draft.state_bytes():
             raise ValueError(
                 "draft: expected a model without recurrent layers, because its states after "
                 "rejected draft tokens cannot be removed: choose another draft model"
@@ -57,7 +57,7 @@ class PagePool:
             each.page_bytes(settings.page_size, kv_bits=settings.kv_bits) for each in models
         )
         self.plan = plan_memory(
-            settings, self.page_bytes, model.state_bytes, model.config.context_length
+            settings, self.page_bytes, model.state_bytes(), model.config.context_length
         )
         self.num_pages = self.plan.pages
         self.num_slots = self.plan.states + self.plan.snapshots

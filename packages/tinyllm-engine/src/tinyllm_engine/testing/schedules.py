@@ -192,14 +192,14 @@ def run_schedule(
         prefix_cache=draw.random() < 0.8,
         speculation=draw.choice([0, 3] if draft is None else [1, 3, 5]),
     )
-    if model.state_bytes:
+    if model.state_bytes():
         settings = _with_states(model, settings, own.choice([1, 3, 12, 60]))
 
     def make(settings: EngineSettings) -> Engine:
         engine = Engine(model, tokenizer, settings, draft=draft)
         if failures:
             engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
-        if model.state_bytes and settings.speculation and draft is None:
+        if model.state_bytes() and settings.speculation and draft is None:
             engine._drafter = KnownAnswers(oracle, own)
         return engine
 
@@ -223,7 +223,7 @@ def run_schedule(
             weight=1.0 + tenant,
             cache_salt=str(tenant) if tenant else "",
         )
-        copies = own.choice([1, 1, 4]) if model.state_bytes else 1
+        copies = own.choice([1, 1, 4]) if model.state_bytes() else 1
         handles += [engine.add(request) for _ in range(copies)]
         for _ in range(draw.randrange(6)):
             engine.step()
@@ -243,14 +243,14 @@ def _with_states(model: LanguageModel, settings: EngineSettings, count: int) -> 
     """Return settings with memory for as many pages, and for `count` snapshots in addition."""
     assert settings.memory_bytes is not None
     page_bytes, context = model.page_bytes(settings.page_size), model.config.context_length
-    pages, snapshots = settings.memory_bytes, count * model.state_bytes
-    memory = pages + snapshots + (1 + settings.speculation) * model.state_bytes
+    pages, snapshots = settings.memory_bytes, count * model.state_bytes()
+    memory = pages + snapshots + (1 + settings.speculation) * model.state_bytes()
     while True:
         rest = replace(settings, memory_bytes=memory, snapshot_bytes=0)
-        states = plan_memory(rest, page_bytes, model.state_bytes, context).states
-        if memory - states * model.state_bytes - snapshots >= pages:
+        states = plan_memory(rest, page_bytes, model.state_bytes(), context).states
+        if memory - states * model.state_bytes() - snapshots >= pages:
             return replace(settings, memory_bytes=memory, snapshot_bytes=snapshots)
-        memory += model.state_bytes
+        memory += model.state_bytes()
 
 
 def _end(engine: Engine, seed: int, failures: float) -> Tally:

@@ -110,10 +110,9 @@ class Driver:
         """Return the size of one page in bytes, the largest of all ranks; see `Qwen.page_bytes`."""
         return self._model.page_bytes(page_size, kv_bits=kv_bits)
 
-    @property
     def state_bytes(self) -> int:
-        """The size of one state in bytes, the largest of all ranks; see `Qwen.state_bytes`."""
-        return self._model.state_bytes
+        """Return the bytes of one state, the largest of all ranks; see `Qwen.state_bytes`."""
+        return self._model.state_bytes()
 
     def weights(self) -> list[Weight]:
         """List the weights of rank 0."""
