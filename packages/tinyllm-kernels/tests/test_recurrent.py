@@ -27,6 +27,7 @@ SIZES = [
 ]
 
 Sizes = tuple[int, int, int, int, int]
+Arrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 
 
 @dataclass
@@ -60,9 +61,10 @@ class Inputs:
             normal((SLOTS, heads, value_dim, key_dim), seed=6),
         )
 
-    def tokens(self, first: int, stop: int) -> list[mx.array]:
+    def tokens(self, first: int, stop: int) -> Arrays:
         """Return q, k, v, a and b of some tokens."""
-        return [x[first:stop] for x in (self.q, self.k, self.v, self.a, self.b)]
+        at = slice(first, stop)
+        return self.q[at], self.k[at], self.v[at], self.a[at], self.b[at]
 
     def run(self, ops: OpSet, table: StateTable = TABLE) -> tuple[mx.array, mx.array]:
         return ops.gated_delta(
@@ -101,9 +103,10 @@ def test_gated_delta(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
     o, after = inputs.run(ops)
     expected, slots = [], exact(inputs.state).copy()
     for load, first, stop in TABLE.sequences:
-        tokens = [exact(x) for x in inputs.tokens(first, stop)]
+        q, k, v, a, b = (exact(x) for x in inputs.tokens(first, stop))
         gates = exact(inputs.a_log), exact(inputs.dt_bias)
-        part, states = oracle.gated_delta(*tokens, *gates, start_of(exact(inputs.state), load))
+        before = start_of(exact(inputs.state), load)
+        part, states = oracle.gated_delta(q, k, v, a, b, *gates, before)
         expected.append(part)
         for token, slot in TABLE.saved:
             if first <= token < stop:
