@@ -31,6 +31,9 @@ SCRIPTS = (
     ["#long", "<tool_call>", '\n{"name": ', '"weather", "arguments": {', '"city": ', *LONG],
     ["#rome", CALL.replace("Oslo", "Rome"), "<|im_end|>"],
 )
+XML_CALL = ["\n<function=weather>", "\n<parameter=city>", "\nOs", 'lo "x"', "\n</parameter>"]
+XML_END = ["\n</function>", "\n</tool_call>", "<|im_end|>"]
+XML_SCRIPT = ["#xml", "Let me see.\n", "<tool_call>", *XML_CALL, *XML_END]
 
 
 Start = Callable[..., Server]
@@ -57,6 +60,16 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     following = {text: after for script in SCRIPTS for text, after in pairwise(script)}
     model = str(scripted_checkpoint(folder, following, TEMPLATE))
     # The last message must be the token that begins a script.
+    with Server("--model", model, "--allow-special-tokens") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def scripted_xml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a model that generates `XML_SCRIPT`. Its template mentions the XML format."""
+    folder = tmp_path_factory.mktemp("models") / "scripted-xml"
+    template = TEMPLATE + "{# <function=name> #}"
+    model = str(scripted_checkpoint(folder, dict(pairwise(XML_SCRIPT)), template))
     with Server("--model", model, "--allow-special-tokens") as server:
         yield server
 

@@ -1,8 +1,6 @@
 """Chat completions through the official client."""
 
 import json
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -14,10 +12,7 @@ from openai.types.chat import (
     ChatCompletionFunctionToolParam,
     ChatCompletionMessageParam,
 )
-from tinyllm_qwen.testing import scripted_checkpoint
 from tinyllm_serve.testing import Server
-
-from conftest import TEMPLATE, Start
 
 TOOLS: list[ChatCompletionFunctionToolParam] = [
     {
@@ -261,26 +256,8 @@ def test_an_answer_conforms_to_the_schema(pico: Server) -> None:
     assert found["kind"] in schema["properties"]["kind"]["enum"]
 
 
-XML_TEMPLATE = TEMPLATE + "{# calls: <function= #}"
-XML_SCRIPT = [
-    "#xml",
-    "Let me see.\n",
-    "<tool_call>",
-    "\n<function=weather>",
-    "\n<parameter=city>",
-    "\nOs",
-    'lo "x"',
-    "\n</parameter>",
-    "\n</function>",
-    "\n</tool_call>",
-    "<|im_end|>",
-]
-
-
-def test_calls_in_xml_are_parsed(tmp_path: Path, start: Start) -> None:
-    following = dict(pairwise(XML_SCRIPT))
-    folder = scripted_checkpoint(tmp_path / "scripted", following, XML_TEMPLATE)
-    server = start("--model", str(folder), "--allow-special-tokens")
+def test_calls_in_xml_are_parsed(scripted_xml: Server) -> None:
+    server = scripted_xml
     answer = ask(server, "#xml", tools=TOOLS).choices[0]
     assert (answer.finish_reason, answer.message.content) == ("tool_calls", "Let me see.")
     (call,) = answer.message.tool_calls or []

@@ -1,0 +1,103 @@
+"""Caches of hybrid models: the kind of each layer, and generation that continues earlier calls."""
+
+import mlx.core as mx
+import pytest
+from tinyllm_layers import DenseCache, PagedCache, QuantizedCache, RecurrentCache, RecurrentPool
+from tinyllm_layers import RotatingCache as Rotating
+from tinyllm_ops import MLX
+from tinyllm_qwen import Qwen, Tokenizer, generate, load
+from tinyllm_qwen.caches import common_prefix
+from tinyllm_qwen.testing import hybrid_checkpoint
+
+PROMPT = mx.random.randint(0, 2041, (200,), key=mx.random.key(2))
+TOKENS = [int(token) for token in PROMPT]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Qwen, Tokenizer]:
+    """A small hybrid model: layers 3 and 7 of 8 have attention."""
+    return load(hybrid_checkpoint(tmp_path_factory.mktemp("models") / "tiny"), ops=MLX)
+
+
+def answer(loaded: tuple[Qwen, Tokenizer], prompt: list[int], **options: object) -> list[int]:
+    """Return 8 greedy tokens."""
+    pieces = generate(*loaded, prompt, max_tokens=8, **options)  # type: ignore[arg-type]
+    return [piece.token for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({}, DenseCache), ({"kv_bits": 8}, QuantizedCache), ({"max_size": 64}, Rotating)],
+)
+def test_options_of_caches_apply_to_attention_layers(
+    loaded: tuple[Qwen, Tokenizer], options: dict[str, int], kind: type
+) -> None:
+    model, _ = loaded
+    caches = model.make_cache(**options)
+    kinds = [kind if layer in (3, 7) else RecurrentCache for layer in range(8)]
+    assert [type(cache) for cache in caches] == kinds
+    assert len(answer(loaded, TOKENS, cache=caches)) == 8
+
+
+def test_pages_and_states_are_counted_separately(loaded: tuple[Qwen, Tokenizer]) -> None:
+    model, _ = loaded
+    caches = model.make_pages(3, 16, state_slots=5)
+    kinds = [PagedCache if layer in (3, 7) else RecurrentPool for layer in range(8)]
+    assert [type(cache) for cache in caches] == kinds
+    pages = sum(cache.nbytes for cache in caches if isinstance(cache, PagedCache))
+    states = sum(cache.nbytes for cache in caches if isinstance(cache, RecurrentPool))
+    assert (pages, states) == (3 * model.page_bytes(16), 5 * model.state_bytes)
+    model.copy_pages(caches, [(0, 1)])  # pools of states have no pages
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 512])
+def test_the_chunks_of_a_prompt_do_not_matter(loaded: tuple[Qwen, Tokenizer], chunk: int) -> None:
+    prompt = TOKENS[:70]
+    assert answer(loaded, prompt, prefill_chunk=chunk) == answer(loaded, prompt)
+
+
+def test_a_closed_call_can_be_continued(loaded: tuple[Qwen, Tokenizer]) -> None:
+    model, tokenizer = loaded
+    expected, cache = answer(loaded, TOKENS), model.make_cache()
+    pieces = generate(model, tokenizer, TOKENS, cache=cache)
+    first = [next(pieces).token for _ in range(3)]
+    pieces.close()
+    assert [layer.offset for layer in cache] == [202] * 8  # all yielded tokens but the last
+    assert first + answer(loaded, TOKENS + first, cache=cache)[:5] == expected
+
+
+def test_the_next_turn_continues_from_a_kept_state(loaded: tuple[Qwen, Tokenizer]) -> None:
+    model, _ = loaded
+    cache = model.make_cache()
+    answer(loaded, TOKENS, cache=cache)
+    following = [*TOKENS[:190], *TOKENS[:30]]  # the end of the first prompt is not repeated
+    kept = common_prefix(cache, 190)
+    assert kept == 128  # the last multiple of 64 before the end of the prompt
+    for layer in cache:
+        layer.trim(kept)
+    assert answer(loaded, following, cache=cache) == answer(loaded, following)
+
+
+def test_an_interrupted_prompt_leaves_equal_lengths(loaded: tuple[Qwen, Tokenizer]) -> None:
+    model, _ = loaded
+    cache = model.make_cache()
+
+    def stop(done: int, total: int) -> None:
+        if done == 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        answer(loaded, TOKENS, cache=cache, prefill_chunk=64, on_prefill=stop)
+    assert len({layer.offset for layer in cache}) == 1
+    assert answer(loaded, TOKENS, cache=cache) == answer(loaded, TOKENS)
+
+
+def test_states_after_different_lengths_have_a_common_prefix(
+    loaded: tuple[Qwen, Tokenizer],
+) -> None:
+    model, _ = loaded
+    cache = model.make_cache()
+    model(PROMPT[None], cache)
+    cache[0].trim(128)  # as after an interrupt within a pass
+    assert common_prefix(cache, 200) == 128
+    assert common_prefix(cache, 100) == 0
