@@ -119,7 +119,10 @@ def prefix_store() -> tuple[PrefixStore, BlockManager, SnapshotStore]:
     """
     pages, snapshots = BlockManager(4, 2), SnapshotStore(range(1, 3))
     shape = StateShape(kernel=4, channels=2, num_heads=1, value_dim=2, key_dim=2, dtype=mx.float32)
-    caches = [PagedCache.empty((4, 1, 2, 4), mx.float32), RecurrentPool.empty(3, shape)]
+    caches: list[PagedCache | RecurrentPool] = [
+        PagedCache.empty((4, 1, 2, 4), mx.float32),
+        RecurrentPool.empty(3, shape),
+    ]
     return PrefixStore(pages, snapshots, caches, "fuzz"), pages, snapshots
 
 

@@ -106,5 +106,5 @@ class LanguageModel(Protocol):
         ...
 
     def state_bytes(self) -> int:
-        """Return the size of one state in all recurrent layers, in bytes; see `Qwen.state_bytes`."""
+        """Return the bytes of one state in all recurrent layers; see `Qwen.state_bytes`."""
         ...
