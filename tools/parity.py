@@ -250,7 +250,8 @@ def rounded(model: Module, dtype: mx.Dtype) -> Module:
     """
     model = deepcopy(model)
     # Checkpoints keep these numbers in float32, whatever their dtype.
-    kept = [(name, w) for name, w in tree_flatten(model.parameters()) if name.endswith("A_log")]
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    kept = [(name, w) for name, w in weights.items() if name.endswith("A_log")]
     model.set_dtype(dtype)
     model.set_dtype(mx.float32)
     model.load_weights(kept, strict=False)

@@ -266,6 +266,6 @@ def test_calls_in_xml_are_parsed(scripted_xml: Server) -> None:
     deltas = [chunk.choices[0].delta for chunk in stream(server, "#xml", tools=TOOLS)]
     new, *pieces = [call for delta in deltas for call in delta.tool_calls or []]
     assert (new.function.name, new.function.arguments) == ("weather", "")
-    texts = [piece.function.arguments for piece in pieces]
+    texts = [piece.function.arguments or "" for piece in pieces]
     assert "".join(texts) == call.function.arguments
     assert "Os" in texts  # before the value is complete
