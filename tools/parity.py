@@ -19,7 +19,6 @@ from importlib import import_module
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
@@ -251,8 +250,8 @@ def rounded(model: Module, dtype: mx.Dtype) -> Module:
     """
     model = deepcopy(model)
     # Checkpoints keep these numbers in float32, whatever their dtype.
-    weights = cast("list[tuple[str, mx.array]]", tree_flatten(model.parameters()))
-    kept = [(name, w) for name, w in weights if name.endswith("A_log")]
+    weights: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    kept = [(name, w) for name, w in weights.items() if name.endswith("A_log")]
     model.set_dtype(dtype)
     model.set_dtype(mx.float32)
     model.load_weights(kept, strict=False)
