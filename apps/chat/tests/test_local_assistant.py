@@ -69,6 +69,7 @@ def test_the_template_drops_thinking_of_earlier_turns(start: Start, scripted: st
 def test_the_prefix_cache_finds_the_common_prefix() -> None:
     prefixes = PrefixCache(lambda: [DenseCache()])
     (cache,) = prefixes.acquire([1, 2, 3])
+    assert isinstance(cache, DenseCache)
     cache.update(*[mx.zeros((1, 1, 4, 8))] * 2)
     prefixes.store([cache], [1, 2, 3, 4, 5])
     assert prefixes.tokens == (1, 2, 3, 4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 import tokenizers
-from tinyllm_layers import Batch, KVCache
+from tinyllm_layers import Batch, SequenceCache
 from tinyllm_ops import MLX
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -112,7 +112,7 @@ def test_a_seed_repeats_and_another_differs(model: Qwen, tokenizer: Tokenizer) -
 
 
 def continued(
-    model: Qwen, tokenizer: Tokenizer, cache: list[KVCache], prompt: list[int]
+    model: Qwen, tokenizer: Tokenizer, cache: list[SequenceCache], prompt: list[int]
 ) -> tuple[list[int], int]:
     pieces = list(generate(model, tokenizer, prompt, max_tokens=8, cache=cache))
     return [piece.token for piece in pieces], pieces[-1].stats.cached_tokens
@@ -228,7 +228,7 @@ def test_an_interrupt_within_a_forward_pass_leaves_the_layers_in_step(
     continued(model, tokenizer, cache, PROMPT)
     held = cache[0].offset
 
-    def interrupted(x: mx.array, batch: Batch, caches: list[KVCache]) -> mx.array:
+    def interrupted(x: mx.array, batch: Batch, caches: list[SequenceCache]) -> mx.array:
         model.layers[0](x, batch, caches[0])
         raise InterruptedStepError
 

@@ -15,7 +15,8 @@ from tinyllm_kernels.testing import (
     make_table,
     same_bits,
 )
-from tinyllm_layers import Backend, Batch, GroupedQueryAttention, LayerStack, PagedCache, make_stack
+from tinyllm_layers import Backend, Batch, LayerStack, PagedCache, make_stack
+from tinyllm_layers.testing import attention_of
 from tinyllm_ops import NO_SLOT, PageTable, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import exact, normal
 
@@ -76,7 +77,7 @@ def test_new_rows_get_the_codes_of_mlx(
     # With this projection the values are the normalized row (head 0) and its negative (head 1),
     # plus the bias of the values.
     values = mx.concatenate([mx.eye(128), -mx.eye(128)]).astype(dtype)
-    attention: GroupedQueryAttention = replace(layer.attention, wv=values)
+    attention = replace(attention_of(layer), wv=values)
     stack = make_stack([replace(layer, attention=attention)], ops)
     rows = normal((6, 1, width), dtype, seed=5)
     kinds = [rows, mx.abs(rows), -mx.abs(rows), rows * 0, rows * 60, rows * 1e-4]

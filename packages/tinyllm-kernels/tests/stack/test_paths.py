@@ -26,7 +26,7 @@ from tinyllm_layers import (
     MoE,
     make_stack,
 )
-from tinyllm_layers.testing import Family
+from tinyllm_layers.testing import Family, attention_of
 from tinyllm_ops import Weight
 from tinyllm_ops.testing import assert_close, exact
 
@@ -45,7 +45,7 @@ class Rank(Communicator):
 
 def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
     """Return the part of a layer in one of two processes: heads, and columns or experts."""
-    a, mlp, rank = layer.attention, layer.mlp, communicator.rank
+    a, mlp, rank = attention_of(layer), layer.mlp, communicator.rank
 
     def rows(w: Weight, count: int) -> Weight:
         return w[rank * count : (rank + 1) * count]
@@ -99,7 +99,7 @@ def test_a_rank_gives_the_terms_of_its_layers(
     shape = LayerShape(family)
     whole = make_layers(shape, 1, dtype, ops)[0]
     biases = Biases(o=make_input(Batch.at(0, 1, 1), shape.width, dtype, seed=2)[0, 0])
-    whole = replace(whole, attention=replace(whole.attention, biases=biases))
+    whole = replace(whole, attention=replace(attention_of(whole), biases=biases))
     terms = []
     for native in (True, False):
         communicator = Rank(rank)
@@ -176,7 +176,7 @@ def test_weights_of_several_dtypes_are_left_to_the_ops(ops: Backend) -> None:
     shape, batch = LayerShape("qwen2"), Batch.at(0, 1, 3)
     (layer,) = make_layers(shape, 1, mx.float32, ops)
     biases = Biases(q=mx.zeros(128, mx.float16))
-    stack = make_stack([replace(layer, attention=replace(layer.attention, biases=biases))], ops)
+    stack = make_stack([replace(layer, attention=replace(attention_of(layer), biases=biases))], ops)
     x = make_input(batch, shape.width, mx.float32, seed=1)
     with pytest.raises(ValueError, match="bias: expected dtype"):
         stack(x, batch, make_caches("dense", 1, shape, mx.float32))

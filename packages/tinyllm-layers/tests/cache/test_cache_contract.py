@@ -17,6 +17,7 @@ from tinyllm_layers import (
     QuantizedCache,
     RotatingCache,
 )
+from tinyllm_layers.attention import attention_cache
 from tinyllm_layers.cache.dense import STEP
 from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, quantize
 from tinyllm_ops.testing import assert_close, exact, normal
@@ -60,7 +61,7 @@ def run(
 ) -> list[mx.array]:
     """Pass a text to the cache in chunks, cut at `edges`, and return the output of each chunk."""
     return [
-        cache.attend(  # type: ignore[call-arg]
+        attention_cache(cache).attend(  # type: ignore[call-arg]
             *(part[:, :, first:stop] for part in qkv),  # type: ignore[arg-type]
             batch_of(cache, first, stop - first),
             D**-0.5,
@@ -117,7 +118,7 @@ def test_after_a_refusal_a_cache_is_as_before(
     new = dict(zip("qkv", (part[:, :, before:] for part in qkv), strict=True))
     change, words = bad_arguments(length)[wrong]
     with pytest.raises(ValueError, match=words):
-        cache.attend(
+        attention_cache(cache).attend(
             **(new | change), batch=batch_of(cache, before, length), scale=1.0, ops=REFERENCE
         )
     assert state(cache) == unchanged

@@ -159,7 +159,8 @@ def test_a_replaced_op_runs(ops: OpSet, name: str) -> None:
         calls.append(name)
         return getattr(ops, name)(*args)
 
-    layer = random_gated_delta_net(ops=replace(ops, **{name: mine}))
+    changed: dict[str, Any] = {name: mine}
+    layer = random_gated_delta_net(ops=replace(ops, **changed))
     layer(mx.zeros((1, 2, 64)))
     assert calls == [name]
 
@@ -241,8 +242,9 @@ def test_refuses_value_heads_that_do_not_share_evenly() -> None:
 )
 def test_refuses_a_weight_of_another_shape(unchecked: None, name: str, expected: str) -> None:
     layer = random_gated_delta_net()
+    changed: dict[str, Any] = {name: mx.zeros((7, 5))}
     with pytest.raises(ValueError, match="expected shape") as caught:
-        replace(layer, **{name: mx.zeros((7, 5))})
+        replace(layer, **changed)
     assert str(caught.value) == f"{name}: expected shape {expected}, got (7, 5)"
 
 

@@ -144,11 +144,12 @@ def test_after_an_error_of_an_op_a_cache_is_as_before(layer: GatedDeltaNet, name
     def broken(*args: Any) -> Any:
         raise RuntimeError("out of memory")
 
+    changed: dict[str, Any] = {name: broken}
     cache = RecurrentCache()
     feed(layer, cache, 70)
     before = contents(cache)
     with pytest.raises(RuntimeError, match="out of memory"):
-        feed(replace(layer, ops=replace(layer.ops, **{name: broken})), cache, 3)
+        feed(replace(layer, ops=replace(layer.ops, **changed)), cache, 3)
     assert contents(cache) == before
 
 
@@ -214,7 +215,8 @@ def test_a_pool_is_as_before_after_an_error(layer: GatedDeltaNet) -> None:
 
     pool = RecurrentPool(*(normal(x.shape, seed=3) for x in SHAPE.slots(2)))
     before = [np.array(array) for array in pool.arrays]
-    failing = replace(layer, ops=replace(REFERENCE, gated_rms_norm=broken))
+    changed: dict[str, Any] = {"gated_rms_norm": broken}
+    failing = replace(layer, ops=replace(REFERENCE, **changed))
     batch = replace(Batch.at(0, 2, 1), states=StateTable.rows(2, 1))
     with pytest.raises(RuntimeError, match="out of memory"):
         failing(TEXT[:, :1], batch, pool)

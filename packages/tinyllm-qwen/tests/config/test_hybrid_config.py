@@ -6,7 +6,7 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 
 # Qwen3.5-4B, with its settings nested beside those of the vision tower.
-HYBRID_TEXT = {
+HYBRID_TEXT: dict[str, object] = {
     "model_type": "qwen3_5_text",
     "vocab_size": 248320,
     "hidden_size": 2560,
@@ -35,7 +35,7 @@ HYBRID_TEXT = {
     },
     "tie_word_embeddings": True,
 }
-HYBRID = {
+HYBRID: dict[str, object] = {
     "model_type": "qwen3_5",
     "text_config": HYBRID_TEXT,
     "vision_config": {"model_type": "qwen3_5_vision"},

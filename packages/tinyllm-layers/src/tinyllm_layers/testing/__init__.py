@@ -13,6 +13,7 @@ from tinyllm_layers.testing.gated import random_gated_attention, random_gated_de
 from tinyllm_layers.testing.layers import (
     FAMILIES,
     Family,
+    attention_of,
     dense,
     packed,
     random_attention,
@@ -27,6 +28,7 @@ from tinyllm_layers.testing.passes import paged_batches, run_chunks, run_pages
 __all__ = [
     "FAMILIES",
     "Family",
+    "attention_of",
     "dense",
     "oracle",
     "packed",

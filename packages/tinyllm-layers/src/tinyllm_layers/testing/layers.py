@@ -265,10 +265,7 @@ def random_pages(
         seed: the seed of all numbers.
         window: the number of most recent tokens that a token sees; None for all tokens.
     """
-    attention = layer.attention if isinstance(layer, DecoderLayer) else layer
-    if isinstance(attention, GatedAttention):
-        attention = attention.attention
-    assert isinstance(attention, GroupedQueryAttention)  # a recurrent layer has no pages
+    attention = attention_of(layer)
     shape = (num_pages, attention.num_kv_heads, page_size, attention.head_dim)
     keys, values = (pack(normal(shape, dtype, seed=100 * seed + number)) for number in (60, 61))
     return PagedCache(keys, values, window)
@@ -282,3 +279,19 @@ def matrix(shape: tuple[int, ...], dtype: mx.Dtype, seed: int) -> mx.array:
 def norm_weight(dim: int, dtype: mx.Dtype, seed: int) -> mx.array:
     """Return weights around 1, like the weights of trained norms."""
     return 1 + normal((dim,), dtype, seed=seed, magnitude=0.1)
+
+
+def attention_of(
+    layer: DecoderLayer | GroupedQueryAttention | GatedAttention,
+) -> GroupedQueryAttention:
+    """Return the attention of a layer that has keys and values, without its output gate.
+
+    Raises:
+        TypeError: if the layer is recurrent.
+    """
+    attention = layer.attention if isinstance(layer, DecoderLayer) else layer
+    if isinstance(attention, GatedAttention):
+        attention = attention.attention
+    if not isinstance(attention, GroupedQueryAttention):
+        raise TypeError(f"layer: expected attention, got {type(attention).__name__}")
+    return attention
