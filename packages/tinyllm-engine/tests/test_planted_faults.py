@@ -40,7 +40,7 @@ FAULTS: dict[str, Fault] = {
     "a page is registered before it is full": (
         Scheduler,
         "update",
-        "range(request.computed // page_size, computed // page_size)",
+        "range(request.computed // page_size, end // page_size)",
         "range(min(len(request.pages), len(request.block_hashes(page_size))))",
     ),
     "a cached page is evicted while it is held": (
