@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from learn.pages import LEARN
 from learn.pictures import PICTURES
+from learn.state_picture import KV, STATE, STATE_PICTURE, draw_state_memory
 from metalhost import CompilerError, KernelFaultError, compiler
 from test_docs_examples import Example, examples
 from tinyllm_ops.testing.exercises import ExerciseError
@@ -100,6 +101,16 @@ def test_a_softmax_kernel_that_reads_beyond_the_row_fails() -> None:
 def test_a_picture_is_what_its_script_draws(name: str) -> None:
     path = LEARN / "img" / f"{name}.svg"
     assert path.read_text(encoding="utf-8") == PICTURES[name](), "uv run python tools/learn"
+
+
+def test_the_picture_of_states_has_the_bytes_that_its_page_prints() -> None:
+    assert STATE_PICTURE.read_text(encoding="utf-8") == draw_state_memory(), (
+        "uv run python tools/learn"
+    )
+    text = (LEARN.parent / "gated-delta-net.md").read_text(encoding="utf-8")
+    (program,) = examples(text)
+    assert lines(program) <= MAX_LINES
+    assert f"100 tokens: state {STATE:,} bytes, KV {100 * KV:,}\n" in text
 
 
 def test_every_picture_has_a_script() -> None:

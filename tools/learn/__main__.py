@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/learn: `uv run python tools/learn`."""
+"""Draws the pictures of docs/learn and docs/gated-delta-net.md: `uv run python tools/learn`."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,12 @@ if __name__ == "__main__":
 
 from learn.pages import LEARN
 from learn.pictures import PICTURES
+from learn.state_picture import STATE_PICTURE, draw_state_memory
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():
         path = LEARN / "img" / f"{name}.svg"
         path.write_text(draw(), encoding="utf-8")
         print(path)
+    STATE_PICTURE.write_text(draw_state_memory(), encoding="utf-8")
+    print(STATE_PICTURE)
