@@ -63,13 +63,37 @@ inline Words bfloat16_bits(Floats v) {
   return v == v ? rounded : quiet_nan;
 }
 
+// The same as W numbers of 16 bits. The instruction reads subnormal numbers as zero, so they take
+// the other way.
+inline Shorts to_bfloat16s(Floats v) {
+#if defined(__AVX512BF16__)
+  constexpr int subnormal = 0x20;
+  if (!_mm512_fpclass_ps_mask(std::bit_cast<__m512>(v), subnormal)) [[likely]] {
+    return std::bit_cast<Shorts>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(v)));
+  }
+#endif
+  return __builtin_convertvector(bfloat16_bits(v), Shorts);
+}
+
+// Rounds W floats to type T, as floats.
+template <typename T>
+Floats rounded_to(Floats v) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return std::bit_cast<Floats>(widen(to_bfloat16s(v)) << 16);
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return to_floats(to_float16s(v));
+  } else {
+    return v;
+  }
+}
+
 // Rounds W floats to type T and stores them.
 template <typename T>
 void store_floats(T* to, Floats v) {
   if constexpr (std::is_same_v<T, float>) {
     store(to, v);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
-    Shorts shorts = __builtin_convertvector(bfloat16_bits(v), Shorts);
+    const Shorts shorts = to_bfloat16s(v);
     std::memcpy(to, &shorts, sizeof shorts);
   } else {
     Float16s rounded = to_float16s(v);

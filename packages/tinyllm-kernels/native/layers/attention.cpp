@@ -28,22 +28,22 @@ namespace {
 struct NormAndRope {
   const ProjectTask& t;
   const Kernels& kernels;
-  char* rows;  // B L heads D
+  char* rows;      // B L heads D
+  int64_t stride;  // numbers from a token to the next
   int64_t heads;
   Norm norm;
   const Heads& to;
   const float* table;  // see RopeTask
 
   void operator()(int64_t first, int64_t last) const {
-    const int64_t width = heads * t.dim;
-    if (norm.weight) {
-      kernels.rms_norm_rows({rows, norm.weight, rows, t.dim, norm.eps, t.type}, first * heads,
-                            last * heads);
+    for (int64_t n = first; n < last && norm.weight; ++n) {
+      char* token = rows + n * stride * size_of(t.type);
+      kernels.rms_norm_rows({token, norm.weight, token, t.dim, norm.eps, t.type}, 0, heads);
     }
     RopeTask rope{};
     rope.x = rows, rope.y = to.data;
-    rope.strides[0] = t.length * width;
-    rope.strides[1] = width;
+    rope.strides[0] = t.length * stride;
+    rope.strides[1] = stride;
     rope.strides[2] = t.dim;
     rope.y_strides[0] = to.strides[0];
     rope.y_strides[1] = to.strides[2];
@@ -55,15 +55,17 @@ struct NormAndRope {
   }
 };
 
-// Copies the values of tokens `first` to `last` to their output.
-void copy_values(const ProjectTask& t, const char* rows, int64_t first, int64_t last) {
+// Copies the values of tokens `first` to `last` to their output. `stride` is the distance of tokens
+// in `rows`, in numbers.
+void copy_values(const ProjectTask& t, const char* rows, int64_t stride, int64_t first,
+                 int64_t last) {
   const int64_t size = size_of(t.type), bytes = t.dim * size;
   for (int64_t n = first; n < last; ++n) {
     for (int64_t head = 0; head < t.kv_heads; ++head) {
       const int64_t at = n / t.length * t.to_v.strides[0] + head * t.to_v.strides[1] +
                          n % t.length * t.to_v.strides[2];
       std::memcpy(static_cast<char*>(t.to_v.data) + at * size,
-                  rows + (n * t.kv_heads + head) * bytes, bytes);
+                  rows + n * stride * size + head * bytes, bytes);
     }
   }
 }
@@ -82,39 +84,53 @@ KeyValues::StridedRows whole_cache(const Heads& added, int64_t offset, Type type
 void run(const Kernels& kernels, const ProjectTask& t) {
   const int64_t rows = t.batch * t.length, size = size_of(t.type);
   const int width = t.q.columns;
+  const auto padded = [&](int64_t columns) {
+    return row_stride(kernels, t.type, t.phase, columns);
+  };
   const void* x = t.x;
+  int64_t x_stride = width;
   Aligned<char> normalized;
   if (t.norm.weight) {
-    normalized = aligned<char>(rows * width * size);
-    const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
+    x_stride = padded(width);
+    normalized = aligned<char>(rows * x_stride * size);
+    const RmsNormTask norm{.x = t.x,
+                           .weight = t.norm.weight,
+                           .y = normalized.get(),
+                           .width = width,
+                           .eps = t.norm.eps,
+                           .type = t.type,
+                           .y_stride = x_stride};
     parallel_for(rows, width,
                  [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
     x = normalized.get();
   }
-  Operand operand(kernels, x, t.type, rows, width, t.phase);
-  auto q = aligned<char>(rows * t.q.rows * size);
-  auto k = aligned<char>(rows * t.k.rows * size), v = aligned<char>(rows * t.v.rows * size);
-  multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get()},
-                     {&operand, &t.k, t.k_bias, nullptr, k.get()},
-                     {&operand, &t.v, t.v_bias, nullptr, v.get()}});
+  Operand operand(kernels, x, t.type, rows, width, t.phase, x_stride);
+  const int64_t q_stride = padded(t.q.rows), k_stride = padded(t.k.rows);
+  const int64_t v_stride = padded(t.v.rows);
+  auto q = aligned<char>(rows * q_stride * size);
+  auto k = aligned<char>(rows * k_stride * size), v = aligned<char>(rows * v_stride * size);
+  multiply(kernels, {{&operand, &t.q, t.q_bias, nullptr, q.get(), q_stride},
+                     {&operand, &t.k, t.k_bias, nullptr, k.get(), k_stride},
+                     {&operand, &t.v, t.v_bias, nullptr, v.get(), v_stride}});
   RopeTable own;
   const float* table = (t.rope_table ? *t.rope_table : own).get(kernels, t.positions, t.rope);
-  const NormAndRope queries{t, kernels, q.get(), t.heads, t.q_norm, t.to_q, table};
-  const NormAndRope keys{t, kernels, k.get(), t.kv_heads, t.k_norm, t.to_k, table};
+  const NormAndRope queries{t, kernels, q.get(), q_stride, t.heads, t.q_norm, t.to_q, table};
+  const NormAndRope keys{t, kernels, k.get(), k_stride, t.kv_heads, t.k_norm, t.to_k, table};
   parallel_for(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
     queries(first, last);
     keys(first, last);
-    copy_values(t, v.get(), first, last);
+    copy_values(t, v.get(), v_stride, first, last);
   });
 }
 
 void run(const Kernels& kernels, const AttentionLayerTask& t) {
   const ProjectTask& in = t.projection;
   const int64_t tokens = in.batch * in.length, width = in.heads * in.dim;
-  auto heads = aligned<char>(tokens * width * size_of(in.type));
+  const int64_t stride = row_stride(kernels, in.type, in.phase, width);
+  auto heads = aligned<char>(tokens * stride * size_of(in.type));
   ProjectTask inputs = in;
-  auto q = aligned<char>(tokens * width * size_of(in.type));
-  inputs.to_q = {q.get(), {in.length * width, in.dim, width}};
+  auto q = aligned<char>(tokens * stride * size_of(in.type));
+  inputs.to_q = {q.get(), {in.length * stride, in.dim, stride}};
   run(kernels, inputs);
 
   AttentionTask attention;
@@ -133,7 +149,8 @@ void run(const Kernels& kernels, const AttentionLayerTask& t) {
   attention.decode_queries = in.phase == Phase::decode ? in.length : 0;
   run_attention(kernels, attention);
 
-  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
+  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase,
+                       stride);
   multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
 }
 
@@ -141,9 +158,10 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
   ProjectTask in = t.projection;
   const int64_t tokens = in.batch * in.length, size = size_of(in.type);
   const int64_t width = in.heads * in.dim, kv_width = in.kv_heads * in.dim;
-  auto q = aligned<char>(tokens * width * size);
+  const int64_t stride = row_stride(kernels, in.type, in.phase, width);
+  auto q = aligned<char>(tokens * stride * size);
   auto k = aligned<char>(tokens * kv_width * size), v = aligned<char>(tokens * kv_width * size);
-  in.to_q = {q.get(), {in.length * width, in.dim, width}};
+  in.to_q = {q.get(), {in.length * stride, in.dim, stride}};
   in.to_k = {k.get(), {in.length * kv_width, in.dim, kv_width}};
   in.to_v = {v.get(), {in.length * kv_width, in.dim, kv_width}};
   run(kernels, in);
@@ -151,12 +169,15 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
     pages->write(kernels, rows, in.type, tokens, in.kv_heads, in.dim, t.slot_mapping, t.pages, t.page_size);
   }
 
-  auto heads = aligned<char>(tokens * width * size);
-  std::memset(heads.get(), 0, tokens * width * size);  // tokens of no request stay zero
+  auto heads = aligned<char>(tokens * stride * size);
+  // Tokens of no request stay zero.
+  if (t.cu_seqlens_q[0] > 0 || t.cu_seqlens_q[t.requests] < tokens) {
+    std::memset(heads.get(), 0, tokens * stride * size);
+  }
   AttentionTask attention;
   attention.q = q.get(), attention.y = heads.get();
   attention.q_strides[1] = attention.y_strides[1] = in.dim;
-  attention.q_strides[2] = attention.y_strides[2] = width;
+  attention.q_strides[2] = attention.y_strides[2] = stride;
   attention.k = t.keys.kv, attention.v = t.values.kv;
   attention.type = in.type;
   attention.heads = in.heads, attention.kv_heads = in.kv_heads, attention.dim = in.dim;
@@ -168,7 +189,8 @@ void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
   attention.decode_queries = t.decode_queries;
   run_attention(kernels, attention);
 
-  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase);
+  Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase,
+                       stride);
   multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
 }
 

@@ -19,7 +19,8 @@ struct RmsNormTask {
   void* y;             // rows D; it may be x
   int64_t width;       // D
   float eps;
-  Type type;  // of x, weight and y
+  Type type;             // of x, weight and y
+  int64_t y_stride = 0;  // numbers from a row of y to the next, if not D
 };
 
 // The cosines and sines of the angles position * frequency.

@@ -101,8 +101,11 @@ def test_a_stack_of_dense_layers_gives_the_bits_of_the_layers(
         LayerShape("qwen3", None, width=48, heads=6, kv_heads=6, head_dim=24, hidden=16),
         LayerShape("qwen3", traditional=True),
         LayerShape("qwen3", scaling=Yarn(4.0, 64)),
+        # Rows of 512 numbers get a gap where AMX reads them.
+        LayerShape("qwen2", None, width=512, heads=8, kv_heads=4, head_dim=128, hidden=512),
+        LayerShape("qwen3", ("affine", 4, 64), 512, heads=16, kv_heads=8, head_dim=64, hidden=512),
     ],
-    ids=["odd", "head_dim-24", "traditional", "yarn"],
+    ids=["odd", "head_dim-24", "traditional", "yarn", "gaps", "gaps-4-bits"],
 )
 @pytest.mark.parametrize("kind", ["dense", "paged"])
 def test_inconvenient_sizes_and_other_rotations(
