@@ -11,7 +11,7 @@ from tinyllm_qwen import CheckpointError, ConversionConfig, convert, generate, l
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import read_tensors
-from tinyllm_qwen.checkpoint.weights import load_part, load_weights
+from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint
