@@ -46,7 +46,7 @@ def test_pages_and_states_are_counted_separately(loaded: tuple[Qwen, Tokenizer])
     assert [type(cache) for cache in caches] == kinds
     pages = sum(cache.nbytes for cache in caches if isinstance(cache, PagedCache))
     states = sum(cache.nbytes for cache in caches if isinstance(cache, RecurrentPool))
-    assert (pages, states) == (3 * model.page_bytes(16), 5 * model.state_bytes)
+    assert (pages, states) == (3 * model.page_bytes(16), 5 * model.state_bytes())
     model.copy_pages(caches, [(0, 1)])  # pools of states have no pages
 
 

@@ -103,12 +103,6 @@ def test_16_bit_checkpoints_keep_their_dtype(tmp_path: Path) -> None:
     assert {str(w.dtype) for w in model.weights() if w.ndim > 1} == {"mlx.core.bfloat16"}
 
 
-def test_processes_cannot_share_the_model_yet(folders: dict[str, Path]) -> None:
-    folder = folders["tiny-hf"]
-    with pytest.raises(ValueError, match=r"group: expected 1 process for qwen3_5, .*got 2"):
-        load_part(folder, QwenConfig.from_folder(folder), 0, 2)
-
-
 def edited(folder: Path, target: Path, edit: Callable[[dict[str, mx.array]], None]) -> Path:
     """Copy the weights and the config of a checkpoint, and change the weights."""
     target.mkdir()

@@ -151,9 +151,10 @@ def test_ranks_give_the_tokens_of_one_process(
 ) -> None:
     # On two cores this test takes a third of the time of the package's tests. So only two ranks run
     # all checkpoints. Three and four ranks run every second one, and together run all.
+    # Models with recurrent layers have two key heads, and more ranks need more.
     checkpoints = list(expected)
     if size > 2:
-        checkpoints = checkpoints[size % 2 :: 2]
+        checkpoints = [each for each in checkpoints if "qwen3.5" not in each.name][size % 2 :: 2]
     ranks = launched(tmp_path, size, checkpoints)
     check_tokens(ranks, [expected[folder] for folder in checkpoints])
     for at, folder in enumerate(checkpoints):
