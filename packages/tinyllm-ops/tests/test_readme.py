@@ -10,7 +10,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```\s+prints\s+```text\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize(("example", "output"), EXAMPLES, ids=["ops", "pages"])
+@pytest.mark.parametrize(("example", "output"), EXAMPLES, ids=["ops", "pages", "states"])
 def test_the_examples_print_the_output_in_the_readme(example: str, output: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", example], capture_output=True, text=True, check=True
@@ -19,7 +19,7 @@ def test_the_examples_print_the_output_in_the_readme(example: str, output: str) 
 
 
 def test_every_example_is_run() -> None:
-    assert len(EXAMPLES) == README.count("```python") == 2
+    assert len(EXAMPLES) == README.count("```python") == 3
 
 
 def test_the_ops_of_an_opset_are_listed() -> None:

@@ -116,6 +116,15 @@ def test_refuses_a_length_whose_state_is_not_kept(layer: GatedDeltaNet, length: 
     assert contents(cache) == before
 
 
+def test_a_trim_forgets_the_lengths_behind_it(layer: GatedDeltaNet) -> None:
+    cache = RecurrentCache()
+    for count in (150, 1, 1):
+        feed(layer, cache, count)
+    cache.trim(150)
+    assert [cache.can_trim(n) for n in (128, 150, 151, 152)] == [True, True, False, False]
+    assert cache.trimmable(152) == 150
+
+
 def test_an_empty_cache_can_be_trimmed_to_nothing_alone() -> None:
     cache = RecurrentCache()
     assert (cache.offset, cache.arrays, cache.nbytes) == (0, [], 0)
