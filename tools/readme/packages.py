@@ -10,7 +10,7 @@ PACKAGES = Path(__file__).parents[2] / "packages"
 
 _WIDTH, _HEIGHT = 126, 46
 _APPS = "apps"
-_PLACES = {  # the middle of each box
+_PLACES: dict[str, tuple[float, float, str, str]] = {  # the middle of each box
     "tinyllm-ops": (80, 292, "functions on arrays", "blue"),
     "tinyllm-layers": (80, 212, "layers, KV caches", "blue"),
     "tinyllm-qwen": (80, 132, "checkpoint to text", "blue"),
@@ -51,7 +51,7 @@ def packages_picture() -> str:
                 points = [(x - _WIDTH / 2, y), (to_x + _WIDTH / 2, to_y)]
             else:
                 points = [(x, y + _HEIGHT / 2), (x, to_y), (to_x + _WIDTH / 2, to_y)]
-            drawing.line([(float(a), float(b)) for a, b in points], tip=True)
+            drawing.line(points, tip=True)
     for name in needs:
         x, y, content, kind = _PLACES[name]
         drawing.rect(x - _WIDTH / 2, y - _HEIGHT / 2, _WIDTH, _HEIGHT, kind)
