@@ -1,12 +1,14 @@
-"""Pages are in the navigation, dotted names exist, and shape letters are in the notation."""
+"""Pages are in the navigation and in the search index; names and shape letters exist."""
 
 import importlib
+import json
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from check_search import EXPECTED, found, main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -63,3 +65,22 @@ def test_every_letter_of_a_shape_is_in_the_notation() -> None:
         for letter in re.findall(r"(?<![\w{*.])[A-Z](?:kv)?(?!\w)", shape)
     }
     assert used - known == set()
+
+
+def test_a_page_that_the_index_lacks_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [
+        {"location": f"{page}#part", "title": "A title", "text": f"<p>{term.upper()}</p>"}
+        for term, page in EXPECTED.items()
+    ]
+    for kept, code in ((items, 0), (items[1:], 1)):
+        (tmp_path / "search.json").write_text(json.dumps({"items": kept}))
+        assert main(tmp_path) == code
+    assert "prefill: expected engine.html" in capsys.readouterr().err
+    assert found(items, "a title") == set(EXPECTED.values())
+
+
+@pytest.mark.parametrize("page", sorted(set(EXPECTED.values())))
+def test_the_search_expects_pages_that_exist(page: str) -> None:
+    assert (DOCS / page).with_suffix(".md").exists()

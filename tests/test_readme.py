@@ -1,8 +1,9 @@
-"""Links, files and packages in the documentation exist, and `chat` explains RMSNorm."""
+"""Links, files and members in the documentation exist, and `chat` explains RMSNorm."""
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md")],
     key=lambda page: page.relative_to(ROOT),
 )
+MEMBERS = sorted([*ROOT.glob("packages/*"), *ROOT.glob("apps/*")])
 TRACKED = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
     cwd=ROOT,
@@ -42,21 +44,24 @@ def test_every_file_in_a_picture_is_there(picture: Path) -> None:
         assert any(f"/{path}".endswith(f"/{name}") for path in TRACKED), name
 
 
-def test_the_tree_in_the_readme_is_the_tree() -> None:
-    readme = (ROOT / "README.md").read_text()
-    block = readme.split("## What is here")[1].split("\n\nEach package")[0]
-    folder = ""
-    for line in filter(str.strip, block.splitlines()):
-        name = line.strip().split()[0]
-        folder = name if line.startswith("    ") and line[4] != " " else folder
-        path = ROOT / name if name == folder else ROOT / folder / name
-        assert path.is_dir(), path
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
-def test_no_package_is_missing_from_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for project in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]:
-        assert f"pytest {project.relative_to(ROOT)}`" in readme, project
+def test_the_house_in_contributing_is_the_tree() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.split("## The map of the house")[1].split("\n\n")[1]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    folders = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert all((ROOT / folder).is_dir() for folder in folders)
+    assert {str(member.relative_to(ROOT)) for member in MEMBERS} <= folders
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
+def test_contributing_has_the_command_that_tests_a_member_alone(member: Path) -> None:
+    name = tomllib.loads((member / "pyproject.toml").read_text())["project"]["name"]
+    command = f"--package {name} pytest {member.relative_to(ROOT)}\n"
+    assert f"    uv run --isolated --exact {command}" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 @pytest.mark.parametrize("ops", ["reference", "mlx"])
