@@ -78,13 +78,16 @@ host=$(uname -m)
 check_build "$host" "$compiler" "${sanitizers[@]}" > "$scratch/compilations"
 tiers "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
 
-# Only this file has instructions of AMX. Where the machine has AMX, a second program runs them.
+# Only these files have instructions of AMX. Where the machine has AMX, a second program runs them.
+tile_sources=(matmul/linear.cpp attention/prefill.cpp attention/tile_prefill.cpp)
 tiles=
 if grep -qw amx_bf16 /proc/cpuinfo; then
   tiles=$scratch/tiles
   mkdir "$tiles"
-  kernel "$tiles" amx matmul/linear.cpp "$compiler" "${sanitizers[@]}" \
-    "$(tiers "$host" | sed -n 's/^amx //p')" >> "$scratch/compilations"
+  for source in "${tile_sources[@]}"; do
+    kernel "$tiles" amx "$source" "$compiler" "${sanitizers[@]}" \
+      "$(tiers "$host" | sed -n 's/^amx //p')" >> "$scratch/compilations"
+  done
   echo "$tiles/check amx" >> "$scratch/checks"
   echo "amx is checked with its software model and with the tiles of this machine"
 else
