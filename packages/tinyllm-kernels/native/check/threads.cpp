@@ -142,12 +142,13 @@ int failures_of_affinity() {
   for (int round = 0; round < 60; ++round) {
     const cpu_set_t& set = round % 2 ? all : fewer;
     std::atomic<bool> done = false;
-    std::thread caller([&] {
-      for (int task = 0; task < 200 || !done; ++task) ThreadPool::shared().run(8, [](int64_t, int) {});
+    // The caller is older than the workers, as the pool assumes.
+    std::thread setter([&] {
+      set_affinity_of_process(set);
+      done = true;
     });
-    set_affinity_of_process(set);
-    done = true;
-    caller.join();
+    for (int task = 0; task < 200 || !done; ++task) ThreadPool::shared().run(8, [](int64_t, int) {});
+    setter.join();
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
       cpu_set_t found;
       const int thread = std::stoi(entry.path().filename());
