@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.cases.case import OpCase
+from tinyllm_bench.cases.recurrent import RECURRENT_OPS
 from tinyllm_bench.cases.registry import (
     CASES,
     all_opsets,
@@ -21,6 +22,7 @@ from tinyllm_bench.rounds import Result
 from tinyllm_bench.settings import Settings
 from tinyllm_ops import OpSet, QuantizedTensor, dequantize
 from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint
 
 SETTINGS = Settings(prompt_tokens=4, context=6, batch=2, decode_tokens=2, seconds=1e-4)
 
@@ -35,7 +37,27 @@ def test_every_field_of_the_contract_has_cases(pico: BenchModel) -> None:
     fields = {field.name for field in dataclasses.fields(OpSet)} - {"name"}
     assert set(CASES) == fields
     found = {(case.op, case.regime.name) for case in op_cases(pico, SETTINGS)}
-    assert found >= {(op, regime) for op in CASES for regime in ("decode", "batch", "prefill")}
+    # pico has no recurrent layers.
+    expected = set(CASES) - set(RECURRENT_OPS)
+    assert found == {(op, regime) for op in expected for regime in ("decode", "batch", "prefill")}
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> BenchModel:
+    folder = tmp_path_factory.mktemp("hybrid") / "model"
+    hybrid_checkpoint(folder, SHAPES["tiny"], files="mlx")
+    return BenchModel.make(dataclasses.replace(SETTINGS, model=str(folder)))
+
+
+def test_a_hybrid_model_has_cases_of_recurrent_layers(hybrid: BenchModel) -> None:
+    for op in RECURRENT_OPS:
+        cases = op_cases(hybrid, dataclasses.replace(SETTINGS, op=[op]))
+        assert [case.regime.name for case in cases] == ["decode", "batch", "prefill"]
+        for case in cases:
+            work = case.make()
+            first, *others = (plain(work.call(ops, 0)) for ops in all_opsets())
+            for other in others:
+                assert np.allclose(first, other, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("op", CASES)

@@ -8,7 +8,7 @@ import mlx.core as mx
 from tinyllm_kernels import available, opset
 from tinyllm_ops import OpSet
 
-from tinyllm_bench.cases import attention, matrices, vectors
+from tinyllm_bench.cases import attention, matrices, recurrent, vectors
 from tinyllm_bench.cases.case import OpCase, Regime, Work
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.models.model import BenchModel
@@ -29,6 +29,7 @@ CASES: Mapping[str, Cases] = {
     "norm_rope": partial(vectors.rope_cases, norm=True),
     "attention": attention.attention_cases,
     "paged_attention": attention.paged_attention_cases,
+    **{op: partial(recurrent.recurrent_cases, op) for op in recurrent.RECURRENT_OPS},
     "quantize": vectors.quantize_cases,
     **{op: partial(vectors.logits_cases, op) for op in vectors.LOGITS_CALLS},
 }
