@@ -55,6 +55,11 @@ def test_the_layers_are_what_runs(name: str, file: str) -> None:
     assert LAYERS[file] in walk(name)[file]
 
 
+def test_the_page_lists_the_files_that_a_hybrid_adds() -> None:
+    added = set(WALK.hybrid_walk()) - set(walk("token"))
+    assert WALK.listed(WALK.HYBRID) == sorted(added)
+
+
 def test_a_section_that_is_missing_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Page\n\n## {WALK.TOKEN}\n\n- `tinyllm_ops/mlx.py`\n- no file\n\n## Next\n")

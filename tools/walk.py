@@ -3,23 +3,28 @@
     uv run python tools/walk.py
 
 Two calls are traced, on pico with the reference ops: the step of `generate` that decodes one token
-in the middle of a text, and a step of the engine that decodes two requests. Functions of MLX and of
-the standard library are not counted, nor are comprehensions and the import of a module.
+in the middle of a text, and a step of the engine that decodes two requests. The step of `generate`
+is traced with a random Qwen3.5 as well. Functions of MLX and of the standard library are not
+counted, nor are comprehensions and the import of a module.
 """
 
 import gc
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
 from tinyllm_ops import REFERENCE
 from tinyllm_qwen import Tokenizer, generate, load
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.testing.hybrid import SHAPES, hybrid_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "map.md"
 TOKEN, STEP = "Files of one decoded token", "Files of an engine step"
+HYBRID = "Models with recurrent layers"
 _PACKAGE = re.compile(r"/(?:packages|apps)/[\w-]+/src/(tinyllm_\w+/.+\.py)$")
 _UNNAMED = re.compile(r"<(?:listcomp|genexpr|setcomp|dictcomp|module)>$")
 _WARM_UP = 8  # steps before the trace, in which lazy properties are computed
@@ -55,7 +60,17 @@ def prompt(tokenizer: Tokenizer, question: str) -> list[int]:
 
 def token_walk() -> Walk:
     """Trace the step of `generate` that decodes one token."""
-    model, tokenizer = load("pico", ops=REFERENCE)
+    return _token_walk(*load("pico", ops=REFERENCE))
+
+
+def hybrid_walk() -> Walk:
+    """Trace the step of `generate` that decodes one token with a random Qwen3.5."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = hybrid_checkpoint(Path(folder), SHAPES["tiny"], files="mlx")
+        return _token_walk(*load(checkpoint, ops=REFERENCE))
+
+
+def _token_walk(model: LanguageModel, tokenizer: Tokenizer) -> Walk:
     pieces = generate(model, tokenizer, prompt(tokenizer, "what does rmsnorm do?"))
     for _ in range(_WARM_UP):
         next(pieces)
@@ -95,8 +110,8 @@ def listed(heading: str, page: Path = PAGE) -> list[str]:
 
 
 def main() -> None:
-    """Print both walks."""
-    for heading, walk in ((TOKEN, token_walk()), (STEP, step_walk())):
+    """Print the walks."""
+    for heading, walk in ((TOKEN, token_walk()), (STEP, step_walk()), (HYBRID, hybrid_walk())):
         print(f"\n{heading}:")
         for file in sorted(walk):
             print(f"{file}: {', '.join(sorted(walk[file]))}")
