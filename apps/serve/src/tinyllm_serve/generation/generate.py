@@ -204,8 +204,18 @@ class Generation:
         return _merge([self._tokens_of(answer) for answer in self.answers])
 
     async def finish(self) -> None:
-        """Wait until all answers are complete."""
-        async with aclosing(self.tokens()) as tokens:
+        """Wait until all answers are complete. The errors are those of `tokens`.
+
+        The first error ends all answers.
+        """
+        tasks = [asyncio.create_task(self._finish(answer)) for answer in self.answers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await _cancel(tasks)
+
+    async def _finish(self, answer: Answer) -> None:
+        async with aclosing(self._tokens_of(answer)) as tokens:
             async for _ in tokens:
                 pass
 
@@ -306,6 +316,11 @@ async def _merge_several(
             else:
                 yield item
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
