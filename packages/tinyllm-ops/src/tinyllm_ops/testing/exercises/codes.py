@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tinyllm_ops.testing.exercises.case import call, failure, passed
+from tinyllm_ops.testing.exercises.case import call, failure, kind, passed
 
 _NAME = "quantize_group"
 
@@ -36,11 +36,12 @@ def check_quantize_group(
     for name, numbers in cases.items():
         result = call(name, solution, (numbers.tolist(),))
         if not isinstance(result, tuple) or len(result) != 3:
-            hint = "return codes, scale, bias"
-            raise failure(_NAME, name, f"expected a tuple of three, got {result!r}", hint)
+            found = f"expected a tuple of three, got {kind(result)}"
+            raise failure(_NAME, name, found, "return codes, scale, bias")
         codes, scale, bias = result
-        if [int(code) for code in codes] != list(codes) or len(codes) != len(numbers):
-            hint = "round each code to the nearest integer"
+        whole = all(float(code).is_integer() for code in codes)
+        if not whole or len(codes) != len(numbers):
+            hint = "round each code to the nearest integer; if max - min is 0, do not divide by it"
             raise failure(_NAME, name, f"expected 64 integers, got {list(codes)}", hint)
         if not 0 <= min(codes) <= max(codes) <= 15:
             hint = "the bias is the smallest number, and the scale is (max - min) / 15"
