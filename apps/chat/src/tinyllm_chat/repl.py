@@ -50,7 +50,8 @@ def answer_inputs(session: Session, reader: PromptReader) -> None:
         try:
             line = reader.read()
         except KeyboardInterrupt:
-            continue  # Ctrl-C discards the line, as in a shell
+            session.terminal.info("Ctrl-D or /exit leaves")  # Ctrl-C discards the line, as a shell
+            continue
         except EOFError:
             return
         try:
