@@ -16,7 +16,7 @@ from tinyllm_chat.terminal.prompt import PromptReader
 
 PICO_NOTICE = (
     "pico, the built-in model, knows one subject: how LLM inference works, and this project. "
-    "For a real assistant: chat --model Qwen/Qwen3-0.6B"
+    "For a real assistant, type /model Qwen/Qwen3-0.6B, which downloads it."
 )
 
 
