@@ -154,11 +154,12 @@ def check_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
     Raises:
         ExerciseError: if a result is wrong.
     """
+    formula = "divide exp(x - maximum) by the sum of exp over all lanes: simd_max, simd_sum"
     width = "each thread takes every 32nd number, and must stop at the width of the row"
     maximum = "reduce the maximum over all lanes with simd_max, and subtract it before exp"
     cases = []
     for name, shape, magnitude, hint in (
-        ("one row of 32", (1, 32), 1.0, width),
+        ("one row of 32", (1, 32), 1.0, formula),
         ("5 rows of 32", (5, 32), 1.0, "the row is threadgroup_position_in_grid.x"),
         ("3 rows of 7", (3, 7), 1.0, width),
         ("2 rows of 100", (2, 100), 1.0, width),

@@ -9,6 +9,7 @@ import numpy as np
 from tinyllm_ops.testing.exercises.case import call, failure, kind, passed
 
 _NAME = "quantize_group"
+_ROUNDED = "a code is (number - bias) / scale, rounded and not truncated"
 
 
 def check_quantize_group(
@@ -54,5 +55,5 @@ def check_quantize_group(
             decoded = scale * codes[at] + bias
             found = f"number {at}: expected {numbers[at]:.4g} within {limit:.3g}, got {decoded:.4g}"
             hint = "if all numbers are equal, max - min is 0: use any scale above 0"
-            raise failure(_NAME, name, found, hint if limit == 0 else "round, do not truncate")
+            raise failure(_NAME, name, found, hint if limit == 0 else _ROUNDED)
     return passed(_NAME, len(cases))

@@ -19,7 +19,7 @@ def check_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
     """
     flat, steep = [1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 1.0, 2.0]
     large, banned = [1000.0, 999.0, 990.0], [1.0, -math.inf, 0.0]
-    reaching = "keep the token at which the sum reaches p, too"
+    reaching = "keep the best tokens until their sum reaches p, the last of them too"
     order = "sort by score, the best first; the result has ids, not ranks"
     cases = [
         ("p = 1", steep, 1.0, reaching),
