@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "packages" / "tinyllm-kernels" / "tools" / "metal_kernels"
 PAGES = sorted((ROOT / "docs" / "kernels" / "metal").glob("*.md"))
-PAGES_WITH_STEPS = [page for page in PAGES if "```metal" in page.read_text(encoding="utf-8")]
+PAGES_WITH_STEPS = [page for page in PAGES if "```cpp" in page.read_text(encoding="utf-8")]
 KERNELS = ROOT / "packages" / "tinyllm-kernels" / "src" / "tinyllm_kernels" / "metal"
 
 
@@ -20,7 +20,7 @@ def test_every_step_is_right(page: Path) -> None:
     command = [sys.executable, str(TOOL), "steps", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == page.read_text().count("```metal") > 0
+    assert len(done.stdout.splitlines()) == page.read_text().count("```cpp") > 0
 
 
 def test_every_kernel_has_a_page_in_the_table() -> None:

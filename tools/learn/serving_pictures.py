@@ -36,10 +36,10 @@ def draw_generate() -> str:
         (
             ("blue", "prompt, computed"),
             ("amber", "answer, computed"),
-            ("plain", "read from the cache"),
+            ("plain", "from the cache"),
         )
     ):
-        x = 18 + (0, 130, 268)[i]
+        x = 18 + (0, 142, 284)[i]
         drawing.rect(x, 204, 15, 15, kind, radius=3)
         drawing.text(x + 21, 216, label, "soft small", "start")
     drawing.text(

@@ -60,6 +60,10 @@ def test_typed_keys_become_questions(
     assert recorded.out.getvalue() == "It is so.\n" * len(asked)
 
 
+def test_ctrl_c_at_the_prompt_says_how_to_leave(start: Start, scripted: str) -> None:
+    assert type_at(start(scripted), CTRL_C).err.getvalue() == "Ctrl-D or /exit leaves\n"
+
+
 def test_help_lists_every_command(start: Start, scripted: str) -> None:
     shown = type_at(start(scripted), "/help\r").err.getvalue()
     assert len(COMMANDS) == 10

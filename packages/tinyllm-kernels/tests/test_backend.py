@@ -61,15 +61,15 @@ def absent(name: str) -> ModuleType:
 
 
 def test_a_build_without_a_compiler_is_said_and_not_a_crash(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("tinyllm_kernels.cpu.extension.files", lambda package: tmp_path)
     monkeypatch.setattr(importlib, "import_module", absent)
     assert not available()[0].present
     assert available()[0].detail == "the extension was not built"
     with pytest.raises(BackendError, match="the extension was not built"):
         opset("cpu")
-    monkeypatch.setattr(Path, "is_file", lambda path: path.name == "no_cpu_backend.txt")
-    monkeypatch.setattr(Path, "read_text", lambda path: "no C++ compiler was there")
+    (tmp_path / "no_cpu_backend.txt").write_text("no C++ compiler was there")
     assert str(available()[0]) == "no cpu: no C++ compiler was there"
 
 

@@ -123,6 +123,12 @@ def quantize_dividing_by_zero(numbers: list[float]) -> tuple[list[int], float, f
     return [round((number - min(numbers)) / scale) for number in numbers], scale, min(numbers)
 
 
+def quantize_to_nan(numbers: list[float]) -> tuple[list[float], float, float]:
+    scale = (max(numbers) - min(numbers)) / 15
+    divided = [(x - min(numbers)) / scale if scale else math.nan for x in numbers]
+    return [x if math.isnan(x) else round(x) for x in divided], scale, min(numbers)
+
+
 def paged_attention(
     q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
 ) -> mx.array:
@@ -174,21 +180,26 @@ WRONG: list[tuple[Check, Solution, str]] = [
     (exercises.check_attention, attention_masked_from_the_left, "hint: divide|hint: query i"),
     (exercises.check_attention, attention_without_maximum, "large scores.*hint: subtract"),
     (exercises.check_attention, attention_in_float32, "float16\nexpected dtype mlx.core.float16"),
-    (exercises.check_attention, lambda q, k, v: 0, "expected an mx.array, got 0"),
+    (exercises.check_attention, lambda q, k, v: 0, "expected an mx.array, got int.*return"),
     (exercises.check_attention, lambda q, k, v: v[:0], r"expected shape \(1, 8\), got \(0, 8\)"),
+    (exercises.check_attention, lambda q, k, v: None, "expected an mx.array, got None"),
+    (exercises.check_grouped_attention, lambda q, k, v: v[:, 0], "hint: divide the scores by"),
     (exercises.check_grouped_attention, grouped_by_remainder, "H = 4, Hkv = 2.*hint: query head"),
-    (exercises.check_rms_norm, norm_in_dtype, "float16.*hint: 300"),
+    (exercises.check_rms_norm, norm_in_dtype, "float16.*hint: float16 ends"),
     (exercises.check_rms_norm, norm_with_eps_outside, "0.0001.*hint: add eps to the mean"),
-    (exercises.check_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: take the mean along"),
-    (exercises.check_top_p, top_p_below, "p = 0.6.*hint: keep the token at which"),
-    (exercises.check_top_p, top_p_of_ranks, "hint: (sort by score|keep the token)"),
-    (exercises.check_quantize_group, quantize_truncating, "hint: round, do not truncate"),
+    (exercises.check_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: divide each row, along"),
+    (exercises.check_top_p, lambda scores, p: sorted(top_p(scores, p)), "a set, got list"),
+    (exercises.check_top_p, top_p_below, "p = 0.6.*hint: keep the best tokens"),
+    (exercises.check_top_p, top_p_of_ranks, "hint: (sort by score|keep the best)"),
+    (exercises.check_quantize_group, quantize_truncating, "hint: a code is"),
+    (exercises.check_quantize_group, quantize_to_nan, "equal numbers.*do not divide by it"),
     (exercises.check_quantize_group, quantize_in_16_steps, "expected codes from 0 to 15, got 0 to"),
     (exercises.check_quantize_group, quantize_unrounded, "expected 64 integers"),
-    (exercises.check_quantize_group, lambda numbers: 0, "expected a tuple of three, got 0"),
+    (exercises.check_quantize_group, lambda numbers: 0, "expected a tuple of three, got int"),
     (exercises.check_paged_attention, paged_in_order_of_numbers, "of one key.*block_table"),
     (exercises.check_paged_attention, paged_in_whole_pages, "of one key.*hint: slots from seq"),
     (exercises.check_accept, accept_all_matches, "accepted.*hint: after the first draft token"),
+    (exercises.check_accept, lambda draft, choices: None, "expected a list, got None"),
     (exercises.check_accept, accept_draft_alone, "no draft.*hint: the choice after the last"),
     (exercises.check_softmax_rows, softmax_without_maximum, "large scores.*hint: reduce"),
 ]

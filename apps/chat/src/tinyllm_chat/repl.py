@@ -16,7 +16,7 @@ from tinyllm_chat.terminal.prompt import PromptReader
 
 PICO_NOTICE = (
     "pico, the built-in model, knows one subject: how LLM inference works, and this project. "
-    "For a real assistant: chat --model Qwen/Qwen3-0.6B"
+    "For a real assistant, type /model Qwen/Qwen3-0.6B, which downloads it."
 )
 
 
@@ -50,7 +50,8 @@ def answer_inputs(session: Session, reader: PromptReader) -> None:
         try:
             line = reader.read()
         except KeyboardInterrupt:
-            continue  # Ctrl-C discards the line, as in a shell
+            session.terminal.info("Ctrl-D or /exit leaves")  # Ctrl-C discards the line, as a shell
+            continue
         except EOFError:
             return
         try:

@@ -47,7 +47,10 @@ def main() -> int:
         return USAGE
     command = find(name)
     if command is None:
-        notice(f"{name} is not installed: pip install tinyllm-{name}")
+        notice(
+            f"{name} is not installed: pip install tinyllm-{name}; "
+            "with --find-links FOLDER, if tinyllm came from a folder of wheels"
+        )
         return FAILURE
     program = f"tinyllm {name}"
     sys.argv = [program, *rest]

@@ -22,7 +22,7 @@ _KERNELS = {
     "packed_rows": ("packed_keys",),
     "sequences": ("sequences", "paged_attention"),
 }
-_BLOCK = re.compile(r"```metal\n// In place of `([\w/.]+)`: (.+?)\n(.+?)```", re.DOTALL)
+_BLOCK = re.compile(r"```cpp\n// In place of `([\w/.]+)`: (.+?)\n(.+?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)

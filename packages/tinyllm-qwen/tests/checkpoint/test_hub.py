@@ -126,7 +126,7 @@ def test_a_cached_repository_is_found_offline(tmp_path: Path, revision: str | No
 
 
 def test_a_repository_that_is_not_cached_is_an_error_offline(tmp_path: Path) -> None:
-    with pytest.raises(HubError, match=r"not whole, in the cache .*HF_HUB_OFFLINE.*unset it"):
+    with pytest.raises(HubError, match=r"incomplete in the cache .*HF_HUB_OFFLINE.*unset it"):
         resolve(REPOSITORY)
     fill_cache(tmp_path / "hub", {"config.json": "{}"})
     with pytest.raises(HubError, match="HF_HUB_OFFLINE"):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
+from importlib.resources import files
 from types import ModuleType
 
 import mlx.core as mx
 
 from tinyllm_kernels.errors import BackendError, BrokenBackendError
 
-_REASON_FILE = Path(__file__).parent.parent / "no_cpu_backend.txt"
+_REASON_FILE = "no_cpu_backend.txt"
 
 
 def describe_extension() -> str:
@@ -53,5 +53,9 @@ def _checked_extension() -> ModuleType:
 
 
 def _absence_reason() -> str:
-    """Return the reason that the build wrote to a file when it left the extension out."""
-    return _REASON_FILE.read_text() if _REASON_FILE.is_file() else "the extension was not built"
+    """Return the reason that the build wrote to a file when it left the extension out.
+
+    In an editable installation the file is not beside the modules: `files` has both folders.
+    """
+    reason = files("tinyllm_kernels").joinpath(_REASON_FILE)
+    return reason.read_text() if reason.is_file() else "the extension was not built"

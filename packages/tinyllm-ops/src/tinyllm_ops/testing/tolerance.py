@@ -66,7 +66,7 @@ def assert_close(
     tolerance = TOLERANCE[dtype] + ANGLE * position
     limit = tolerance * size + UNDERFLOW[dtype]
     if error.max(initial=0.0) > limit:
-        found = f"error {error.max():.3g} over {limit:.3g} = {tolerance:g} * {size:.6g}"
+        found = f"error {error.max():.3g}, limit {limit:.3g} = {tolerance:g} * {size:.6g}"
         _fail(got, expected, error, found)
 
 

@@ -91,9 +91,9 @@ def _explain(error: Exception, repository: str, revision: str | None) -> str:
 
 def _unreachable(error: Exception) -> tuple[str, str]:
     """Return the reason and a remedy if the Hub is not reached and the cache has no copy."""
-    missing = f"is not, or not whole, in the cache ({constants.HF_HUB_CACHE})"
+    missing = f"is missing or incomplete in the cache ({constants.HF_HUB_CACHE})"
     if constants.HF_HUB_OFFLINE:
-        return f"{missing}, and HF_HUB_OFFLINE forbids to fetch it", "unset it, or name a folder"
+        return f"{missing}, and HF_HUB_OFFLINE forbids the download", "unset it, or name a folder"
     cause = _first_line(error.__cause__ or error)
     return (
         f"{missing}, and {constants.ENDPOINT} cannot be reached ({cause})",

@@ -11,6 +11,8 @@ from tinyllm_ops.testing import oracle
 from tinyllm_ops.testing.arrays import exact, normal
 from tinyllm_ops.testing.exercises.case import ArrayCase, check_arrays
 
+_ROUND_ONCE = "compute in float32 and round the result once"
+
 
 def check_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]) -> str:
     """Check `attention(q, k, v)`: causal attention of one head, scaled by 1/sqrt(D).
@@ -23,18 +25,18 @@ def check_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]
     shape_hint = "q k^T has the shape L S, and softmax runs along its last axis"
     mask_hint = "query i is token i + (S - L), and sees the keys 0 to i + (S - L)"
     large_hint = "subtract the largest score of a row before exp, which overflows from 89 on"
-    dtype_hint = "compute in float32 and round the result once"
+    one_hint = "divide the scores by sqrt(D); the query is the last token, and sees all keys"
     return check_arrays(
         "attention",
         solution,
         [
             _attention_case("one query and one key", 1, 1, 8, shape_hint),
-            _attention_case("one query, 5 keys", 1, 5, 8, "divide the scores by sqrt(D)"),
+            _attention_case("one query, 5 keys", 1, 5, 8, one_hint),
             _attention_case("4 queries, 4 keys", 4, 4, 64, mask_hint),
             _attention_case("3 queries, 8 keys", 3, 8, 64, mask_hint),
             _attention_case("large scores", 4, 6, 64, large_hint, magnitude=100.0),
-            _attention_case("float16", 5, 9, 64, dtype_hint, dtype=mx.float16),
-            _attention_case("bfloat16", 5, 9, 64, dtype_hint, dtype=mx.bfloat16),
+            _attention_case("float16", 5, 9, 64, _ROUND_ONCE, dtype=mx.float16),
+            _attention_case("bfloat16", 5, 9, 64, _ROUND_ONCE, dtype=mx.bfloat16),
         ],
     )
 
@@ -66,13 +68,15 @@ def check_grouped_attention(solution: Callable[[mx.array, mx.array, mx.array], m
     Raises:
         ExerciseError: if a result is wrong.
     """
-    hint = "query head h reads key/value head h // (H / Hkv): neighboring heads share"
+    scores = "divide the scores by sqrt(D), and take softmax over the S keys"
+    heads_hint = "query head h reads key/value head h // (H / Hkv): neighboring heads share"
     cases = []
     for heads, kv_heads, keys in ((4, 4, 5), (4, 2, 7), (4, 1, 7), (6, 2, 1), (16, 8, 33)):
         q = normal((heads, 64), seed=heads)
         k, v = normal((kv_heads, keys, 64), seed=2), normal((kv_heads, keys, 64), seed=3)
         expected = oracle.attention(exact(q)[:, None], exact(k), exact(v))[:, 0]
         name = f"H = {heads}, Hkv = {kv_heads}, S = {keys}"
+        hint = scores if heads == kv_heads else heads_hint
         cases.append(ArrayCase(name, (q, k, v), expected, hint))
     return check_arrays("grouped_attention", solution, cases)
 
@@ -85,17 +89,17 @@ def check_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) ->
     Raises:
         ExerciseError: if a result is wrong.
     """
-    rows = "take the mean along the last axis, and keep the axis"
-    wide = "300 * 300 is above 65,504, the largest float16: use float32 for squares"
+    rows = "divide each row, along the last axis, by the root of the mean of its squares"
+    wide = "float16 ends at 65,504: use float32 for squares"
     tiny = "add eps to the mean of the squares, before the square root"
     cases = []
     for name, shape, dtype, magnitude, hint in (
         ("one row", (256,), mx.float32, 1.0, rows),
         ("2 x 3 rows", (2, 3, 256), mx.float32, 1.0, rows),
         ("numbers around 0.0001", (3, 256), mx.float32, 1e-4, tiny),
-        ("float16", (3, 256), mx.float16, 1.0, wide),
+        ("float16", (3, 256), mx.float16, 1.0, _ROUND_ONCE),
         ("float16, numbers around 300", (3, 256), mx.float16, 300.0, wide),
-        ("bfloat16", (3, 256), mx.bfloat16, 1.0, wide),
+        ("bfloat16", (3, 256), mx.bfloat16, 1.0, _ROUND_ONCE),
     ):
         x = normal(shape, dtype, seed=4, magnitude=magnitude)
         weight = normal(shape[-1:], dtype, seed=5)
@@ -150,11 +154,12 @@ def check_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
     Raises:
         ExerciseError: if a result is wrong.
     """
+    formula = "divide exp(x - maximum) by the sum of exp over all lanes: simd_max, simd_sum"
     width = "each thread takes every 32nd number, and must stop at the width of the row"
     maximum = "reduce the maximum over all lanes with simd_max, and subtract it before exp"
     cases = []
     for name, shape, magnitude, hint in (
-        ("one row of 32", (1, 32), 1.0, width),
+        ("one row of 32", (1, 32), 1.0, formula),
         ("5 rows of 32", (5, 32), 1.0, "the row is threadgroup_position_in_grid.x"),
         ("3 rows of 7", (3, 7), 1.0, width),
         ("2 rows of 100", (2, 100), 1.0, width),

@@ -52,7 +52,11 @@ def check_arrays(
     for case in cases:
         result = call(case.name, solution, case.arguments)
         if not isinstance(result, mx.array):
-            raise failure(exercise, case.name, f"expected an mx.array, got {result!r}", case.hint)
+            found = f"expected an mx.array, got {kind(result)}"
+            raise failure(exercise, case.name, found, "return the result, as an mx.array")
+        if tuple(result.shape) != case.expected.shape:
+            found = f"expected shape {case.expected.shape}, got {tuple(result.shape)}"
+            raise failure(exercise, case.name, found, "print the shape after each line")
         first = case.arguments[0]
         assert isinstance(first, mx.array)
         if result.dtype != first.dtype:
@@ -62,7 +66,8 @@ def check_arrays(
         try:
             assert_close(result, case.expected)
         except AssertionError as error:
-            raise failure(exercise, case.name, str(error), case.hint) from None
+            found = str(error).replace("; at", "\nat")
+            raise failure(exercise, case.name, found, case.hint) from None
     return passed(exercise, len(cases))
 
 
@@ -73,6 +78,11 @@ def call(name: str, solution: Callable[..., object], arguments: Sequence[object]
     except Exception as error:
         error.add_note(f"raised by your function in the case: {name}")
         raise
+
+
+def kind(result: object) -> str:
+    """Return None or the name of a result's type, for the message about a wrong type."""
+    return "None" if result is None else type(result).__name__
 
 
 def failure(exercise: str, name: str, found: str, hint: str) -> ExerciseError:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tinyllm_ops.testing.exercises.case import call, failure, passed
+from tinyllm_ops.testing.exercises.case import call, failure, kind, passed
 
 _NAME = "quantize_group"
+_ROUNDED = "a code is (number - bias) / scale, rounded and not truncated"
 
 
 def check_quantize_group(
@@ -36,11 +37,12 @@ def check_quantize_group(
     for name, numbers in cases.items():
         result = call(name, solution, (numbers.tolist(),))
         if not isinstance(result, tuple) or len(result) != 3:
-            hint = "return codes, scale, bias"
-            raise failure(_NAME, name, f"expected a tuple of three, got {result!r}", hint)
+            found = f"expected a tuple of three, got {kind(result)}"
+            raise failure(_NAME, name, found, "return codes, scale, bias")
         codes, scale, bias = result
-        if [int(code) for code in codes] != list(codes) or len(codes) != len(numbers):
-            hint = "round each code to the nearest integer"
+        whole = all(float(code).is_integer() for code in codes)
+        if not whole or len(codes) != len(numbers):
+            hint = "round each code to the nearest integer; if max - min is 0, do not divide by it"
             raise failure(_NAME, name, f"expected 64 integers, got {list(codes)}", hint)
         if not 0 <= min(codes) <= max(codes) <= 15:
             hint = "the bias is the smallest number, and the scale is (max - min) / 15"
@@ -53,5 +55,5 @@ def check_quantize_group(
             decoded = scale * codes[at] + bias
             found = f"number {at}: expected {numbers[at]:.4g} within {limit:.3g}, got {decoded:.4g}"
             hint = "if all numbers are equal, max - min is 0: use any scale above 0"
-            raise failure(_NAME, name, found, hint if limit == 0 else "round, do not truncate")
+            raise failure(_NAME, name, found, hint if limit == 0 else _ROUNDED)
     return passed(_NAME, len(cases))

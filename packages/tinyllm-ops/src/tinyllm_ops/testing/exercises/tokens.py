@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tinyllm_ops.testing import oracle
-from tinyllm_ops.testing.exercises.case import call, failure, passed
+from tinyllm_ops.testing.exercises.case import call, failure, kind, passed
 
 
 def check_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
@@ -19,7 +19,7 @@ def check_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
     """
     flat, steep = [1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 1.0, 2.0]
     large, banned = [1000.0, 999.0, 990.0], [1.0, -math.inf, 0.0]
-    reaching = "keep the token at which the sum reaches p, too"
+    reaching = "keep the best tokens until their sum reaches p, the last of them too"
     order = "sort by score, the best first; the result has ids, not ranks"
     cases = [
         ("p = 1", steep, 1.0, reaching),
@@ -33,6 +33,9 @@ def check_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
     for name, scores, p, hint in cases:
         expected = _nucleus(scores, p)
         result = call(name, solution, (list(scores), p))
+        if not isinstance(result, set):
+            found = f"expected a set, got {kind(result)}"
+            raise failure("top_p", name, found, "return the set of the ids that stay")
         if result != expected:
             raise failure("top_p", name, f"expected {expected}, got {result!r}", hint)
     result = call("four equal tokens, p = 0.5", solution, (flat, 0.5))
@@ -77,6 +80,9 @@ def check_accept(solution: Callable[[list[int], list[int]], list[int]]) -> str:
     for name, draft, choices, hint in cases:
         expected = _step_by_step(draft, choices)
         result = call(name, solution, (list(draft), list(choices)))
+        if not isinstance(result, list):
+            found = f"expected a list, got {kind(result)}"
+            raise failure("accept", name, found, "return the list of the tokens to append")
         if result != expected:
             found = f"draft {draft}, choices {choices}: expected {expected}, got {result!r}"
             raise failure("accept", name, found, hint)
