@@ -100,7 +100,8 @@ def test_chunks_of_a_prompt(
     ops: OpSet, dtype: mx.Dtype, family: Family, form: tuple[str, int, int] | None, kind: str
 ) -> None:
     """The last token of a prompt has the same bits in a chunk of its own, and in a long chunk."""
-    shape, length = LayerShape(family, form), 40
+    shape = LayerShape(family, form, width=128, heads=4, kv_heads=2, head_dim=32, hidden=192)
+    length = 40
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
     prompt = normal((1, length, shape.width), dtype, seed=6)
 
