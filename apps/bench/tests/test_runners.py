@@ -19,7 +19,7 @@ from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
 from tinyllm_bench.peers.mlx_lm import MlxLmRunner
 from tinyllm_bench.settings import Settings
 from tinyllm_layers import SequenceCache
-from tinyllm_ops import MLX, REFERENCE
+from tinyllm_ops import MLX, REFERENCE, Phase
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 
@@ -31,8 +31,8 @@ class Watched(QwenRunner):
 
     chosen: tuple[int, ...] = ()
 
-    def _next(self, tokens: mx.array, cache: Sequence[SequenceCache]) -> mx.array:
-        chosen = super()._next(tokens, cache)
+    def _next(self, tokens: mx.array, cache: Sequence[SequenceCache], phase: Phase) -> mx.array:
+        chosen = super()._next(tokens, cache, phase)
         self.chosen = (*self.chosen, int(chosen))
         return chosen
 

@@ -20,7 +20,7 @@ from tinyllm_engine import (
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.testing import DRAWN, GREEDY, Oracle, Tally, pages_of, run_schedule
 from tinyllm_layers import Batch, LayerCache
-from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate, load
 
 Model = tuple[Qwen, Tokenizer]
 SEEDS = [*range(12), 15, 25, 39, 61, 67]  # the last five preempt requests in a small memory
@@ -115,6 +115,23 @@ def test_a_prefix_is_computed_once_and_its_tokens_are_reported(
     assert second.usage.cached_tokens == min(length // 8 * 8, length - 1)
     assert third.usage.cached_tokens == length // 8 * 8
     assert engine.stats.cached_tokens == sum(h.usage.cached_tokens for h in (second, third))
+
+
+@pytest.mark.parametrize("prefill_tokens", [2, 7, 512])
+def test_logits_have_the_bits_of_generate_alone(
+    pico: Model, prompts: list[list[int]], prefill_tokens: int
+) -> None:
+    """In bfloat16, prefill and decode round differently: both must compute the same tokens."""
+    loaded = load("pico", ops=pico[0].ops, dtype=mx.bfloat16)
+    engine = Engine(*loaded, EngineSettings(page_size=8, prefill_tokens=prefill_tokens))
+    # Each prompt comes twice. The second prompt 9 has one token left, because it has whole pages.
+    handles = [engine.add(Request(prompt, 6, logprobs=True)) for prompt in 2 * prompts[:11]]
+    outputs = {handle: list(engine.run(handle)) for handle in handles}
+    assert handles[20].usage.cached_tokens == len(prompts[9]) - 1
+    for handle, own in outputs.items():
+        alone = list(generate(*loaded, handle.request.prompt, max_tokens=6))
+        assert [output.token for output in own] == [piece.token for piece in alone]
+        assert [output.logprob for output in own] == [piece.logprob for piece in alone]
 
 
 @pytest.mark.parametrize("bits", [8, 4])

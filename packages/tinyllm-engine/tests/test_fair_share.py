@@ -91,6 +91,13 @@ def test_slow_masks_slow_the_tenant_of_the_grammar_alone() -> None:
     assert machine.steps["greedy"] == pytest.approx(111, rel=0.05)
 
 
+def test_the_first_mask_of_a_prompt_is_charged_to_its_tenant() -> None:
+    share, weights = FairShare(), {"quiet": 1.0, "greedy": 1.0}
+    share.held(weights)
+    share.charge_prefill([chunk("quiet"), chunk("greedy", 1.0, 0.04)], 0.05)
+    assert share.held(weights) == {"greedy"}  # 45 ms and 5 ms, not 25 ms each
+
+
 def test_tenants_that_do_not_slow_each_other_are_never_held() -> None:
     machine = Machine(0.02, 0.0)
     machine.run(5, {"quiet": 1}, {"quiet": 1.0})  # measures a pass of another size

@@ -4,12 +4,13 @@ Each request of a batch gets the bits that it gets alone. R decode steps have th
 tokens of a prompt have the shape `1 T E`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import mlx.core as mx
 import pytest
 from tinyllm_kernels.testing import LayerShape, make_layers, same_bits
-from tinyllm_layers import Batch, LayerCache, PagedCache, make_stack
+from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache, make_stack
 from tinyllm_layers.testing import Family
 from tinyllm_ops import OpSet, PageTable, Weight, quantize
 from tinyllm_ops.testing import normal
@@ -90,6 +91,38 @@ def test_ops_of_rows(
     table = quantize(normal((100, 128), dtype, seed=3), 32, 4)
     ids = mx.arange(100)[:, None]
     check(lambda x: ops.embedding(x[..., 0], table), ids)
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged"])
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
+def test_chunks_of_a_prompt(
+    ops: OpSet, dtype: mx.Dtype, family: Family, form: tuple[str, int, int] | None, kind: str
+) -> None:
+    """The last token of a prompt has the same bits in a chunk of its own, and in a long chunk."""
+    shape = LayerShape(family, form, width=128, heads=4, kv_heads=2, head_dim=32, hidden=192)
+    length = 40
+    stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
+    prompt = normal((1, length, shape.width), dtype, seed=6)
+
+    def output(edges: Sequence[int]) -> mx.array:
+        sizes = (3, shape.kv_heads, PAGE, shape.head_dim)
+        caches: list[LayerCache] = [
+            DenseCache() if kind == "dense" else PagedCache.empty(sizes, dtype) for _ in range(2)
+        ]
+        parts = []
+        for first, last in pairwise(edges):
+            batch = Batch.at(first, 1, last - first, "prefill")
+            if kind == "paged":
+                table = PageTable.of([([2, 0, 1], first, last)], num_pages=3, page_size=PAGE)
+                batch = Batch.paged(table, "prefill")
+            parts.append(stack(prompt[:, first:last], batch, caches))
+            mx.eval(parts)
+        return mx.concatenate(parts, axis=1)
+
+    whole = output([0, length])
+    for edges in ([0, length - 1, length], [0, 1, 18, 36, length], range(length + 1)):
+        assert same_bits(output(edges), whole), edges
 
 
 PAGE, LENGTHS = 16, [1, 2, 5, 17, 33, 1, 40]

@@ -158,7 +158,7 @@ def test_counts_and_progress(model: Qwen, tokenizer: Tokenizer) -> None:
             on_prefill=lambda done, total: seen.append((done, total)),
         )
     )
-    assert seen == [(4, 6), (6, 6)]
+    assert seen == [(4, 7), (7, 7)]
     stats = pieces[-1].stats
     assert (stats.prompt_tokens, stats.cached_tokens, stats.generated_tokens) == (7, 0, 3)
     assert stats.prefill_seconds > 0

@@ -72,14 +72,17 @@ def test_last_gives_the_logits_of_the_last_positions(last: int) -> None:
     assert relative_error(logits, expected["logits"][:, -last:]) < LOGITS
 
 
-def test_rows_gives_the_logits_of_some_rows() -> None:
+def test_indices_give_the_logits_of_some_tokens() -> None:
     model, expected = read("qwen2-untied", REFERENCE)
-    for rows in ([1], [1, 0], [0, 0]):
-        logits = model(expected["tokens"], last=1, rows=rows)
-        assert logits.shape == (len(rows), 1, 160)
-        assert relative_error(logits, expected["logits"][mx.array(rows), -1:]) < LOGITS
-    with pytest.raises(ValueError, match=r"rows: expected numbers from 0 to 1, got \[2\]"):
-        model(expected["tokens"], last=1, rows=[2])
+    every = expected["logits"].reshape(2 * 23, 1, 160)
+    for indices in ([45], [45, 22], [0, 0, 30], range(46)):
+        logits = model(expected["tokens"], indices=indices)
+        assert logits.shape == (len(indices), 1, 160)
+        assert relative_error(logits, every[mx.array(list(indices))]) < LOGITS
+    with pytest.raises(ValueError, match=r"indices: expected numbers from 0 to 45, got \[46\]"):
+        model(expected["tokens"], indices=[46])
+    with pytest.raises(ValueError, match="last: expected None with indices, got 1"):
+        model(expected["tokens"], last=1, indices=[0])
 
 
 @pytest.mark.parametrize("last", [0, -1, 24])

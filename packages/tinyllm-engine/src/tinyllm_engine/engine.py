@@ -30,7 +30,7 @@ from tinyllm_engine.request import (
     RequestState,
     check_prompt,
 )
-from tinyllm_engine.runner import Runner, Scores
+from tinyllm_engine.runner import Runner
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.state_slots import make_state_slots
@@ -198,14 +198,11 @@ class Engine:
         try:
             step = self._schedule()
             scheduling = self._lap()
-            scores = self._run(step)
-            sampled = self._sample(step, scores)
+            sampled = [*self._prefill(step), *self._decode(step)]
         except Exception:
             if not (self._can_recover and self._scheduler.running):
                 raise
             _log.exception("a step failed")
-            # The graph of the scores refers to the old pages: drop it before new pages are made.
-            scores = None
         else:
             outputs = self._update(step, sampled)
             self._scheduler.charge_chunks(step, scheduling + self._lap())
@@ -287,22 +284,27 @@ class Engine:
                     del request.draft[request.constraint.num_allowed(request.draft) :]
         return self._scheduler.schedule(self._budget.tokens)
 
-    def _run(self, step: Step) -> Scores | None:
-        """Compute a step; return the scores of the next tokens, or None if no token is chosen."""
+    def _prefill(self, step: Step) -> list[list[SampledToken]]:
+        """Compute the prompts of a step; return a list for each chunk that has choices."""
         if self._drafter is not None:
             self._drafter.follow(step)
         self._runner.copy(step.copies)
-        if step.prefill:
-            for request, vector in self._runner.prefill(step.prefill).items():
-                request.vector = vector
-            seconds = self._lap()
-            self._budget.observe(sum(len(chunk.tokens) for chunk in step.prefill), seconds)
-            self._scheduler.charge_prefill(step.prefill, seconds)
-        return self._runner.decode(step.decode)
+        if not step.prefill:
+            return []
+        embeddings = [chunk for chunk in step.prefill if chunk.request.request.embedding]
+        for request, vector in self._runner.embed(embeddings).items():
+            request.vector = vector
+        prompts = [chunk for chunk in step.prefill if not chunk.request.request.embedding]
+        scores = self._runner.prefill(prompts)
+        seconds = self._lap()
+        self._budget.observe(sum(len(chunk.tokens) for chunk in step.prefill), seconds)
+        sampled = self._runner.sample(prompts, scores)
+        self._scheduler.charge_prefill(step.prefill, seconds + self._lap())
+        return sampled
 
-    def _sample(self, step: Step, scores: Scores | None) -> list[list[SampledToken]]:
-        """Choose the next tokens: one list for each chunk of `step.decode` that has choices."""
-        sampled = self._runner.sample(step.decode, scores)
+    def _decode(self, step: Step) -> list[list[SampledToken]]:
+        """Compute the other tokens of a step; return a list for each chunk that has choices."""
+        sampled = self._runner.sample(step.decode, self._runner.decode(step.decode))
         self._scheduler.charge_decode(step.decode, self._lap())
         return sampled
 
@@ -312,17 +314,14 @@ class Engine:
         """Advance all requests of a step; return the outputs of the accepted tokens."""
         self.failures = 0
         outputs: list[tuple[RequestState, Output]] = []
-        for chunk in step.prefill:
-            request = chunk.request
-            self._scheduler.update(request, chunk.stop)
-            if request.vector is not None:
-                self._finish(request, "stop")
-                outputs.append((request, request.embedded()))
         following = iter(sampled)
-        for chunk in step.decode:
+        for chunk in [*step.prefill, *step.decode]:
             request = chunk.request
             if not chunk.choices:
                 self._scheduler.update(request, chunk.stop)
+                if request.vector is not None:
+                    self._finish(request, "stop")
+                    outputs.append((request, request.embedded()))
                 continue
             drafted = len(request.draft)
             choices = next(following)

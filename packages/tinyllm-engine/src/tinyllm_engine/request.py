@@ -146,10 +146,9 @@ class RequestSlots:
 class RequestState:
     """The state of a request in the engine, and the handle with which a caller runs or cancels it.
 
-    All tokens of the prompt but the last are prefilled, many at a time. The last prompt token and
-    each generated token are decoded: the model computes the token, and the sampler chooses the next
-    token. After a preemption the generated tokens are decoded again, several in one step, with the
-    same result.
+    The tokens of the prompt are prefilled, many at a time. Each generated token is decoded. The
+    sampler chooses a token after the last token of the prompt, and after each decoded token. After
+    a preemption the generated tokens are decoded again, several in one step, with the same result.
 
     Attributes:
         request: the request.
@@ -200,11 +199,8 @@ class RequestState:
 
     @property
     def prefill_end(self) -> int:
-        """The position of the first decoded token: the last token of the prompt.
-
-        For an embedding, all tokens of the prompt are prefilled.
-        """
-        return len(self.request.prompt) - (not self.request.embedding)
+        """The position of the first decoded token: the length of the prompt."""
+        return len(self.request.prompt)
 
     @property
     def is_prefilling(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import mlx.core as mx
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from tinyllm_layers import Batch, RecurrentPool
 from tinyllm_ops import PageTable, StateTable
 from tinyllm_qwen.language_model import LanguageModel
@@ -31,9 +31,9 @@ class Runner:
     The prompt tokens of a step form one row, `1 T`, and the decoded tokens form T rows, `T 1`. The
     two passes use different kernels: prompts are computed in tiles of many tokens, decoded tokens
     one row at a time. In both, the result of a token does not depend on the other requests of the
-    batch. A request is prefilled and decoded at the same positions in any batch, so it gets the
-    same answer. A step with both passes reads the weights twice, which costs little in comparison
-    with the arithmetic of a prompt.
+    batch. All tokens of a prompt are prefilled and all others are decoded, in any batch, so a
+    request gets the same answer. A step with both passes reads the weights twice, which costs
+    little in comparison with the arithmetic of a prompt.
     """
 
     def __init__(
@@ -68,21 +68,35 @@ class Runner:
         if pairs:
             self._model.copy_pages(self._caches, pairs)
 
-    def prefill(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
+    def prefill(self, chunks: Sequence[Chunk]) -> Scores | None:
         """Write the keys and values of prompt chunks to their pages, and save recurrent states.
 
+        The call waits for the device.
+
         Returns:
-            The embedding of each prompt that ends in a chunk and asks for it.
+            A row of scores for each choice of each chunk, in order; None if no chunk has choices.
         """
-        pages = self._table([(chunk.request.pages, chunk.start, chunk.stop) for chunk in chunks])
-        batch = Batch.paged(pages, "prefill", self._states(chunks))
-        tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
+        if not chunks:
+            return None
+        scores = self._scores(chunks, *self._prompts(chunks))
+        self._wait(scores)
+        return scores
+
+    def embed(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
+        """Compute chunks of embeddings like chunks of prompts.
+
+        Returns:
+            The embedding of each prompt that ends in a chunk.
+        """
+        if not chunks:
+            return {}
+        tokens, batch = self._prompts(chunks)
         h = self._model.hidden(tokens, batch, self._caches)
         last = {}
         stop = 0
         for chunk in chunks:
             stop += len(chunk.tokens)
-            if chunk.request.request.embedding and chunk.stop == chunk.request.prefill_end:
+            if chunk.stop == chunk.request.prefill_end:
                 last[chunk.request] = stop - 1
         if not last:
             self._wait()
@@ -110,23 +124,17 @@ class Runner:
         pages = self._table([(chunk.request.pages, at, at + 1) for chunk, at in steps])
         batch = Batch.paged(pages, "decode", self._states(chunks))
         tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
-        rows = [row for row, (chunk, at) in enumerate(steps) if at >= chunk.stop - chunk.choices]
-        if not rows:
-            self._model.hidden(tokens, batch, self._caches)
+        scores = self._scores(chunks, tokens, batch)
+        if scores is None:
             self._wait()
-            return None
-        # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
-        count = _num_candidates(chunks) if self._model.num_ranks > 1 else None
-        if count is None:
-            return self._model(tokens, self._caches, batch, last=1, rows=rows)[:, 0]
-        return self._model.best(tokens, batch, self._caches, count, rows=rows)
+        return scores
 
     def sample(self, chunks: Sequence[Chunk], scores: Scores | None) -> list[list[SampledToken]]:
         """Choose the next tokens of each chunk that has choices, and wait for the result.
 
         Args:
-            chunks: the chunks that were decoded.
-            scores: the result of `decode` for these chunks.
+            chunks: the chunks of a pass.
+            scores: the result of `prefill` or `decode` for these chunks.
 
         Returns:
             One list for each chunk that has choices, with one token for each choice.
@@ -149,6 +157,33 @@ class Runner:
             sampled = [SampledToken(token) for token in _integers(tokens)]
         following = iter(sampled)
         return [[next(following) for _ in range(1 + len(each.draft))] for each in requests]
+
+    def _prompts(self, chunks: Sequence[Chunk]) -> tuple[Integer[mx.array, "1 T"], Batch]:
+        """Return the tokens and the batch of a pass over chunks of prompts."""
+        pages = self._table([(chunk.request.pages, chunk.start, chunk.stop) for chunk in chunks])
+        tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
+        return tokens, Batch.paged(pages, "prefill", self._states(chunks))
+
+    def _scores(
+        self, chunks: Sequence[Chunk], tokens: Integer[mx.array, "B L"], batch: Batch
+    ) -> Scores | None:
+        """Build the graph of a pass with the scores of all choices; None if there are no choices.
+
+        The head sees each token as a row of one token in both phases. So the scores of a choice do
+        not depend on the number of choices.
+        """
+        indices, stop = list[int](), 0
+        for chunk in chunks:
+            stop += len(chunk.tokens)
+            indices += range(stop - chunk.choices, stop)
+        if not indices:
+            self._model.hidden(tokens, batch, self._caches)
+            return None
+        # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
+        count = _num_candidates(chunks) if self._model.num_ranks > 1 else None
+        if count is None:
+            return self._model(tokens, self._caches, batch, indices=indices)[:, 0]
+        return self._model.best(tokens, batch, self._caches, count, indices=indices)
 
     def _reported(
         self, rows: Sequence[RequestState], tokens: mx.array, scores: Scores
@@ -199,8 +234,9 @@ class Runner:
         pools = (cache for cache in self._caches if isinstance(cache, RecurrentPool))
         return [array for pool in pools for array in pool.arrays]
 
-    def _wait(self) -> None:
-        mx.eval([array for cache in self._caches for array in cache.arrays])
+    def _wait(self, scores: Scores | None = None) -> None:
+        own = scores.arrays if isinstance(scores, BestTokens) else [scores]
+        mx.eval(own, [array for cache in self._caches for array in cache.arrays])
 
 
 def _num_candidates(chunks: Sequence[Chunk]) -> int | None:

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 
 import mlx.core as mx
+from jaxtyping import Integer
 from tinyllm_layers import Batch, SequenceCache
+from tinyllm_ops import Phase
 
 from tinyllm_qwen.caches import common_offset, common_prefix
 from tinyllm_qwen.language_model import LanguageModel
@@ -51,8 +53,7 @@ def generate(
             ends the call, caches of recurrent layers may hold fewer tokens.
         prefill_chunk: the number of prompt tokens in a pass.
         on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
-            and of all prompt tokens to compute. Tokens in the cache do not count, nor does the last
-            token, which is the first token to be decoded.
+            and of all prompt tokens to compute. Tokens in the cache do not count.
 
     Yields:
         One piece per token. The last piece has the finish reason.
@@ -83,13 +84,12 @@ def generate(
         sampler.start(mx.array(tokens, dtype=mx.int32))
         given = 0
         try:
-            _prefill(model, tokens[cached:-1], cache, prefill_chunk, on_prefill)
-            sample = _step(model, mx.array(tokens[-1]), cache, sampler)
-            mx.async_eval(sample.token)
+            sample = _prefill(model, tokens[cached:], cache, sampler, prefill_chunk, on_prefill)
             first_at = started
             while True:
                 more = given + 1 < limit
-                following = _step(model, sample.token, cache, sampler) if more else None
+                latest = sample.token.reshape(1, 1)
+                following = _next(model, latest, "decode", cache, sampler) if more else None
                 token = int(sample.token)  # waits for the device
                 now = time.perf_counter()
                 first_at = first_at if given else now
@@ -135,27 +135,39 @@ def _prefill(
     model: LanguageModel,
     tokens: Sequence[int],
     cache: Sequence[SequenceCache],
+    sampler: Sampler,
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
-) -> None:
-    """Compute `tokens` in chunks, and append their keys and values to the cache.
+) -> Sample:
+    """Compute the `tokens` of a prompt in chunks, and choose the next token.
 
-    The head is not computed, because prefilled tokens need no logits.
+    The head is computed for the last token alone.
     """
-    for start in range(0, len(tokens), chunk):
+    last = (len(tokens) - 1) // chunk * chunk  # the start of the last chunk
+    for start in range(0, last, chunk):
         piece = mx.array([tokens[start : start + chunk]], dtype=mx.int32)
-        batch = Batch.at(cache[0].offset, 1, piece.shape[1], "prefill")
-        model.hidden(piece, batch, cache)
+        model.hidden(piece, Batch.at(cache[0].offset, 1, chunk, "prefill"), cache)
         mx.eval([array for layer in cache for array in layer.arrays])
         if on_prefill is not None:
-            on_prefill(start + piece.shape[1], len(tokens))
+            on_prefill(start + chunk, len(tokens))
+    piece = mx.array([tokens[last:]], dtype=mx.int32)
+    sample = _next(model, piece, "prefill", cache, sampler)
+    # The choice of the token does not need all states of recurrent layers.
+    mx.eval(sample.token, [array for layer in cache for array in layer.arrays])
+    if on_prefill is not None:
+        on_prefill(len(tokens), len(tokens))
+    return sample
 
 
-def _step(
-    model: LanguageModel, token: mx.array, cache: Sequence[SequenceCache], sampler: Sampler
+def _next(
+    model: LanguageModel,
+    tokens: Integer[mx.array, "1 L"],
+    phase: Phase,
+    cache: Sequence[SequenceCache],
+    sampler: Sampler,
 ) -> Sample:
-    """Build the graph that computes one token and chooses the next."""
-    tokens, batch = token.reshape(1, 1), Batch.at(cache[0].offset, 1, 1, "decode")
+    """Build the graph that computes `tokens` and chooses the next token."""
+    batch = Batch.at(cache[0].offset, 1, tokens.shape[1], phase)
     if model.num_ranks > 1 and sampler.num_candidates is not None:
         best = model.best(tokens, batch, cache, sampler.num_candidates)
         return sampler.from_candidates(best.at(0))

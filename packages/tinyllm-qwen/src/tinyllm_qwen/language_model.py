@@ -62,7 +62,7 @@ class LanguageModel(Protocol):
         batch: Batch | None = None,
         *,
         last: int | None = None,
-        rows: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
         """Return the logits of the next token; see `Qwen`."""
         ...
@@ -80,7 +80,7 @@ class LanguageModel(Protocol):
         caches: Sequence[LayerCache],
         k: int,
         *,
-        rows: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> BestTokens:
         """Return the k most likely next tokens; see `Qwen.best`."""
         ...

@@ -76,9 +76,9 @@ class Qwen:
         batch: Batch | None = None,
         *,
         last: int | None = None,
-        rows: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
-        """Return the logits of the next token after each new token, or after the last new tokens.
+        """Return the logits of the next token after each new token, or after some new tokens.
 
         Args:
             tokens: ids of L new tokens of each row.
@@ -87,16 +87,17 @@ class Qwen:
             batch: the layout of the pass. Unless given, the new tokens follow the tokens in the
                 caches.
             last: n, the number of last positions to compute logits for; all L unless given.
-            rows: the rows to compute logits for; all B unless given.
+            indices: the tokens to compute logits for, counted row after row. Each is a row of the
+                result, `rows 1 V`, so that its logits have the bits that they have alone.
 
         Raises:
             ValueError: if the number of caches is not the number of layers, `last` is not in 1..L,
-                or a row does not exist.
+                an index does not exist, or both `last` and `indices` are given.
         """
-        check_selection(tokens, last, rows)
+        check_selection(tokens, last, indices)
         caches = self.make_cache() if caches is None else caches
         batch = following(caches, *tokens.shape) if batch is None else batch
-        return self.logits(_selected(self.hidden(tokens, batch, caches), last, rows))
+        return self.logits(_selected(self.hidden(tokens, batch, caches), last, indices))
 
     def hidden(
         self, tokens: Integer[mx.array, "B L"], batch: Batch, caches: Sequence[LayerCache]
@@ -121,9 +122,9 @@ class Qwen:
         caches: Sequence[LayerCache],
         k: int,
         *,
-        rows: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> BestTokens:
-        """Return the k most likely next tokens after the last token of each row.
+        """Return the k most likely next tokens after the last token of each row, or after others.
 
         Processes that share the vocabulary exchange their k best tokens instead of all logits.
 
@@ -132,14 +133,15 @@ class Qwen:
             batch: see `__call__`.
             caches: see `__call__`.
             k: the number of tokens. The result has k tokens of each process.
-            rows: see `__call__`.
+            indices: see `__call__`; the last token of each row unless given.
 
         Raises:
-            ValueError: if k is not in 1..V, or a row does not exist.
+            ValueError: if k is not in 1..V, or an index does not exist.
         """
         check_num_best(k, self.config.vocab_size)
-        check_selection(tokens, 1, rows)
-        scores = self._scores(_selected(self.hidden(tokens, batch, caches), 1, rows))[:, 0]
+        last = 1 if indices is None else None
+        check_selection(tokens, last, indices)
+        scores = self._scores(_selected(self.hidden(tokens, batch, caches), last, indices))[:, 0]
         ranks, first = self.groups.world, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
         if missing:  # the last rank may have fewer than k tokens, but all ranks exchange k
@@ -216,21 +218,25 @@ class Qwen:
 
 
 def check_selection(
-    tokens: Integer[mx.array, "B L"], last: int | None, rows: Sequence[int] | None
+    tokens: Integer[mx.array, "B L"], last: int | None, indices: Sequence[int] | None
 ) -> None:
-    """Raise ValueError unless `last` positions and all `rows` exist in the tokens."""
-    batch, length = tokens.shape
+    """Raise ValueError unless the tokens have `last` positions or `indices`, not both."""
+    length, count = tokens.shape[1], tokens.size
+    if last is not None and indices is not None:
+        raise ValueError(f"last: expected None with indices, got {last}: leave one of both out")
     if last is not None and not 1 <= last <= length:
         raise ValueError(f"last: expected 1 to {length} positions, got {last}")
-    if rows is not None and not all(0 <= row < batch for row in rows):
-        raise ValueError(f"rows: expected numbers from 0 to {batch - 1}, got {list(rows)}")
+    if indices is not None and not all(0 <= index < count for index in indices):
+        raise ValueError(f"indices: expected numbers from 0 to {count - 1}, got {list(indices)}")
 
 
 def _selected(
-    h: Float[mx.array, "B L E"], last: int | None, rows: Sequence[int] | None
+    h: Float[mx.array, "B L E"], last: int | None, indices: Sequence[int] | None
 ) -> Float[mx.array, "rows n E"]:
-    """Return the `last` positions of `rows`; None selects all."""
-    h = h if last is None or last == h.shape[1] else h[:, -last:]
-    if rows is None or list(rows) == list(range(h.shape[0])):
-        return h
-    return h[mx.array(list(rows), dtype=mx.int32)]
+    """Return the `last` positions of each row, or the tokens `indices` as rows of one token."""
+    if indices is None:
+        return h if last is None or last == h.shape[1] else h[:, -last:]
+    rows = h.reshape(-1, 1, h.shape[-1])
+    if list(indices) == list(range(len(rows))):
+        return rows
+    return rows[mx.array(list(indices), dtype=mx.int32)]

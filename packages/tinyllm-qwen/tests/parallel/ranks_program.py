@@ -94,9 +94,9 @@ def paged(model: LanguageModel) -> list[int]:
         batch = Batch.paged(table((own, at, at + 1), (other, at, at + 1)), "decode", slots)
         tokens = mx.array([[token], [token]])
         if at % 2:
-            chosen = int(first_of(model.best(tokens, batch, pages, 3, rows=[1])))
+            chosen = int(first_of(model.best(tokens, batch, pages, 3, indices=[1])))
         else:
-            chosen = int(mx.argmax(model(tokens, pages, batch, last=1, rows=[1])))
+            chosen = int(mx.argmax(model(tokens, pages, batch, indices=[1])))
         token = chosen
         found.append(token)
     return found

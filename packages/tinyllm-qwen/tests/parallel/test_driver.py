@@ -92,14 +92,14 @@ def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
     driver: LanguageModel = Driver(model, [])
     tokens, batch = mx.array([[1, 2, 3], [4, 5, 6]]), Batch.at(0, 2, 3)
     assert_equal(driver(tokens), model(tokens))
-    assert_equal(driver(tokens, last=1, rows=[1]), model(tokens, last=1, rows=[1]))
+    assert_equal(driver(tokens, indices=[4, 1]), model(tokens, indices=[4, 1]))
     assert_equal(
         driver.hidden(tokens, batch, driver.make_cache()),
         model.hidden(tokens, batch, model.make_cache()),
     )
     assert_equal(
-        driver.best(tokens, batch, driver.make_cache(), 3, rows=[0]),
-        model.best(tokens, batch, model.make_cache(), 3, rows=[0]),
+        driver.best(tokens, batch, driver.make_cache(), 3, indices=[2]),
+        model.best(tokens, batch, model.make_cache(), 3, indices=[2]),
     )
     assert driver.page_bytes(8, kv_bits=8) == model.page_bytes(8, kv_bits=8)
     for name in ("config", "ops", "dtype", "norm", "num_layers", "num_ranks", "nbytes"):
@@ -120,7 +120,7 @@ def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked)
     results.append(driver(mx.array([[5, 6], [7, 8]]), second))
     # A prompt chunk of one token is a prefill, not a decode step.
     results.append(driver.hidden(mx.array([[9]]), Batch.at(2, 1, 1, "prefill"), first))
-    results.append(driver(mx.array([[1], [2]]), second, rows=[1]))
+    results.append(driver(mx.array([[1], [2]]), second, indices=[1]))
     assert [len(record.sent), [command.batch.phase for command in record.commands]] == [
         5,
         ["prefill", "decode", "prefill", "prefill", "decode"],
@@ -148,7 +148,7 @@ def test_a_worker_keeps_the_pages_that_the_driver_keeps(
     # The first sequence continues in its copied page. The head scores two of the three rows.
     table = PageTable.of([([4, 3], 5, 6), ([5], 2, 3), ([5], 3, 4)], **size)
     tokens, batch = mx.array([[8], [9], [10]]), Batch.paged(table, "decode")
-    scores = driver(tokens, pages, batch, last=1, rows=[0, 2])
+    scores = driver(tokens, pages, batch, indices=[0, 2])
     assert len(scores) == 2
     work(model, record.sent)
     (theirs,) = worked.caches.values()
@@ -294,16 +294,19 @@ TABLE = PageTable([[1, 0], range(2, 4)], range(3), (3, 7), [6, 14], num_pages=10
         Forward(3, CacheSpec(max_size=16)),
         Forward(4, CacheSpec(kv_bits=8, num_pages=100, page_size=4), copies=[(1, 2), (3, 4)]),
         Forward(1, dropped=[0, 2], length=7, tokens=[[1, 2]], batch=Batch.at(7, 1, 2)),
-        Forward(1, length=0, tokens=[[1]], batch=Batch.at(0, 1, 1, "prefill"), output="logits"),
-        Forward(1, tokens=[[1], [2]], batch=Batch.at([5, 9], 2, 1), output="best", k=20, rows=[]),
+        Forward(
+            1, length=0, tokens=[[1]], batch=Batch.at(0, 1, 1, "prefill"), output="logits", last=1
+        ),
+        Forward(
+            1, tokens=[[1], [2]], batch=Batch.at([5, 9], 2, 1), output="best", k=20, indices=[]
+        ),
         Forward(
             4,
             CacheSpec(num_pages=100, page_size=4),
             tokens=[[1], [2]],
             batch=Batch.paged(TABLE, "decode"),
             output="logits",
-            last=1,
-            rows=[1],
+            indices=[1],
         ),
     ],
 )
@@ -312,7 +315,7 @@ def test_a_command_arrives_as_it_was_sent(forward: Forward) -> None:
     assert line.count(b"\n") == 1
     arrived = decode(line)
     assert encode(arrived) == line
-    for name in ("cache", "spec", "length", "output", "last", "rows", "k"):
+    for name in ("cache", "spec", "length", "output", "last", "indices", "k"):
         assert getattr(arrived, name) == getattr(forward, name)
     assert (list(arrived.dropped), list(arrived.copies)) == ([*forward.dropped], [*forward.copies])
     assert [list(row) for row in arrived.tokens] == [list(row) for row in forward.tokens]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from tinyllm_layers import Batch, KVCache, SequenceCache
-from tinyllm_ops import OpSet
+from tinyllm_ops import OpSet, Phase
 from tinyllm_qwen import Qwen
 from tinyllm_qwen.generate import PREFILL_CHUNK
 
@@ -34,18 +34,15 @@ class QwenRunner(LocalRunner):
         self.costs = ModelCosts(model.config, sizes, self._model.dtype.size)
 
     def prefill(self) -> None:
-        """Compute the prompt in chunks without logits, then its last token with logits.
-
-        As in `generate`, the chunks skip results that are not used: most of the last layer, and
-        the head.
-        """
-        cache, last = self._model.make_cache(), len(self._prompt) - 1
+        """Compute the prompt in chunks as `generate` does, and the logits of its last token."""
+        cache, length = self._model.make_cache(), len(self._prompt)
+        last = (length - 1) // PREFILL_CHUNK * PREFILL_CHUNK  # the start of the last chunk
         for start in range(0, last, PREFILL_CHUNK):
-            chunk = self._prompt[None, start : min(start + PREFILL_CHUNK, last)]
-            batch = Batch.at(start, 1, chunk.shape[1], "prefill")
-            self._model.hidden(chunk, batch, cache)
+            chunk = self._prompt[None, start : start + PREFILL_CHUNK]
+            self._model.hidden(chunk, Batch.at(start, 1, PREFILL_CHUNK, "prefill"), cache)
             mx.eval([array for layer in cache for array in layer.arrays])
-        mx.eval(self._next(self._prompt[last:], cache))
+        token = self._next(self._prompt[last:], cache, "prefill")
+        mx.eval(token, [array for layer in cache for array in layer.arrays])
 
     def rewind(self) -> None:
         """Trim the cache to the context, or fill a new one if the cache cannot be trimmed."""
@@ -57,18 +54,18 @@ class QwenRunner(LocalRunner):
 
     def decode(self, tokens: int) -> None:
         """Build the graph of the next token while the current one is computed, as in `generate`."""
-        token = self._next(self._prompt[:1], self._cache)
+        token = self._next(self._prompt[:1], self._cache, "decode")
         mx.async_eval(token)
         for _ in range(tokens - 1):
-            following = self._next(token, self._cache)
+            following = self._next(token, self._cache, "decode")
             mx.eval(token)
             mx.async_eval(following)
             token = following
         mx.eval(token)
 
-    def _next(self, tokens: mx.array, cache: Sequence[SequenceCache]) -> mx.array:
-        """Return the most probable token after one token."""
-        batch = Batch.at(cache[0].offset, 1, 1, "decode")
+    def _next(self, tokens: mx.array, cache: Sequence[SequenceCache], phase: Phase) -> mx.array:
+        """Return the most probable token after `tokens`."""
+        batch = Batch.at(cache[0].offset, 1, len(tokens), phase)
         logits = self._model(tokens[None], cache, batch, last=1)
         return self._model.ops.argmax(logits[0])
 

@@ -98,14 +98,16 @@ class FairShare:
         return {tenant for tenant in weights if self._virtual[tenant] - lowest > QUANTUM}
 
     def charge_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """Divide the time of a prefill pass in proportion to the tokens of each tenant."""
-        self._charge(chunks, {tenant: float(n) for tenant, n in _rows(chunks).items()}, seconds)
+        """Charge the time of masks to their tenants, and divide the rest of a prefill pass.
+
+        The rest is divided in proportion to the tokens of each tenant.
+        """
+        rest = self._charge_masks(chunks, seconds)
+        self._charge(chunks, {tenant: float(n) for tenant, n in _rows(chunks).items()}, rest)
 
     def charge_decode(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """Charge the time of masks to their tenants, and divide the rest of a decode pass."""
-        masks = _mask_seconds(chunks)
-        self._add(chunks, masks)
-        rest = max(0.0, seconds - sum(masks.values()))
+        rest = self._charge_masks(chunks, seconds)
         rows = _rows(chunks)
         if rows:
             self._decode.observe(sum(rows.values()), rest)
@@ -116,6 +118,12 @@ class FairShare:
         """Divide time in proportion to the chunks of each tenant: that of Python, for example."""
         counts = Counter(chunk.request.request.tenant for chunk in chunks)
         self._charge(chunks, {tenant: float(n) for tenant, n in counts.items()}, seconds)
+
+    def _charge_masks(self, chunks: Sequence[Chunk], seconds: float) -> float:
+        """Charge the time of masks to their tenants; return the rest of the time of a pass."""
+        masks = _mask_seconds(chunks)
+        self._add(chunks, masks)
+        return max(0.0, seconds - sum(masks.values()))
 
     def _charge(self, chunks: Sequence[Chunk], costs: Mapping[str, float], seconds: float) -> None:
         total = sum(costs.values())

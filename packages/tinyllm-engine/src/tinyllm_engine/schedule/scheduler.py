@@ -149,14 +149,6 @@ class Scheduler:
             request.draft.clear()
         decode = self._decode(served)
         prefill = self._prefill(served, prefill_tokens)
-        # A request whose prefill ends in this step also decodes the last token of its prompt. The
-        # page for that token was allocated at the admission.
-        ended = (chunk.request for chunk in prefill if chunk.stop == chunk.request.prefill_end)
-        decode += [
-            self._with_states(_decode_chunk(request, request.prefill_end))
-            for request in ended
-            if not request.request.embedding
-        ]
         copies = [(source, target) for target, source in self._copies.items()]
         return Step(prefill, decode, copies)
 
@@ -303,11 +295,7 @@ class Scheduler:
         if not prefilling:
             return []
         lengths = divide(prefilling, budget)
-        chunks = [
-            Chunk(request, start, start + length, request.token_ids(start, start + length))
-            for request, length in lengths.items()
-            for start in [request.computed]
-        ]
+        chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]
         return chunks if self.states is None else list(map(self.states.prefill, chunks))
 
     def _with_states(self, chunk: Chunk) -> Chunk:
@@ -357,6 +345,13 @@ def _rank(request: RequestState) -> int:
 def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
     """Return the weight of each tenant that has requests."""
     return {each.request.tenant: each.request.weight for each in requests}
+
+
+def _prefill_chunk(request: RequestState, length: int) -> Chunk:
+    """Return the next `length` tokens of a prompt. A new token is chosen after the last of them."""
+    start, stop = request.computed, request.computed + length
+    ends = stop == len(request.tokens) and not request.request.embedding
+    return Chunk(request, start, stop, request.token_ids(start, stop), int(ends))
 
 
 def _decode_chunk(request: RequestState, start: int) -> Chunk:

@@ -20,7 +20,8 @@ class Chunk:
         stop: the position after the last token.
         tokens: the ids. Draft tokens come last.
         choices: the number of tokens to choose: one after the last token of `request.tokens`, and
-            one after each draft token; 0 if the chunk ends before the last of `request.tokens`.
+            one after each draft token; 0 if the chunk ends before the last of `request.tokens`, or
+            for an embedding.
         load: the slot with the recurrent state after `start` tokens; `NO_STATE` for an empty text.
         saves: the slot in which the state after each of these lengths is saved. Empty for models
             without recurrent layers.
@@ -41,7 +42,7 @@ class Step:
 
     Attributes:
         prefill: chunks of prompts.
-        decode: the last tokens of requests with their draft tokens, and generated tokens that are
+        decode: the latest tokens of requests with their draft tokens, and generated tokens that are
             decoded again after a preemption.
         copies: pairs of a source page and a target page to copy before the passes, because a
             request will write to a shared page.

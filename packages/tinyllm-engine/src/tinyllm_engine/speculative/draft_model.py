@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import mlx.core as mx
@@ -142,7 +143,7 @@ class DraftModel:
 
     def _prefill(self, chunks: Sequence[Chunk]) -> None:
         if chunks:
-            self._runner.prefill(chunks)
+            self._runner.prefill([replace(chunk, choices=0) for chunk in chunks])
         for chunk in chunks:
             self._progress.extend(chunk.request, chunk.start, chunk.stop)
 

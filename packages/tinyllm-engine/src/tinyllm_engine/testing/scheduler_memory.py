@@ -108,14 +108,12 @@ class SchedulerMemory:
             assert chunk.tokens == chunk.request.token_ids(chunk.start, chunk.stop)
         self._compute(step.prefill)
         self._compute(step.decode)
-        for chunk in step.prefill:
-            assert chunk.start == chunk.request.computed
-            assert chunk.stop <= chunk.request.prefill_end
-            self.scheduler.update(chunk.request, chunk.stop)
+        assert all(chunk.stop <= chunk.request.prefill_end for chunk in step.prefill)
+        assert all(chunk.start >= chunk.request.prefill_end for chunk in step.decode)
         ended = []
-        for chunk in step.decode:
+        for chunk in [*step.prefill, *step.decode]:
             request = chunk.request
-            assert chunk.start == request.computed >= request.prefill_end
+            assert chunk.start == request.computed
             if not chunk.choices:
                 self.scheduler.update(request, chunk.stop)
                 continue

@@ -102,10 +102,10 @@ class _UnreliableRunner(Runner):
         self._draw = draw
         self._rate = rate
 
-    def prefill(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
-        vectors = super().prefill(chunks)
+    def prefill(self, chunks: Sequence[Chunk]) -> Scores | None:
+        scores = super().prefill(chunks)
         self._perhaps_fail(chunks)
-        return vectors
+        return scores
 
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
         self._perhaps_fail(chunks)

@@ -60,7 +60,8 @@ class Forward:
         batch: the layout of the pass; None without tokens.
         output: the kind of the result.
         last: for "logits", the number of last positions; None for all.
-        rows: for "logits" and "best", the rows; None for all.
+        indices: for "logits" and "best", the tokens to score; None for all, or for the last of each
+            row.
         k: for "best", the number of tokens.
     """
 
@@ -73,7 +74,7 @@ class Forward:
     batch: Batch | None = None
     output: Output = "hidden"
     last: int | None = None
-    rows: Sequence[int] | None = None
+    indices: Sequence[int] | None = None
     k: int = 1
 
 

@@ -49,14 +49,14 @@ class Driver:
         batch: Batch | None = None,
         *,
         last: int | None = None,
-        rows: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
         """Return the logits of the next token, computed on all ranks; see `Qwen`."""
-        check_selection(tokens, last, rows)
+        check_selection(tokens, last, indices)
         caches = self.make_cache() if caches is None else caches
         batch = following(caches, *tokens.shape) if batch is None else batch
         forward = self._forward(tokens, batch, caches)
-        return self._array(replace(forward, output="logits", last=last, rows=rows), caches)
+        return self._array(replace(forward, output="logits", last=last, indices=indices), caches)
 
     def hidden(
         self, tokens: Integer[mx.array, "B L"], batch: Batch, caches: Sequence[LayerCache]
@@ -71,13 +71,13 @@ class Driver:
         caches: Sequence[LayerCache],
         k: int,
         *,
-        rows: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> BestTokens:
         """Return the k most likely next tokens, computed on all ranks; see `Qwen.best`."""
         check_num_best(k, self.config.vocab_size)
-        check_selection(tokens, 1, rows)
+        check_selection(tokens, None, indices)
         forward = self._forward(tokens, batch, caches)
-        best = self._run(replace(forward, output="best", k=k, rows=rows), caches)
+        best = self._run(replace(forward, output="best", k=k, indices=indices), caches)
         assert isinstance(best, BestTokens)
         return best
 

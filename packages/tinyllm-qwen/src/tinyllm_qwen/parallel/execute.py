@@ -49,9 +49,9 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
     tokens = mx.array([list(row) for row in forward.tokens], dtype=mx.int32)
     result: mx.array | BestTokens
     if forward.output == "best":
-        result = model.best(tokens, forward.batch, own, forward.k, rows=forward.rows)
+        result = model.best(tokens, forward.batch, own, forward.k, indices=forward.indices)
     elif forward.output == "logits":
-        result = model(tokens, own, forward.batch, last=forward.last, rows=forward.rows)
+        result = model(tokens, own, forward.batch, last=forward.last, indices=forward.indices)
     else:
         result = model.hidden(tokens, forward.batch, own)
     mx.async_eval(arrays_of(result), _arrays(own))
@@ -61,7 +61,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
 def arrays_of(result: Result) -> list[mx.array]:
     """List the arrays of a result."""
     if isinstance(result, BestTokens):
-        return [result.tokens, result.scores, result.log_total]
+        return result.arrays
     return [] if result is None else [result]
 
 

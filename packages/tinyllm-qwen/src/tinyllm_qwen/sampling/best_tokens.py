@@ -45,6 +45,11 @@ class BestTokens:
         log_total = best[..., 0] - ops.log_probability(scores, found[..., :1])[..., 0]
         return cls(found + first, best, log_total)
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The arrays of all fields."""
+        return [self.tokens, self.scores, self.log_total]
+
     def at(self, *index: int | slice | mx.array) -> "BestTokens":
         """Return the best tokens at an index of the axes `*batch`."""
         return BestTokens(self.tokens[index], self.scores[index], self.log_total[index])
