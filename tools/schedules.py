@@ -23,7 +23,7 @@ from tinyllm_engine.testing import Oracle, Tally, run_schedule, sample_prompts
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.schema import expected_shapes
-from tinyllm_qwen.testing import hybrid_checkpoint
+from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
 
 
 def main() -> None:

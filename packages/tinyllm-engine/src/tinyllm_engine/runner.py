@@ -20,6 +20,7 @@ from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.output import SampledToken, TokenLogprob
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
+from tinyllm_engine.speculative.head_drafter import HeadDrafter
 
 Scores = Float[mx.array, "choices V"] | BestTokens
 """One row for each token to be chosen: all logits, or the best tokens if they are sufficient."""
@@ -43,6 +44,7 @@ class Runner:
         num_pages: int,
         page_size: int,
         num_slots: int = 0,
+        head: HeadDrafter | None = None,
     ) -> None:
         """Make a runner of a model and its pages.
 
@@ -52,12 +54,14 @@ class Runner:
             num_pages: the number of pages.
             page_size: the number of tokens in a page.
             num_slots: the number of slots of recurrent state; 0 without recurrent layers.
+            head: the drafter that needs the hidden states of all tokens; None for other drafters.
         """
         self._model = model
         self._caches = caches
         self._num_pages = num_pages
         self._page_size = page_size
         self._num_slots = num_slots
+        self._head = head
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, from the first page of each pair to the second.
@@ -78,6 +82,8 @@ class Runner:
         batch = Batch.paged(pages, "prefill", self._states(chunks))
         tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
         h = self._model.hidden(tokens, batch, self._caches)
+        if self._head is not None:
+            self._head.prefilled(chunks, h, pages)
         last = {}
         stop = 0
         for chunk in chunks:
@@ -111,8 +117,13 @@ class Runner:
         batch = Batch.paged(pages, "decode", self._states(chunks))
         tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
         rows = [row for row, (chunk, at) in enumerate(steps) if at >= chunk.stop - chunk.choices]
-        if not rows:
-            self._model.hidden(tokens, batch, self._caches)
+        if not rows or self._head is not None:
+            h = self._model.hidden(tokens, batch, self._caches)
+            if self._head is not None:
+                self._head.decoded(chunks, h)
+                if rows:
+                    return self._head.logits(h, rows)
+            mx.eval(h)
             self._wait()
             return None
         # Ranks that share the vocabulary exchange a few best tokens faster than all logits.

@@ -89,7 +89,7 @@ class Speculation:
             prefill()
             while True:
                 samples = self.step(last, sampler)
-                self.propose(limit - given - len(samples) - 1)
+                self.propose(max(0, limit - given - len(samples) - 1))
                 now = time.perf_counter()
                 first_at = first_at if given else now
                 for sample in samples:
@@ -166,6 +166,8 @@ class Speculation:
             token = mx.argmax(model.draft_logits(output)[..., : self._vocab_size], axis=-1)
             draft.append(token)
             if ahead + 1 < count:  # the head continues with its own output
+                # Within one graph, MLX would copy the cache for each pass.
+                mx.eval(token)
                 batch = Batch.at(head.offset, 1, 1, "decode")
                 output = model.draft(token, output, batch, self._cache)
         head.trim(start)

@@ -1,0 +1,177 @@
+"""Draft tokens from the draft head of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_layers import Batch
+from tinyllm_ops import PageTable
+from tinyllm_qwen import Qwen
+
+from tinyllm_engine.kv.page_pool import PagePool
+from tinyllm_engine.request import RequestState
+from tinyllm_engine.schedule.step import Chunk, Step
+from tinyllm_engine.speculative.drafter import Acceptance
+
+_Positions = Sequence[tuple[RequestState, int]]
+"""Pairs of a request and a position in its text."""
+
+
+class HeadDrafter:
+    """The draft head of a model, which continues each text greedily; see `tinyllm_qwen.DraftHead`.
+
+    The keys and values of the head are in the pages of the model. Position t of a page depends on
+    the hidden state after t and on token t + 1. Prompts are computed with the model, chunk by
+    chunk. Decoded tokens follow when the sampler has chosen the tokens after them: `decoded` keeps
+    the hidden states of a pass until the next `propose`.
+
+    Requests that share a page of a prefix may differ in the token after the page. The last position
+    of the page then belongs to the first request. That changes the acceptance, and no token.
+
+    Attributes:
+        acceptance: the statistics of accepted draft tokens.
+    """
+
+    def __init__(
+        self,
+        model: Qwen,
+        pool: PagePool,
+        reserve: Callable[[RequestState, int], bool],
+        *,
+        page_size: int,
+        vocab_size: int,
+    ) -> None:
+        """Make a drafter.
+
+        Args:
+            model: the model, with a draft head.
+            pool: the pages of the model.
+            reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
+            page_size: the number of tokens in a page.
+            vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
+        """
+        self.acceptance = Acceptance()
+        self._model = model
+        self._pool = pool
+        self._reserve = reserve
+        self._page_size = page_size
+        self._vocab_size = vocab_size
+        self._chunks: Sequence[Chunk] = ()  # of the last decode pass
+        self._hidden: Float[mx.array, "T 1 E"] | None = None  # of their tokens
+
+    def propose(self, limits: Mapping[RequestState, int]) -> None:
+        """Append draft tokens to the requests, one token of every request in each pass.
+
+        Requests whose last token was not decoded in the last step get no draft tokens.
+        """
+        outputs = self._follow_tokens()
+        wanted = [
+            request
+            for request, limit in limits.items()
+            if request in outputs
+            and not self.acceptance.is_paused(request)
+            and self._reserve(request, len(request.tokens) + limit)
+        ]
+        ahead = 0
+        while wanted:
+            h = mx.concatenate([outputs[request] for request in wanted])
+            logits = self._model.draft_logits(h)[:, 0, : self._vocab_size]
+            tokens = cast("list[int]", mx.argmax(logits, axis=-1).tolist())
+            for request, token in zip(wanted, tokens, strict=True):
+                request.draft.append(token)
+            ahead += 1
+            wanted = [request for request in wanted if ahead < limits[request]]
+            if wanted:  # the head continues with its own output
+                h = mx.concatenate([outputs[request] for request in wanted])
+                positions = [(request, request.computed + ahead - 1) for request in wanted]
+                following = [request.draft[-1] for request in wanted]
+                h = self._decode(following, h, positions)
+                outputs = {request: h[row : row + 1] for row, request in enumerate(wanted)}
+        mx.async_eval(self._pool.caches[-1].arrays)
+
+    def follow(self, step: Step) -> None:
+        """Do nothing: `prefilled` and `decoded` follow the passes of a step."""
+
+    def forget(self, request: RequestState) -> None:
+        """Drop the statistics of a request."""
+        self.acceptance.forget(request)
+
+    def reset(self) -> None:
+        """Drop the hidden states, whose requests have lost their pages."""
+        self._chunks, self._hidden = (), None
+
+    def prefilled(
+        self, chunks: Sequence[Chunk], h: Float[mx.array, "1 T E"], pages: PageTable
+    ) -> None:
+        """Compute the prompt tokens that the model has just computed.
+
+        Args:
+            chunks: chunks of prompts.
+            h: the output of the last layer for their tokens.
+            pages: the pages of the same tokens.
+        """
+        tokens = [token for chunk in chunks for token in _following(chunk)]
+        batch = Batch.paged(pages, "prefill")
+        following = mx.array([tokens], dtype=mx.int32)
+        self._model.draft(following, self._model.norm(h), batch, self._pool.caches)
+
+    def decoded(self, chunks: Sequence[Chunk], h: Float[mx.array, "T 1 E"]) -> None:
+        """Keep the output of the last layer for decoded tokens until the next `propose`."""
+        self._chunks, self._hidden = chunks, h
+
+    def logits(
+        self, h: Float[mx.array, "T 1 E"], rows: Sequence[int]
+    ) -> Float[mx.array, "choices V"]:
+        """Return the logits of the model after some of the tokens, as `Qwen.__call__` does."""
+        own = h if len(rows) == len(h) else h[mx.array(list(rows), dtype=mx.int32)]
+        return self._model.logits(own)[:, 0]
+
+    def _follow_tokens(self) -> dict[RequestState, Float[mx.array, "1 1 E"]]:
+        """Compute the accepted tokens of the last decode pass.
+
+        Returns:
+            The output of the head at the last computed token of each request.
+        """
+        hidden, row = self._hidden, 0
+        rows: list[int] = []
+        positions: list[tuple[RequestState, int]] = []
+        last: dict[RequestState, int] = {}
+        for chunk in self._chunks:
+            request = chunk.request
+            # A request that has ended or was preempted has no pages.
+            if request.pages and chunk.start < request.computed <= chunk.stop:
+                positions += [(request, at) for at in range(chunk.start, request.computed)]
+                rows += range(row, row + request.computed - chunk.start)
+                last[request] = len(rows) - 1
+            row += len(chunk.tokens)
+        self.reset()
+        if hidden is None or not rows:
+            return {}
+        h = self._model.norm(hidden[mx.array(rows, dtype=mx.int32)])
+        h = self._decode([request.tokens[at + 1] for request, at in positions], h, positions)
+        return {request: h[row : row + 1] for request, row in last.items()}
+
+    def _decode(
+        self, tokens: Sequence[int], h: Float[mx.array, "T 1 E"], positions: _Positions
+    ) -> Float[mx.array, "T 1 E"]:
+        """Compute the head at some positions, given the token after each and its hidden state."""
+        table = PageTable.of(
+            [(request.pages, at, at + 1) for request, at in positions],
+            num_pages=self._pool.num_pages,
+            page_size=self._page_size,
+        )
+        following = mx.array([[token] for token in tokens], dtype=mx.int32)
+        batch = Batch.paged(table, "decode")
+        return self._model.draft(following, h, batch, self._pool.caches)
+
+
+def _following(chunk: Chunk) -> list[int]:
+    """Return the token after each token of a prompt chunk.
+
+    The last token of an embedded text has none, and is its own.
+    """
+    tokens = chunk.request.tokens[chunk.start + 1 : chunk.stop + 1]
+    return [*tokens, chunk.tokens[-1]] if len(tokens) < len(chunk.tokens) else tokens
