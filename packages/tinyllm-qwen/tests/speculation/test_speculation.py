@@ -40,7 +40,7 @@ def bits(pieces: Sequence[Piece]) -> list[tuple[object, ...]]:
 
 
 def answer(model: Model, prompt: list[int] = PROMPT, **options: object) -> list[Piece]:
-    return list(generate(*model, prompt, **({"max_tokens": 16} | options)))  # type: ignore[arg-type]
+    return list(generate(*model, prompt, **({"max_tokens": 14} | options)))  # type: ignore[arg-type]
 
 
 def known_drafts(tokens: list[int], seed: int) -> Callable[[Speculation, int], None]:
@@ -64,26 +64,25 @@ def test_random_drafts_change_no_bit(
     plain = answer(model, sampling=sampling)
     pieces = answer(model, sampling=sampling, speculation=speculation)
     assert bits(pieces) == bits(plain)
-    assert pieces[-1].stats.draft_tokens >= 12 * speculation
+    assert pieces[-1].stats.draft_tokens >= 10 * speculation
 
 
 @SAMPLINGS
-@pytest.mark.parametrize("seed", range(2))
 def test_accepted_and_rejected_drafts_change_no_bit(
-    model: Model, sampling: SamplingParams, seed: int, monkeypatch: pytest.MonkeyPatch
+    model: Model, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = answer(model, sampling=sampling)
-    tokens = [piece.token for piece in plain]
-    monkeypatch.setattr(Speculation, "propose", known_drafts(tokens, seed))
-    for kv_bits in (None, 8):
-        cache = model[0].make_cache(kv_bits=kv_bits)
-        pieces = answer(model, sampling=sampling, speculation=5, cache=cache)
-        if kv_bits is None:
-            assert bits(pieces) == bits(plain)
-        assert {layer.offset for layer in cache} == {len(PROMPT) + len(pieces) - 1}
-        stats = pieces[-1].stats
-        assert stats.draft_tokens > stats.accepted_tokens
-        assert stats.accepted_tokens >= 3 or kv_bits
+    for seed, kv_bits in enumerate((None, None, 8)):
+        cached = [model[0].make_cache(kv_bits=kv_bits) for _ in range(2)]
+        if kv_bits is not None:
+            plain = answer(model, sampling=sampling, cache=cached[0])
+        tokens = [piece.token for piece in plain]
+        with monkeypatch.context() as patched:
+            patched.setattr(Speculation, "propose", known_drafts(tokens, seed))
+            pieces = answer(model, sampling=sampling, speculation=5, cache=cached[1])
+        assert bits(pieces) == bits(plain)
+        assert {layer.offset for layer in cached[1][:-1]} == {len(PROMPT) + len(pieces) - 1}
+        assert pieces[-1].stats.draft_tokens > pieces[-1].stats.accepted_tokens > 2
 
 
 @SAMPLINGS
@@ -92,8 +91,8 @@ def test_a_head_that_is_right_is_accepted(counting: Model, sampling: SamplingPar
     pieces = answer(counting, sampling=sampling, speculation=4)
     assert bits(pieces) == bits(plain)
     stats = pieces[-1].stats
-    assert stats.draft_tokens == stats.accepted_tokens == 12  # in 4 steps
-    assert [p.token for p in plain] == [(PROMPT[-1] + 1 + n) % 2048 for n in range(16)]
+    assert stats.draft_tokens == stats.accepted_tokens == 10  # in 4 steps
+    assert [p.token for p in plain] == [(PROMPT[-1] + 1 + n) % 2048 for n in range(14)]
 
 
 def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
@@ -115,7 +114,7 @@ def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
     first = [next(pieces).token for _ in range(read)]
     pieces.close()
     assert {layer.offset for layer in cache} == {len(PROMPT) + read - 1}
-    rest = answer(counting, PROMPT + first, cache=cache, speculation=4, max_tokens=16 - read)
+    rest = answer(counting, PROMPT + first, cache=cache, speculation=4, max_tokens=14 - read)
     assert first + [piece.token for piece in rest] == plain
     assert rest[-1].stats.cached_tokens == len(PROMPT) + read - 1
     stats = rest[-1].stats
@@ -145,7 +144,7 @@ def test_the_last_tokens_of_a_text_get_no_drafts(counting: Model) -> None:
     for count in (1, 2, 3):
         pieces = answer(counting, max_tokens=count, speculation=4)
         assert len(pieces) == count
-        assert pieces[-1].stats.draft_tokens == count - 2 if count > 1 else 0
+        assert pieces[-1].stats.draft_tokens == max(0, count - 2)
 
 
 def test_a_call_without_drafts_leaves_the_head_alone(model: Model) -> None:
