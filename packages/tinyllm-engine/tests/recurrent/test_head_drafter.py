@@ -9,7 +9,7 @@ from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestStat
 from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, Tally, run_schedule
 from tinyllm_layers import PagedCache
-from tinyllm_qwen import Qwen, Tokenizer, generate, load
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate, load
 from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
 
 Model = tuple[Qwen, Tokenizer]
@@ -79,6 +79,19 @@ def test_logits_have_the_bits_of_generate_alone(
         alone = list(generate(*model, handle.request.prompt, **options))  # type: ignore[arg-type]
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, DRAWN, PENALIZED])
+def test_generate_alone_has_the_same_bits_with_drafts(
+    counting: Model, prompts: Prompts, sampling: SamplingParams
+) -> None:
+    alone, drafted = (
+        list(generate(*counting, prompts[4], max_tokens=30, sampling=sampling, speculation=count))
+        for count in (0, 3)
+    )
+    assert [piece.token for piece in drafted] == [piece.token for piece in alone]
+    assert [piece.logprob for piece in drafted] == [piece.logprob for piece in alone]
+    assert drafted[-1].stats.accepted_tokens > 10
 
 
 def test_a_right_head_is_always_accepted(counting: Model, prompts: Prompts) -> None:

@@ -21,7 +21,7 @@ _Positions = Sequence[tuple[RequestState, int]]
 
 
 class HeadDrafter:
-    """The draft head of a model, which continues each text greedily; see `tinyllm_qwen.DraftHead`.
+    """The draft head of a model, which continues each text greedily; see `DraftHead`.
 
     The keys and values of the head are in the pages of the model. Position t of a page depends on
     the hidden state after t and on token t + 1. Prompts are computed with the model, chunk by
