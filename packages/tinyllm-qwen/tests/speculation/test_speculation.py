@@ -44,13 +44,13 @@ def answer(model: Model, prompt: list[int] = PROMPT, **options: object) -> list[
 
 
 def known_drafts(tokens: list[int], seed: int) -> Callable[[Speculation, int], None]:
-    """Return a `propose` that knows the answer `tokens`, and makes one token in four wrong."""
+    """Return a `propose` that knows the answer `tokens`, and makes one token in three wrong."""
     draw = random.Random(seed)
 
     def propose(own: Speculation, limit: int) -> None:
         start = own._cache[0].offset + 1 - len(PROMPT)
         draft = tokens[start : start + draw.randrange(1 + min(own._limit, limit))]
-        wrong = [0 if draw.random() < 0.25 else token for token in draft]
+        wrong = [0 if draw.random() < 0.34 else token for token in draft]
         own._draft = mx.array(wrong, dtype=mx.int32) if wrong else None
 
     return propose
@@ -71,7 +71,7 @@ def test_random_drafts_change_no_bit(
 def test_accepted_and_rejected_drafts_change_no_bit(
     model: Model, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = answer(model, sampling=sampling)
+    plain, drafted, accepted = answer(model, sampling=sampling), 0, 0
     for seed, kv_bits in enumerate((None, None, 8)):
         cached = [model[0].make_cache(kv_bits=kv_bits) for _ in range(2)]
         if kv_bits is not None:
@@ -82,7 +82,9 @@ def test_accepted_and_rejected_drafts_change_no_bit(
             pieces = answer(model, sampling=sampling, speculation=5, cache=cached[1])
         assert bits(pieces) == bits(plain)
         assert {layer.offset for layer in cached[1][:-1]} == {len(PROMPT) + len(pieces) - 1}
-        assert pieces[-1].stats.draft_tokens > pieces[-1].stats.accepted_tokens > 2
+        drafted += pieces[-1].stats.draft_tokens
+        accepted += pieces[-1].stats.accepted_tokens
+    assert drafted > accepted > 9
 
 
 @SAMPLINGS
