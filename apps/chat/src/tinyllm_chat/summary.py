@@ -26,6 +26,9 @@ def summary(assistant: Assistant, answer: Answer) -> str:
 def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
     """Return the answer and its summary as JSON values; rates are tokens a second."""
     stats = answer.stats or Stats(0, 0, 0, 0.0, 0.0)
+    drafts = {"draft": stats.draft_tokens, "accepted": stats.accepted_tokens}
+    if assistant.settings.draft_model is None:
+        drafts = {}
     return {
         "answer": answer.text,
         "reasoning": answer.reasoning or None,
@@ -35,8 +38,7 @@ def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
             "prompt": stats.prompt_tokens,
             "cached": stats.cached_tokens,
             "generated": stats.generated_tokens,
-            "draft": stats.draft_tokens,
-            "accepted": stats.accepted_tokens,
+            **drafts,
         },
         "timings": {
             "load_seconds": assistant.load_seconds,
