@@ -1,5 +1,6 @@
 """The draft head of a hybrid model changes the speed of decoding, and no bit of an answer."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, Tally, run_schedule
 from tinyllm_layers import PagedCache
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate, load
+from tinyllm_qwen.speculation import Speculation
 from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
 
 Model = tuple[Qwen, Tokenizer]
@@ -146,6 +148,36 @@ def test_pages_hold_what_the_head_computes_alone(random_head: Model, prompts: Pr
         assert mx.allclose(own[shared:], wanted[shared:], rtol=1e-5, atol=1e-5)
     engine.cancel(handle)
     finish(engine)
+
+
+def test_the_engine_drafts_what_generate_drafts(
+    random_head: Model, prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: dict[int, list[int]] = {}
+    alone, together = Speculation.propose, HeadDrafter.propose
+    prompt = prompts[6]
+
+    def recorded(own: Speculation, limit: int) -> None:
+        alone(own, limit)
+        wanted[own._cache[0].offset + 1] = [] if own._draft is None else own._draft.tolist()
+
+    monkeypatch.setattr(Speculation, "propose", recorded)
+    list(generate(*random_head, prompt, max_tokens=12, speculation=3))
+    found: dict[int, list[int]] = {}
+
+    def noted(own: HeadDrafter, limits: Mapping[RequestState, int]) -> None:
+        together(own, limits)
+        if handle in limits and handle.draft:
+            found[len(handle.tokens)] = list(handle.draft)
+
+    monkeypatch.setattr(HeadDrafter, "propose", noted)
+    engine = Engine(*random_head, SETTINGS)
+    handle = engine.add(Request(prompt, 12))
+    for other in prompts[:3]:
+        engine.add(Request(other, 12, DRAWN))
+    finish(engine)
+    assert len(found) >= 3
+    assert {length: wanted[length] for length in found} == found
 
 
 def test_a_wrong_head_pauses(random_head: Model, prompts: Prompts) -> None:

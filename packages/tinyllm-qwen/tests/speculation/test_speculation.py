@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import SequenceCache
+from tinyllm_layers import Batch, SequenceCache
 from tinyllm_ops import MLX
 from tinyllm_qwen import Piece, Qwen, SamplingParams, Tokenizer, generate, load
 from tinyllm_qwen.speculation import Speculation
@@ -81,7 +81,7 @@ def test_accepted_and_rejected_drafts_change_no_bit(
             patched.setattr(Speculation, "propose", known_drafts(tokens, seed))
             pieces = answer(model, sampling=sampling, speculation=5, cache=cached[1])
         assert bits(pieces) == bits(plain)
-        assert {layer.offset for layer in cached[1][:-1]} == {len(PROMPT) + len(pieces) - 1}
+        assert {layer.offset for layer in cached[1]} == {len(PROMPT) + len(pieces) - 1}
         drafted += pieces[-1].stats.draft_tokens
         accepted += pieces[-1].stats.accepted_tokens
     assert drafted > accepted > 9
@@ -95,6 +95,39 @@ def test_a_head_that_is_right_is_accepted(counting: Model, sampling: SamplingPar
     stats = pieces[-1].stats
     assert stats.draft_tokens == stats.accepted_tokens == 10  # in 4 steps
     assert [p.token for p in plain] == [(PROMPT[-1] + 1 + n) % 2048 for n in range(14)]
+
+
+def drafts_alone(model: Qwen, text: list[int], count: int, vocab_size: int) -> list[int]:
+    """Return the draft tokens after a text, each computed from the beginning without a cache."""
+    draft: list[int] = []
+    batch = Batch.at(0, 1, len(text) - 1, "prefill")
+    hidden = model.norm(model.hidden(mx.array([text[:-1]]), batch, model.make_cache()))
+    for _ in range(count):
+        batch = Batch.at(0, 1, hidden.shape[1], "prefill")
+        following = mx.array([[*text, *draft][1:]])
+        output = model.draft(following, hidden, batch, model.make_cache())[:, -1:]
+        logits = model.draft_logits(output)[0, 0, :vocab_size]
+        draft.append(int(mx.argmax(logits)))
+        hidden = mx.concatenate([hidden, output], axis=1)
+    return draft
+
+
+def test_the_head_continues_with_its_own_output(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[int]] = []
+    propose = Speculation.propose
+
+    def recorded(own: Speculation, limit: int) -> None:
+        propose(own, limit)
+        found.append([] if own._draft is None else [int(token) for token in own._draft])
+
+    monkeypatch.setattr(Speculation, "propose", recorded)
+    text = [piece.token for piece in answer(model, max_tokens=6, speculation=3)]
+    assert len(found) == 6  # no draft token was accepted
+    for given, draft in enumerate(found[:2], 1):
+        own = drafts_alone(model[0], PROMPT + text[:given], 3, model[1].vocab_size)
+        assert draft == own
 
 
 def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
