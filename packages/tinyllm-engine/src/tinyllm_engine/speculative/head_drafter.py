@@ -141,8 +141,8 @@ class HeadDrafter:
         last: dict[RequestState, int] = {}
         for chunk in self._chunks:
             request = chunk.request
-            # A request that has ended or was preempted has no pages.
-            if request.pages and chunk.start < request.computed <= chunk.stop:
+            # A request that has ended or was preempted has no computed tokens.
+            if request.computed > chunk.start:
                 positions += [(request, at) for at in range(chunk.start, request.computed)]
                 rows += range(row, row + request.computed - chunk.start)
                 last[request] = len(rows) - 1
