@@ -28,7 +28,7 @@ def counting_model(folder: Path, ops: OpSet) -> tuple[Qwen, Tokenizer]:
             of the layers.
         ops: the implementation of the maths.
     """
-    hybrid_checkpoint(folder, SHAPES["tiny"] | {"tie_word_embeddings": False})
+    hybrid_checkpoint(folder, {**SHAPES["tiny"], "tie_word_embeddings": False})
     config = QwenConfig.from_folder(folder)
     weights = load_weights(folder, config, dtype=mx.float32, draft_head=True)
     for name, weight in weights.items():
@@ -40,6 +40,6 @@ def counting_model(folder: Path, ops: OpSet) -> tuple[Qwen, Tokenizer]:
     embedding, width = weights["embed_tokens.weight"], config.hidden_size
     assert isinstance(embedding, mx.array)
     weights["embed_tokens.weight"] = 10 * embedding
-    weights["lm_head.weight"] = 2.5 * mx.roll(embedding, 1, axis=0)
+    weights["lm_head.weight"] = 2.5 * mx.concatenate([embedding[-1:], embedding[:-1]])
     weights["mtp.fc.weight"] = mx.concatenate([mx.eye(width), mx.zeros((width, width))], axis=1)
     return Qwen(config, weights, ops=ops), Tokenizer.from_folder(folder)
