@@ -4,10 +4,11 @@ uv run tools/schedules.py                 # 500 seeds: some minutes
 uv run tools/schedules.py 20 1000         # 20 seeds from 1000 on
 uv run tools/schedules.py 200 --hybrid    # a small Qwen3.5 with random weights
 
-Of pico, two of five schedules have a draft model. Of Qwen3.5, every second schedule continues with
-a second engine, which loads the prefix cache of the first one. One of three schedules has failing
-steps. The tool stops and names the seed if a request gets other tokens than alone, or if a page, a
-slot or a snapshot is not freed.
+Of pico, two of five schedules have a draft model. Of Qwen3.5, two of three schedules have a draft
+head, of random weights or of a model that counts, whose draft tokens are nearly always right. Every
+second schedule continues with a second engine, which loads the prefix cache of the first one. One
+of three schedules has failing steps. The tool stops and names the seed if a request gets other
+tokens than alone, or if a page, a slot or a snapshot is not freed.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from tinyllm_engine.testing import Oracle, Tally, run_schedule, sample_prompts
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.schema import expected_shapes
-from tinyllm_qwen.testing import hybrid_checkpoint
+from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
 
 
 def main() -> None:
@@ -42,16 +43,18 @@ def main() -> None:
 def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
     """Run the schedules of `count` seeds from `first` on; `folder` is for files of the model."""
     ops = Arithmetic.choose().ops
-    model, tokenizer = load_model(hybrid, folder)
-    prompts, oracle = sample_prompts(tokenizer), Oracle(model, tokenizer)
-    drafts = [None, None, None, model, noise(model)] if not hybrid else [None]
+    models = load_models(hybrid, folder)
+    oracles = [Oracle(*each) for each in models]
+    first_model, tokenizer = models[0]
+    prompts = sample_prompts(tokenizer)
+    drafts = [None, None, None, first_model, noise(first_model)] if not hybrid else [None]
     tally, began = Tally(), time.monotonic()
     for seed in range(first, first + count):
+        number = seed // 3 % len(models)
         tally += run_schedule(
-            model,
-            tokenizer,
+            *models[number],
             prompts,
-            oracle,
+            oracles[number],
             seed,
             draft=drafts[seed % len(drafts)],
             failures=0.0 if seed % 3 else 0.05,
@@ -64,10 +67,17 @@ def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
         print(f"  {number:10,} {name.replace('_', ' ')}")
 
 
-def load_model(hybrid: bool, folder: Path) -> tuple[Qwen, Tokenizer]:
-    """Load pico, or a small Qwen3.5 with random weights."""
-    source = hybrid_checkpoint(folder / "qwen35") if hybrid else "pico"
-    return load(source, ops=Arithmetic.choose().ops, dtype=mx.float32)
+def load_models(hybrid: bool, folder: Path) -> list[tuple[Qwen, Tokenizer]]:
+    """Load pico, or small models of Qwen3.5: without and with a draft head, and counting."""
+    ops = Arithmetic.choose().ops
+    if not hybrid:
+        return [load("pico", ops=ops, dtype=mx.float32)]
+    source = hybrid_checkpoint(folder / "qwen35")
+    return [
+        load(source, ops=ops, dtype=mx.float32),
+        load(source, ops=ops, dtype=mx.float32, draft_head=True),
+        counting_model(folder / "counting", ops),
+    ]
 
 
 def noise(model: Qwen) -> Qwen:

@@ -40,6 +40,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         f"--model m --revision r --ops reference --dtype float16 {system} s --max-tokens 2 "
         f"{temperature} 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
         f"--stop a --stop b --kv-bits 8 {max_model_len} 9 --no-think "
+        "--draft-model mtp --num-speculative-tokens 3 "
         "--api-key k --prompt q --json"
     )
     monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
@@ -63,6 +64,8 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         stop=("a", "b"),
         kv_bits=8,
         max_model_len=9,
+        draft_model="mtp",
+        num_speculative_tokens=3,
         enable_thinking=False,
         api_key="k",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +15,8 @@ from tinyllm_chat.settings import Settings
 from tinyllm_kernels import BackendError, available
 from tinyllm_layers import DenseCache, QuantizedCache
 from tinyllm_ops import OpSet
+from tinyllm_qwen import CheckpointError
+from tinyllm_qwen.testing import hybrid_checkpoint
 
 Start = Callable[..., Any]
 QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
@@ -201,6 +204,24 @@ def test_a_system_message_is_part_of_the_prompt(start: Start, scripted: str) -> 
     plain = start(scripted).session.ask("hi").stats.prompt_tokens
     with_system = start(scripted, system="Be brief.").session.ask("hi").stats.prompt_tokens
     assert with_system == plain + len("system\nBe brief.\n") + 2
+
+
+def test_a_draft_head_changes_no_answer(start: Start, tmp_path: Path) -> None:
+    model = str(hybrid_checkpoint(tmp_path / "qwen35"))
+    options = {"max_tokens": 12, "enable_thinking": False, "seed": 1}
+    plain = start(model, **options).session
+    drafted = start(model, draft_model="mtp", num_speculative_tokens=3, **options)
+    for question in QUESTIONS:
+        expected, answer = plain.ask(question), drafted.session.ask(question)
+        assert answer.text == expected.text
+        assert answer.stats.cached_tokens == expected.stats.cached_tokens
+        assert answer.stats.draft_tokens > 8
+    assert "draft tokens accepted" in drafted.err.getvalue()
+
+
+def test_a_model_without_a_draft_head_is_refused(start: Start, random: str) -> None:
+    with pytest.raises(CheckpointError, match=r"expected a draft head \(mtp"):
+        start(random, draft_model="mtp")
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -29,6 +29,9 @@ from tinyllm_qwen import GenerationConfig
         ("kv_bits", 3, "--kv-bits: expected 4 or 8, got 3"),
         ("max_model_len", 1, "--max-model-len"),
         ("server", "127.0.0.1:8000", "--server: expected a URL"),
+        ("draft_model", "pico", "--draft-model: expected mtp, the draft head"),
+        ("num_speculative_tokens", 0, "--num-speculative-tokens: expected from 1 to 64, got 0"),
+        ("num_speculative_tokens", 2, "--num-speculative-tokens: expected --draft-model mtp"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_option(
@@ -85,8 +88,21 @@ def test_an_error_of_many_lines_becomes_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ops": "cpu"}, {"dtype": "float32"}, {"kv_bits": 4}, {"revision": "main"}]
+    "options",
+    [
+        {"ops": "cpu"},
+        {"dtype": "float32"},
+        {"kv_bits": 4},
+        {"revision": "main"},
+        {"draft_model": "mtp"},
+    ],
 )
 def test_options_that_only_the_server_can_set_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="not allowed with --server"):
         Settings(server="http://127.0.0.1:8000", **options)
+
+
+def test_the_default_number_of_draft_tokens() -> None:
+    assert Settings().draft_tokens == 0
+    assert Settings(draft_model="mtp").draft_tokens == 2
+    assert Settings(draft_model="mtp", num_speculative_tokens=5).draft_tokens == 5

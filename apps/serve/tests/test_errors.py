@@ -312,6 +312,11 @@ def test_a_damaged_model_is_named(fails: Callable[..., str], tmp_path: Path) -> 
     assert str(tmp_path / "config.json") in fails("--model", str(tmp_path), "--port", "0")
 
 
+def test_a_model_without_a_draft_head_is_refused(fails: Callable[..., str]) -> None:
+    line = fails("--port", "0", "--draft-model", "mtp")
+    assert "expected a draft head (mtp.*)" in line
+
+
 def test_a_draft_model_with_other_tokens_is_refused(
     fails: Callable[..., str], endless: Path
 ) -> None:

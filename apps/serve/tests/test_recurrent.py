@@ -73,6 +73,15 @@ def test_a_restart_keeps_the_snapshots(model: Path, hybrid: Server, tmp_path: Pa
         assert cached >= 16
 
 
+def test_the_draft_head_changes_no_text(model: Path, hybrid: Server) -> None:
+    expected, _ = texts(hybrid, n=2)
+    with Server("--model", str(model), *OPTIONS, "--draft-model", "mtp") as server:
+        assert texts(server, n=2)[0] == expected
+        (ready,) = [entry for entry in server.log() if entry["event"] == "ready"]
+        assert (ready["draft_model"], ready["num_speculative_tokens"]) == ("mtp", 2)
+        assert server.metric("spec_decode_num_draft_tokens_total") > 0
+
+
 def test_the_memory_for_snapshots_is_an_option(model: Path) -> None:
     with Server("--model", str(model), *OPTIONS, "--snapshot-memory", "0") as server:
         (text,), cached = texts(server)

@@ -120,6 +120,7 @@ def test_invalid_settings_are_refused(wrong: dict[str, Any], expected: str) -> N
 def test_the_default_number_of_draft_tokens() -> None:
     assert Settings().draft_tokens == 0
     assert Settings(draft_model="pico").draft_tokens == 4
+    assert Settings(draft_model="mtp").draft_tokens == 2
     assert Settings(draft_model="pico", num_speculative_tokens=7).draft_tokens == 7
 
 

@@ -123,6 +123,18 @@ def chat(
         int | None,
         typer.Option("--max-model-len", "--max-context", metavar="N", help="Limit the context."),
     ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mtp",
+            help="Decode with draft tokens from the checkpoint's draft head (Qwen3.5); the text "
+            "stays the same.",
+        ),
+    ] = None,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Draft tokens of a step. [default: 2 with --draft-model]"),
+    ] = None,
     no_think: Annotated[
         bool, typer.Option("--no-think", help="Ask the model to answer without thinking.")
     ] = False,
@@ -165,6 +177,8 @@ def chat(
         stop=tuple(stop or ()),
         kv_bits=kv_bits,
         max_model_len=max_model_len,
+        draft_model=draft_model,
+        num_speculative_tokens=num_speculative_tokens,
         enable_thinking=False if no_think else None,
         server=server,
         api_key=api_key,

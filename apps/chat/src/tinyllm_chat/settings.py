@@ -10,6 +10,11 @@ OPS = ("auto", "cpu", "metal", "mlx", "reference")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 KV_BITS = (4, 8)
 PICO = "pico"
+DRAFT_HEAD = "mtp"
+"""The value of `--draft-model` for the draft head in the checkpoint."""
+
+NUM_SPECULATIVE_TOKENS = 2
+"""The default number of draft tokens of a step. Each costs a pass of the output head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,8 @@ class Settings:
         stop: strings that end an answer.
         kv_bits: the bits of each cached key or value component; None for no quantization.
         max_model_len: a limit on the context, below the model's own.
+        draft_model: "mtp" for draft tokens from the draft head of the model; None for none.
+        num_speculative_tokens: the most draft tokens of a step; None for the default.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         server: the URL of a server to chat with; None loads the model in this process.
         api_key: the API key of the server.
@@ -58,6 +65,8 @@ class Settings:
     stop: tuple[str, ...] = ()
     kv_bits: int | None = None
     max_model_len: int | None = None
+    draft_model: str | None = None
+    num_speculative_tokens: int | None = None
     enable_thinking: bool | None = None
     server: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -89,8 +98,16 @@ class Settings:
         if self.max_model_len is not None:
             valid = self.max_model_len >= 2
             _check("--max-model-len", self.max_model_len, "at least 2 tokens", valid)
+        self._check_drafts()
         if self.server is not None:
             self._check_server(self.server)
+
+    @property
+    def draft_tokens(self) -> int:
+        """The most draft tokens of a step."""
+        if self.draft_model is None:
+            return 0
+        return self.num_speculative_tokens or NUM_SPECULATIVE_TOKENS
 
     def seed_of(self, answer: int) -> int:
         """Return the seed of an answer, by its number from 0 on; a random one without `seed`."""
@@ -98,6 +115,21 @@ class Settings:
             # 32 bits: every JSON reader keeps it exact, and the user can pass it to --seed.
             return secrets.randbits(32)
         return (self.seed + answer) % 2**64
+
+    def _check_drafts(self) -> None:
+        """Check the options of speculation."""
+        if self.draft_model not in (None, DRAFT_HEAD):
+            raise UsageError(
+                f"--draft-model: expected {DRAFT_HEAD}, the draft head of the model, got "
+                f"{self.draft_model}: smaller models draft in `serve` alone"
+            )
+        number = self.num_speculative_tokens
+        if number is not None:
+            _check("--num-speculative-tokens", number, "from 1 to 64", 1 <= number <= 64)
+            if self.draft_model is None:
+                raise UsageError(
+                    f"--num-speculative-tokens: expected --draft-model {DRAFT_HEAD} with it"
+                )
 
     def _check_server(self, server: str) -> None:
         """Refuse options that only the server can set."""
@@ -109,6 +141,7 @@ class Settings:
             ("--split", self.split != "heads"),
             ("--kv-bits", self.kv_bits is not None),
             ("--max-model-len", self.max_model_len is not None),
+            ("--draft-model", self.draft_model is not None),
             ("--revision", self.revision is not None),
         ):
             if given:

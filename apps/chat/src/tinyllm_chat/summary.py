@@ -16,6 +16,8 @@ def summary(assistant: Assistant, answer: Answer) -> str:
             f"answer {stats.generated_tokens} tokens, {stats.decode_rate:,.1f}/s",
             f"first token {stats.prefill_seconds:.2f} s",
         ]
+        if stats.draft_tokens:
+            parts.append(f"{stats.accepted_tokens} of {stats.draft_tokens} draft tokens accepted")
         if assistant.peak_memory is not None:
             parts.append(f"peak {format_bytes(assistant.peak_memory)}")
     return " | ".join([*parts, assistant.description])
@@ -24,6 +26,9 @@ def summary(assistant: Assistant, answer: Answer) -> str:
 def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
     """Return the answer and its summary as JSON values; rates are tokens a second."""
     stats = answer.stats or Stats(0, 0, 0, 0.0, 0.0)
+    drafts = {"draft": stats.draft_tokens, "accepted": stats.accepted_tokens}
+    if assistant.settings.draft_model is None:
+        drafts = {}
     return {
         "answer": answer.text,
         "reasoning": answer.reasoning or None,
@@ -33,6 +38,7 @@ def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
             "prompt": stats.prompt_tokens,
             "cached": stats.cached_tokens,
             "generated": stats.generated_tokens,
+            **drafts,
         },
         "timings": {
             "load_seconds": assistant.load_seconds,

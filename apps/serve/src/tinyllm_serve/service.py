@@ -15,7 +15,7 @@ from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.server import Fact, Served, State
-from tinyllm_serve.settings import Settings
+from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
 
 class Service(Served):
@@ -148,14 +148,20 @@ class Service(Served):
         self.defaults.sampling()  # raises here, and not at the first request, if out of range
         model: LanguageModel
         ops, dtype = self.arithmetic.ops, self.arithmetic.dtype
+        drafts = settings.draft_model == DRAFT_HEAD
         if self._group is None:
-            model, tokenizer = load(folder, ops=ops, dtype=dtype)
+            model, tokenizer = load(folder, ops=ops, dtype=dtype, draft_head=drafts)
+        elif drafts:
+            raise ServeError(
+                "--draft-model mtp: expected one process, got several ranks: leave the option "
+                "out, or name a draft model"
+            )
         else:
             part, tokenizer = self._group.member.load(folder, ops=ops, dtype=dtype)
             model = self._group.member.drive(part)
         self._weight_bytes = model.nbytes
         draft = None
-        if settings.draft_model is not None:
+        if settings.draft_model is not None and not drafts:
             draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)
         return Engine(model, tokenizer, _engine_settings(settings), draft=draft)
 

@@ -22,6 +22,9 @@ from tinyllm_serve.options import Range, check, option, print_version
 NUM_SPECULATIVE_TOKENS = 4
 """The default number of draft tokens ahead of each token, with a draft model."""
 
+DRAFT_HEAD, NUM_HEAD_TOKENS = "mtp", 2
+"""The `draft_model` that means the model's own draft head, and its default number of tokens."""
+
 AFFINITY = 8
 """The default of --affinity: requests that a replica may have more than another, and still get the
 prompts whose prefix it has cached."""
@@ -212,14 +215,15 @@ class Settings:
         ),
     ] = None
     draft_model: Annotated[
-        str | None, option("ID", "Smaller model that proposes draft tokens; as --model.")
+        str | None,
+        option("ID|mtp", "Model that proposes draft tokens; mtp: Qwen3.5's own draft head."),
     ] = None
     num_speculative_tokens: Annotated[
         int | None,
         option(
             "N",
             "Draft tokens ahead of each token; the text stays the same. "
-            "[default: 4 with --draft-model, otherwise 0]",
+            "[default: 4 with --draft-model, 2 with mtp, otherwise 0]",
             "--num-speculative-tokens/--speculation",
         ),
         Range(0, 64),
@@ -329,7 +333,9 @@ class Settings:
         """The number of draft tokens ahead of each token."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
-        return 0 if self.draft_model is None else NUM_SPECULATIVE_TOKENS
+        if self.draft_model is None:
+            return 0
+        return NUM_HEAD_TOKENS if self.draft_model == DRAFT_HEAD else NUM_SPECULATIVE_TOKENS
 
     @property
     def replica_range(self) -> tuple[int, int]:

@@ -36,6 +36,7 @@ from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.state_slots import make_state_slots
 from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.drafter import draft_limits
+from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.speculative.make_drafter import make_drafter
 from tinyllm_engine.stats import Counts, collect_stats
 
@@ -73,11 +74,11 @@ class Engine:
         """Allocate the memory of all requests, and load the prefix cache if there is a file.
 
         Args:
-            model: the model.
+            model: the model. If it has a draft head, the head proposes draft tokens.
             tokenizer: the tokenizer of the model.
             settings: limits and options.
             draft: a smaller model with the same tokenizer, which proposes draft tokens. None for
-                draft tokens from the text itself (prompt lookup).
+                draft tokens from the draft head, or from the text itself (prompt lookup).
 
         Raises:
             ValueError: if the memory is too little for one request, or a setting or the draft
@@ -99,13 +100,18 @@ class Engine:
         self._scheduler = Scheduler(
             self._pages, settings.max_running, self._states, prefix_cache=settings.prefix_cache
         )
+        self._drafter = make_drafter(
+            settings, model, tokenizer, self._pool, self._scheduler.reserve, draft
+        )
         self._runner = Runner(
-            model, self._pool.caches, self._pool.num_pages, settings.page_size, self._pool.num_slots
+            model,
+            self._pool.caches,
+            self._pool.num_pages,
+            settings.page_size,
+            self._pool.num_slots,
+            self._drafter if isinstance(self._drafter, HeadDrafter) else None,
         )
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
-        self._drafter = make_drafter(
-            settings, tokenizer, self._pool, self._scheduler.reserve, draft
-        )
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
         self._lap_started = 0.0

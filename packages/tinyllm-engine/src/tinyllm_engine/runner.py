@@ -20,6 +20,7 @@ from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.output import SampledToken, TokenLogprob
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
+from tinyllm_engine.speculative.head_drafter import HeadDrafter
 
 Scores = Float[mx.array, "choices V"] | BestTokens
 """One row for each token to be chosen: all logits, or the best tokens if they are sufficient."""
@@ -43,6 +44,7 @@ class Runner:
         num_pages: int,
         page_size: int,
         num_slots: int = 0,
+        head: HeadDrafter | None = None,
     ) -> None:
         """Make a runner of a model and its pages.
 
@@ -52,12 +54,14 @@ class Runner:
             num_pages: the number of pages.
             page_size: the number of tokens in a page.
             num_slots: the number of slots of recurrent state; 0 without recurrent layers.
+            head: the drafter that needs the hidden states of all tokens; None for other drafters.
         """
         self._model = model
         self._caches = caches
         self._num_pages = num_pages
         self._page_size = page_size
         self._num_slots = num_slots
+        self._head = head
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages, from the first page of each pair to the second.
@@ -92,6 +96,8 @@ class Runner:
             return {}
         tokens, batch = self._prompts(chunks)
         h = self._model.hidden(tokens, batch, self._caches)
+        if self._head is not None:
+            self._head.follow_pass(chunks, h, batch)
         last = {}
         stop = 0
         for chunk in chunks:
@@ -176,6 +182,10 @@ class Runner:
         for chunk in chunks:
             stop += len(chunk.tokens)
             indices += range(stop - chunk.choices, stop)
+        if self._head is not None:
+            h = self._model.hidden(tokens, batch, self._caches)
+            self._head.follow_pass(chunks, h, batch)
+            return self._head.logits(h, indices) if indices else None
         if not indices:
             self._model.hidden(tokens, batch, self._caches)
             return None

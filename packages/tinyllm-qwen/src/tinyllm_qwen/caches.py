@@ -22,7 +22,11 @@ from tinyllm_qwen.parallel.partition import Partition
 
 
 def make_caches(
-    config: QwenConfig, layers: range, *, kv_bits: int | None = None, max_size: int | None = None
+    config: QwenConfig,
+    layers: Sequence[int],
+    *,
+    kv_bits: int | None = None,
+    max_size: int | None = None,
 ) -> list[SequenceCache]:
     """Make empty caches for one sequence, or for sequences that always have equal lengths.
 
@@ -32,7 +36,7 @@ def make_caches(
 
     Args:
         config: the architecture.
-        layers: the indices of the layers.
+        layers: the indices of the layers. The layer of the draft head follows the last layer.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
         max_size: the number of tokens to keep, a few first and the most recent; None for all.
 
@@ -67,6 +71,7 @@ def make_pages(
     *,
     kv_bits: int | None = None,
     state_slots: int = 0,
+    draft_layers: int = 0,
 ) -> list[PagedCache | RecurrentPool]:
     """Make empty caches for many sequences, one for each layer of a partition.
 
@@ -81,6 +86,7 @@ def make_pages(
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
             States are not quantized.
         state_slots: the number of states that each recurrent layer keeps.
+        draft_layers: the number of layers of the draft head, whose caches come last.
 
     Raises:
         ValueError: if the head dim is no multiple of a group size.
@@ -98,7 +104,8 @@ def make_pages(
             window=window.size if window is not None and layer in window.layers else None,
         )
 
-    return [cache_of(layer) for layer in part.layers]
+    drafts = range(config.num_hidden_layers, config.num_hidden_layers + draft_layers)
+    return [cache_of(layer) for layer in (*part.layers, *drafts)]
 
 
 def page_bytes(
@@ -108,14 +115,16 @@ def page_bytes(
     page_size: int,
     *,
     kv_bits: int | None = None,
+    draft_layers: int = 0,
 ) -> int:
     """Return the bytes of one page in all attention layers, for the partition with the most."""
-    return max(
-        sum(
-            layer.nbytes for layer in make_pages(config, part, dtype, 1, page_size, kv_bits=kv_bits)
+
+    def pages(part: Partition) -> list[PagedCache | RecurrentPool]:
+        return make_pages(
+            config, part, dtype, 1, page_size, kv_bits=kv_bits, draft_layers=draft_layers
         )
-        for part in parts
-    )
+
+    return max(sum(layer.nbytes for layer in pages(part)) for part in parts)
 
 
 def state_bytes(config: QwenConfig, parts: Sequence[Partition], dtype: mx.Dtype) -> int:
@@ -139,6 +148,15 @@ def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
     while longest and not all(cache.can_trim(longest) for cache in caches):
         longest = min(cache.trimmable(longest) for cache in caches)
     return longest
+
+
+def forget(caches: Sequence[SequenceCache], length: int) -> None:
+    """Trim the caches to `length` tokens, or to the longest shorter prefix that all layers keep."""
+    # After an interrupt during a forward pass, the layers hold different numbers of tokens.
+    length = common_prefix(caches, length)
+    if all(layer.can_trim(length) for layer in caches):
+        for layer in caches:
+            layer.trim(length)
 
 
 def common_offset(caches: Sequence[SequenceCache]) -> int:

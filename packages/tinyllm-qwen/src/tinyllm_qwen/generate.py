@@ -8,11 +8,13 @@ from jaxtyping import Integer
 from tinyllm_layers import Batch, SequenceCache
 from tinyllm_ops import Phase
 
-from tinyllm_qwen.caches import common_offset, common_prefix
+from tinyllm_qwen.caches import common_offset, forget
 from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler
+from tinyllm_qwen.speculation import Speculation
 from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
@@ -31,6 +33,7 @@ def generate(
     cache: Sequence[SequenceCache] | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     on_prefill: Callable[[int, int], None] | None = None,
+    speculation: int = 0,
 ) -> Generator[Piece, None, None]:
     """Continue a prompt, one token at a time.
 
@@ -54,18 +57,27 @@ def generate(
         prefill_chunk: the number of prompt tokens in a pass.
         on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
             and of all prompt tokens to compute. Tokens in the cache do not count.
+        speculation: the most draft tokens of a step, from the draft head of the model; see
+            `Speculation`. The tokens are the same for any number. With 0, the cache of a draft head
+            is not used.
 
     Yields:
         One piece per token. The last piece has the finish reason.
 
     Raises:
         ValueError: if the prompt is empty or fills the context of the model, if the cache holds the
-            whole prompt, or if a number is out of range. The call raises the error, not the
-            iterator.
+            whole prompt, if a number is out of range, or if the model has no draft head for
+            `speculation`. The call raises the error, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     cache = model.make_cache() if cache is None else cache
-    cached, context = _cached(cache, model), model.config.context_length
+    if len(cache) != model.num_layers:
+        raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
+    if speculation < 0:
+        raise ValueError(f"speculation: expected at least 0, got {speculation}")
+    drafts = Speculation(model, cache, speculation, tokenizer.vocab_size) if speculation else None
+    layers = cache if drafts is not None else _of_layers(cache, model)
+    cached, context = common_offset(layers), model.config.context_length
     _check_tokens(tokens, model.config.vocab_size, cached)
     if len(tokens) >= context:
         raise ValueError(
@@ -105,16 +117,20 @@ def generate(
                     return
                 sample = following
         finally:
-            _forget(cache, len(tokens) + max(given - 1, 0))
+            forget(layers, len(tokens) + max(given - 1, 0))
 
-    return pieces()
+    if drafts is None:
+        return pieces()
+
+    def prefill() -> Sample:
+        return _prefill(model, tokens[cached:], cache, sampler, prefill_chunk, on_prefill, drafts)
+
+    return drafts.pieces(tokens, cached, limit, sampler, text, prefill)
 
 
-def _cached(cache: Sequence[SequenceCache], model: LanguageModel) -> int:
-    """Return the number of tokens that the caches of all layers hold."""
-    if len(cache) != model.num_layers:
-        raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
-    return common_offset(cache)
+def _of_layers(cache: Sequence[SequenceCache], model: LanguageModel) -> Sequence[SequenceCache]:
+    """Return the caches of all layers, without the cache of a draft head."""
+    return model.layer_caches(cache) if isinstance(model, Qwen) else cache
 
 
 def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
@@ -138,6 +154,7 @@ def _prefill(
     sampler: Sampler,
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
+    drafts: Speculation | None = None,
 ) -> Sample:
     """Compute the `tokens` of a prompt in chunks, and choose the next token.
 
@@ -146,12 +163,19 @@ def _prefill(
     last = (len(tokens) - 1) // chunk * chunk  # the start of the last chunk
     for start in range(0, last, chunk):
         piece = mx.array([tokens[start : start + chunk]], dtype=mx.int32)
-        model.hidden(piece, Batch.at(cache[0].offset, 1, chunk, "prefill"), cache)
+        batch = Batch.at(cache[0].offset, 1, chunk, "prefill")
+        h = model.hidden(piece, batch, cache)
+        if drafts is not None:
+            drafts.follow(h, tokens[start + 1 : start + chunk + 1], batch)
+        del h
         mx.eval([array for layer in cache for array in layer.arrays])
         if on_prefill is not None:
             on_prefill(start + chunk, len(tokens))
-    piece = mx.array([tokens[last:]], dtype=mx.int32)
-    sample = _next(model, piece, "prefill", cache, sampler)
+    if drafts is None:
+        piece = mx.array([tokens[last:]], dtype=mx.int32)
+        sample = _next(model, piece, "prefill", cache, sampler)
+    else:
+        sample = drafts.first(tokens[last:], sampler)
     # The choice of the token does not need all states of recurrent layers.
     mx.eval(sample.token, [array for layer in cache for array in layer.arrays])
     if on_prefill is not None:
@@ -172,12 +196,3 @@ def _next(
         best = model.best(tokens, batch, cache, sampler.num_candidates)
         return sampler.from_candidates(best.at(0))
     return sampler(model(tokens, cache, batch, last=1)[0, 0])
-
-
-def _forget(cache: Sequence[SequenceCache], length: int) -> None:
-    """Trim the cache to `length` tokens, or to the longest shorter prefix that all layers keep."""
-    # After an interrupt during a forward pass, the layers hold different numbers of tokens.
-    length = common_prefix(cache, length)
-    if all(layer.can_trim(length) for layer in cache):
-        for layer in cache:
-            layer.trim(length)

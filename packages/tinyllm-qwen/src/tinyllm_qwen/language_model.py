@@ -38,7 +38,7 @@ class LanguageModel(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """The number of layers in this process, each with a cache."""
+        """The number of layers in this process, each with a cache, the draft head included."""
         ...
 
     @property

@@ -42,10 +42,33 @@ def decoder_layer(
     config: QwenConfig, weights: Weights, index: int, groups: ParallelGroups, ops: OpSet
 ) -> DecoderLayer:
     """Make layer number `index` of the model, or this process's part of a shared layer."""
-    name, width = f"layers.{index}", config.hidden_size
+    mixer = _mixer(config, weights, index, groups, ops)
+    return _layer(config, weights, f"layers.{index}", mixer, index, groups, ops)
+
+
+def draft_layer(
+    config: QwenConfig, weights: Weights, groups: ParallelGroups, ops: OpSet
+) -> DecoderLayer:
+    """Make the layer of the draft head. It has attention, and experts if layer 0 has experts."""
+    name = "mtp.layers.0"
+    mixer = _gated_attention(config, weights, f"{name}.self_attn", groups, ops)
+    return _layer(config, weights, name, mixer, 0, groups, ops)
+
+
+def _layer(
+    config: QwenConfig,
+    weights: Weights,
+    name: str,
+    mixer: GroupedQueryAttention | GatedAttention | GatedDeltaNet,
+    index: int,
+    groups: ParallelGroups,
+    ops: OpSet,
+) -> DecoderLayer:
+    """Make the layer `name` with a given mixer, and with the feed-forward half of layer `index`."""
+    width = config.hidden_size
     return DecoderLayer(
         input_norm=norm(weights, f"{name}.input_layernorm", width, config, ops),
-        attention=_mixer(config, weights, index, groups, ops),
+        attention=mixer,
         post_attention_norm=norm(weights, f"{name}.post_attention_layernorm", width, config, ops),
         mlp=_moe(config, weights, f"{name}.mlp", groups, ops)
         if config.experts is not None and index in config.experts.layers
@@ -65,7 +88,13 @@ def _mixer(
     recurrent = config.recurrent
     if recurrent is not None and index in recurrent.layers:
         return _delta_net(config, recurrent, weights, f"layers.{index}.linear_attn", groups, ops)
-    name = f"layers.{index}.self_attn"
+    return _gated_attention(config, weights, f"layers.{index}.self_attn", groups, ops)
+
+
+def _gated_attention(
+    config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
+) -> GroupedQueryAttention | GatedAttention:
+    """Make an attention layer, with an output gate if the model has output gates."""
     attention = _attention(config, weights, name, groups, ops)
     if not config.output_gate:
         return attention

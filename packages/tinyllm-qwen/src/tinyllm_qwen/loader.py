@@ -25,6 +25,7 @@ def load(
     progress: Progress | None = None,
     group: mx.distributed.Group | None = None,
     split: Split = HEADS,
+    draft_head: bool = False,
 ) -> tuple[Qwen, Tokenizer]:
     """Load a model and its tokenizer.
 
@@ -43,13 +44,22 @@ def load(
             its part of the model and computes with the other processes: see `RankCommunicator`.
         split: the division of the model between the processes. By heads, each process has a part of
             every layer. By layers, each process has some of the layers.
+        draft_head: True to load the draft head of a Qwen3.5 checkpoint, for speculation; see
+            `DraftHead`.
 
     Raises:
-        CheckpointError: if the files are missing, damaged, or of a model that is not supported.
+        CheckpointError: if the files are missing, damaged, or of a model that is not supported, or
+            if they lack the draft head that `draft_head` asks for.
         HubError: if a repository cannot be fetched.
         ValueError: if `dtype` is not float32, float16 or bfloat16, the group has too many processes
-            for the model, or the numbers of ranks or layers in `split` do not fit.
+            for the model, the numbers of ranks or layers in `split` do not fit, or `draft_head` is
+            set for several processes.
     """
+    if draft_head and group is not None and group.size() > 1:
+        raise ValueError(
+            f"draft_head: expected False with several processes, got True with {group.size()}: "
+            "use a draft model, or one process"
+        )
     folder = resolve(path_or_repo, revision)
     config = QwenConfig.from_folder(folder)
     tokenizer = Tokenizer.from_folder(folder)
@@ -60,7 +70,9 @@ def load(
         )
     groups = None
     if group is None or group.size() == 1:
-        weights = load_weights(folder, config, dtype=dtype, progress=progress)
+        weights = load_weights(
+            folder, config, dtype=dtype, progress=progress, draft_head=draft_head
+        )
     else:
         ranks = RankCommunicator(group)
         weights, partitions = load_part(

@@ -1,6 +1,7 @@
 """The models Qwen2, Qwen2.5, Qwen3, Qwen3-MoE and Qwen3.5, from token ids to logits."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -17,9 +18,12 @@ from tinyllm_ops import REFERENCE, OpSet, Weight
 
 from tinyllm_qwen.caches import following, make_caches, make_pages, page_bytes, state_bytes
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.draft_head import DraftHead
 from tinyllm_qwen.layers_from_weights import decoder_layer, embedding, norm
 from tinyllm_qwen.parallel.groups import ParallelGroups
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
+
+AnyCache = TypeVar("AnyCache", bound=LayerCache)
 
 
 class Qwen:
@@ -34,6 +38,8 @@ class Qwen:
         stack: the stack of `layers`, made for `ops`.
         norm: the final norm.
         lm_head: the weight of the output head, `V E`; None if the embedding is the head.
+        draft_head: the draft head; None unless the weights include it. Its cache follows the caches
+            of the layers in the lists of `make_cache` and `make_pages`.
     """
 
     def __init__(
@@ -68,6 +74,8 @@ class Qwen:
         self.stack = make_stack(self.layers, ops)
         self.norm = norm(weights, "norm", config.hidden_size, config, ops)
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
+        has_drafts = "mtp.fc.weight" in weights
+        self.draft_head = DraftHead(config, weights, groups, ops) if has_drafts else None
 
     def __call__(
         self,
@@ -96,7 +104,8 @@ class Qwen:
         """
         check_selection(tokens, last, indices)
         caches = self.make_cache() if caches is None else caches
-        batch = following(caches, *tokens.shape) if batch is None else batch
+        if batch is None:
+            batch = following(self.layer_caches(caches), *tokens.shape)
         return self.logits(_selected(self.hidden(tokens, batch, caches), last, indices))
 
     def hidden(
@@ -109,7 +118,41 @@ class Qwen:
         # In float formats, a scale is one byte and determines no dtype, so the embedding returns
         # float32.
         h = self.groups.pipeline.recv(self.embed_tokens(tokens).astype(self.dtype))
-        return self.groups.pipeline.send(self.stack(h, batch, caches))
+        return self.groups.pipeline.send(self.stack(h, batch, self.layer_caches(caches)))
+
+    def draft(
+        self,
+        tokens: Integer[mx.array, "B L"],
+        hidden: Float[mx.array, "B L E"],
+        batch: Batch,
+        caches: Sequence[LayerCache],
+    ) -> Float[mx.array, "B L E"]:
+        """Return the output of the draft head, for `draft_logits` and for the next draft token.
+
+        Args:
+            tokens: the token after each position.
+            hidden: the hidden state of each position after the final norm, or the output of this
+                method for that position; see `DraftHead`.
+            batch: the layout of the positions.
+            caches: the caches of the model. Only the last cache is used and changed.
+
+        Raises:
+            ValueError: if the model has no draft head.
+        """
+        if self.draft_head is None:
+            raise ValueError(
+                "draft_head: expected one, got None: load the model with draft_head=True"
+            )
+        embedded = self.embed_tokens(tokens).astype(self.dtype)
+        return self.draft_head(embedded, hidden, batch, caches[-1])
+
+    def draft_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
+        """Return the logits of draft tokens, from the output of the draft head."""
+        return self._project(h)
+
+    def layer_caches(self, caches: Sequence[AnyCache]) -> Sequence[AnyCache]:
+        """Return the caches of the decoder layers, without that of the draft head."""
+        return caches if self.draft_head is None else caches[:-1]
 
     def logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
         """Return the logits of the next token, from the output of the last layer."""
@@ -152,7 +195,8 @@ class Qwen:
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[SequenceCache]:
         """Make empty caches for one sequence; see `make_caches`."""
-        layers = self.groups.partition.layers
+        last = self.config.num_hidden_layers
+        layers = [*self.groups.partition.layers, *range(last, last + self._num_draft_layers)]
         return make_caches(self.config, layers, kv_bits=kv_bits, max_size=max_size)
 
     def make_pages(
@@ -168,6 +212,7 @@ class Qwen:
             page_size,
             kv_bits=kv_bits,
             state_slots=state_slots,
+            draft_layers=self._num_draft_layers,
         )
 
     def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
@@ -178,8 +223,14 @@ class Qwen:
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Return the size of one page in all layers, in bytes: the largest of all processes."""
-        parts = self.groups.partitions
-        return page_bytes(self.config, parts, self.dtype, page_size, kv_bits=kv_bits)
+        return page_bytes(
+            self.config,
+            self.groups.partitions,
+            self.dtype,
+            page_size,
+            kv_bits=kv_bits,
+            draft_layers=self._num_draft_layers,
+        )
 
     def state_bytes(self) -> int:
         """Return the bytes of one state in all recurrent layers: the largest of all processes."""
@@ -187,8 +238,8 @@ class Qwen:
 
     @property
     def num_layers(self) -> int:
-        """The number of layers in this process, each with a cache."""
-        return len(self.layers)
+        """The number of layers in this process, each with a cache, the draft head included."""
+        return len(self.layers) + self._num_draft_layers
 
     @property
     def num_ranks(self) -> int:
@@ -207,11 +258,20 @@ class Qwen:
 
     def weights(self) -> list[Weight]:
         """List the weights in this process, in the order of computation."""
-        return weights_of([self.embed_tokens, self.layers, self.norm, self.lm_head])
+        drafts = [] if self.draft_head is None else self.draft_head.weights()
+        return weights_of([self.embed_tokens, self.layers, self.norm, self.lm_head, drafts])
+
+    @property
+    def _num_draft_layers(self) -> int:
+        """The number of layers of the draft head: 0 or 1."""
+        return 0 if self.draft_head is None else 1
 
     def _scores(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
         """Return the logits of the tokens whose rows of the head this process has."""
-        h = self.norm(h)
+        return self._project(self.norm(h))
+
+    def _project(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
+        """Multiply normalized hidden states by this process's rows of the output head."""
         if self.lm_head is None:
             return self.embed_tokens.as_linear(h)
         return self.ops.linear(h, self.lm_head)

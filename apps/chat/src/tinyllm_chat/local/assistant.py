@@ -94,8 +94,9 @@ class LocalAssistant:
                 has the whole model.
 
         Raises:
-            ChatError: if the implementation of `--ops` is not available on this machine.
-            CheckpointError: if the model's files cannot be used.
+            ChatError: if the implementation of `--ops` is not available on this machine, or a draft
+                head is asked for on several ranks.
+            CheckpointError: if the model's files cannot be used, or lack the draft head.
             HubError: if the files cannot be downloaded.
             ValueError: if the constructor raises it.
         """
@@ -108,7 +109,18 @@ class LocalAssistant:
         defaults = GenerationConfig.from_folder(folder)
         model: LanguageModel
         if member is None:
-            model, tokenizer = load(folder, ops=backend.ops, dtype=backend.dtype, progress=progress)
+            model, tokenizer = load(
+                folder,
+                ops=backend.ops,
+                dtype=backend.dtype,
+                progress=progress,
+                draft_head=settings.draft_model is not None,
+            )
+        elif settings.draft_model is not None:
+            raise ChatError(
+                f"--draft-model {settings.draft_model}: expected one process, got several ranks: "
+                "leave the option out"
+            )
         else:
             part, tokenizer = member.load(
                 folder,
@@ -239,6 +251,7 @@ class LocalAssistant:
             stop=self.settings.stop,
             cache=caches,
             on_prefill=prefill_progress,
+            speculation=self.settings.draft_tokens,
         )
         try:
             for last in pieces:

@@ -8,7 +8,7 @@ from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.parallel.split import HEADS
 
 from tinyllm_serve.errors import UsageError
-from tinyllm_serve.settings import Settings
+from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
 _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray would send reports to its developers
@@ -57,7 +57,7 @@ def local_settings(settings: Settings) -> Settings:
         served_model_name=settings.model_name,
         model=str(resolve(settings.model, settings.revision).absolute()),
         revision=None,
-        draft_model=None if draft is None else str(resolve(draft).absolute()),
+        draft_model=draft if draft in (None, DRAFT_HEAD) else str(resolve(draft).absolute()),
         api_key=["placeholder"] if settings.has_keys else None,
         api_key_file=None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyllm_qwen import Tokenizer
+from tinyllm_qwen import Qwen, Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.config import EngineSettings
@@ -14,11 +14,13 @@ from tinyllm_engine.runner import Runner
 from tinyllm_engine.speculative.draft_model import DraftModel
 from tinyllm_engine.speculative.draft_progress import DraftProgress
 from tinyllm_engine.speculative.drafter import Drafter
+from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.speculative.prompt_lookup import PromptLookup
 
 
 def make_drafter(
     settings: EngineSettings,
+    model: LanguageModel,
     tokenizer: Tokenizer,
     pool: PagePool,
     reserve: Callable[[RequestState, int], bool],
@@ -28,15 +30,27 @@ def make_drafter(
 
     Args:
         settings: the settings of the engine.
+        model: the model.
         tokenizer: the tokenizer of the model.
         pool: the pages, which hold the keys and values of the draft model too.
         reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
-        draft: the draft model; None for draft tokens from the text itself.
+        draft: the draft model; None for draft tokens from the draft head of the model, or from the
+            text itself if the model has no draft head.
 
     Raises:
-        ValueError: if the draft model does not fit the settings or the tokenizer.
+        ValueError: if the draft model or the draft head does not fit the settings, or the draft
+            model does not fit the tokenizer.
     """
     speculation, vocab_size = settings.speculation, tokenizer.vocab_size
+    if isinstance(model, Qwen) and model.draft_head is not None:
+        if draft is not None or not speculation:
+            got = "a draft model" if draft is not None else "speculation = 0"
+            raise ValueError(
+                "draft_head: expected speculation of at least 1 without a draft model, got "
+                f"{got}: change it, or load the model without draft_head"
+            )
+        page_size = settings.page_size
+        return HeadDrafter(model, pool, reserve, page_size=page_size, vocab_size=vocab_size)
     if draft is None:
         return PromptLookup() if speculation else None
     if not speculation:

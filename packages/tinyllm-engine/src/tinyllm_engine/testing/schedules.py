@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from tinyllm_qwen import SamplingParams, Tokenizer, generate
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.config import EngineSettings
@@ -155,7 +155,8 @@ def run_schedule(
     """Add, preempt and cancel requests at random, in an engine with random settings.
 
     If the model has recurrent layers, some requests are added four times at once (forks of one
-    text), the number of snapshots is random too, and `KnownAnswers` proposes draft tokens.
+    text), and the number of snapshots is random too. `KnownAnswers` proposes draft tokens for such
+    a model, unless it has a draft head.
 
     Args:
         model: the model.
@@ -179,6 +180,7 @@ def run_schedule(
             snapshot is not freed.
     """
     draw, own = random.Random(seed), random.Random(f"forks {seed}")
+    has_head = isinstance(model, Qwen) and model.draft_head is not None
     page_size = draw.choice([3, 8, 16])
     longest = -(-(max(map(len, prompts)) + _LONGEST_ANSWER) // page_size)
     # From little more than the longest request needs, which causes preemptions, to enough for all.
@@ -190,7 +192,7 @@ def run_schedule(
         prefill_tokens=draw.choice([2, 7, 64, 512]),
         step_seconds=1000.0,  # the speed of the machine must not change the schedule
         prefix_cache=draw.random() < 0.8,
-        speculation=draw.choice([0, 3] if draft is None else [1, 3, 5]),
+        speculation=draw.choice([1, 3, 5] if draft is not None or has_head else [0, 3]),
     )
     if model.state_bytes():
         settings = _with_states(model, settings, own.choice([1, 3, 12, 60]))
@@ -199,7 +201,7 @@ def run_schedule(
         engine = Engine(model, tokenizer, settings, draft=draft)
         if failures:
             engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
-        if model.state_bytes() and settings.speculation and draft is None:
+        if model.state_bytes() and settings.speculation and draft is None and not has_head:
             engine._drafter = KnownAnswers(oracle, own)
         return engine
 

@@ -17,6 +17,7 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.parallel.partition import Partition
 from tinyllm_qwen.parallel.split import HEADS, Split
 
@@ -31,6 +32,7 @@ def load_weights(
     *,
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
+    draft_head: bool = False,
 ) -> Weights:
     """Load every tensor that the config requires, by its Hugging Face name without "model.".
 
@@ -44,12 +46,14 @@ def load_weights(
         dtype: the dtype of every floating tensor. None keeps the dtype of the files, or uses
             float32 if the files have several dtypes.
         progress: a callback with the number of bytes read so far, and of all bytes.
+        draft_head: True to load the draft head (`mtp.*`) too.
 
     Raises:
-        CheckpointError: if a file is missing or damaged, or its tensors do not fit the config.
+        CheckpointError: if a file is missing or damaged, its tensors do not fit the config, or the
+            files have no draft head and `draft_head` asks for it.
         ValueError: if `dtype` is not float32, float16 or bfloat16.
     """
-    stored, formats = _find(folder, config, dtype)
+    stored, formats = _find(folder, config, dtype, draft_head=draft_head)
     arrays = read_tensors(stored, dtype or _common_dtype(stored), progress)
     return _model_weights(arrays, formats, config)
 
@@ -98,18 +102,35 @@ def load_part(
 
 
 def _find(
-    folder: Path, config: QwenConfig, dtype: mx.Dtype | None
+    folder: Path, config: QwenConfig, dtype: mx.Dtype | None, *, draft_head: bool = False
 ) -> tuple[dict[str, StoredTensor], dict[str, PackedFormat]]:
     """Find the tensors and their formats, and check that they fit the config."""
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
     formats = check_schema(config, stored, str(folder))
-    # The model does not use the draft head.
+    if draft_head:
+        _check_draft_head(stored, config, folder)
+        return stored, formats
     return (
         {name: tensor for name, tensor in stored.items() if not is_draft_head(name)},
         {path: packed for path, packed in formats.items() if not is_draft_head(path)},
     )
+
+
+def _check_draft_head(stored: dict[str, StoredTensor], config: QwenConfig, folder: Path) -> None:
+    """Raise CheckpointError unless the files have a draft head of one layer."""
+    if not any(map(is_draft_head, stored)):
+        raise CheckpointError(
+            f"{folder}: expected a draft head (mtp.*), got files without one: published Qwen3.5 "
+            "checkpoints have one, and mlx-lm drops it: convert the published files with "
+            "`convert`, or run the model without its draft head"
+        )
+    if config.mtp_layers != 1:
+        raise CheckpointError(
+            f"{folder}: expected a draft head of 1 layer, got mtp_num_hidden_layers = "
+            f"{config.mtp_layers}: run the model without its draft head"
+        )
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:

@@ -22,6 +22,8 @@ class Stats:
         prefill_seconds: the time from the first `next` to the first token.
         decode_seconds: the time from the first to the latest token, including the time that the
             caller takes between two tokens.
+        draft_tokens: the number of verified draft tokens.
+        accepted_tokens: the number of accepted draft tokens.
     """
 
     prompt_tokens: int
@@ -29,6 +31,8 @@ class Stats:
     generated_tokens: int
     prefill_seconds: float
     decode_seconds: float
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def prefill_rate(self) -> float:

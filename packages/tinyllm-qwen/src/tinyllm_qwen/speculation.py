@@ -1,0 +1,184 @@
+"""Draft tokens from the draft head of a model, for one sequence."""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import cast
+
+import mlx.core as mx
+from jaxtyping import Float, Int
+from tinyllm_layers import Batch, RotatingCache, SequenceCache
+
+from tinyllm_qwen.caches import forget
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.sampling.candidates import Candidates
+from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
+from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
+
+
+class Speculation:
+    """Speculative decoding of one sequence with the draft head of its model.
+
+    A pass of the model computes the last token and the draft tokens after it. The sampler chooses
+    the token after each of them. A draft token is accepted if it equals the chosen token, and all
+    draft tokens before it are accepted (Leviathan et al. 2023 with equality as the test). The
+    chosen tokens are those of decoding without draft tokens, because a decode pass gives a token
+    the same bits in any number of rows.
+
+    Attributes:
+        drafted: the number of verified draft tokens so far.
+        accepted: the number of accepted draft tokens so far.
+    """
+
+    def __init__(
+        self, model: LanguageModel, cache: Sequence[SequenceCache], limit: int, vocab_size: int
+    ) -> None:
+        """Begin without draft tokens.
+
+        Args:
+            model: the model, with a draft head.
+            cache: the caches of the model, that of the draft head included.
+            limit: the most draft tokens of a pass.
+            vocab_size: the number of tokens of the tokenizer. Larger ids are never proposed.
+
+        Raises:
+            ValueError: if the model has no draft head, or a cache cannot be trimmed.
+        """
+        if not isinstance(model, Qwen) or model.draft_head is None:
+            raise ValueError(
+                f"speculation: expected 0 for a model without a draft head, got {limit}: load it "
+                "in one process with draft_head=True"
+            )
+        if any(isinstance(each, RotatingCache) for each in cache):
+            raise ValueError(
+                f"speculation: expected 0 with a limited cache, got {limit}: rejected draft tokens "
+                "cannot be removed from it: leave out max_size"
+            )
+        self.drafted = self.accepted = 0
+        self._model = model
+        self._cache = cache
+        self._limit = limit
+        self._vocab_size = vocab_size
+        self._output: Float[mx.array, "1 1 E"] | None = None  # of the head, at the last position
+        self._draft: Int[mx.array, "drafts"] | None = None
+
+    def pieces(
+        self,
+        tokens: Sequence[int],
+        cached: int,
+        limit: int,
+        sampler: Sampler,
+        text: OutputProcessor,
+        prefill: Callable[[], Sample],
+    ) -> Generator[Piece, None, None]:
+        """Yield the pieces of `generate`. The device computes draft tokens while a caller reads.
+
+        Args:
+            tokens: the prompt.
+            cached: the number of prompt tokens in the caches.
+            limit: the most tokens to generate.
+            sampler: the sampler of the text.
+            text: the converter of tokens to text.
+            prefill: computes the prompt, and calls `follow` and `first`.
+        """
+        started = first_at = time.perf_counter()
+        sampler.start(mx.array(list(tokens), dtype=mx.int32))
+        given, last = 0, tokens[-1]
+        try:
+            samples = [prefill()]
+            while True:
+                self.propose(max(0, limit - given - len(samples) - 1))
+                now = time.perf_counter()
+                first_at = first_at if given else now
+                for sample in samples:
+                    last = int(sample.token)
+                    given += 1
+                    shown, reason = text.push(last, ended=given == limit)
+                    times = first_at - started, now - first_at
+                    counts = self.drafted, self.accepted
+                    stats = Stats(len(tokens), cached, given, *times, *counts)
+                    yield Piece(shown, last, reason, stats, sample)
+                    if reason is not None:
+                        return
+                samples = self.step(last, sampler)
+        finally:
+            forget(self._cache, len(tokens) + max(given - 1, 0))
+
+    def follow(
+        self, h: Float[mx.array, "1 L E"], tokens: Sequence[int], batch: Batch
+    ) -> Float[mx.array, "1 L E"]:
+        """Compute the draft head at positions that the model has just computed.
+
+        Args:
+            h: the output of the last layer at these positions.
+            tokens: the token after each position.
+            batch: the layout of the positions.
+        """
+        following = mx.array([list(tokens)], dtype=mx.int32)
+        return self._model.draft(following, self._model.norm(h), batch, self._cache)
+
+    def first(self, tokens: Sequence[int], sampler: Sampler) -> Sample:
+        """Compute the last chunk of a prompt, and choose the first token of the answer."""
+        batch = Batch.at(self._cache[0].offset, 1, len(tokens), "prefill")
+        h = self._model.hidden(mx.array([list(tokens)], dtype=mx.int32), batch, self._cache)
+        sample = sampler(self._model.logits(h[:, -1:])[0, 0])
+        following = [*tokens[1:], int(sample.token)]  # waits for the device
+        self._output = self.follow(h, following, batch)[:, -1:]
+        return sample
+
+    def step(self, last: int, sampler: Sampler) -> list[Sample]:
+        """Verify the draft tokens, and advance the sampler and the caches by the accepted tokens.
+
+        Args:
+            last: the last token of the text.
+            sampler: the sampler of the text.
+
+        Returns:
+            The samples of the accepted draft tokens, and of the token after them.
+        """
+        draft = [] if self._draft is None else cast("list[int]", self._draft.tolist())
+        start, rows = self._cache[0].offset, [last, *draft]
+        batch = Batch.at(start, 1, len(rows), "decode")
+        h = self._model.hidden(mx.array([rows], dtype=mx.int32), batch, self._cache)
+        # Each position is a row of the head's product, as in a pass of one token.
+        logits = self._model.logits(h.swapaxes(0, 1))[:, 0]
+        chosen = choose(sampler.ahead(draft), Candidates(None, logits))
+        tokens = cast("list[int]", chosen.tolist())  # waits for the device
+        accepted = next(
+            (i for i, pair in enumerate(zip(draft, tokens, strict=False)) if pair[0] != pair[1]),
+            len(draft),
+        )
+        self.drafted += len(draft)
+        self.accepted += accepted
+        kept = tokens[: accepted + 1]
+        for token in kept:
+            sampler.advance(token)
+        for layer in self._model.layer_caches(self._cache):
+            layer.trim(start + len(kept))
+        batch = Batch.at(start, 1, len(kept), "decode")
+        self._output = self.follow(h[:, : len(kept)], kept, batch)[:, -1:]
+        self._draft = None
+        top = sampler.params.top_logprobs
+        return [
+            with_logprobs(chosen[row], logits[row], top, self._model.ops)
+            for row in range(len(kept))
+        ]
+
+    def propose(self, limit: int) -> None:
+        """Start to compute at most `limit` draft tokens for the next step."""
+        count, model, head = min(self._limit, limit), self._model, self._cache[-1]
+        start, output, draft = head.offset, self._output, list[mx.array]()
+        if output is None:
+            return
+        for ahead in range(count):
+            token = mx.argmax(model.draft_logits(output)[..., : self._vocab_size], axis=-1)
+            draft.append(token)
+            if ahead + 1 < count:  # the head continues with its own output
+                # Within one graph, MLX would copy the cache for each pass.
+                mx.eval(token)
+                batch = Batch.at(head.offset, 1, 1, "decode")
+                output = model.draft(token, output, batch, self._cache)
+        head.trim(start)
+        self._draft = mx.concatenate(draft, axis=1)[0] if draft else None
+        mx.async_eval([array for array in (self._draft, *head.arrays) if array is not None])
