@@ -135,16 +135,22 @@ void run(const Kernels& kernels, const ProjectTask& t) {
   Operand operand(kernels, x, t.type, rows, width, t.phase, x_stride);
   const int64_t q_stride = padded(t.q.rows), k_stride = padded(t.k.rows);
   const int64_t v_stride = padded(t.v.rows);
-  auto q = aligned<char>(rows * q_stride * size);
+  // The product writes queries to their output if its rows have the same gaps. They are then
+  // normalized and rotated there.
+  const int64_t* to = t.to_q.strides;
+  const bool in_place = to[0] == t.length * q_stride && to[1] == t.dim && to[2] == q_stride;
+  Aligned<char> other;
+  if (!in_place) other = aligned<char>(rows * q_stride * size);
+  char* q = in_place ? static_cast<char*>(t.to_q.data) : other.get();
   auto k = aligned<char>(rows * k_stride * size), v = aligned<char>(rows * v_stride * size);
-  std::vector<Product> products = {{&operand, &t.q, t.q_bias, nullptr, q.get(), q_stride},
+  std::vector<Product> products = {{&operand, &t.q, t.q_bias, nullptr, q, q_stride},
                                    {&operand, &t.k, t.k_bias, nullptr, k.get(), k_stride},
                                    {&operand, &t.v, t.v_bias, nullptr, v.get(), v_stride}};
   if (t.to_gate) products.push_back({&operand, &t.gate, nullptr, nullptr, t.to_gate});
   multiply(kernels, products);
   RopeTable own;
   const float* table = (t.rope_table ? *t.rope_table : own).get(kernels, t.positions, t.rope);
-  const NormAndRope queries{t, kernels, q.get(), q_stride, t.heads, t.q_norm, t.to_q, table};
+  const NormAndRope queries{t, kernels, q, q_stride, t.heads, t.q_norm, t.to_q, table};
   const NormAndRope keys{t, kernels, k.get(), k_stride, t.kv_heads, t.k_norm, t.to_k, table};
   parallel_for(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
     queries(first, last);
