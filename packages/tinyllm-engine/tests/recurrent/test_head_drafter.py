@@ -160,7 +160,8 @@ def test_the_engine_drafts_what_generate_drafts(
 
     def recorded(own: Speculation, limit: int) -> None:
         alone(own, limit)
-        wanted[own._cache[0].offset + 1] = [] if own._draft is None else own._draft.tolist()
+        draft = [] if own._draft is None else [int(token) for token in own._draft]
+        wanted[own._cache[0].offset + 1] = draft
 
     monkeypatch.setattr(Speculation, "propose", recorded)
     list(generate(*random_head, prompt, max_tokens=12, speculation=3))
