@@ -10,6 +10,9 @@ from tinyllm_kernels import opset
 from tinyllm_kernels.testing import LayerShape, make_caches, make_input, make_layers
 from tinyllm_layers import Batch, make_stack
 
+TRIES = 5
+"""The system refuses to move memory that it is just scanning itself; this is seldom."""
+
 
 def huge_kilobytes(x: mx.array) -> int:
     """Return the kilobytes of huge pages in the memory mapping that holds the first byte of x."""
@@ -32,8 +35,12 @@ def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:
         pytest.skip("this system moves no memory to huge pages")
     shape, dtype, ops = LayerShape(kv_heads=4, head_dim=128), mx.float32, opset("cpu")
     stack = make_stack(make_layers(shape, 1, dtype, ops), ops)
-    caches = make_caches("dense", 1, shape, dtype)
     batch = Batch.at(0, 16, 1)  # keys of 16 * 4 * 256 * 128 floats: 8 MB
-    mx.eval(stack(make_input(batch, shape.width, dtype, seed=1), batch, caches))
-    for array in caches[0].arrays:
-        assert huge_kilobytes(array) >= 4 << 10
+    moved = list[int]()
+    for _ in range(TRIES):
+        caches = make_caches("dense", 1, shape, dtype)
+        mx.eval(stack(make_input(batch, shape.width, dtype, seed=1), batch, caches))
+        moved.append(min(huge_kilobytes(array) for array in caches[0].arrays))
+        if moved[-1] >= 4 << 10:
+            return
+    pytest.fail(f"expected at least 4096 kB of huge pages in one of {TRIES} caches, got {moved}")
