@@ -32,7 +32,7 @@ class Planted:
     fast: bool = False
     group: int = 64
     dtype: type[np.generic] = np.float32
-    # Under qemu on a busy machine a shorter limit ends before the loop has reported its line.
+    # Enough for the program to start under qemu on a busy machine.
     settings: Settings = field(default_factory=lambda: Settings(timeout=2.0))
     init_value: float | None = None
 
@@ -254,6 +254,12 @@ PLANTED = [
         fast=True,
     ),
     Planted("endless loop", K.TIMEOUT, "while (x[i] >= 0) y[i] = 1;  // here", fast=True),
+    Planted(
+        "endless loop over the C library",
+        K.TIMEOUT,
+        "while (x[i] >= 0) y[i] = pow(cosh(x[i]), x[i]);  // here",
+        fast=True,
+    ),
     Planted(
         "too many local variables",
         K.STACK_OVERFLOW,

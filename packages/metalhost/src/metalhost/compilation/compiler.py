@@ -31,6 +31,7 @@ _COMMON = (
     "-fstack-clash-protection",  # no frame may skip the guard pages of a stack
     "-fno-omit-frame-pointer",  # reports walk the frames
     "-mno-omit-leaf-frame-pointer",
+    "-fno-plt",  # no stubs, which cannot be unwound on AArch64
     "-ffp-contract=off",  # so that every machine gives the same numbers
     "-ftrivial-auto-var-init=pattern",
     "-U_FORTIFY_SOURCE",

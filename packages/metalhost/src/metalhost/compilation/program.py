@@ -30,7 +30,7 @@ _RUNTIME_FLAGS = (
     "-fno-omit-frame-pointer",
     "-U_FORTIFY_SOURCE",
 )
-_LINK_FLAGS = ("-pie", "-nodefaultlibs", "-lm", "-lc", "-lgcc")
+_LINK_FLAGS = ("-pie", "-nodefaultlibs", "-lgcc_eh", "-lm", "-lc", "-lgcc")
 
 
 def build_program(text: KernelText, mode: Mode) -> Path:

@@ -11,15 +11,12 @@
 namespace metalhost {
 namespace {
 
-Caller interrupted(const ucontext_t& context) {
+const void* interrupted_pc(const ucontext_t& context) {
 #if defined(__x86_64__)
-  const greg_t* registers = context.uc_mcontext.gregs;
-  uintptr_t pc = uintptr_t(registers[REG_RIP]), frame = uintptr_t(registers[REG_RBP]);
+  return reinterpret_cast<const void*>(context.uc_mcontext.gregs[REG_RIP]);
 #else
-  uintptr_t pc = context.uc_mcontext.pc, frame = context.uc_mcontext.regs[29];
+  return reinterpret_cast<const void*>(context.uc_mcontext.pc);
 #endif
-  // symbols.py looks up the byte before each address, as if it were a return address.
-  return {reinterpret_cast<const void*>(pc + 1), reinterpret_cast<const void*>(frame)};
 }
 
 const char* name_of(int number) {
@@ -34,7 +31,8 @@ const char* name_of(int number) {
 void on_signal(int number, siginfo_t* info, void* context) {
   const Coordinates* thread = running_thread();
   unsigned index = thread ? thread->index : 0, group = running_group();
-  Place place{.frames = interrupted(*static_cast<const ucontext_t*>(context)).frames()};
+  const void* pc = interrupted_pc(*static_cast<const ucontext_t*>(context));
+  Place place{.frames = Frames::interrupted(pc)};
   const char* p = static_cast<const char*>(info->si_addr);
   bool memory = number == SIGSEGV || number == SIGBUS;
   if (number == SIGALRM) {

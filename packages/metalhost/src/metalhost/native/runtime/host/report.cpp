@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include "fibers/fiber.h"
 
@@ -15,6 +16,11 @@ namespace {
 
 constexpr int MAX_REPORTS = 32;
 constexpr int MESSAGE_BYTES = 320;
+#if defined(__x86_64__)
+constexpr int FRAME_POINTER = 6;  // in DWARF's numbers of registers
+#else
+constexpr int FRAME_POINTER = 29;
+#endif
 
 struct Report {
   const char* kind;
@@ -32,6 +38,28 @@ bool in_program(const void* pc) { return pc >= __executable_start && pc < etext;
 bool is_same(const Report& report, const char* kind, const Place& place) {
   return report.kind == kind && report.place.site == place.site &&
          report.place.frames == place.frames;
+}
+
+struct Unwinding {
+  const void* pc;  // of the interrupted code; the handler's own frames lie before it
+  Frames frames{};
+  bool found = false;
+};
+
+_Unwind_Reason_Code add_frame(_Unwind_Context* context, void* argument) {
+  Unwinding& unwinding = *static_cast<Unwinding*>(argument);
+  const char* pc = reinterpret_cast<const char*>(_Unwind_GetIP(context));
+  bool is_return = unwinding.found;
+  unwinding.found |= pc == unwinding.pc;
+  if (!unwinding.found) return _URC_NO_REASON;
+  Frames& frames = unwinding.frames;
+  // symbols.py looks up the byte before each address, as if all were return addresses. Functions of
+  // the C library are left out.
+  if (in_program(pc)) frames.offset[frames.count++] = offset_of(is_return ? pc : pc + 1);
+  // The frame pointer is null in the outermost function, and garbage if the kernel overwrote it.
+  const void* frame = reinterpret_cast<const void*>(_Unwind_GetGR(context, FRAME_POINTER));
+  bool last = frames.count == MAX_FRAMES || (in_program(pc) && !on_fiber_stack(frame));
+  return last ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
 void print(const Frames& frames) {
@@ -67,6 +95,12 @@ Frames Frames::from(const void* pc, const void* frame) {
     frame = caller[0], pc = caller[1];
   }
   return frames;
+}
+
+Frames Frames::interrupted(const void* pc) {
+  Unwinding unwinding{.pc = pc};
+  _Unwind_Backtrace(add_frame, &unwinding);
+  return unwinding.frames;
 }
 
 void report(const char* kind, const Place& place, const Frames& other, const char* message, ...) {

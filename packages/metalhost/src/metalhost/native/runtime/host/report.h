@@ -20,6 +20,9 @@ struct Frames {
 
   // Walks the stack from `pc` outward. `frame` is the frame pointer of the function of `pc`.
   static Frames from(const void* pc, const void* frame);
+  // Unwinds the stack of the code at `pc` that a signal interrupted, from within its handler. Also
+  // right where a function begins or ends, when its frame pointer is still or again its caller's.
+  static Frames interrupted(const void* pc);
   static Frames at(uint32_t offset);
   bool operator==(const Frames& other) const;
 };
