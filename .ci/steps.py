@@ -171,7 +171,10 @@ def main() -> int:
     if chosen.only:
         every = table(nightly=True)
         steps = {name: steps.get(name, every[name]) for name in every if name in chosen.only}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # A shell starts what runs in the background with Ctrl-C ignored. With a handler here, the steps
+    # do not inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(1))
     began = time.monotonic()
     outcomes = []
     for outcome in Runner().run(steps, chosen.jobs):

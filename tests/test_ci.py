@@ -67,3 +67,17 @@ def test_options(words: list[str], code: int, told: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert told in done.stdout + done.stderr
+
+
+def test_steps_can_be_interrupted_when_ci_runs_in_the_background() -> None:
+    program = """
+import signal, sys, steps
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+shown = "import signal; print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
+steps.table = lambda nightly: {"one": steps.Step(f"{sys.executable} -c '{shown}'")}
+sys.exit(steps.main())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT / ".ci", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "\nFalse\n" in done.stdout
