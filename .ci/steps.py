@@ -37,6 +37,7 @@ def table(nightly: bool) -> dict[str, Step]:
     alone, all others in the environment of the workspace. Exhaustive tests are run nightly.
     """
     short = "" if nightly else ' -m "not exhaustive"'
+    every = "TINYLLM_TEST_TIERS=all " if nightly else ""
     elsewhere = " --deselect packages --deselect apps"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
     steps = {
@@ -50,7 +51,9 @@ def table(nightly: bool) -> dict[str, Step]:
             for name in sorted(members, key=_length)
         },
         # the CPU kernels without MLX: under sanitizers, and for aarch64
-        "native": Step("bash packages/tinyllm-kernels/native/check/check.sh" if LINUX else "true"),
+        "native": Step(
+            f"{every}bash packages/tinyllm-kernels/native/check/check.sh" if LINUX else "true"
+        ),
         # the README's test command, without the tests of the steps above
         "workspace": Step(f"uv run pytest -q{'' if nightly else elsewhere}"),
         # each wheel alone in an empty environment, running its README's example
