@@ -123,27 +123,30 @@ def test_a_cache_that_cannot_go_back_is_filled_again(pico: BenchModel) -> None:
         runner.decode(2)
 
 
-@pytest.mark.parametrize("shape", ["pico", "qwen2.5-0.5b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("shape", ["pico", "qwen2.5-0.5b", "qwen3-30b-a3b", "qwen3.5-0.8b"])
 @pytest.mark.parametrize("bits", TYPES)
 def test_a_gguf_file_has_the_tensors_that_llama_cpp_looks_for(
     tmp_path: Path, shape: str, bits: int
 ) -> None:
-    hf = published_config(shape) | {"num_hidden_layers": 2, "vocab_size": 320}
+    layers = 4 if shape.startswith("qwen3.5") else 2  # three recurrent layers, then attention
+    hf = published_config(shape) | {"num_hidden_layers": layers, "vocab_size": 320}
     if "num_experts" in hf:
         hf |= {"num_experts": 4, "num_experts_per_tok": 2}
     config, kind = QwenConfig.from_hf(hf), TYPES[bits]
     written = write_gguf(tmp_path / "model.gguf", config, kind)
     reader = gguf.GGUFReader(tmp_path / "model.gguf")
     architecture = config.model_type.replace("_", "")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], 2)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], layers)
     expected = {}
     for name, size in written.items():
         full = name if name.startswith("lm_head") else f"model.{name}"
-        path, suffix = full.replace("switch_mlp", "experts").rsplit(".", 1)
-        expected[f"{names.get_name(path)}.{suffix}"] = size
+        full = full.replace("switch_mlp", "experts").replace("dt_bias", "dt_proj.bias")
+        path, suffix = full.rsplit(".", 1)
+        part = names.get_name(path)
+        expected[f"{part}.{suffix}" if part else str(names.get_name(full))] = size
     assert {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors} == expected
     for tensor in reader.tensors:
-        matrix = len(tensor.shape) > 1
+        matrix = len(tensor.shape) > 1 and "conv1d" not in tensor.name
         assert tensor.tensor_type.name == (kind if matrix else "F32")
         numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
         assert np.isfinite(numbers).all()
@@ -156,10 +159,14 @@ def test_a_gguf_file_has_the_tensors_that_llama_cpp_looks_for(
         if field.name.startswith((architecture, "general", "tokenizer"))
     }
     assert fields["general.architecture"] == architecture
-    assert fields[f"{architecture}.block_count"] == 2
+    assert fields[f"{architecture}.block_count"] == layers
     assert fields[f"{architecture}.attention.head_count_kv"] == config.num_key_value_heads
     assert fields[f"{architecture}.attention.key_length"] == config.head_dim
     assert len(fields["tokenizer.ggml.tokens"]) == 320
+    if config.recurrent is not None:
+        assert fields[f"{architecture}.full_attention_interval"] == 4
+        assert fields[f"{architecture}.ssm.group_count"] == 16
+        assert fields[f"{architecture}.rope.dimension_count"] == 64
     if config.experts is not None:
         assert fields[f"{architecture}.expert_count"] == 4
         assert fields[f"{architecture}.expert_used_count"] == 2

@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
+from tinyllm_qwen.config.recurrent import Recurrent
 
 from tinyllm_bench.errors import BenchError
 
 _SCALE = np.float16(2.0**-8)
 # The type for each number of bits. Other widths have no type of about the same size.
 TYPES = {4: "Q4_0", 8: "Q8_0", 16: "F16"}
+# Parts of names, and the names that `gguf` knows.
+_KNOWN_PARTS = {"switch_mlp": "experts", "linear_attn.dt_bias": "linear_attn.dt_proj.bias"}
 
 
 def gguf_type(bits: int) -> str:
@@ -38,10 +41,10 @@ def write_gguf(
 ) -> dict[str, int]:
     """Write a model of random weights, with one tensor in memory at a time.
 
-    Matrices have the type `kind`, norms and biases are float32. `tokenizer` is the folder of a
-    checkpoint; without it, the model can only receive token ids. Return the bytes of each tensor,
-    by its Hugging Face name without "model.". Raise `BenchError` if `gguf` is not installed, or
-    cannot describe the model.
+    Matrices have the type `kind`. Norms, biases and convolutions are float32. `tokenizer` is the
+    folder of a checkpoint; without it, the model can only receive token ids. Return the bytes of
+    each tensor, by its Hugging Face name without "model.". Raise `BenchError` if `gguf` is not
+    installed, or cannot describe the model.
     """
     if importlib.util.find_spec("gguf") is None:
         raise BenchError("gguf is not installed (pip install gguf)")
@@ -57,9 +60,12 @@ def write_gguf(
     shapes, sizes = {}, {}
     for name, shape in expected_shapes(config).items():
         full = name if name.startswith("lm_head.") else f"model.{name}"
-        known = full.replace("switch_mlp", "experts")  # the name that `gguf` knows
-        stored_name = names.get_name(known, try_suffixes=(".weight", ".bias"))
-        dtype = matrices if len(shape) > 1 else vectors
+        for part, known in _KNOWN_PARTS.items():
+            full = full.replace(part, known)
+        stored_name = names.get_name(full, try_suffixes=(".weight", ".bias"))
+        dtype = matrices if is_matrix(name, shape) else vectors
+        if name.endswith("conv1d.weight"):
+            shape = shape[:2]  # noqa: PLW2901
         shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else shape
         sizes[name] = math.prod(shapes[name]) * dtype.itemsize
         stored = types[kind] if dtype == matrices else types.F32
@@ -68,9 +74,12 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     generator = np.random.default_rng(0)
-    for shape in shapes.values():
-        data = _codes(shape, kind, generator) if len(shape) > 1 else np.ones(shape, np.float32)
-        writer.write_tensor_data(data)
+    for name, shape in shapes.items():
+        if is_matrix(name, shape):
+            writer.write_tensor_data(_codes(shape, kind, generator))
+        else:  # the decay rates of llama.cpp are -exp(A_log)
+            number = -1 if name.endswith("A_log") else 1
+            writer.write_tensor_data(np.full(shape, number, np.float32))
     writer.close()
     return sizes
 
@@ -91,6 +100,30 @@ def _add_config(writer: Any, config: QwenConfig) -> None:
         writer.add_expert_count(config.experts.num_experts)
         writer.add_expert_used_count(config.experts.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.experts.intermediate_size)
+    if config.recurrent is not None:
+        _add_recurrent(writer, config, config.recurrent)
+
+
+def _add_recurrent(writer: Any, config: QwenConfig, recurrent: Recurrent) -> None:
+    """Write the sizes of gated DeltaNet layers.
+
+    Raise `BenchError` if llama.cpp has no such model.
+    """
+    layers = range(config.num_hidden_layers)
+    interval = 1 + min(set(layers) - recurrent.layers, default=len(layers))
+    regular = {layer for layer in layers if (layer + 1) % interval}
+    if regular != recurrent.layers or recurrent.key_dim != recurrent.value_dim or config.experts:
+        raise BenchError(
+            "GGUF: expected attention at regular intervals, heads of one size, and no experts"
+        )
+    writer.add_full_attention_interval(interval)
+    writer.add_rope_dimension_count(config.rotary_dims)
+    writer.add_rope_dimension_sections([11, 11, 10, 0])  # no effect on text
+    writer.add_ssm_conv_kernel(recurrent.kernel)
+    writer.add_ssm_state_size(recurrent.key_dim)
+    writer.add_ssm_group_count(recurrent.num_key_heads)
+    writer.add_ssm_time_step_rank(recurrent.num_value_heads)
+    writer.add_ssm_inner_size(recurrent.value_width)
 
 
 def _add_vocabulary(writer: Any, size: int, tokenizer: Path | None, gguf: ModuleType) -> None:

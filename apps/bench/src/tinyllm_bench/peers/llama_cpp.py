@@ -15,8 +15,19 @@ KV_NUMBER_BYTES = 2  # the default cache of llama.cpp is float16
 class LlamaCppRunner(LocalRunner):
     """Runs a GGUF file in llama.cpp, on all cores or on the GPU."""
 
-    def __init__(self, path: Path, prompt: Sequence[int], context: int, decode_tokens: int) -> None:
-        """Load the file, with space for the prompt, and for the context and decoded tokens."""
+    def __init__(
+        self,
+        path: Path,
+        prompt: Sequence[int],
+        context: int,
+        decode_tokens: int,
+        *,
+        recurrent: bool = False,
+    ) -> None:
+        """Load the file, with space for the prompt, and for the context and decoded tokens.
+
+        A `recurrent` state cannot drop tokens: the context is then computed each time.
+        """
         self._library = importlib.import_module("llama_cpp")
         cores = usable_cores()
         self._llama = self._library.Llama(
@@ -30,6 +41,7 @@ class LlamaCppRunner(LocalRunner):
         self._prompt = list(prompt)
         self._context = context
         self._context_cached = False
+        self._recurrent = recurrent
 
     def prefill(self) -> None:
         """Read the prompt in llama.cpp's own chunks."""
@@ -40,7 +52,7 @@ class LlamaCppRunner(LocalRunner):
 
     def rewind(self) -> None:
         """Drop the decoded tokens. The first time, compute the context: the prompt, repeated."""
-        if not self._context_cached:
+        if self._recurrent or not self._context_cached:
             self._llama.reset()
             repeated = self._prompt * (self._context // len(self._prompt) + 1)
             if self._context:

@@ -50,7 +50,14 @@ def _start(
         kind, path = gguf_type(model.format.bits), folder / "model.gguf"
         name = f"llama.cpp {kind}"
         sizes, number_bytes = write_gguf(path, model.config, kind), llama_cpp.KV_NUMBER_BYTES
-        make = partial(llama_cpp.LlamaCppRunner, path, prompt, context, decoded)
+        make = partial(
+            llama_cpp.LlamaCppRunner,
+            path,
+            prompt,
+            context,
+            decoded,
+            recurrent=model.config.recurrent is not None,
+        )
     else:
         check_installed(
             "openvino", "openvino is not installed (uv run --with openvino bench --peers)"
