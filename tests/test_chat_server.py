@@ -44,6 +44,14 @@ def test_json_has_the_statistics_of_the_server(server: Server) -> None:
     assert record["timings"]["decode_rate"] > 0
 
 
+def test_a_text_that_comes_at_once_has_counts_and_no_rate(server: Server) -> None:
+    options = ("--server", server.url, "--api-key", "sesame", "--max-tokens", "2", "--json")
+    record = json.loads(chat(*QUESTION, *options).stdout)
+    assert record["tokens"]["prompt"] > 10
+    assert record["tokens"]["generated"] == 2
+    assert record["timings"]["decode_rate"] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -29,28 +29,35 @@ def main() -> None:
         help="the kind of files: Hugging Face, with a vision tower, or MLX; default: hf",
     )
     parser.add_argument("--bits", type=int, help="quantize to so many bits, in files of MLX")
-    parser.add_argument("--group-size", type=int, default=64, help="default: 64")
+    parser.add_argument("--group-size", type=int, help="default: 64")
     parser.add_argument("--mode", choices=("affine", *FLOAT_GROUPS), default="affine")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    packed = None
-    if options.mode != "affine":
-        group_size, bits = FLOAT_GROUPS[options.mode]
-        packed = PackedFormat(group_size=group_size, bits=bits, mode=options.mode)
-    elif options.bits is not None:
-        packed = PackedFormat(group_size=options.group_size, bits=options.bits)
-    if packed is not None and options.files == "hf":
-        parser.error("--bits, --mode: expected --files mlx, since only these files are quantized")
-    hybrid_checkpoint(
-        options.target,
-        SHAPES[options.shape],
-        files=options.files,
-        packed=packed,
-        dtype=DTYPES[options.dtype],
-        seed=options.seed,
-    )
+    try:
+        hybrid_checkpoint(
+            options.target,
+            SHAPES[options.shape],
+            files=options.files,
+            packed=packed_format(options.mode, options.bits, options.group_size),
+            dtype=DTYPES[options.dtype],
+            seed=options.seed,
+        )
+    except FileExistsError:
+        parser.error(f"{options.target} exists: name a new folder")
+    except (OSError, ValueError, RuntimeError) as error:
+        parser.error(str(error))
     print(f"uv run chat --model {options.target}")
+
+
+def packed_format(mode: str, bits: int | None, group_size: int | None) -> PackedFormat | None:
+    """Return the format that the options name, or None for no quantization."""
+    if mode == "affine":
+        return None if bits is None else PackedFormat(group_size=group_size or 64, bits=bits)
+    groups, width = FLOAT_GROUPS[mode]
+    if bits not in (None, width) or group_size not in (None, groups):
+        raise ValueError(f"--bits, --group-size: expected {width} and {groups} with --mode {mode}")
+    return PackedFormat(group_size=groups, bits=width, mode=mode)
 
 
 if __name__ == "__main__":

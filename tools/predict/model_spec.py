@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 from tinyllm_bench.cost import ModelCosts
-from tinyllm_bench.models.model import published_config
+from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig

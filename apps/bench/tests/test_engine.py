@@ -32,6 +32,22 @@ def test_the_table_has_a_row_for_each_number_of_requests(bench: Bench) -> None:
     assert float(rows[0][3]) == pytest.approx(2.0)  # times the rate of one request
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--requests 0", "'--requests'"),
+        ("--prompt -5", "'--prompt'"),
+        ("--prompt 999999", "--prompt: expected at most 2047"),
+        ("--tokens 5000", "--tokens: expected at most 2014"),
+        ("--ops foo", "--ops: "),
+    ],
+)
+def test_a_number_out_of_range_is_a_usage_error(bench: Bench, options: str, message: str) -> None:
+    code, out, err = bench(f"engine {options}")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 def test_an_unknown_shape_is_named(bench: Bench) -> None:
     code, _, err = bench("engine --shape gpt-5")
     assert code == 2

@@ -11,7 +11,8 @@ from tinyllm_bench.cost import (
     causal_pairs,
     product_flops,
 )
-from tinyllm_bench.models.model import BenchModel, published_config
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
 from tinyllm_ops import MLX

@@ -9,7 +9,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.errors import BenchError
-from tinyllm_bench.models.model import BenchModel, published_config
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.peers import registry
 from tinyllm_bench.peers.openvino import OpenVinoRunner
 from tinyllm_bench.peers.openvino_graph import (

@@ -4,8 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.models.model import published_config
 from tinyllm_bench.models.random_weights import random_floats, random_quantized, random_weights
+from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import Qwen, QwenConfig

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tinyllm_bench.cases.qwen_runner import QwenRunner
 from tinyllm_bench.cases.whole_model import LocalRunner
-from tinyllm_bench.models.model import BenchModel, published_config
+from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.peers.gguf import TYPES, write_gguf
 from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
 from tinyllm_bench.peers.mlx_lm import MlxLmRunner

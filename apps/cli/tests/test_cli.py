@@ -1,13 +1,15 @@
 """`tinyllm` finds commands, and explains what it does not find."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from tinyllm_cli import cli
-from tinyllm_cli.messages import FAILURE, USAGE
+from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -23,6 +25,36 @@ def test_help_lists_all_commands(
     out = capsys.readouterr().out
     for name, text in cli.COMMANDS.items():
         assert f"  {name:<9}{text}\n" in out
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_a_closed_pipe_and_a_full_disk_are_no_tracebacks(word: str) -> None:
+    command = [sys.executable, "-m", "tinyllm_cli", word]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    device = Path("/dev/full")
+    if not device.exists():
+        return  # not on a Mac
+    with device.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == FAILURE
+    assert done.stderr.startswith("tinyllm: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "find", interrupted)
+    assert run(monkeypatch, "chat") == INTERRUPTED
 
 
 @pytest.mark.parametrize(

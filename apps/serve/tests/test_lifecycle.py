@@ -34,6 +34,21 @@ cli.main = lambda program: 3
 cli.run_process()
 """
 """A program whose engine begins to compute again and again."""
+STARTING = """
+import os, signal, sys, time
+from tinyllm_serve import cli
+
+number = int(sys.argv.pop())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def run(settings):
+    os.kill(os.getpid(), number)
+    time.sleep(30)
+
+cli.run = run
+cli.run_process()
+"""
+"""A program that gets a signal while it imports the server."""
 HELLO = [{"role": "user", "content": "hello"}]
 ENDLESS = ("--max-tokens", "100000", "--kv-cache-memory", "0.2")
 Start = Callable[..., Server]
@@ -120,6 +135,13 @@ def test_a_full_queue_answers_429_and_a_waiting_stream_gets_comments(
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "engine_full"
     assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_server_listens_is_an_ordinary_end(number: int) -> None:
+    command = [sys.executable, "-c", STARTING, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_sigterm_finishes_running_requests(start: Start, endless: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import psutil
+from tinyllm_qwen.errors import size_text
 
 from tinyllm_bench.errors import BenchError
 
@@ -110,7 +111,7 @@ def check_memory(what: str, needed: int, available: int) -> None:
     """Raise `BenchError` if `needed` bytes are not available."""
     if needed > available:
         raise BenchError(
-            f"{what} needs {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are free: "
+            f"{what} needs {size_text(needed)} of memory, {size_text(available)} are free: "
             "take fewer bits (--bits 4), a smaller --shape, or one implementation (--ops mlx)"
         )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
+from tinyllm_bench.models.shapes import PICO, SHAPES
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 PEERS = ("mlx-lm", "llama.cpp", "openvino")
@@ -18,9 +19,7 @@ class Settings:
     Raise `UsageError` if a value is out of its range, or two options exclude each other.
     """
 
-    shape: str = option(
-        "pico", "NAME", "pico, qwen3-0.6b, qwen3-4b, qwen3-30b-a3b or qwen2.5-0.5b."
-    )
+    shape: str = option(PICO, "NAME", f"{', '.join(SHAPES[:-1])} or {SHAPES[-1]}.")
     model: str | None = option(None, "ID", "A checkpoint instead: a folder, owner/name, or pico.")
     bits: int | None = option(None, "N", "Bits of random weights: 2-6, 8, 16, 32. [default: 4]")
     group_size: int | None = option(None, "N", "Weights that share a scale. [default: 64]")
@@ -70,6 +69,8 @@ class Settings:
         if self.peer and not self.peers:
             raise UsageError("--peer: expected together with --peers, got no --peers")
         random = {"--bits": self.bits, "--group-size": self.group_size, "--mode": self.mode}
+        if self.model is not None and self.shape != PICO:
+            raise UsageError("--shape: makes a model of its own, without --model")
         for name, value in random.items():
             if self.model is not None and value is not None:
                 raise UsageError(f"{name}: is for random weights; --model has its own")

@@ -10,10 +10,11 @@ def summary(assistant: Assistant, answer: Answer) -> str:
     parts = []
     stats = answer.stats
     if stats is not None:
+        rate = f", {stats.decode_rate:,.1f}/s" if stats.decode_rate else ""
         parts += [
             f"prompt {stats.prompt_tokens} tokens ({stats.cached_tokens} cached), "
             f"{stats.prefill_rate:,.0f}/s",
-            f"answer {stats.generated_tokens} tokens, {stats.decode_rate:,.1f}/s",
+            f"answer {stats.generated_tokens} tokens{rate}",
             f"first token {stats.prefill_seconds:.2f} s",
         ]
         if stats.draft_tokens:

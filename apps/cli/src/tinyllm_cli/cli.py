@@ -1,11 +1,12 @@
 """The command line of `tinyllm`: it finds the named command and runs it."""
 
 import difflib
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points, version
 
-from tinyllm_cli.messages import FAILURE, USAGE, notice
+from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE, notice
 
 COMMANDS = {
     "chat": "Chat with a model in the terminal.",
@@ -34,13 +35,29 @@ Begin with: tinyllm chat"""
 
 def main() -> int:
     """Run `tinyllm` and return its exit code: that of the command, or 2 for an unknown command."""
-    words = sys.argv[1:]
+    try:
+        return _run(sys.argv[1:])
+    except KeyboardInterrupt:  # while a command is imported
+        return INTERRUPTED
+    except BrokenPipeError:  # Python flushes stdout once more at exit, which would raise again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        notice(str(error))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+
+
+def _run(words: list[str]) -> int:
+    """Run the command that the words name."""
     if not words or words[0] in ("--help", "-h", "help"):
         sys.stdout.write(help_text() + "\n")
+        sys.stdout.flush()
         return 0
     name, *rest = words
     if name == "--version":
         sys.stdout.write(f"tinyllm {version('tinyllm-cli')}\n")
+        sys.stdout.flush()
         return 0
     if name not in COMMANDS:
         notice(unknown(name))

@@ -30,6 +30,10 @@ def main(program: str = "convert") -> int:
     except UsageError as error:
         _notice(f"{one_line(error)} (see {program} --help)")
         return USAGE
+    except OSError as error:  # stdout is full, for example
+        _notice(one_line(error))
+        _drop_output()
+        return FAILURE
 
 
 @app.command()
@@ -125,13 +129,17 @@ def convert(
         _notice("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the report has closed the pipe
-        # Python flushes both streams once more at exit, which would raise again.
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _drop_output()
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         _notice(one_line(error))
         return FAILURE
     return 0
+
+
+def _drop_output() -> None:
+    """Write to the null device. Python flushes both streams at exit, which would raise again."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _notice(text: str) -> None:

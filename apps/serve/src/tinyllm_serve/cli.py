@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
@@ -30,6 +31,8 @@ app.command(name="serve", help=_HELP)(Settings)
 
 def run_process(program: str = "serve") -> NoReturn:
     """Run `main` as the main function of a process."""
+    # As Ctrl-C, until `Signals` takes over: the imports before it take a second.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = main(program)
     if any(thread.name == "engine" for thread in threading.enumerate()):
         # Neither the load of a model nor a step can be interrupted. MLX computes in that thread,
@@ -49,6 +52,8 @@ def main(program: str = "serve") -> int:
         settings = app(prog_name=program, standalone_mode=False)
         if isinstance(settings, Settings):  # not after --help and --version
             run(settings)
+        return 0
+    except KeyboardInterrupt:  # before the server listens
         return 0
     except (typer.TyperException, UsageError) as error:
         text = error.format_message() if isinstance(error, typer.TyperException) else str(error)

@@ -376,11 +376,12 @@ class Settings:
 
     def _check_prefix_cache(self) -> None:
         path = self.prefix_cache_path
+        if not self.enable_prefix_caching:
+            for name in ("prefix_cache_path", "prefix_cache_memory", "snapshot_memory"):
+                if getattr(self, name) is not None:
+                    dashed = name.replace("_", "-")
+                    raise UsageError(f"--{dashed}: expected none with --no-enable-prefix-caching")
         if path is not None:
-            if not self.enable_prefix_caching:
-                raise UsageError(
-                    "--prefix-cache-path: expected none with --no-enable-prefix-caching"
-                )
             # The end of the server replaces it, even a device.
             is_file = path.is_file() or not path.exists()
             check("prefix_cache_path", str(path), "a file, not a folder or a device", is_file)

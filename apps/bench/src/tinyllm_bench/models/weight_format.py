@@ -8,6 +8,7 @@ from tinyllm_ops.quantization.tensor import AFFINE, check_format
 
 from tinyllm_bench.errors import UsageError
 
+_FLOATS = (16, 32)  # bits of numbers that are not quantized
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
@@ -44,6 +45,10 @@ class WeightFormat:
         are bfloat16.
         """
         bits = 4 if bits is None else bits
+        if bits in _FLOATS and (group_size is not None or mode is not None):
+            raise UsageError(
+                f"--group-size, --mode: expected none with --bits {bits}, plain floats"
+            )
         chosen = DTYPES.get(dtype)
         if chosen is None:
             wide = bits == 32 or (bits != 16 and not gpu)
@@ -53,7 +58,7 @@ class WeightFormat:
     @property
     def is_quantized(self) -> bool:
         """True if matrices are quantized."""
-        return self.bits not in (16, 32)
+        return self.bits not in _FLOATS
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """Return the bytes of a tensor. In a quantized format, only matrices are quantized.

@@ -14,6 +14,7 @@ from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, load
 
 from tinyllm_bench.cases.case import prepare
+from tinyllm_bench.errors import UsageError
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.report.tables import new_table, report_console
@@ -137,9 +138,20 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 
 def run_engine(options: EngineOptions) -> int:
     """Measure an engine, and write the results to stdout."""
-    ops = Arithmetic.choose(options.ops, options.dtype).ops
+    try:
+        ops = Arithmetic.choose(options.ops, options.dtype).ops
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
-    target = EngineTarget(BenchModel.make(settings), ops, max(options.requests))
+    model = BenchModel.make(settings)
+    context = model.config.context_length
+    for name, count, most in (
+        ("--tokens", options.tokens, context - SHORT_PROMPT - 2),
+        ("--prompt", options.prompt, context - 1),
+    ):
+        if count > most:
+            raise UsageError(f"{name}: expected at most {most} with the context of {model.name}")
+    target = EngineTarget(model, ops, max(options.requests))
     target.batch(1, 4)  # warm-up
     rounds = [
         [target.batch(size, options.tokens, seed) for size in options.requests]

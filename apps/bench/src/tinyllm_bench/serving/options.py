@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
+from tinyllm_bench.models.shapes import PICO, SHAPES
 
 PEERS = ("mlx-lm", "llama.cpp")  # peers with a server
 _BITS = "Bits of random weights. [default: 4]"
@@ -72,16 +73,14 @@ class Load(LoadShape):
 class EngineOptions:
     """Options of `bench engine`."""
 
-    shape: str = option(
-        "pico", "NAME", "pico, qwen3-0.6b, qwen3-4b, qwen3-30b-a3b or qwen2.5-0.5b."
-    )
+    shape: str = option(PICO, "NAME", f"{', '.join(SHAPES[:-1])} or {SHAPES[-1]}.")
     bits: int | None = option(None, "N", _BITS)
     dtype: str = option("bfloat16", "float32|float16|bfloat16", "Type of activations.")
     ops: str = option("auto", "NAME", "OpSet.")
-    requests: list[int] = option([1, 8, 16], "N", "Requests at a time; may be repeated.")
+    requests: list[int] = option([1, 8, 16], "N", "Requests at a time; may be repeated.", min=1)
     tokens: int = option(64, "N", "Tokens of each answer.", min=1)
     rounds: int = option(3, "N", "Repetitions.", min=1)
-    prompt: int = option(0, "N", "Also prefill a prompt of N tokens beside other requests.")
+    prompt: int = option(0, "N", "Also prefill a prompt of N tokens beside other requests.", min=0)
     as_json: bool = option(False, None, _JSON, "--json")
 
 
@@ -109,6 +108,10 @@ class ServeOptions(LoadShape):
             raise UsageError("--bits: is for random weights; --model has its own")
         if self.shape is not None and (self.model is not None or self.gguf is not None):
             raise UsageError("--shape: makes a model of its own, without --model and --gguf")
+        if self.gguf is not None and "llama.cpp" not in self.chosen_peers:
+            raise UsageError(
+                "--gguf: is for llama.cpp: expected --peers, and no other --peer alone"
+            )
 
     @property
     def chosen_peers(self) -> list[str]:

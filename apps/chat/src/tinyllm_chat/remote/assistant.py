@@ -188,7 +188,7 @@ class StreamedAnswer:
             text=self._collector.text,
             reasoning=self._collector.reasoning,
             finish_reason=finish_reason,
-            stats=self._stats() if self._segments else None,
+            stats=self._stats() if self._segments or self._usage else None,
             seed=seed,
         )
 
@@ -201,7 +201,8 @@ class StreamedAnswer:
             # A cancelled stream has no usage. Then segments are counted: most have one token.
             generated_tokens=_count(self._usage.get("completion_tokens"), self._segments),
             prefill_seconds=self._first - self._started,
-            decode_seconds=self._latest - self._first,
+            # 0 if all text came at once: the times of its tokens are unknown.
+            decode_seconds=self._latest - self._first if self._segments > 2 else 0.0,
         )
 
     def _add_segment(self, segment: Segment) -> None:

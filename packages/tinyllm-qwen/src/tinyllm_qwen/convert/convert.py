@@ -21,7 +21,7 @@ from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.copied_files import copy, files_to_copy
 from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
-from tinyllm_qwen.errors import ConversionError
+from tinyllm_qwen.errors import ConversionError, size_text
 
 _OVERHEAD_BYTES = 1 << 20  # upper bound of the size of config, index and headers
 
@@ -181,8 +181,8 @@ def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> N
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise ConversionError(
-            f"the largest tensor needs {needed / 1e9:.1f} GB of memory, this machine has "
-            f"{memory / 1e9:.1f} GB: convert on a larger one"
+            f"the largest tensor needs {size_text(needed)} of memory, this machine has "
+            f"{size_text(memory)}: convert on a larger one"
         )
 
 
@@ -191,6 +191,6 @@ def _check_space(path: Path, needed: int) -> None:
     free = free_bytes(path)
     if needed > free:
         raise ConversionError(
-            f"{path} needs {needed / 1e9:.1f} GB, its disk has {free / 1e9:.1f} GB left: free "
-            "some space, or name a folder on a larger disk"
+            f"{path} needs {size_text(needed)}, its disk has {size_text(free)} left: free some "
+            "space, or name a folder on a larger disk"
         )

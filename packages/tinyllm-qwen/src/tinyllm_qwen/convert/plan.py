@@ -188,8 +188,14 @@ def _check_effect(tensors: list[PlannedTensor], settings: ConversionConfig) -> N
                 "or a pattern such as '*.mlp.down_proj'"
             )
     if settings.packed is not None and all(tensor.packed is None for tensor in tensors):
+        left = [
+            t for t in tensors if is_matrix(t.source, t.shape) and not _skipped(t.path, settings)
+        ]
+        if not left:
+            raise ValueError(
+                f"nothing would be packed: skip leaves none of {len(matrices)} matrices"
+            )
         raise ValueError(
             f"nothing would be packed: no matrix is left whose rows divide into groups of "
-            f"{settings.packed.group_size}; their lengths are "
-            f"{sorted({t.shape[-1] for t in tensors if is_matrix(t.source, t.shape)})}"
+            f"{settings.packed.group_size}; their lengths are {sorted({t.shape[-1] for t in left})}"
         )

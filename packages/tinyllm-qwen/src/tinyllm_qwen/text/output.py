@@ -41,10 +41,10 @@ class Stats:
 
     @property
     def decode_rate(self) -> float:
-        """Tokens per second after the first token; 0 before the second token."""
-        if self.generated_tokens < 2:
+        """Tokens per second after the first token; 0 without a second token or a time."""
+        if self.generated_tokens < 2 or self.decode_seconds <= 0:
             return 0.0
-        return (self.generated_tokens - 1) / max(self.decode_seconds, 1e-9)
+        return (self.generated_tokens - 1) / self.decode_seconds
 
 
 @dataclass(frozen=True)
