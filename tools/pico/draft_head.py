@@ -9,7 +9,7 @@ from transformers import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
 
-class DraftHead(nn.Module):
+class DraftHead(nn.Module):  # type: ignore[misc]
     """x_t = fc([norm_e(embed(token_(t+1))); norm_h(h_t)]);  out_t = norm(layer(x)_t).
 
     The model's embedding and head belong to it too, but not to this module. h_t is the hidden state

@@ -1,6 +1,7 @@
 """The network: pico's two shapes, their parameters as a dictionary, and the loss on answers."""
 
 import math
+from typing import Any
 
 import torch
 from batches import Batch
@@ -26,7 +27,7 @@ DRAFT_WEIGHT = 0.3
 """Weight of the draft head's loss beside the model's own."""
 
 Model = Qwen3ForCausalLM | Qwen3_5ForCausalLM
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "hidden_size": 256,
     "num_hidden_layers": 6,
     "num_attention_heads": 4,
@@ -55,22 +56,21 @@ def build(family: str, vocab_size: int, end: int, pad: int, seed: int) -> Model:
     """
     torch.manual_seed(seed)
     ids = {"vocab_size": vocab_size, "eos_token_id": end, "pad_token_id": pad}
-    model = _qwen3(ids) if family == "qwen3" else _qwen35(ids)
+    model = _qwen3(_SHAPE | ids) if family == "qwen3" else _qwen35(_SHAPE | ids)
     for name, module in model.named_modules():
         if name.endswith(("embed_tokens", "o_proj", "out_proj", "down_proj")):
             module.register_forward_hook(_drop)
     return model
 
 
-def _qwen3(ids: dict[str, int]) -> Qwen3ForCausalLM:
-    config = Qwen3Config(**_SHAPE, **ids, intermediate_size=768, rope_theta=1e6)  # type: ignore[arg-type]
+def _qwen3(shape: dict[str, Any]) -> Qwen3ForCausalLM:
+    config = Qwen3Config(**shape, intermediate_size=768, rope_theta=1e6)  # type: ignore[call-arg]
     return Qwen3ForCausalLM(config)
 
 
-def _qwen35(ids: dict[str, int]) -> Qwen3_5ForCausalLM:
+def _qwen35(shape: dict[str, Any]) -> Qwen3_5ForCausalLM:
     config = Qwen3_5TextConfig(
-        **_SHAPE,  # type: ignore[arg-type]
-        **ids,
+        **shape,
         intermediate_size=640,
         layer_types=["linear_attention", "linear_attention", "full_attention"] * 2,
         linear_num_key_heads=4,
