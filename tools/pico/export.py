@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import network
 import numpy as np
 import torch
 from quantization import BITS, GROUP_SIZE, pack, unpack
 from tokens import ChatTokens
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
+from transformers import Qwen3_5ForCausalLM
 
 LIMIT = 4_000_000  # bytes, since the checkpoint lies in the repository and in the wheel
 CARD = Path(__file__).with_name("card.md")
 
 
-def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
+def write(model: network.Model, tokens: ChatTokens, out: Path) -> int:
     """Write the checkpoint to `out` and return its size in bytes.
 
     Raises:
@@ -28,13 +29,15 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
     """
     out.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, mx.array] = {}
-    for name, parameter in model.model.named_parameters():
-        key = "model." + name.removesuffix(".weight")
+    for name, parameter in network.named(model).items():
+        key = _key(model, name)
         if parameter.ndim == 2:
             codes, scales, biases = pack(parameter)
-            arrays |= {key + ".weight": codes, key + ".scales": scales, key + ".biases": biases}
+            part = key.removesuffix("weight")
+            arrays |= {key: codes, part + "scales": scales, part + "biases": biases}
         else:
-            arrays[key + ".weight"] = mx.array(parameter.detach().numpy()).astype(mx.float16)
+            dtype = mx.float32 if name.endswith("A_log") else mx.float16
+            arrays[key] = mx.array(parameter.detach().numpy()).astype(dtype)
     mx.save_safetensors(str(out / "model.safetensors"), arrays, metadata={"format": "mlx"})
     (out / "config.json").write_text(json.dumps(config(model), indent=2) + "\n")
     generation = {
@@ -51,13 +54,13 @@ def write(model: Qwen3ForCausalLM, tokens: ChatTokens, out: Path) -> int:
     return size
 
 
-def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
-    """Return the fields of Qwen3's `config.json`, and `quantization` as mlx-lm writes it."""
+def config(model: network.Model) -> dict[str, Any]:
+    """Return the fields of the family's `config.json`, and `quantization` as mlx-lm writes it."""
     shape = model.config
     quantization = {"group_size": GROUP_SIZE, "bits": BITS, "mode": "affine"}
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
+    hybrid = isinstance(model, Qwen3_5ForCausalLM)
+    text = {
+        "model_type": "qwen3_5_text" if hybrid else "qwen3",
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_hidden_layers,
@@ -66,15 +69,10 @@ def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
         "head_dim": shape.head_dim,
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": shape.max_position_embeddings,
-        "max_window_layers": shape.num_hidden_layers,
         "rms_norm_eps": shape.rms_norm_eps,
-        "rope_theta": 1000000.0,
-        "rope_scaling": None,
         "hidden_act": "silu",
         "attention_bias": False,
         "attention_dropout": 0.0,
-        "use_sliding_window": False,
-        "sliding_window": None,
         "tie_word_embeddings": True,
         "use_cache": True,
         "initializer_range": shape.initializer_range,
@@ -82,19 +80,54 @@ def config(model: Qwen3ForCausalLM) -> dict[str, Any]:
         "eos_token_id": shape.eos_token_id,
         "pad_token_id": shape.pad_token_id,
         "torch_dtype": "float16",
-        "quantization": quantization,
-        "quantization_config": quantization,
     }
+    packed = {"quantization": quantization, "quantization_config": quantization}
+    if isinstance(model, Qwen3_5ForCausalLM):
+        return {
+            "architectures": ["Qwen3_5ForConditionalGeneration"],
+            "model_type": "qwen3_5",
+            "text_config": text
+            | {
+                "attn_output_gate": True,
+                "layer_types": shape.layer_types,
+                "linear_conv_kernel_dim": shape.linear_conv_kernel_dim,
+                "linear_key_head_dim": shape.linear_key_head_dim,
+                "linear_num_key_heads": shape.linear_num_key_heads,
+                "linear_num_value_heads": shape.linear_num_value_heads,
+                "linear_value_head_dim": shape.linear_value_head_dim,
+                "mamba_ssm_dtype": "float32",
+                "mtp_num_hidden_layers": 1,
+                "rope_parameters": shape.rope_parameters,
+            },
+            "tie_word_embeddings": True,
+        } | packed
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        **text,
+        "max_window_layers": shape.num_hidden_layers,
+        "rope_theta": 1000000.0,
+        "rope_scaling": None,
+        "use_sliding_window": False,
+        "sliding_window": None,
+    } | packed
 
 
-def read(model: Qwen3ForCausalLM, out: Path) -> None:
+def _key(model: network.Model, name: str) -> str:
+    """Return the name in the file of the parameter `name`.
+
+    The shape of the convolutions tells a reader that norms are zero-centred, as in PyTorch.
+    """
+    prefix = "" if name.startswith(network.DRAFT_HEAD) else "model."
+    return ("language_model." if isinstance(model, Qwen3_5ForCausalLM) else "") + prefix + name
+
+
+def read(model: network.Model, out: Path) -> None:
     """Load the weights of the checkpoint in `out` into `model`, dequantized to float32."""
     arrays = mx.load(str(out / "model.safetensors"))
     assert isinstance(arrays, dict)
     with torch.no_grad():
-        for name, parameter in model.model.named_parameters():
-            key = "model." + name.removesuffix(".weight")
-            parameter.copy_(_value(arrays, key))
+        for name, parameter in network.named(model).items():
+            parameter.copy_(_value(arrays, _key(model, name)))
 
 
 def write_card(out: Path, figures: dict[str, str]) -> None:
@@ -114,6 +147,7 @@ def write_card(out: Path, figures: dict[str, str]) -> None:
 
 def _value(arrays: dict[str, mx.array], key: str) -> Tensor:
     """Return the parameter `key` in float32, from codes or from float16."""
-    if key + ".scales" in arrays:
-        return unpack(arrays[key + ".weight"], arrays[key + ".scales"], arrays[key + ".biases"])
-    return torch.from_numpy(np.array(arrays[key + ".weight"].astype(mx.float32)))
+    part = key.removesuffix("weight")
+    if part + "scales" in arrays:
+        return unpack(arrays[key], arrays[part + "scales"], arrays[part + "biases"])
+    return torch.from_numpy(np.array(arrays[key].astype(mx.float32)))

@@ -16,7 +16,6 @@ from corpus import OUTSIDE, Entry, Question
 from dialogue import Dialogue
 from tokens import ChatTokens
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
 
 ROWS = 64  # questions judged or decoded at once
 
@@ -30,7 +29,7 @@ def encode(question: Question, tokens: ChatTokens) -> Encoded:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def correct(
-    model: Qwen3ForCausalLM, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int
+    model: network.Model, weights: dict[str, Tensor], rows: Sequence[Encoded], pad: int
 ) -> list[bool]:
     """Return True for each row whose answer greedy decoding gives.
 
@@ -52,7 +51,7 @@ def correct(
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def say(
-    model: Qwen3ForCausalLM, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
+    model: network.Model, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
 ) -> list[str]:
     """Return the answers of pico to `questions`, decoded greedily."""
     model.eval()  # type: ignore[no-untyped-call]
@@ -81,7 +80,7 @@ def say(
 
 
 def measure(
-    model: Qwen3ForCausalLM, tokens: ChatTokens, entries: list[Entry], held: list[Question]
+    model: network.Model, tokens: ChatTokens, entries: list[Entry], held: list[Question]
 ) -> dict[str, Any]:
     """Measure the recall of the model's own weights on `held`.
 

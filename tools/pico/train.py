@@ -17,7 +17,6 @@ from optimizer import Optimizer, Schedule, quantized, rate
 from recall import correct, encode
 from rich.console import Console
 from tokens import ChatTokens
-from transformers import Qwen3ForCausalLM
 
 SAVE_EVERY = 180.0  # seconds
 LOG_EVERY = 20  # steps
@@ -34,6 +33,8 @@ class TrainingConfig:
     optimizer: str = "muon"
     rate: float | None = None
     bfloat16: bool = True
+    family: str = network.FAMILIES[0]
+    compiled: bool = False
 
 
 @dataclass
@@ -82,18 +83,27 @@ class Run:
         self.work = work
         sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
-        self.model = network.build(tokens.size, tokens.end, tokens.pad, recipe.seed)  # type: ignore[arg-type]
+        self.model = network.build(
+            recipe.family,
+            tokens.size,
+            tokens.end,  # type: ignore[arg-type]
+            tokens.pad,  # type: ignore[arg-type]
+            recipe.seed,
+        )
         self.optimizer = Optimizer(
-            dict(self.model.model.named_parameters()),
+            network.named(self.model),
             recipe.optimizer,
             network.EMBEDDING,
             recipe.rate,
         )
+        self.loss = network.loss
+        if recipe.compiled:
+            self.loss = torch.compile(network.loss, dynamic=True)
         self.position = Position()
         self.console = Console()
         self._resume()
 
-    def train(self) -> Qwen3ForCausalLM:
+    def train(self) -> network.Model:
         """Train to the end of the budget and return the model, in float32 and not quantized."""
         position = self.position
         started = time.monotonic() - position.seconds
@@ -106,7 +116,7 @@ class Run:
                 break
             self.model.train()
             weights = network.parameters(self.model, quantized(progress))
-            loss = network.loss(self.model, weights, batch, self.recipe.bfloat16)
+            loss = self.loss(self.model, weights, batch, self.recipe.bfloat16)
             loss.backward()
             norm = self.optimizer.step(rate(progress))
             losses.append(loss.item())
