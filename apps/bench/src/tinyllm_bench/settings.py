@@ -10,6 +10,7 @@ from tinyllm_bench.models.shapes import PICO, SHAPES
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 PEERS = ("mlx-lm", "llama.cpp", "openvino")
 PARTS = ("ops", "model")
+PLAIN_BITS = (16, 32)  # of numbers that are not quantized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ class Settings:
         for name, value in random.items():
             if self.model is not None and value is not None:
                 raise UsageError(f"{name}: is for random weights; --model has its own")
+            if self.bits in PLAIN_BITS and name != "--bits" and value is not None:
+                raise UsageError(f"{name}: expected none with --bits {self.bits}, plain floats")
 
     @property
     def context_tokens(self) -> int:

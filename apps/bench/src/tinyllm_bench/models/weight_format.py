@@ -7,8 +7,8 @@ import mlx.core as mx
 from tinyllm_ops.quantization.tensor import AFFINE, check_format
 
 from tinyllm_bench.errors import UsageError
+from tinyllm_bench.settings import PLAIN_BITS
 
-_FLOATS = (16, 32)  # bits of numbers that are not quantized
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
@@ -45,10 +45,6 @@ class WeightFormat:
         are bfloat16.
         """
         bits = 4 if bits is None else bits
-        if bits in _FLOATS and (group_size is not None or mode is not None):
-            raise UsageError(
-                f"--group-size, --mode: expected none with --bits {bits}, plain floats"
-            )
         chosen = DTYPES.get(dtype)
         if chosen is None:
             wide = bits == 32 or (bits != 16 and not gpu)
@@ -58,7 +54,7 @@ class WeightFormat:
     @property
     def is_quantized(self) -> bool:
         """True if matrices are quantized."""
-        return self.bits not in _FLOATS
+        return self.bits not in PLAIN_BITS
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """Return the bytes of a tensor. In a quantized format, only matrices are quantized.
