@@ -110,6 +110,10 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
             {"prefix_cache_path": Path("file"), "enable_prefix_caching": False},
             "--prefix-cache-path: expected none with --no-enable-prefix-caching",
         ),
+        (
+            {"snapshot_memory": 1.0, "enable_prefix_caching": False},
+            "--snapshot-memory: expected none with --no-enable-prefix-caching",
+        ),
     ],
 )
 def test_invalid_settings_are_refused(wrong: dict[str, Any], expected: str) -> None:

@@ -270,6 +270,8 @@ def test_a_pattern_without_a_match_is_refused(
     made = random_checkpoint().fill().save()
     with pytest.raises(ValueError, match=r"skip: 'lm_head' matches no matrix"):
         convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR, skip=("lm_head",)))
+    with pytest.raises(ValueError, match="skip leaves none of"):
+        convert(made.folder, tmp_path / "out", ConversionConfig(packed=FOUR, skip=("*",)))
 
 
 def test_a_format_that_fits_no_matrix_is_refused(
