@@ -35,11 +35,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     try:
+        packed = packed_format(options.mode, options.bits, options.group_size)
+        if packed is not None and options.files == "hf":
+            raise ValueError("--bits, --mode: expected --files mlx: only these are quantized")
         hybrid_checkpoint(
             options.target,
             SHAPES[options.shape],
             files=options.files,
-            packed=packed_format(options.mode, options.bits, options.group_size),
+            packed=packed,
             dtype=DTYPES[options.dtype],
             seed=options.seed,
         )

@@ -64,9 +64,8 @@ def write_gguf(
             full = full.replace(part, known)
         stored_name = names.get_name(full, try_suffixes=(".weight", ".bias"))
         dtype = matrices if is_matrix(name, shape) else vectors
-        if name.endswith("conv1d.weight"):
-            shape = shape[:2]  # noqa: PLW2901
-        shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else shape
+        plain = shape[:2] if name.endswith("conv1d.weight") else shape  # C K 1 as C K
+        shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else plain
         sizes[name] = math.prod(shapes[name]) * dtype.itemsize
         stored = types[kind] if dtype == matrices else types.F32
         writer.add_tensor_info(stored_name, shapes[name], dtype, sizes[name], stored)
