@@ -11,7 +11,9 @@ from tinyllm_kernels.testing import LayerShape, make_caches, make_input, make_la
 from tinyllm_layers import Batch, make_stack
 
 TRIES = 5
-"""The system refuses to move memory that it is just scanning itself; this is seldom."""
+"""The system may refuse a request to move memory, e.g. while it scans that memory itself."""
+ENOUGH = 4 << 10
+"""Half of a cache of 8 MB, in kilobytes."""
 
 
 def huge_kilobytes(x: mx.array) -> int:
@@ -36,11 +38,15 @@ def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:
     shape, dtype, ops = LayerShape(kv_heads=4, head_dim=128), mx.float32, opset("cpu")
     stack = make_stack(make_layers(shape, 1, dtype, ops), ops)
     batch = Batch.at(0, 16, 1)  # keys of 16 * 4 * 256 * 128 floats: 8 MB
-    moved = list[int]()
+    moved_later = 0
     for _ in range(TRIES):
         caches = make_caches("dense", 1, shape, dtype)
         mx.eval(stack(make_input(batch, shape.width, dtype, seed=1), batch, caches))
-        moved.append(min(huge_kilobytes(array) for array in caches[0].arrays))
-        if moved[-1] >= 4 << 10:
+        if min(huge_kilobytes(array) for array in caches[0].arrays) >= ENOUGH:
             return
-    pytest.fail(f"expected at least 4096 kB of huge pages in one of {TRIES} caches, got {moved}")
+        for array in caches[0].arrays:
+            native.use_huge_pages(array)
+        moved_later += min(huge_kilobytes(array) for array in caches[0].arrays) >= ENOUGH
+    if moved_later < TRIES:
+        pytest.skip(f"this system refused to move {TRIES - moved_later} of {TRIES} caches")
+    pytest.fail(f"the stack moved none of {TRIES} caches, which could be moved afterwards")
