@@ -93,7 +93,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the loss of qwen3 first: 100 s, then 1.5 times the speed; needs a compiler",
+        help="compile the loss first: some minutes, then 1.5 times the speed; needs a compiler",
     )
     return parser.parse_args()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from batches import Batch
+from delta_net import GatedDeltaNet, check
 from draft_head import DraftHead
 from quantization import fake_quantize
 from torch import Tensor
@@ -17,6 +18,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
 EMBEDDING = "embed_tokens.weight"
 DRAFT_HEAD = "mtp."  # prefix of the parameters of the draft head
@@ -88,10 +90,14 @@ def _qwen35(shape: dict[str, Any]) -> Qwen3_5ForCausalLM:
     )
     model = Qwen3_5ForCausalLM(config)
     model.mtp = DraftHead(config)
+    for module in model.modules():
+        if isinstance(module, Qwen3_5GatedDeltaNet):
+            module.__class__ = GatedDeltaNet  # keeps the parameters that it has
     for name, parameter in model.named_parameters():
         if name.endswith("dt_bias"):  # decays of 0.001 to 0.1 a token times A, as in Mamba
             dt = torch.exp(torch.empty_like(parameter).uniform_(math.log(1e-3), math.log(0.1)))
             parameter.data.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
+    check(model)
     return model
 
 
