@@ -38,7 +38,7 @@ def table(nightly: bool) -> dict[str, Step]:
     """
     short = "" if nightly else ' -m "not exhaustive"'
     every = "TINYLLM_TEST_TIERS=all " if nightly else ""
-    elsewhere = " --deselect packages --deselect apps"
+    elsewhere = f" tests tools{short}"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
     steps = {
         # requests and sockets against a server, each with the time and memory that it may cost
@@ -54,7 +54,7 @@ def table(nightly: bool) -> dict[str, Step]:
         "native": Step(
             f"{every}bash packages/tinyllm-kernels/native/check/check.sh" if LINUX else "true"
         ),
-        # the README's test command, without the tests of the steps above
+        # the README's test command, without the tests of the steps above: these are not collected
         "workspace": Step(f"uv run pytest -q{'' if nightly else elsewhere}"),
         # each wheel alone in an empty environment, running its README's example
         "wheels": Step("uv run --no-sync python tools/check_wheels.py"),

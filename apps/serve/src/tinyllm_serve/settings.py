@@ -1,5 +1,6 @@
 """The options of `serve`: each is declared once, with its help, default and bounds."""
 
+import os
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -385,6 +386,9 @@ class Settings:
             # The end of the server replaces it, even a device.
             is_file = path.is_file() or not path.exists()
             check("prefix_cache_path", str(path), "a file, not a folder or a device", is_file)
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            is_writable = folder.is_dir() and os.access(folder, os.W_OK)
+            check("prefix_cache_path", str(path), "a file in a writable folder", is_writable)
 
 
 def is_loopback(name: str) -> bool:

@@ -28,9 +28,11 @@ linking=(-pthread -Wl,--wrap=aligned_alloc)
 on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 
 # tiers ARCHITECTURE: the instruction sets of that architecture, one a line: name, then flags.
-left_out='^(avx512|avx512vnni|neon) '
+left_out='^(x86_64 avx512|x86_64 avx512vnni|aarch64 neon|aarch64 portable)( |$)'
 [ "${TINYLLM_TEST_TIERS:-}" != all ] || left_out='^$'
-tiers() { sed -n "s/^\(any\|$1\) //p" dispatch/tiers.txt | grep -Ev "$left_out"; }
+tiers() {
+  sed -n "s/^\(any\|$1\) /$1 /p" dispatch/tiers.txt | grep -Ev "$left_out" | cut -d " " -f 2-
+}
 
 # kernel DIRECTORY NAME SOURCE COMPILER FLAGS...: the command that compiles a file for one instruction
 # set.
@@ -67,13 +69,13 @@ check_build() {
   compilations "$to" "${@:2}" -- "${check_sources[@]}" "${common_sources[@]}"
 }
 
-# link DIRECTORY COMPILER FLAGS...: objects of the plain instruction set come first. The linker keeps
-# the first copy of an inline function, so a processor never meets instructions it lacks.
+# link DIRECTORY COMPILER FLAGS...: objects of the plain instruction set come first, since portable
+# is the last name. The linker keeps the first copy of an inline function, so a processor never meets
+# instructions it lacks.
 link() {
   local to=$1 compiler=$2
   shift 2
-  "$compiler" "$@" "$to"/common-*.o "$to"/tier-portable-*.o \
-    $(ls "$to"/tier-*.o | grep -v tier-portable-) -o "$to/check" "${linking[@]}"
+  "$compiler" "$@" "$to"/common-*.o $(ls -r "$to"/tier-*.o) -o "$to/check" "${linking[@]}"
 }
 
 compiler=${CXX:-g++}
