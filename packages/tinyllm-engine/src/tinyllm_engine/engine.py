@@ -195,10 +195,25 @@ class Engine:
         queued again and keep their tokens. A request that fails twice without a new token in
         between ends with the finish reason "error" and no further output.
 
+        Ctrl-C may come at any time. The requests are then queued again too, and the interrupt is
+        raised to the caller, who may call `step` again.
+
         Returns:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
+        try:
+            return self._step()
+        except Exception:
+            raise
+        except BaseException as error:
+            interrupt = error.with_traceback(None)  # the traceback refers to the old pages
+        # Recurrent states may have tokens that no request has counted.
+        if self._can_recover:
+            self._restart()
+        raise interrupt
+
+    def _step(self) -> list[tuple[RequestState, Output]]:
         self._failed.clear()
         self._lap()
         try:
@@ -236,7 +251,7 @@ class Engine:
                 break
             try:
                 outputs = self.step()
-            except Exception:
+            except BaseException:
                 self.cancel(handle)  # the caller cannot continue it
                 raise
             for owner, output in outputs:
@@ -283,7 +298,11 @@ class Engine:
     def _schedule(self) -> Step:
         """Choose the tokens of the next step, draft tokens included."""
         if self._drafter is not None:
-            limits = draft_limits(self._scheduler.served(), self.settings.speculation)
+            paused = self._drafter.acceptance.is_paused
+            requests = [request for request in self._scheduler.served() if not paused(request)]
+            # Each draft token needs a slot for the recurrent state after it.
+            slots = None if self._states is None else self._states.unused
+            limits = draft_limits(requests, self.settings.speculation, slots)
             self._drafter.propose(limits)
             for request in limits:
                 if request.constraint is not None:
@@ -351,18 +370,22 @@ class Engine:
         return seconds
 
     def _recover(self) -> None:
-        """Queue all requests again, with new pages, after a failed step."""
+        """Queue all requests again after a failed step, but for those that failed twice."""
         self.failures += 1
         self._counts.failed_steps += 1
-        running = self._scheduler.reset()
-        if self._drafter is not None:
-            self._drafter.reset()
-        for request in running:
+        for request in self._restart():
             request.failures += 1
             if request.failures > 1:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
+
+    def _restart(self) -> list[RequestState]:
+        """Queue all running requests again, and make new pages; return these requests."""
+        running = self._scheduler.reset()
+        if self._drafter is not None:
+            self._drafter.reset()
         self._pool.renew()
+        return running
 
     def _fail(self, request: RequestState, error: RuntimeError) -> None:
         request.error = error

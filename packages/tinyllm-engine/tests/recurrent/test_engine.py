@@ -2,8 +2,11 @@
 
 import logging
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import mlx.core as mx
 import pytest
@@ -203,3 +206,82 @@ def test_other_models_have_no_slots(pico: Model, prompts: Prompts) -> None:
     handle = engine.add(Request(prompts[0], 2))
     engine.step()
     assert handle.slots is None
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "before"),
+    [("prefill", 1, False), ("prefill", 2, True), ("decode", 1, True), ("sample", 2, False)],
+)
+def test_ctrl_c_in_a_step_changes_no_answer(
+    hybrid: Model,
+    prompts: Prompts,
+    answers: Oracle,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    call: int,
+    before: bool,
+) -> None:
+    engine = Engine(*hybrid, replace(SETTINGS, prefill_tokens=50))
+    original, calls = getattr(engine._runner, method), count(1)
+
+    def interrupted(*arguments: object) -> object:
+        is_last = next(calls) == call
+        if is_last and before:
+            raise KeyboardInterrupt
+        result = original(*arguments)
+        if is_last:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(engine._runner, method, interrupted)
+    request = Request(prompts[6], 16)
+    first = engine.add(request)
+    with pytest.raises(KeyboardInterrupt):
+        finish(engine)
+    finish(engine)
+    again = engine.add(request)
+    finish(engine)
+    assert again.usage.cached_tokens > 0  # from snapshots of the first request
+    expected = answers(prompts[6], 16, request.sampling)
+    assert answer(first) == answer(again) == expected
+    assert engine.stats.failed_steps == 0
+
+
+def test_ctrl_c_ends_the_request_that_is_run(hybrid: Model, prompts: Prompts) -> None:
+    engine = Engine(*hybrid, SETTINGS)
+    handle = engine.add(Request(prompts[6], 16))
+    outputs = engine.run(handle)
+    next(outputs)
+    engine._runner.decode = _interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        next(outputs)
+    assert handle.finish_reason == "cancelled"
+    assert not engine.has_work
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+class CountedAnswers(KnownAnswers):
+    """A drafter that counts its draft tokens."""
+
+    proposed = 0
+
+    def propose(self, limits: Mapping[RequestState, int]) -> None:
+        super().propose(limits)
+        self.proposed += sum(len(request.draft) for request in limits)
+
+
+@pytest.mark.parametrize("slots", [5, 8, 16])
+def test_draft_tokens_without_a_slot_are_not_computed(
+    hybrid: Model, prompts: Prompts, answers: Oracle, slots: int
+) -> None:
+    memory = 4 * slots * hybrid[0].state_bytes()
+    engine = Engine(*hybrid, EngineSettings(8, memory_bytes=memory, speculation=3))
+    assert engine.stats.states_total == slots
+    engine._drafter = drafter = CountedAnswers(answers, random.Random(1))
+    for prompt in prompts[:4]:
+        engine.add(Request(prompt, 12, ignore_end=True))
+    finish(engine)
+    assert drafter.proposed == engine.stats.draft_tokens > 0

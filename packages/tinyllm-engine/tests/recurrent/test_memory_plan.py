@@ -29,6 +29,12 @@ def test_a_request_with_its_draft_tokens_always_has_slots() -> None:
         plan_memory(settings(9), 10, 0, 99)
 
 
+def test_a_large_page_leaves_less_for_states() -> None:
+    assert plan_memory(settings(1000), 850, 50, 99) == MemoryPlan(1, 3, 0)
+    with pytest.raises(ValueError, match="one attention layer or more, got none: use `generate`"):
+        plan_memory(settings(1000), 0, 50, 99)
+
+
 def test_the_memory_for_snapshots_is_chosen() -> None:
     chosen = settings(4000, snapshot_bytes=2500)
     assert plan_memory(chosen, 10, 100, 99) == MemoryPlan(50, 10, 25)

@@ -159,6 +159,14 @@ def test_a_stack_gives_the_bits_of_the_layers(
     check_same((make_stack(layers, ops), LayerStack(layers)), (both[0], both[1]), name, dtype)
 
 
+def test_a_primitive_of_recurrent_layers_alone_needs_no_pages(ops: OpSet, dtype: mx.Dtype) -> None:
+    layers = hybrid("d" * 15 + "a", dtype, ops)  # a decode step has 14 layers in a primitive
+    caches = [caches_of(layers, "paged", dtype) for _ in range(2)]
+    check_same(
+        (make_stack(layers, ops), LayerStack(layers)), (caches[0], caches[1]), "paged", dtype
+    )
+
+
 @pytest.mark.parametrize("kind", ["dense", "paged"])
 def test_whole_layers_give_the_bits_of_halves(ops: OpSet, dtype: mx.Dtype, kind: str) -> None:
     """The output gate is the same kernel in both paths."""

@@ -1,6 +1,10 @@
 """Caches of states: the lengths that they keep, forks, failed calls, and their memory."""
 
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import mlx.core as mx
@@ -160,6 +164,38 @@ def test_after_an_error_of_an_op_a_cache_is_as_before(layer: GatedDeltaNet, name
     with pytest.raises(RuntimeError, match="out of memory"):
         feed(replace(layer, ops=replace(layer.ops, **changed)), cache, 3)
     assert contents(cache) == before
+
+
+@pytest.mark.parametrize("line", range(1, 20))
+def test_ctrl_c_while_states_are_replaced_leaves_right_states(
+    layer: GatedDeltaNet, whole: mx.array, line: int
+) -> None:
+    cache = RecurrentCache()
+    for length in (150, 1, 1):
+        feed(layer, cache, length)
+    lines = 0
+
+    def interrupt(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        code = frame.f_code  # runtime type checks have functions of the same name
+        if code.co_name != "commit" or not code.co_filename.endswith("recurrent.py"):
+            return None
+        nonlocal lines
+        lines += event == "line"
+        if lines == line:
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    with suppress(KeyboardInterrupt):
+        feed(layer, cache, 1)
+    sys.settrace(before)
+    lengths = kept(cache)
+    assert lengths[-1] >= 151
+    for length in lengths:
+        again = cache.fork()
+        again.trim(length)
+        assert mx.array_equal(feed(layer, again, 2), whole[:, length : length + 2])
 
 
 def test_memory_does_not_grow_with_the_text(layer: GatedDeltaNet) -> None:

@@ -163,13 +163,14 @@ def common_offset(caches: Sequence[SequenceCache]) -> int:
     """Return the number of tokens that the caches of all layers hold.
 
     Raises:
-        ValueError: if two layers hold different numbers of tokens, as after an interrupted pass.
+        ValueError: if two layers hold different numbers of tokens, as after an interrupted pass, or
+            if the draft head lacks some of them.
     """
     offsets = {cache.offset for cache in caches}
     if len(offsets) != 1:
         raise ValueError(
             f"cache: expected the same tokens in every layer, got {sorted(offsets)} of them: an "
-            "interrupted call left it so, begin with a new one"
+            "interrupted call left it so, or one without `speculation`: begin with a new one"
         )
     return offsets.pop()
 

@@ -46,9 +46,11 @@ def plan_memory(
         context_length: the longest text of the model, in tokens.
 
     Raises:
-        ValueError: if the memory is too little for one page and the states of one request, or for
-            the snapshots that the settings ask for.
+        ValueError: if the model has no attention layer, or the memory is too little for one page
+            and the states of one request, or for the snapshots that the settings ask for.
     """
+    if not page_bytes:
+        raise ValueError("model: expected one attention layer or more, got none: use `generate`")
     drafted = 1 + settings.speculation
     least = page_bytes + drafted * state_bytes
     memory = settings.memory_bytes
@@ -62,7 +64,8 @@ def plan_memory(
         )
     if not state_bytes:
         return MemoryPlan(memory // page_bytes)
-    states = min(settings.max_running * drafted, max(drafted, memory // _PART // state_bytes))
+    fitting = max(drafted, memory // _PART // state_bytes)
+    states = min(settings.max_running * drafted, fitting, (memory - page_bytes) // state_bytes)
     left = memory - states * state_bytes - page_bytes
     snapshots = _snapshots(settings, state_bytes, min(memory // _PART, left), left)
     pages = (memory - (states + snapshots) * state_bytes) // page_bytes

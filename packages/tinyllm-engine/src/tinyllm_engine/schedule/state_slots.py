@@ -65,6 +65,11 @@ class StateSlots:
         """The number of slots that requests hold, apart from those of snapshots."""
         return self.capacity - len(self._free)
 
+    @property
+    def unused(self) -> int:
+        """The number of slots that a request, or a draft token, may get."""
+        return len(self._free)
+
     def shareable(self, request: RequestState) -> list[bytes]:
         """Return the block hashes of the pages that may end a shared prefix of a request.
 

@@ -70,8 +70,7 @@ class DraftModel:
         wanted = [
             request
             for request, limit in limits.items()
-            if not self.acceptance.is_paused(request)
-            and self._reserve(request, len(request.tokens) + limit)
+            if self._reserve(request, len(request.tokens) + limit)
         ]
         ready = self._catch_up(wanted)
         for ahead in range(max((limits[request] for request in ready), default=0)):

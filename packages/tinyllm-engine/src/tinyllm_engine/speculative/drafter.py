@@ -47,19 +47,25 @@ class Drafter(Protocol):
         ...
 
 
-def draft_limits(requests: Sequence[RequestState], speculation: int) -> dict[RequestState, int]:
+def draft_limits(
+    requests: Sequence[RequestState], speculation: int, total: int | None = None
+) -> dict[RequestState, int]:
     """Return the most draft tokens allowed for each request that chooses a next token.
 
     Args:
-        requests: running requests.
+        requests: running requests, in the order in which they are served.
         speculation: the most draft tokens of a request.
+        total: the most draft tokens of all requests; None for any number.
     """
-    limits = {
-        request: min(speculation, request.remaining - 1)
-        for request in requests
-        if not request.is_prefilling and request.computed == len(request.tokens) - 1
-    }
-    return {request: limit for request, limit in limits.items() if limit > 0}
+    limits = dict[RequestState, int]()
+    left = speculation * len(requests) if total is None else total
+    for request in requests:
+        if not request.is_prefilling and request.computed == len(request.tokens) - 1:
+            limit = min(speculation, request.remaining - 1, left)
+            if limit > 0:
+                limits[request] = limit
+                left -= limit
+    return limits
 
 
 @dataclass

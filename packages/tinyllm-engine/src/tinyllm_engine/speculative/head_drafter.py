@@ -72,9 +72,7 @@ class HeadDrafter:
         wanted = [
             request
             for request, limit in limits.items()
-            if request in outputs
-            and not self.acceptance.is_paused(request)
-            and self._reserve(request, len(request.tokens) + limit)
+            if request in outputs and self._reserve(request, len(request.tokens) + limit)
         ]
         ahead = 0
         while wanted:

@@ -66,6 +66,4 @@ class PromptLookup:
             index.after[tuple(tokens[end - _NGRAM_LENGTH : end])] = end
         index.seen = len(tokens)
         start = index.after.get(tuple(tokens[-_NGRAM_LENGTH:]))
-        if start is None or self.acceptance.is_paused(request):
-            return []
-        return tokens[start : start + limit]
+        return [] if start is None else tokens[start : start + limit]

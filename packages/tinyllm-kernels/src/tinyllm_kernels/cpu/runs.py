@@ -157,6 +157,8 @@ def run_paged(
 ) -> Float[mx.array, "B L E"]:
     """Compute whole layers, each with a paged cache or with states. See `run_dense`.
 
+    A group of recurrent layers alone needs no pages.
+
     Args:
         x: the input of the first layer.
         batch: the layout of the pass, with a page table.
@@ -172,6 +174,8 @@ def run_paged(
     table = batch.pages
     assert table is not None  # the path "paged" needs a table
     own = cast("Sequence[PagedCache]", attention_caches(group, caches))
+    if not own:
+        return run_dense(x, batch, group, caches, 0)
     if (own[0].num_pages, own[0].page_size) != (table.num_pages, table.page_size):
         raise ValueError(
             f"caches: expected {table.num_pages} pages of {table.page_size} tokens, as the table "

@@ -137,21 +137,25 @@ class RecurrentCache(SequenceCache, StateCache):
         table: StateTable,
         phase: Phase,
     ) -> None:
-        """Replace the slots by updated slots, and count the new tokens."""
-        self._conv, self._state = conv, state
-        self._rows = len(table.loads)
-        length = table.cu_seqlens[1] if self._rows else 0  # of row 0; all rows have equal lengths
+        """Replace the slots by updated slots, and count the new tokens.
+
+        The order matters if Ctrl-C comes between two lines: a length is never kept with the state
+        after another length.
+        """
+        rows = len(table.loads)
+        length = table.cu_seqlens[1] if rows else 0  # of row 0; all rows have equal lengths
+        end = self._offset + length
         saved = {
-            self._offset + token + 1: slot // self._rows
-            for token, slot in table.saved
-            if token < length
+            self._offset + token + 1: slot // rows for token, slot in table.saved if token < length
         }
-        kept = {n: place for n, place in self._places.items() if place not in saved.values()}
-        self._places = kept | saved
-        self._offset += length
+        self._places = {n: p for n, p in self._places.items() if p not in saved.values()}
+        self._rows = rows
+        self._conv, self._state = conv, state
+        self._places = self._places | saved
         if phase == "prefill" and saved:
-            known = [n for n in (*self._prompt, *saved) if n <= self._offset - TAIL]
-            self._prompt = (*([max(known)] if known else []), self._offset)
+            known = [n for n in (*self._prompt, *saved) if n <= end - TAIL]
+            self._prompt = (*([max(known)] if known else []), end)
+        self._offset = end
 
     def can_trim(self, length: int) -> bool:
         """Return True if the cache keeps the state after `length` tokens."""
