@@ -18,6 +18,7 @@ import mlx.core as mx
 import pytest
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import generate, load
+from tinyllm_qwen.testing import hybrid_checkpoint
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.group import check_alone, joined
 from tinyllm_serve.settings import Settings
@@ -97,8 +98,20 @@ def streamed(server: Server, **fields: object) -> Iterator[Iterator[str]]:
 
 
 def test_two_ranks_answer_as_one_process(two: Pair) -> None:
+    check_answers(two.server, "pico")
+    assert two.server.metric("spec_decode_num_accepted_tokens_total") > 0
+
+
+def test_a_hybrid_on_two_ranks_answers_as_one_process(start: Start, tmp_path: Path) -> None:
+    name = str(hybrid_checkpoint(tmp_path / "hybrid"))
+    options = ("--model", name, "--dtype", "float32", "--page-size", "8")
+    check_answers(start(*options, "--kv-cache-memory", "0.1").server, name)
+
+
+def check_answers(server: Server, name: str) -> None:
+    """Compare the answers of a server with those of `generate`, with and without a prefix cache."""
     arithmetic = Arithmetic.choose("auto", "float32")
-    model, tokenizer = load("pico", ops=arithmetic.ops, dtype=mx.float32)
+    model, tokenizer = load(name, ops=arithmetic.ops, dtype=mx.float32)
     prompts = [
         tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
         for question in QUESTIONS
@@ -111,14 +124,13 @@ def test_two_ranks_answer_as_one_process(two: Pair) -> None:
 
     def ask(prompt: list[int]) -> str:
         body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
-        answer = httpx.post(f"{two.server.url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
         return str(answer.json()["choices"][0]["text"])
 
     for _ in range(2):  # the second time from the prefix cache
         with ThreadPoolExecutor(len(prompts)) as threads:
             assert list(threads.map(ask, prompts)) == expected
-    assert two.server.metric("prefix_cache_hits_total") > 3 * 8
-    assert two.server.metric("spec_decode_num_accepted_tokens_total") > 0
+    assert server.metric("prefix_cache_hits_total") > 3 * 8
 
 
 def test_grammars_logprobs_and_embeddings_work(two: Pair) -> None:
