@@ -18,7 +18,7 @@ void gated_delta_part(const GatedDeltaTask& t, int64_t sequence, int64_t head, f
           static_cast<const T*>(t.v) + segment.first * t.v_stride + head * values,
           t.q_stride, t.k_stride, t.v_stride};
       heads.compute(segment, in, static_cast<T*>(t.o) + segment.first * o_stride + head * values,
-                    o_stride, [](int64_t, int64_t) {});
+                    o_stride);
     });
   });
 }

@@ -120,12 +120,11 @@ void prefetch_rows(const float* state, int64_t row, const GatedDeltaTask& t) {
 }
 
 // Scans the tokens with all rows of the state `from`, or zeros if it is null. Writes the result to
-// `to` if it is not null. Calls `prefetch` with the number of each group of rows.
-template <typename Rows, typename Prefetch>
+// `to` if it is not null.
+template <typename Rows>
 void scan_head(const GatedDeltaTask& t, const HeadTokens& tokens, const float* from, float* to,
-               Rows& rows, Prefetch prefetch) {
+               Rows& rows) {
   for (int64_t row = 0; row < t.value_dim; row += kScanRows) {
-    prefetch(row / kScanRows);
     prefetch_rows<0>(from, row, t);
     if (to != from) prefetch_rows<1>(to, row, t);
     load_rows(from, row, t, rows);
@@ -155,11 +154,8 @@ class KeyHead {
         state_(tokens.load < 0 ? nullptr : slot_state(tokens.load)) {}
 
   // Computes the tokens of a segment. Writes `o`, the result of the first token at the first value
-  // head, whose tokens are `o_stride` apart. Calls `prefetch(h, n)` before the n-th group of rows of
-  // value head h is scanned.
-  template <typename Prefetch>
-  void compute(const Segment& segment, const SegmentInputs<T>& in, T* o, int64_t o_stride,
-               Prefetch prefetch) {
+  // head, whose tokens are `o_stride` apart.
+  void compute(const Segment& segment, const SegmentInputs<T>& in, T* o, int64_t o_stride) {
     for (int64_t n = 0; n < segment.count(); ++n) {
       const float scale = 1 / std::sqrt(static_cast<float>(t_.key_dim));
       const int64_t width = scratch_.key_width;
@@ -173,8 +169,7 @@ class KeyHead {
     const int64_t state_size = t_.value_dim * t_.key_dim;
     for (int64_t h = 0; h < value_heads_; ++h) {
       prepare_values(segment, in, h);
-      scan(segment, state_ ? state_ + h * state_size : nullptr, to ? to + h * state_size : nullptr,
-           [&](int64_t n) { prefetch(h, n); });
+      scan(segment, state_ ? state_ + h * state_size : nullptr, to ? to + h * state_size : nullptr);
       for (int64_t n = 0; n < segment.count(); ++n) {
         round(scratch_.outputs + n * scratch_.value_width, o + n * o_stride + h * t_.value_dim);
       }
@@ -202,19 +197,18 @@ class KeyHead {
     }
   }
 
-  template <typename Prefetch>
-  void scan(const Segment& segment, const float* from, float* to, Prefetch prefetch) {
+  void scan(const Segment& segment, const float* from, float* to) {
     const HeadTokens tokens{segment.count(),  scratch_.key_width, scratch_.value_width,
                             scratch_.keys,    scratch_.queries,   scratch_.values,
                             scratch_.decays,  scratch_.rates,     scratch_.outputs};
     constexpr int kDim = 128;  // of all models of this kind
     if (t_.key_dim == kDim) {
       RegisterRows<kDim / W> rows;
-      return delta::scan_head(t_, tokens, from, to, rows, prefetch);
+      return delta::scan_head(t_, tokens, from, to, rows);
     }
     MemoryRows rows{reinterpret_cast<Floats*>(scratch_.rows),
                     static_cast<int>(scratch_.key_width / W)};
-    delta::scan_head(t_, tokens, from, to, rows, prefetch);
+    delta::scan_head(t_, tokens, from, to, rows);
   }
 
   void round(const float* x, T* to) const {

@@ -32,29 +32,6 @@ int64_t numbers_of_part(const MixerTask& t) {
          kSegmentTokens * (channels.total() + channels.values);
 }
 
-// Prefetches `count` numbers from `index` on to the second-level cache, to be read or to be written.
-template <typename T, int IsWritten>
-void prefetch(const void* numbers, int64_t index, int64_t count) {
-  constexpr int64_t kLine = 64;
-  const char* first = reinterpret_cast<const char*>(static_cast<const T*>(numbers) + index);
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(first + at, IsWritten, 2);
-}
-
-// Prefetches a token of value head `h` of a part, whose values begin at `first_value`. Two tokens are
-// further apart than a page of memory, where the hardware prefetchers stop.
-template <typename T>
-void prefetch_token(const MixerTask& t, const PartChannels& channels, int64_t first_value, int64_t h,
-                    int64_t token) {
-  const int64_t dim = t.delta.value_dim, x = token * t.conv.x_stride, value = first_value + h * dim;
-  if (h == 0) {
-    for (int i : {0, 1}) prefetch<T, 0>(t.conv.x, x + channels.first[i], channels.count[i]);
-  }
-  prefetch<T, 0>(t.conv.x, x + channels.first[2] + h * dim, dim);
-  prefetch<T, 0>(t.norm.gate, token * t.gate_stride + value, dim);
-  prefetch<T, 1>(t.norm.y, token * t.y_stride + value, dim);
-}
-
 template <typename T>
 void mix(const MixerTask& t, int64_t sequence, int64_t head, float* scratch) {
   const GatedDeltaTask& delta = t.delta;
@@ -79,15 +56,10 @@ void mix(const MixerTask& t, int64_t sequence, int64_t head, float* scratch) {
     if (segment.save >= 0) {
       for (const ConvChannels<T>* part : {&q, &k, &v}) part->save(segment.last - 1, segment.save);
     }
-    const SegmentInputs<T> inputs{convolved, convolved + delta.key_dim, convolved + 2 * delta.key_dim,
-                                  stride, stride, stride};
-    // One token of the next segment for each group of rows: all at once would wait for the memory.
-    heads.compute(segment, inputs, o, channels.values, [&](int64_t h, int64_t n) {
-      const int64_t token = segment.last + n;
-      if (n < kSegmentTokens && token < tokens.last) {
-        prefetch_token<T>(t, channels, first_value, h, token);
-      }
-    });
+    heads.compute(segment,
+                  {convolved, convolved + delta.key_dim, convolved + 2 * delta.key_dim, stride,
+                   stride, stride},
+                  o, channels.values);
     for (int64_t n = 0; n < segment.count(); ++n) {
       const int64_t token = segment.first + n;
       const T* gate = static_cast<const T*>(t.norm.gate) + token * t.gate_stride + first_value;
