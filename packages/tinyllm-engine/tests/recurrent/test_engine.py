@@ -247,12 +247,14 @@ def test_ctrl_c_in_a_step_changes_no_answer(
     assert engine.stats.failed_steps == 0
 
 
-def test_ctrl_c_ends_the_request_that_is_run(hybrid: Model, prompts: Prompts) -> None:
+def test_ctrl_c_ends_the_request_that_is_run(
+    hybrid: Model, prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Engine(*hybrid, SETTINGS)
     handle = engine.add(Request(prompts[6], 16))
     outputs = engine.run(handle)
     next(outputs)
-    engine._runner.decode = _interrupt  # type: ignore[method-assign]
+    monkeypatch.setattr(engine._runner, "decode", _interrupt)
     with pytest.raises(KeyboardInterrupt):
         next(outputs)
     assert handle.finish_reason == "cancelled"
