@@ -39,6 +39,8 @@ struct Weights {
   Mode mode;
   Type type;            // of the numbers of a dense matrix, or of the scales
   int interleaved = 0;  // rows that are interleaved (see matmul/interleave.h), or 0
+  // True if x may be rounded to 8 bits (see matmul/integer/bytes.h).
+  bool byte_activations = false;
 };
 
 struct BFloat16 {

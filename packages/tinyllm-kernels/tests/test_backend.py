@@ -17,21 +17,21 @@ needs_native = pytest.mark.skipif(not available()[0].present, reason="no native 
 
 
 def test_the_reference_and_mlx_are_always_there() -> None:
-    assert [backend.name for backend in available()] == ["cpu", "metal", "mlx", "reference"]
+    assert [backend.name for backend in available()] == ["cpu", "cpu-int8", "metal", "mlx", "reference"]
     assert opset("reference") is REFERENCE
     assert opset("mlx") is MLX
 
 
 def test_an_unknown_backend_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ValueError, match="expected one of cpu, metal, mlx, reference, got 'cuda'"):
+    with pytest.raises(ValueError, match="expected one of cpu, cpu-int8, metal, mlx, reference, got 'cuda'"):
         opset("cuda")
 
 
 def test_metal_is_present_or_names_its_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
-    metal = available()[1]
+    metal = available()[2]
     assert metal.present == (mx.metal.is_available() and mx.default_device().type == mx.gpu)
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
-    assert "no metal: MLX finds no Metal device" in str(available()[1])
+    assert "no metal: MLX finds no Metal device" in str(available()[2])
     with pytest.raises(BackendError, match="a Mac with Apple silicon"):
         opset("metal")
 
@@ -42,7 +42,7 @@ def test_metal_names_its_gpu_and_wants_to_be_where_mlx_computes(
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     monkeypatch.setattr(mx, "device_info", lambda device: {"device_name": "Apple M4"})
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    assert str(available()[1]) == "metal: Metal, Apple M4"
+    assert str(available()[2]) == "metal: Metal, Apple M4"
     assert opset("metal").name == "metal"
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     with pytest.raises(BackendError, match=r"default device is the CPU: `mx\.set_"):

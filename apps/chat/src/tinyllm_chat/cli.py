@@ -63,7 +63,7 @@ def chat(
     ops: Annotated[
         str,
         typer.Option(
-            metavar="auto|cpu|metal|mlx|reference", help="The implementation of the maths."
+            metavar="auto|cpu|cpu-int8|metal|mlx|reference", help="The implementation of the maths."
         ),
     ] = "auto",
     dtype: Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_chat.errors import UsageError
 
-OPS = ("auto", "cpu", "metal", "mlx", "reference")
+OPS = ("auto", "cpu", "cpu-int8", "metal", "mlx", "reference")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 KV_BITS = (4, 8)
 PICO = "pico"

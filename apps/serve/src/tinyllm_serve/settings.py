@@ -55,7 +55,7 @@ class Settings:
             "--served-model-name/--name",
         ),
     ] = None
-    ops: Annotated[str, option("auto|cpu|metal|mlx|reference", "Backend that computes.")] = "auto"
+    ops: Annotated[str, option("auto|cpu|cpu-int8|metal|mlx|reference", "Backend that computes.")] = "auto"
     dtype: Annotated[
         str,
         option(

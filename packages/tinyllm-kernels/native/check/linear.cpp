@@ -1,5 +1,7 @@
 #include "check/checks.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -9,6 +11,24 @@
 namespace tinyllm::check {
 namespace {
 
+// Row m of x, rounded to 8 bits group by group if products with w do so.
+std::vector<double> multiplied_row(const Kernels& kernels, const Weights& w, const Array& x, int m) {
+  const int K = w.columns;
+  std::vector<double> row(K);
+  for (int k = 0; k < K; ++k) row[k] = x.at(m * K + k);
+  if (!kernels.linear_rounds_to_bytes(w)) return row;
+  for (int first = 0; first < K; first += w.group) {
+    double* group = row.data() + first;
+    double largest = 0;
+    for (int k = 0; k < w.group; ++k) largest = std::max(largest, std::fabs(group[k]));
+    const float inverse = 127 / static_cast<float>(largest);  // in float: other numbers would be ties
+    for (int k = 0; k < w.group; ++k) {
+      group[k] = std::nearbyint(static_cast<float>(group[k]) * inverse) * largest / 127;
+    }
+  }
+  return row;
+}
+
 // x w^T with a bias and a residual, of `rows` tokens; `numbers` are the numbers of w.
 void check_product(const Kernels& kernels, const Weights& w, const std::vector<double>& numbers,
                    Type type, Phase phase, int rows) {
@@ -17,9 +37,9 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
   Array bias = Array::random(type, N), residual = Array::random(type, size_t(rows) * N);
   Operand operand(kernels, x.bytes.data(), type, rows, K, phase);
   multiply(kernels, {{&operand, &w, bias.bytes.data(), residual.bytes.data(), y.bytes.data()}});
-  std::vector<double> expected(size_t(rows) * N), row(K);
+  std::vector<double> expected(size_t(rows) * N);
   for (int m = 0; m < rows; ++m) {
-    for (int k = 0; k < K; ++k) row[k] = x.at(m * K + k);
+    const std::vector<double> row = multiplied_row(kernels, w, x, m);
     for (int n = 0; n < N; ++n) {
       double total = bias.at(n) + residual.at(m * N + n);
       for (int k = 0; k < K; ++k) total += row[k] * numbers[n * K + k];
@@ -86,6 +106,15 @@ void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase
   }
 }
 
+// Products that round x to 8 bits, if this instruction set has them.
+void check_bytes(const Kernels& kernels, Type type, const Matrix& matrix) {
+  Matrix plain = matrix;
+  plain.w.byte_activations = true;
+  if (!kernels.linear_rounds_to_bytes(plain.w)) return;
+  check_packed(kernels, type, plain, Phase::decode, {1, 7, 17});
+  check_packed(kernels, type, plain, Phase::prefill, {3, 16, 38});
+}
+
 void check_dense(const Kernels& kernels, Type type, int N, int K, Phase phase,
                  std::initializer_list<int> rows) {
   Array matrix = Array::random(type, size_t(N) * K);
@@ -105,6 +134,8 @@ void check_linear(const Kernels& kernels, Type type) {
       check_packed(kernels, type, matrix, Phase::decode, {1, 3, 6});
       check_packed(kernels, type, matrix, Phase::prefill, {2, 9});
     }
+    check_bytes(kernels, type, Matrix(27, 384, bits, 64, type));
+    check_bytes(kernels, type, Matrix(48, 384, bits, 32, type));
     const Matrix whole(48, 384, bits, bits == 4 ? 64 : 128, type);
     check_packed(kernels, type, whole, Phase::decode, {1, 5, 17});
     check_packed(kernels, type, Matrix(80, 384, bits, 32, type), Phase::prefill, {9, 33});

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "check/checks.h"
-#include "check/data/layer.h"
 #include "check/data/recurrent.h"
 
 namespace tinyllm::check {
@@ -76,7 +75,7 @@ std::vector<double> gated_norm(const Mixer& m, int token, std::vector<double> o)
     for (int i = 0; i < Dv; ++i) squares += o[h * Dv + i] * o[h * Dv + i];
     for (int i = 0; i < Dv; ++i) {
       const double gate = m.z.at((size_t(token) * m.value_heads + h) * Dv + i);
-      o[h * Dv + i] *= m.norm.at(i) / std::sqrt(squares / Dv + kEps) * gate * sigmoid(gate);
+      o[h * Dv + i] *= m.norm.at(i) / std::sqrt(squares / Dv + kMixerEps) * gate * sigmoid(gate);
     }
   }
   return o;

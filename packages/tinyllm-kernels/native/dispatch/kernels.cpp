@@ -9,6 +9,7 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(to_floats)                                                                    \
   KERNEL(group_sums)                                                                   \
   KERNEL(linear_uses_integers)                                                         \
+  KERNEL(linear_rounds_to_bytes)                                                       \
   KERNEL(linear_quantize_x)                                                            \
   KERNEL(linear_interleaved_rows)                                                      \
   KERNEL(linear_reads_rows)                                                            \

@@ -26,6 +26,8 @@ struct Kernels {
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
   // True if products with w read quantized x. `type` is the type of x.
   bool (*linear_uses_integers)(const Weights&, Type type);
+  // True if products with w round x to 8 bits.
+  bool (*linear_rounds_to_bytes)(const Weights&);
   // Quantizes rows `first` to `last` of x `M K`. For prefill `first` is a multiple of 32, and the
   // arrays have memory for a multiple of 32 rows.
   void (*linear_quantize_x)(const float* x, Phase, const Weights&, int64_t first, int64_t last,
@@ -34,8 +36,8 @@ struct Kernels {
   int (*linear_interleaved_rows)(const Weights&);
   // True if prefill reads rows of x in bfloat16 where they lie. `type` is the type of x.
   bool (*linear_reads_rows)(Type type);
-  // True if prefill reads packed x in bfloat16. `type` is the type of x.
-  bool (*linear_packs_x)(Type type);
+  // True if prefill with w reads packed x in bfloat16. `type` is the type of x.
+  bool (*linear_packs_x)(const Weights&, Type type);
   // Packs tiles `first` to `last` of kTokenTile rows of x `M K`, which is bfloat16. Each tile takes
   // kTokenTile * packed_pairs(columns) words of `packed`.
   void (*linear_pack_x)(const void* x, int64_t rows, int columns, int64_t first, int64_t last,

@@ -11,6 +11,7 @@
 #include "matmul/float/gemm.h"
 #include "matmul/float/gemv.h"
 #include "matmul/formats.h"
+#include "matmul/integer/bytes.h"
 #include "matmul/integer/gemm.h"
 #include "matmul/integer/gemv.h"
 #include "matmul/integer/quantize_x.h"
@@ -50,6 +51,9 @@ bool reads_layout(const LinearTask& t) {
 
 template <int Bits>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
+#if defined(TINYLLM_BYTES)
+  if (rounds_to_bytes(*t.w)) return multiply_bytes<Bits>(t, range, scratch);
+#endif
 #if defined(TINYLLM_INTEGER_GEMM)
   if (uses_integer_gemm(t.phase, t.rows)) return multiply_integer_tiles<Bits>(t, range, scratch);
 #endif
@@ -63,7 +67,8 @@ void multiply_integers(const LinearTask& t, const LinearRange& range, float* scr
 
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
-  const int64_t pairs = uses_integer_gemm(t.phase, t.rows) ? t.w->columns / 2 * W : 0;
+  const bool uses_pairs = uses_integer_gemm(t.phase, t.rows) && !rounds_to_bytes(*t.w);
+  const int64_t pairs = uses_pairs ? t.w->columns / 2 * W : 0;
   return interleaved + pairs;
 }
 
@@ -82,7 +87,15 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 
 bool linear_uses_integers([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
 #if defined(TINYLLM_INTEGERS)
-  return type != Type::float32 && supports_integers(w);
+  return supports_integers(w) && (type != Type::float32 || rounds_to_bytes(w));
+#else
+  return false;
+#endif
+}
+
+bool linear_rounds_to_bytes([[maybe_unused]] const Weights& w) {
+#if defined(TINYLLM_INTEGERS)
+  return rounds_to_bytes(w);
 #else
   return false;
 #endif
@@ -104,9 +117,9 @@ bool linear_reads_rows([[maybe_unused]] Type type) {
 #endif
 }
 
-bool linear_packs_x([[maybe_unused]] Type type) {
+bool linear_packs_x([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
 #if defined(TINYLLM_PACKED_BFLOAT16)
-  return type == Type::bfloat16;
+  return type == Type::bfloat16 && !rounds_to_bytes(w);
 #else
   return false;
 #endif
@@ -124,6 +137,13 @@ void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase p
                        [[maybe_unused]] const Weights& w, [[maybe_unused]] int64_t first,
                        [[maybe_unused]] int64_t last, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
+#if defined(TINYLLM_BYTES)
+  if (rounds_to_bytes(w)) {
+    const auto quantize = w.bits == 4 ? quantize_row_to_bytes<4> : quantize_row_to_bytes<8>;
+    for (int64_t row = first; row < last; ++row) quantize(x, row, w, to);
+    return;
+  }
+#endif
   const auto quantize = w.bits == 4 ? quantize_x<4> : quantize_x<8>;
   quantize(x, phase, w, first, last, to);
 #endif

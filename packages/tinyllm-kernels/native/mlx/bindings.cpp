@@ -26,7 +26,7 @@ namespace {
 using OptionalArray = std::optional<array>;
 
 // Plain tuples from Python. Keys and values have the type of a weight.
-using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::string, int>;
+using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::string, int, bool>;
 using OptionalWeight = std::optional<Weight>;
 using Projection = std::tuple<Weight, OptionalArray>;
 using Norm = std::tuple<OptionalArray, float>;
@@ -39,8 +39,8 @@ using GroupStates = std::tuple<std::vector<array>, std::vector<StateTable>, std:
 using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
 tinyllm::WeightArrays weight(const Weight& w) {
-  const auto& [w_array, scales, biases, group_size, bits, mode, interleaved] = w;
-  return {w_array, scales, biases, group_size, bits, mode, interleaved};
+  const auto& [w_array, scales, biases, group_size, bits, mode, interleaved, byte_activations] = w;
+  return {w_array, scales, biases, group_size, bits, mode, interleaved, byte_activations};
 }
 
 std::optional<tinyllm::WeightArrays> optional_weight(const OptionalWeight& w) {
@@ -252,6 +252,8 @@ NB_MODULE(_cpu, m) {
       "q"_a, "k"_a, "v"_a, "block_tables"_a, "cu_seqlens_q"_a, "seq_lens"_a, "scale"_a,
       "window"_a, "phase"_a.none() = nb::none());
   m.def("interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); }, "w"_a);
+  m.def(
+      "rounds_to_bytes", [](const Weight& w) { return tinyllm::rounds_to_bytes(weight(w)); }, "w"_a);
   m.def(
       "interleave", [](const array& part, int rows) { return tinyllm::interleave(part, rows); },
       "part"_a, "rows"_a);

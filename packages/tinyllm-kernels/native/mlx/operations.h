@@ -20,6 +20,9 @@ namespace tinyllm {
 // see matmul/interleave.h.
 int interleaves(const WeightArrays& w);
 
+// True if products with w round x to 8 bits.
+bool rounds_to_bytes(const WeightArrays& w);
+
 // Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 16 or 32 bits.
 // Works in place if no other array shares the memory.
 mlx::core::array interleave(const mlx::core::array& part, int rows);

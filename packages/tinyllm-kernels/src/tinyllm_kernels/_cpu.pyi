@@ -6,8 +6,9 @@ Arguments are those of the contract (`tinyllm_ops.OpSet`), checked by the caller
 import mlx.core as mx
 from tinyllm_ops import Phase
 
-NativeWeight = tuple[mx.array, mx.array | None, mx.array | None, int, int, str, int]
-"""Numbers or codes, scales, biases; group size, bits, mode; rows that are interleaved, or 0."""
+NativeWeight = tuple[mx.array, mx.array | None, mx.array | None, int, int, str, int, bool]
+"""Numbers or codes, scales, biases; group size, bits, mode; rows that are interleaved, or 0; True
+if products may round the other operand to 8 bits."""
 
 NativeProjection = tuple[NativeWeight, mx.array | None]
 """A weight and its bias."""
@@ -161,6 +162,7 @@ def paged_attention(
     phase: Phase | None = None,
 ) -> mx.array: ...
 def interleaves(w: NativeWeight) -> int: ...
+def rounds_to_bytes(w: NativeWeight) -> bool: ...
 def interleave(part: mx.array, rows: int) -> mx.array: ...
 def use_huge_pages(x: mx.array) -> None: ...
 def copied_bytes() -> int: ...

@@ -45,7 +45,7 @@ class Arithmetic:
         exact there. In all other cases, "auto" keeps the dtype of the checkpoint.
 
         Args:
-            ops: "cpu", "metal", "mlx", "reference" or "auto".
+            ops: "cpu", "cpu-int8", "metal", "mlx", "reference" or "auto".
             dtype: "float32", "float16", "bfloat16" or "auto".
 
         Raises:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import mlx.core as mx
 from tinyllm_ops import MLX, REFERENCE, OpSet
 
-from tinyllm_kernels.cpu.extension import check_extension, describe_extension
+from tinyllm_kernels.cpu.extension import (
+    check_extension,
+    describe_byte_products,
+    describe_extension,
+)
 from tinyllm_kernels.errors import BackendError
 
 
@@ -20,11 +24,14 @@ class BackendStatus:
         name: the name that `opset` accepts.
         present: True if the backend can be used on this machine.
         detail: the device that the backend runs on, or the reason for its absence.
+        rounds_more: True if results are less exact than the dtype, for speed. Programs use such a
+            backend only if its name is given.
     """
 
     name: str
     present: bool
     detail: str
+    rounds_more: bool = False
 
     def __str__(self) -> str:
         """Return one line to print."""
@@ -41,20 +48,22 @@ class BackendEntry:
         describe: returns the device in words. Raises BackendError with the reason if the backend
             cannot be used.
         load: returns the OpSet. Raises BackendError as `describe` does.
+        rounds_more: as in `BackendStatus`.
     """
 
     name: str
     suits: Callable[[], bool]
     describe: Callable[[], str]
     load: Callable[[], OpSet]
+    rounds_more: bool = False
 
     @property
     def status(self) -> BackendStatus:
         """The availability of the backend on this machine, now."""
         try:
-            return BackendStatus(self.name, True, self.describe())
+            return BackendStatus(self.name, True, self.describe(), self.rounds_more)
         except BackendError as error:
-            return BackendStatus(self.name, False, str(error))
+            return BackendStatus(self.name, False, str(error), self.rounds_more)
 
 
 def available() -> tuple[BackendStatus, ...]:
@@ -89,6 +98,13 @@ def _load_cpu() -> OpSet:
     return CPU
 
 
+def _load_cpu_int8() -> OpSet:
+    describe_byte_products()
+    from tinyllm_kernels.cpu.opset import CPU_INT8
+
+    return CPU_INT8
+
+
 def _describe_metal() -> str:
     if not mx.metal.is_available():
         raise BackendError(
@@ -110,6 +126,9 @@ def _load_metal() -> OpSet:
 
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry("cpu", lambda: not on_gpu(), describe_extension, _load_cpu),
+    BackendEntry(
+        "cpu-int8", lambda: False, describe_byte_products, _load_cpu_int8, rounds_more=True
+    ),
     BackendEntry(
         "metal", lambda: on_gpu() and mx.metal.is_available(), _describe_metal, _load_metal
     ),

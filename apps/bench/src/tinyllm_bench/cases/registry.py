@@ -36,23 +36,32 @@ CASES: Mapping[str, Cases] = {
 
 
 def all_opsets() -> tuple[OpSet, ...]:
-    """Return every OpSet of this installation. Speeds are relative to the first, the reference."""
-    return tuple(opset(backend.name) for backend in reversed(available()) if backend.present)
+    """Return every OpSet of this installation whose results are as exact as their dtype.
+
+    Speeds are relative to the first, the reference.
+    """
+    return tuple(
+        opset(backend.name)
+        for backend in reversed(available())
+        if backend.present and not backend.rounds_more
+    )
 
 
 def choose_opsets(names: Sequence[str]) -> tuple[OpSet, ...]:
-    """Return the OpSets with these names in the order of `all_opsets`, or all without names.
+    """Return the OpSets with these names in the order of `all_opsets`, or these without names.
 
     Raise `UsageError` if a name is unknown, or its OpSet cannot run on this machine.
     """
-    known = {ops.name: ops for ops in all_opsets()}
+    if not names:
+        return all_opsets()
+    known = {entry.name: entry for entry in reversed(available()) if entry.present}
     absent = {backend.name: backend.detail for backend in available() if not backend.present}
     for name in names:
         if name in absent:
             raise UsageError(f"--ops {name}: {absent[name]}")
         if name not in known:
             raise UsageError(f"--ops: expected one of {', '.join(known)}, got {name}")
-    return tuple(ops for name, ops in known.items() if not names or name in names)
+    return tuple(opset(name) for name in known if name in names)
 
 
 def op_cases(

@@ -20,7 +20,7 @@ void Operand::fill(LinearTask& task) {
   const Weights& w = *task.w;
   task.phase = phase_;
   if (phase_ == Phase::prefill && kernels_.linear_reads_rows(type_)) return fill_rows(task);
-  if (phase_ == Phase::prefill && kernels_.linear_packs_x(type_)) {
+  if (phase_ == Phase::prefill && kernels_.linear_packs_x(w, type_)) {
     task.x_packed = packed();
     return;
   }
@@ -77,8 +77,9 @@ const float* Operand::floats() {
 }
 
 const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
+  const bool bytes = bits && kernels_.linear_rounds_to_bytes(w);
   for (const GroupedForm& form : grouped_) {
-    if (form.group == w.group && form.bits == bits) return form;
+    if (form.group == w.group && form.bits == bits && form.bytes == bytes) return form;
   }
   const float* x = floats();
   const int64_t columns = columns_, groups = columns_ / w.group;
@@ -87,7 +88,7 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
   const int64_t capacity = tiles * rows_per_tile;  // rows
   // Kernels read whole vectors, of up to 16 floats, beyond the last group.
   constexpr int64_t kPadding = 16;
-  GroupedForm form{w.group, bits, aligned<float>(capacity * groups + kPadding), nullptr, nullptr};
+  GroupedForm form{w.group, bits, bytes, aligned<float>(capacity * groups + kPadding), {}, {}};
   if (bits) {
     form.integers = aligned<int8_t>(2 * capacity * columns);
     form.scales = aligned<float>(capacity * groups + kPadding);

@@ -1,14 +1,15 @@
 // Integer products of AVX2, and of AVX-512 without VNNI: pairs of 16 bits, without planes of x.
 //
-// The byte instructions of these sets would overflow with codes of 8 bits. With two planes of x
-// they would not be faster either.
+// The byte instructions of these sets add two products to a sum of 16 bits, which would overflow with
+// codes of 8 bits. With two planes of x they would not be faster either. With x in 8 bits they multiply
+// codes of 4 bits.
 #pragma once
 
 #include "matmul/integer/pairs.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kGemvTokens = 8;
+inline constexpr int kGemvTokens = 8, kByteRows = W / 2;
 
 template <int Bits>
 inline constexpr float kCodeOffset = 0;
@@ -41,6 +42,49 @@ class CodeWords {
 
  private:
   CodePairs<Bits> codes_;
+};
+
+template <int Bits>
+struct CodeBytes {
+  explicit CodeBytes(const uint32_t* from) {
+    Words word;
+    std::memcpy(&word, from, sizeof word);
+    bytes[0] = word & 0x0f0f0f0fu;
+    bytes[1] = word >> 4 & 0x0f0f0f0fu;
+  }
+
+  Words bytes[2];  // the even codes, then the odd codes
+};
+
+// Sums of two products, of `codes` and x, in 16 bits: at most 2 * 15 * 127.
+inline Words add_byte_pairs(Words codes, Words x) {
+#if defined(__AVX512BW__)
+  return std::bit_cast<Words>(
+      _mm512_maddubs_epi16(std::bit_cast<__m512i>(codes), std::bit_cast<__m512i>(x)));
+#else
+  return std::bit_cast<Words>(
+      _mm256_maddubs_epi16(std::bit_cast<__m256i>(codes), std::bit_cast<__m256i>(x)));
+#endif
+}
+
+struct ByteSums {
+  // Adds the products with both words of x that belong to these codes, `stride` bytes apart.
+  template <int Bits>
+  void multiply_add(const CodeBytes<Bits>& codes, const int8_t* x, int64_t stride) {
+    using Halves [[gnu::vector_size(sizeof(Words))]] = int16_t;
+    Halves pairs{};
+    for (const Words& bytes : codes.bytes) {
+      uint32_t word;
+      std::memcpy(&word, x, sizeof word);
+      pairs += std::bit_cast<Halves>(add_byte_pairs(bytes, Words{} + word));
+      x += stride;
+    }
+    sums = add_products(sums, std::bit_cast<Words>(pairs), Words{} + 0x10001u);
+  }
+
+  Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
+
+  Ints sums{};
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

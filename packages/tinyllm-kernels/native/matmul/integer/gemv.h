@@ -10,49 +10,22 @@
 #include "isa/load_store.h"
 #include "isa/unroll.h"
 #include "isa/vectors.h"
+#include "matmul/integer/prefetch_codes.h"
 #include "matmul/integer/quantize_x.h"
 #include "matmul/interleave.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
-#include "runtime/prefetch_distances.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_INTEGERS)
-
-// Prefetches the codes, scales and biases that follow the ones that are read now. Hardware
-// prefetchers alone are too slow: they stop at the end of a page, and the rows of x, which are read
-// at the same time, keep them busy.
-struct OneStepPrefetch {
-  static void codes(const void* at) { prefetch<3>(at, kSingleCodes); }
-  static void scales(const void*, const void*) {}
-
- protected:
-  // Level 3 is the first-level cache, level 2 the second-level cache.
-  template <int Level>
-  static void prefetch(const void* at, int distance) {
-    __builtin_prefetch(static_cast<const char*>(at) + distance, 0, Level);
-  }
-};
-
-struct TwoStepPrefetch : private OneStepPrefetch {
-  static void codes(const void* at) {
-    prefetch<2>(at, kFarCodes);
-    prefetch<3>(at, kNearCodes);
-  }
-  static void scales(const void* scales, const void* biases) {
-    prefetch<3>(scales, kScales);
-    prefetch<3>(biases, kScales);
-  }
-};
 
 // Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
 template <int Bits, typename T, int M, typename Prefetch>
 void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
                           int64_t rows) {
-  constexpr int kLine = 64, kWordsOfLine = kLine / sizeof(Words);
-  constexpr int kScalesOfLine = kLine / (W * sizeof(T));
+  constexpr int kWordsOfLine = Prefetch::kWordsOfLine;
   const int64_t columns = w.columns, groups = columns / w.group;
   const int group_words = w.group / kCodesPerWord<Bits>;
   const int64_t row_words = columns / kCodesPerWord<Bits>;
@@ -74,7 +47,7 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
         for (int m = 0; m < M; ++m) words.multiply_add(x + m * columns * 2, sums[m]);
       }
     }
-    if (g % kScalesOfLine == 0) Prefetch::scales(scales + g * W, biases + g * W);
+    if (g % Prefetch::template kScalesOfLine<T> == 0) Prefetch::scales(scales + g * W, biases + g * W);
     const Floats scale = load_as_floats(scales + g * W);
     const Floats bias = load_as_floats(biases + g * W) + scale * kCodeOffset<Bits>;
 #pragma GCC unroll 8

@@ -11,7 +11,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kGemvTokens = 4;
+inline constexpr int kGemvTokens = 4, kByteRows = 8;
 
 // Codes of 8 bits become signed bytes by subtracting 128.
 template <int Bits>
@@ -27,6 +27,25 @@ inline void load_code_words(const uint32_t* from, uint8x16_t (&codes)[2]) {
   std::memcpy(&word, from, sizeof word);
   std::memcpy(codes, &word, sizeof word);
 }
+
+// A word of codes of each row as signed bytes.
+template <int Bits>
+struct CodeBytes {
+  explicit CodeBytes(const uint32_t* from) {
+    uint8x16_t codes[2];
+    load_code_words(from, codes);
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (Bits == 4) {
+        bytes[0][i] = vreinterpretq_s8_u8(vandq_u8(codes[i], vdupq_n_u8(15)));
+        bytes[1][i] = vreinterpretq_s8_u8(vshrq_n_u8(codes[i], 4));
+      } else {
+        bytes[0][i] = vreinterpretq_s8_u8(veorq_u8(codes[i], vdupq_n_u8(128)));
+      }
+    }
+  }
+
+  int8x16_t bytes[8 / Bits][2];  // with 4 bits the even codes, then the odd codes
+};
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 
@@ -108,45 +127,54 @@ struct IntegerSums {
 };
 
 template <int Bits>
-class CodeWords {
+class CodeWords : private CodeBytes<Bits> {
  public:
-  explicit CodeWords(const uint32_t* from) {
-    uint8x16_t codes[2];
-    load_code_words(from, codes);
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (Bits == 4) {
-        bytes_[0][i] = vreinterpretq_s8_u8(vandq_u8(codes[i], vdupq_n_u8(15)));
-        bytes_[1][i] = vreinterpretq_s8_u8(vshrq_n_u8(codes[i], 4));
-      } else {
-        bytes_[0][i] = vreinterpretq_s8_u8(veorq_u8(codes[i], vdupq_n_u8(128)));
-      }
-    }
-  }
+  using CodeBytes<Bits>::CodeBytes;
 
   // Adds the products with the kXWords words of x that belong to these codes: first the words of
   // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
+    const auto& bytes = this->bytes;
     for (int i = 0; i < 2; ++i) {
       int32x4_t& high = sums.high[i];
       int32x4_t& low = sums.low[i];
       if constexpr (Bits == 4) {
         const int8x16_t words = vld1q_s8(x);
-        high = vdotq_laneq_s32(high, bytes_[0][i], words, 0);
-        high = vdotq_laneq_s32(high, bytes_[1][i], words, 1);
-        low = vdotq_laneq_s32(low, bytes_[0][i], words, 2);
-        low = vdotq_laneq_s32(low, bytes_[1][i], words, 3);
+        high = vdotq_laneq_s32(high, bytes[0][i], words, 0);
+        high = vdotq_laneq_s32(high, bytes[1][i], words, 1);
+        low = vdotq_laneq_s32(low, bytes[0][i], words, 2);
+        low = vdotq_laneq_s32(low, bytes[1][i], words, 3);
       } else {
         const int8x8_t words = vld1_s8(x);
-        high = vdotq_lane_s32(high, bytes_[0][i], words, 0);
-        low = vdotq_lane_s32(low, bytes_[0][i], words, 1);
+        high = vdotq_lane_s32(high, bytes[0][i], words, 0);
+        low = vdotq_lane_s32(low, bytes[0][i], words, 1);
       }
     }
   }
-
- private:
-  int8x16_t bytes_[8 / Bits][2];  // codes as bytes; with 4 bits the even codes, then the odd codes
 };
 
 #endif
+
+// Sums of products with a row of x in bytes.
+struct ByteSums {
+  // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
+  template <int Bits>
+  void multiply_add(const CodeBytes<Bits>& codes, const int8_t* x, int64_t stride) {
+    for (const auto& rows : codes.bytes) {
+      int32_t word;
+      std::memcpy(&word, x, sizeof word);
+      const int8x16_t bytes = vreinterpretq_s8_s32(vdupq_n_s32(word));
+      for (int i = 0; i < 2; ++i) sums[i] = vdotq_s32(sums[i], rows[i], bytes);
+      x += stride;
+    }
+  }
+
+  Floats to_floats() const {
+    const float32x4_t floats[2] = {vcvtq_f32_s32(sums[0]), vcvtq_f32_s32(sums[1])};
+    return std::bit_cast<Floats>(floats);
+  }
+
+  int32x4_t sums[2]{};
+};
 
 }  // namespace tinyllm::TINYLLM_TIER

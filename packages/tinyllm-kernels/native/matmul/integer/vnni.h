@@ -12,7 +12,7 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kGemvTokens = 8;
+inline constexpr int kGemvTokens = 8, kByteRows = 16;
 
 template <int Bits>
 inline constexpr float kCodeOffset = 0;
@@ -32,27 +32,42 @@ struct IntegerSums {
   __m512i high{}, low{};  // one sum for each plane of x
 };
 
+// Four bytes of x in all lanes.
+inline __m512i broadcast(const int8_t* word) {
+  int32_t bytes;
+  std::memcpy(&bytes, word, sizeof bytes);
+  return _mm512_set1_epi32(bytes);
+}
+
+// A word of codes as bytes; with 4 bits the even codes, then the odd codes.
 template <int Bits>
-class CodeWords {
- public:
-  explicit CodeWords(const uint32_t* from) {
+struct CodeBytes {
+  explicit CodeBytes(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
     const __m512i codes = std::bit_cast<__m512i>(word);
     if constexpr (Bits == 4) {
       const __m512i low_bits = _mm512_set1_epi8(15);
-      bytes_[0] = _mm512_and_si512(codes, low_bits);
-      bytes_[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
+      bytes[0] = _mm512_and_si512(codes, low_bits);
+      bytes[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
     } else {
-      bytes_[0] = codes;
+      bytes[0] = codes;
     }
   }
+
+  __m512i bytes[8 / Bits];
+};
+
+template <int Bits>
+class CodeWords : private CodeBytes<Bits> {
+ public:
+  using CodeBytes<Bits>::CodeBytes;
 
   // Adds the products with the kXWords words of x that belong to these codes: first the words of
   // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
-    constexpr int low_plane = sizeof bytes_ / 16;
-    for (const __m512i& codes : bytes_) {
+    constexpr int low_plane = 32 / Bits;
+    for (const __m512i& codes : this->bytes) {
       sums.high = _mm512_dpbusd_epi32(sums.high, codes, broadcast(x));
       sums.low = _mm512_dpbusd_epi32(sums.low, codes, broadcast(x + low_plane));
       // GCC would add in other registers and copy the sums back. This keeps them in place.
@@ -60,15 +75,23 @@ class CodeWords {
       x += 4;
     }
   }
+};
 
- private:
-  static __m512i broadcast(const int8_t* word) {
-    int32_t bytes;
-    std::memcpy(&bytes, word, sizeof bytes);
-    return _mm512_set1_epi32(bytes);
+// Sums of products with a row of x in bytes, one sum for each of W rows.
+struct ByteSums {
+  // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
+  template <int Bits>
+  void multiply_add(const CodeBytes<Bits>& codes, const int8_t* x, int64_t stride) {
+    for (const __m512i& bytes : codes.bytes) {
+      sums = _mm512_dpbusd_epi32(sums, bytes, broadcast(x));
+      asm("" : "+v"(sums));  // as in `CodeWords`
+      x += stride;
+    }
   }
 
-  __m512i bytes_[8 / Bits];  // codes as bytes; with 4 bits the even codes, then the odd codes
+  Floats to_floats() const { return std::bit_cast<Floats>(_mm512_cvtepi32_ps(sums)); }
+
+  __m512i sums{};
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

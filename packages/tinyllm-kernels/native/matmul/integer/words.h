@@ -20,6 +20,7 @@
 #include <cstring>
 #include <utility>
 
+#include "isa/tile_registers.h"
 #include "isa/vectors.h"
 #include "types.h"
 
@@ -30,6 +31,18 @@
 #define TINYLLM_INTEGERS "matmul/integer/avx2.h"
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
+#endif
+
+// Defined if there are products with x in 8 bits (matmul/integer/bytes.h). The file of the instruction
+// set then has two more classes:
+//
+//   CodeBytes       a word of codes of each of W rows, as bytes
+//   ByteSums        sums of products with one row of x in bytes, one sum for each of W rows
+//
+// and kByteRows, the rows of x that are multiplied by a word of codes at once. AMX multiplies x of 15
+// bits as fast.
+#if defined(TINYLLM_INTEGERS) && !defined(TINYLLM_TILES)
+#define TINYLLM_BYTES
 #endif
 
 namespace tinyllm::TINYLLM_TIER {
@@ -49,6 +62,17 @@ inline constexpr int kXWords = 16 / Bits;
 inline bool supports_integers(const Weights& w) {
   return w.mode == Mode::affine && (w.bits == 4 || w.bits == 8) && w.type != Type::float32 &&
          w.columns % (W * kCodesPerWord<4>) == 0;
+}
+
+// True if products with w round x to 8 bits.
+inline bool rounds_to_bytes([[maybe_unused]] const Weights& w) {
+#if defined(TINYLLM_BYTES) && defined(__AVX2__) && !defined(__AVX512VNNI__)
+  return w.byte_activations && supports_integers(w) && w.bits == 4;  // see avx2.h
+#elif defined(TINYLLM_BYTES)
+  return w.byte_activations && supports_integers(w);
+#else
+  return false;
+#endif
 }
 
 // The functions below turn 2 W numbers, vectors `a` and `b`, into W words of x. Each lane of the

@@ -105,6 +105,11 @@ int interleaves(const WeightArrays& w) {
   return chosen_tier().linear_interleaved_rows(describe(w, w.scales->shape(-1) * w.group_size));
 }
 
+bool rounds_to_bytes(const WeightArrays& w) {
+  if (!w.scales) return false;
+  return chosen_tier().linear_rounds_to_bytes(describe(w, w.scales->shape(-1) * w.group_size));
+}
+
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,
                  const std::optional<mx::array>& residual, OptionalPhase phase) {
   std::vector<mx::array> inputs = {x};

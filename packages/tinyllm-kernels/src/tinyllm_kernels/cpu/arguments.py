@@ -19,19 +19,24 @@ if TYPE_CHECKING:  # types alone: this module must also load where the extension
     from tinyllm_kernels._cpu import NativeWeight, PageTableArrays
 
 
-def native_weight(w: Weight) -> NativeWeight:
+def native_weight(w: Weight, *, byte_activations: bool = False) -> NativeWeight:
     """Convert a weight to the tuple of the extension.
 
+    Args:
+        w: the weight.
+        byte_activations: True if products with w may round the other operand to 8 bits.
+
     Returns:
-        packed, scales, biases, group_size, bits, mode and the number of interleaved rows (0 for
-        MLX's layout). A dense weight has bits 0 and mode "".
+        packed, scales, biases, group_size, bits, mode, the number of interleaved rows (0 for MLX's
+        layout) and `byte_activations`. A dense weight has bits 0 and mode "".
     """
     if isinstance(w, InterleavedTensor):
         packed, scales, biases = w.interleaved
-        return packed, scales, biases, w.group_size, w.bits, w.mode, w.rows
+        return packed, scales, biases, w.group_size, w.bits, w.mode, w.rows, byte_activations
     if isinstance(w, QuantizedTensor):
-        return w.packed, w.scales, w.biases, w.group_size, w.bits, w.mode, 0
-    return w, None, None, 0, 0, "", 0
+        form = w.group_size, w.bits, w.mode
+        return w.packed, w.scales, w.biases, *form, 0, byte_activations
+    return w, None, None, 0, 0, "", 0, False
 
 
 def weight_arrays(w: Weight) -> tuple[mx.array, ...]:

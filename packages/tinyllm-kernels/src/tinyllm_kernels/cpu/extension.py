@@ -27,6 +27,23 @@ def describe_extension() -> str:
     return f"{tier}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
+def describe_byte_products() -> str:
+    """Return what `describe_extension` returns, and the precision of activations.
+
+    Raises:
+        BackendError: if the extension is absent or broken, or this processor has no products of
+            8-bit activations.
+    """
+    description = describe_extension()
+    native = _checked_extension()
+    codes, scales = mx.zeros((16, 64), mx.uint32), mx.zeros((16, 8), mx.bfloat16)
+    if not native.rounds_to_bytes((codes, scales, scales, 64, 4, "affine", 0, True)):
+        raise BackendError(
+            f"there are no products of 8-bit activations for {native.chosen_tier()}: use `cpu`"
+        )
+    return f"{description}, activations of 8 bits"
+
+
 def check_extension() -> None:
     """Raise BackendError unless the extension loads and accepts arrays of the installed MLX."""
     _checked_extension()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 from tinyllm_layers import (
@@ -16,15 +19,23 @@ from tinyllm_layers import (
     RMSNorm,
 )
 from tinyllm_layers.cache.base import StateShape
-from tinyllm_ops import MLX, OpSet
+from tinyllm_ops import MLX, OpSet, Weight
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.cpu.attention import attention, paged_attention
 from tinyllm_kernels.cpu.mixer_handles import is_native_mixer, mixer_handle, mixer_weights
-from tinyllm_kernels.cpu.products import expert_linear, linear
+from tinyllm_kernels.cpu.products import (
+    byte_expert_linear,
+    byte_linear,
+    expert_linear,
+    linear,
+)
 from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_kernels.cpu.rowwise import rms_norm, rope, swiglu
+
+if TYPE_CHECKING:
+    from tinyllm_kernels._cpu import NativeWeight
 
 NATIVE_OPS: dict[str, object] = {
     "linear": linear,
@@ -43,6 +54,9 @@ NATIVE_OPS: dict[str, object] = {
 }
 """The ops that native layers compute. If a layer has another function for one of these ops, the
 extension does not compute the layer."""
+
+BYTE_OPS = {**NATIVE_OPS, "linear": byte_linear, "expert_linear": byte_expert_linear}
+"""The same ops with products that round activations to 8 bits."""
 
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
@@ -106,11 +120,12 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    feed_forward = _feed_forward(layer)
+    converted = partial(native_weight, byte_activations=heads.ops.linear is byte_linear)
+    feed_forward = _feed_forward(layer, converted)
     shared = heads.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
         layer=layer,
-        mixer=mixer_handle(layer.input_norm, mixer),
+        mixer=mixer_handle(layer.input_norm, mixer, converted),
         heads=None if isinstance(heads, GatedDeltaNet) else heads,
         state=heads.state_shape if isinstance(heads, GatedDeltaNet) else None,
         feed_forward=feed_forward,
@@ -120,10 +135,12 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     )
 
 
-def _feed_forward(layer: DecoderLayer) -> native.FeedForwardHandle | None:
+def _feed_forward(
+    layer: DecoderLayer, converted: Callable[[Weight], NativeWeight]
+) -> native.FeedForwardHandle | None:
     """Make the handle of an MLP or MoE; None if another process holds some of the experts."""
     mlp, norm = layer.mlp, layer.post_attention_norm
-    gate, up, down = (native_weight(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
+    gate, up, down = (converted(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     residual = mlp.communicator.rank == 0
     if isinstance(mlp, MLP):
         return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=residual)
@@ -158,11 +175,14 @@ def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention | GatedDeltaNet
         and min(heads.norm_eps, *(norm.eps for norm in norms)) >= 0
         and is_native_mixer(heads)
     )
-    return fits and all(_has_native_ops(module.ops) for module in (*norms, heads, mlp))
+    modules = (*norms, heads, mlp)
+    return fits and any(
+        all(_has_ops(module.ops, table) for module in modules) for table in (NATIVE_OPS, BYTE_OPS)
+    )
 
 
-def _has_native_ops(ops: OpSet) -> bool:
-    return all(getattr(ops, name) is op for name, op in NATIVE_OPS.items())
+def _has_ops(ops: OpSet, table: dict[str, object]) -> bool:
+    return all(getattr(ops, name) is op for name, op in table.items())
 
 
 def page_format(cache: PagedCache, dtype: mx.Dtype) -> tuple[int, int] | None:

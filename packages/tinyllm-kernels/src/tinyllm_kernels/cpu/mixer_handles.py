@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import mlx.core as mx
 from tinyllm_layers import GatedAttention, GatedDeltaNet, GroupedQueryAttention, RMSNorm, RoPE
 from tinyllm_ops import Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import frequencies, magnitude, native_weight
+from tinyllm_kernels.cpu.arguments import frequencies, magnitude
 from tinyllm_kernels.cpu.recurrent import MAX_CONV_WIDTH
+
+if TYPE_CHECKING:
+    from tinyllm_kernels._cpu import NativeWeight
 
 Mixer = GroupedQueryAttention | GatedAttention | GatedDeltaNet
 
@@ -34,8 +40,16 @@ def mixer_weights(mixer: Mixer) -> list[Weight | None]:
     ]
 
 
-def mixer_handle(norm: RMSNorm, mixer: Mixer) -> native.AttentionHandle | native.DeltaNetHandle:
-    """Make the handle of the first half of a layer."""
+def mixer_handle(
+    norm: RMSNorm, mixer: Mixer, native_weight: Callable[[Weight], NativeWeight]
+) -> native.AttentionHandle | native.DeltaNetHandle:
+    """Make the handle of the first half of a layer.
+
+    Args:
+        norm: the norm before the layer.
+        mixer: the layer.
+        native_weight: converts a weight for the products of the layer.
+    """
     before = norm.weight, norm.eps
     if isinstance(mixer, GatedDeltaNet):
         return native.DeltaNetHandle(
@@ -50,12 +64,15 @@ def mixer_handle(norm: RMSNorm, mixer: Mixer) -> native.AttentionHandle | native
             adds_residual=True,
         )
     if isinstance(mixer, GatedAttention):
-        return _attention_handle(before, mixer.attention, mixer.wg)
-    return _attention_handle(before, mixer, None)
+        return _attention_handle(before, mixer.attention, mixer.wg, native_weight)
+    return _attention_handle(before, mixer, None, native_weight)
 
 
 def _attention_handle(
-    norm: tuple[mx.array, float], heads: GroupedQueryAttention, gate: Weight | None
+    norm: tuple[mx.array, float],
+    heads: GroupedQueryAttention,
+    gate: Weight | None,
+    native_weight: Callable[[Weight], NativeWeight],
 ) -> native.AttentionHandle:
     rotary, biases = heads.rope, heads.biases
     return native.AttentionHandle(

@@ -1,21 +1,47 @@
-"""The backend for CPUs: native ops, a native stack of layers, and a layout of weights for both.
+"""The backends for CPUs: native ops, a native stack of layers, and a layout of weights for both.
 
 `softmax` and `quantize` are the functions of the OpSet `MLX`.
 """
 
 from __future__ import annotations
 
-from tinyllm_layers import Backend
-from tinyllm_ops import MLX, Fusion
+import warnings
+from collections.abc import MutableMapping
+from dataclasses import replace
 
+from tinyllm_layers import Backend
+from tinyllm_ops import MLX, Fusion, Weight
+
+from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.cpu.attention import attention, paged_attention
-from tinyllm_kernels.cpu.handles import NATIVE_OPS
+from tinyllm_kernels.cpu.handles import BYTE_OPS, NATIVE_OPS
 from tinyllm_kernels.cpu.prepare import prepare
-from tinyllm_kernels.cpu.products import embedding, expert_linear, linear
+from tinyllm_kernels.cpu.products import (
+    byte_expert_linear,
+    byte_linear,
+    embedding,
+    expert_linear,
+    linear,
+)
 from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_kernels.cpu.rowwise import rms_norm, rope, swiglu
 from tinyllm_kernels.cpu.scores import argmax, log_probability, top_k
 from tinyllm_kernels.cpu.stack import NativeStack
+
+
+def prepare_for_bytes(weights: MutableMapping[str, Weight]) -> None:
+    """Prepare weights, and warn if no product with them rounds activations to 8 bits."""
+    forms = [native_weight(weight, byte_activations=True) for weight in weights.values()]
+    if not any(native.rounds_to_bytes(form) for form in forms):
+        warnings.warn(
+            "cpu-int8: expected affine weights of 4 or 8 bits with 16-bit scales, got none: this "
+            "model is computed as by cpu",
+            stacklevel=2,
+        )
+    del forms  # `prepare` works in place if nothing else refers to the arrays
+    prepare(weights)
+
 
 CPU = Backend(
     name="cpu",
@@ -37,4 +63,13 @@ CPU = Backend(
     log_probability=log_probability,
     stack=Fusion(NativeStack, of=tuple(NATIVE_OPS)),
     prepare=prepare,
+)
+
+CPU_INT8 = replace(
+    CPU,
+    name="cpu-int8",
+    linear=byte_linear,
+    expert_linear=byte_expert_linear,
+    stack=Fusion(NativeStack, of=tuple(BYTE_OPS)),
+    prepare=prepare_for_bytes,
 )

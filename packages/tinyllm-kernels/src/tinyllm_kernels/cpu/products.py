@@ -41,6 +41,39 @@ def expert_linear(
     return native.expert_linear(x, native_weight(w), experts.astype(mx.int32), phase)
 
 
+def byte_linear(
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    bias: Float[mx.array, "O"] | None = None,
+    residual: Float[mx.array, "*batch O"] | None = None,
+    *,
+    phase: Phase | None = None,
+) -> Float[mx.array, "*batch O"]:
+    """Compute `linear` with x rounded to 8 bits, if w has affine codes of 4 or 8 bits.
+
+    Each group of x that shares a scale of w is rounded to 255 steps of its largest number.
+    """
+    check_linear(x, w, bias, residual)
+    if x.size == 0:
+        return MLX.linear(x, w, bias, residual)
+    return native.linear(x, native_weight(w, byte_activations=True), bias, residual, phase)
+
+
+def byte_expert_linear(
+    x: Float[mx.array, "*batch I"],
+    w: Weight,
+    experts: Integer[mx.array, "*batch"],
+    *,
+    phase: Phase | None = None,
+) -> Float[mx.array, "*batch O"]:
+    """Compute `expert_linear` with x rounded as by `byte_linear`."""
+    check_expert_linear(x, w, experts)
+    if x.size == 0:
+        return MLX.expert_linear(x, w, experts)
+    weight = native_weight(w, byte_activations=True)
+    return native.expert_linear(x, weight, experts.astype(mx.int32), phase)
+
+
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
     """w[ids]. Only the requested rows are dequantized."""
     check_embedding(ids, w)

@@ -16,7 +16,6 @@ from tinyllm_ops import Phase, StateTable, Weight
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import (
-    native_weight,
     page_table_arrays,
     position_rows,
     with_arrays,
@@ -230,7 +229,7 @@ def run_halves(
     # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
     is_rank_0 = attention.communicator.rank == 0
     bias, residual = (attention.biases.o, x) if is_rank_0 else (None, None)
-    y = native.linear(joined, native_weight(attention.wo), bias, residual, phase)
+    y = attention.ops.linear(joined, attention.wo, bias, residual, phase=phase)
     h = attention.communicator.all_reduce(y)
     if handle.feed_forward is None:
         return mlp(layer.post_attention_norm(h), residual=h, phase=phase)

@@ -1,0 +1,180 @@
+// Products with activations in 8 bits: W interleaved rows of w times some rows of x.
+//
+// Weights with `byte_activations` are multiplied so, in decode and in prefill. In each group of a row x
+// is scale * q with |q| <= 127. One product of bytes takes the place of two (see gemv.h), and results
+// are less exact: the error of a number of x is at most 1/254 of the largest one of its group.
+//
+// The bias of a group is multiplied by the sum of the rounded numbers. A weight, scale * code + bias,
+// then meets one error of x. With the sum of the exact numbers the code alone would meet it, and codes
+// are larger than weights, since they are not centered on zero.
+#pragma once
+
+#include "matmul/integer/quantize_x.h"
+
+#if defined(TINYLLM_BYTES)
+
+#include <algorithm>
+
+#include "isa/load_store.h"
+#include "matmul/integer/prefetch_codes.h"
+#include "matmul/interleave.h"
+#include "matmul/linear.h"
+#include "matmul/store.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// Rows of x that are packed together. For each word of codes, the words of the rows are side by side.
+// So are the scales and the sums of a group.
+inline constexpr int kByteTokens = 16;
+static_assert(kTokenTile % kByteTokens == 0);
+
+// Words of x in bytes that belong to a word of codes: with 4 bits, those of even codes and of odd
+// codes.
+template <int Bits>
+inline constexpr int kByteWords = 8 / Bits;
+
+// Byte `Byte` of W / 2 words of x, made of 2 W numbers. The upper lanes repeat the lower ones.
+template <int Bits, int Byte, int... Lanes>
+inline Words byte_of_words(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
+  constexpr int words = kByteWords<Bits>;
+  return std::bit_cast<Words>(__builtin_shufflevector(
+             a, b,
+             (Lanes % (W / 2) / words * kCodesPerWord<Bits> + Byte * words + Lanes % words)...)) &
+         255;
+}
+
+template <int Bits, int... Bytes>
+inline Words byte_words(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
+  constexpr std::make_integer_sequence<int, W> lanes;
+  return ((byte_of_words<Bits, Bytes>(a, b, lanes) << 8 * Bytes) | ...);
+}
+
+// Quantizes row `token` of x `M K` to 8 bits.
+template <int Bits>
+void quantize_row_to_bytes(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
+  const int64_t first = token / kByteTokens * kByteTokens, index = token - first;
+  const int64_t tokens = std::min<int64_t>(kByteTokens, to.rows - first);
+  const int64_t groups = w.columns / w.group;
+  x += token * w.columns;
+  int8_t* words = to.integers + first * w.columns + 4 * index;
+  for (int64_t g = 0; g < groups; ++g, x += w.group) {
+    const float largest = largest_magnitude(x, w.group), inverse = largest > 0 ? 127 / largest : 0;
+    Floats total = {};
+    Ints integers = {};
+    for (int i = 0; i < w.group; i += 2 * W) {
+      const Floats a = load(x + i), b = load(x + i + W);
+      const Ints qa = quantized(a, inverse), qb = quantized(b, inverse);
+      total += a + b;
+      integers += qa + qb;
+      const Words packed = byte_words<Bits>(qa, qb, std::make_integer_sequence<int, 4>{});
+      for (int n = 0; n < W / 2; ++n, words += 4 * tokens) {
+        const uint32_t word = packed[n];
+        std::memcpy(words, &word, sizeof word);
+      }
+    }
+    // A number that is infinite or NaN makes the scale NaN.
+    const float scale = largest / 127 + 0 * sum(total);
+    const int64_t at = first * groups + g * tokens + index;
+    to.scales[at] = scale;
+    to.group_sums[at] = scale * sum(__builtin_convertvector(integers, Floats));
+  }
+}
+
+// Some rows of x of a tile.
+struct ByteRows {
+  const int8_t* words;
+  const float *scales, *group_sums;
+  int64_t tile;  // rows of the tile
+};
+
+// Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
+// `token` on. T is the type of the scales. The order of each sum is independent of M.
+template <int Bits, typename T, int M, typename Prefetch>
+void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
+                       int64_t first, int64_t rows) {
+  const int64_t groups = w.columns / w.group, row_words = w.columns / kCodesPerWord<Bits>;
+  const int group_words = w.group / kCodesPerWord<Bits>;
+  const auto* codes = static_cast<const uint32_t*>(w.data) + first * row_words;
+  const auto* scales = static_cast<const T*>(w.scales) + first * groups;
+  const auto* biases = static_cast<const T*>(w.biases) + first * groups;
+  const int64_t stride = 4 * x.tile;  // bytes from a word to the next of the same row
+  Floats results[M] = {};
+  for (int64_t g = 0; g < groups; ++g) {
+    ByteSums sums[M] = {};
+    for (int i = 0; i < group_words; i += Prefetch::kWordsOfLine) {
+      Prefetch::codes(codes);
+#pragma GCC unroll 2
+      for (int n = 0; n < Prefetch::kWordsOfLine; ++n, codes += W) {
+        const CodeBytes<Bits> bytes(codes);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) sums[m].multiply_add(bytes, x.words + 4 * m, stride);
+        x.words += kByteWords<Bits> * stride;
+      }
+    }
+    if (g % Prefetch::template kScalesOfLine<T> == 0) {
+      Prefetch::scales(scales + g * W, biases + g * W);
+    }
+    const Floats scale = load_as_floats(scales + g * W);
+    const Floats bias = load_as_floats(biases + g * W) + scale * kCodeOffset<Bits>;
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      results[m] += sums[m].to_floats() * (scale * x.scales[g * x.tile + m]);
+      results[m] += bias * x.group_sums[g * x.tile + m];
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) {
+    if (rows == W) {
+      store_vector(t, token + m, first, results[m]);
+    } else {
+      alignas(64) float values[W];
+      store(values, results[m]);
+      store_results(t, token + m, first, values, rows);
+    }
+  }
+}
+
+// Multiplies W rows of w by the rows `token` to `last` of a tile: M at once, then half as many and so
+// on.
+template <int Bits, typename T, int M>
+void multiply_byte_tile(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
+                        int64_t last, int64_t first, int64_t rows, bool two_steps) {
+  for (; last - token >= M; token += M) {
+    // With many rows arithmetic is the limit, and more prefetches cost more than they save.
+    if (M < 8 && two_steps) {
+      multiply_in_bytes<Bits, T, M, TwoStepPrefetch>(t, w, x, token, first, rows);
+    } else {
+      multiply_in_bytes<Bits, T, M, OneStepPrefetch>(t, w, x, token, first, rows);
+    }
+    x.words += 4 * M, x.scales += M, x.group_sums += M;
+  }
+  if constexpr (M > 1) {
+    multiply_byte_tile<Bits, T, M / 2>(t, w, x, token, last, first, rows, two_steps);
+  }
+}
+
+// Computes a part, W rows of w at a time, so that they are still in the cache for the next rows of
+// x. `scratch` has memory for W interleaved rows, used if w is plain.
+template <int Bits>
+void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratch) {
+  const bool two_steps = prefetches_in_two_steps();
+  const int64_t groups = t.w->columns / t.w->group;
+  with_type(t.w->type, [&]<typename T>(T*) {
+    for (int64_t first = range.first_row; first < range.last_row; first += W) {
+      const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+      Weights interleaved;
+      if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
+      const Weights& w = t.w->interleaved ? *t.w : interleaved;
+      for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
+        const ByteRows x{t.x_integers + m * w.columns, t.x_scales + m * groups,
+                         t.x_group_sums + m * groups, std::min<int64_t>(kByteTokens, t.rows - m)};
+        const int64_t last = std::min<int64_t>(m + kByteTokens, range.last_token);
+        multiply_byte_tile<Bits, T, kByteRows>(t, w, x, m, last, first, rows, two_steps);
+      }
+    }
+  });
+}
+
+}  // namespace tinyllm::TINYLLM_TIER
+
+#endif

@@ -1,0 +1,167 @@
+"""`cpu-int8`: products that round activations to 8 bits, in each group that shares a scale of w."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tinyllm_kernels import BackendError, opset
+from tinyllm_kernels.testing import (
+    LayerShape,
+    make_batches,
+    make_caches,
+    make_input,
+    make_layers,
+    same_bits,
+)
+from tinyllm_layers import Backend, LayerStack, make_stack
+from tinyllm_ops import OpSet, QuantizedTensor, Weight, quantize
+from tinyllm_ops.testing import assert_close, exact, normal, oracle
+
+FORMS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
+UNCHANGED = [None, ("affine", 3, 32), ("mxfp4", 4, 32)]
+
+
+@pytest.fixture
+def byte_ops(ops: OpSet) -> OpSet:
+    """The backend `cpu-int8` with the kernels of one instruction set."""
+    try:
+        return opset("cpu-int8")
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=[mx.float16, mx.bfloat16], ids=["float16", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
+    """Run a test with each dtype of scales that products of integers accept."""
+    chosen: mx.Dtype = request.param
+    return chosen
+
+
+def rounded(x: mx.array, group: int) -> NDArray[np.float64]:
+    """Return x rounded to multiples of 1/127 of the largest number of each group, in float64."""
+    groups = np.array(x.astype(mx.float32)).reshape(*x.shape[:-1], -1, group)
+    largest = np.abs(groups).max(axis=-1, keepdims=True)
+    steps = np.rint(groups * (np.float32(127) / largest))  # in float32, as the kernels: ties
+    return (steps * largest.astype(np.float64) / 127).reshape(x.shape)
+
+
+def rounds(dtype: mx.Dtype, bits: int) -> bool:
+    """Return True if products with weights of `bits` bits round activations on this machine."""
+    x, w = normal((1, 384), dtype, seed=1), quantize(normal((16, 384), dtype, seed=2), 64, bits)
+    return not same_bits(opset("cpu-int8").linear(x, w), opset("cpu").linear(x, w))
+
+
+@pytest.mark.parametrize(("bits", "group"), FORMS)
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_products_are_those_of_rounded_activations(
+    byte_ops: OpSet, dtype: mx.Dtype, bits: int, group: int, phase: str
+) -> None:
+    w = quantize(normal((45, 384), dtype, seed=2), group, bits)
+    x, bias = normal((37, 384), dtype, seed=1), normal((45,), dtype, seed=3)
+    seen = rounded(x, group) if rounds(dtype, bits) else exact(x)
+    expected = oracle.linear(seen, exact(w), exact(bias))
+    y = byte_ops.linear(x, w, bias, phase=phase)
+    assert_close(y, expected)
+    residual = normal((37, 45), dtype, seed=4)
+    assert_close(byte_ops.linear(x, w, bias, residual, phase=phase), expected + exact(residual))
+    # The error that docs/kernels/linear.md states.
+    unrounded = oracle.linear(exact(x), exact(w), exact(bias))
+    assert np.linalg.norm(exact(y) - unrounded) < 0.01 * np.linalg.norm(unrounded)
+
+
+def test_4_bit_weights_are_multiplied_in_bytes_wherever_the_backend_is(
+    byte_ops: OpSet, dtype: mx.Dtype
+) -> None:
+    assert rounds(dtype, 4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_has_the_same_bits_in_any_batch_and_phase(
+    byte_ops: OpSet, dtype: mx.Dtype, bits: int
+) -> None:
+    if not rounds(dtype, bits):
+        pytest.skip("8-bit weights are multiplied as by `cpu` here, whose phases differ")
+    x, w = normal((1, 70, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2), 64, bits)
+    whole = byte_ops.linear(x, w, phase="prefill")
+    for first, last in [(0, 1), (3, 10), (5, 21), (16, 48), (30, 63), (0, 70)]:
+        for phase in ("prefill", "decode"):
+            part = byte_ops.linear(x[:, first:last], w, phase=phase)
+            assert same_bits(part, whole[:, first:last]), (first, last, phase)
+
+
+@pytest.mark.parametrize("form", UNCHANGED, ids=str)
+def test_other_weights_are_multiplied_as_by_cpu(
+    byte_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[str, int, int] | None
+) -> None:
+    x, dense = normal((9, 384), dtype, seed=1), normal((45, 384), dtype, seed=2)
+    w: Weight = dense if form is None else quantize(dense, form[2], form[1], form[0])
+    assert same_bits(byte_ops.linear(x, w), ops.linear(x, w))
+
+
+def test_experts_are_multiplied_like_other_weights(byte_ops: OpSet, dtype: mx.Dtype) -> None:
+    w = quantize(normal((3, 45, 384), dtype, seed=2), 64, 4)
+    x = normal((7, 384), dtype, seed=1)
+    experts = mx.array([0, 0, 1, 1, 1, 2, 2])
+    y = byte_ops.expert_linear(x, w, experts, phase="decode")
+    for row, expert in enumerate(experts.tolist()):
+        alone = byte_ops.linear(x[row : row + 1], w[expert], phase="decode")
+        assert same_bits(y[row : row + 1], alone)
+
+
+@pytest.mark.parametrize("bad", [mx.inf, mx.nan])
+def test_nan_and_inf_reach_only_their_own_row(byte_ops: OpSet, dtype: mx.Dtype, bad: float) -> None:
+    x, w = normal((7, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2))
+    before = byte_ops.linear(x, w)
+    x[4, 17] = bad
+    after = byte_ops.linear(x, w)
+    assert not mx.isfinite(after[4]).any().item()
+    others = mx.array([0, 1, 2, 3, 5, 6])
+    assert same_bits(after[others], before[others])
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged", "quantized-8"])
+def test_a_native_stack_has_the_bits_of_its_ops(
+    byte_ops: OpSet, dtype: mx.Dtype, kind: str
+) -> None:
+    shape = LayerShape(form=("affine", 4, 32), width=128, heads=8, hidden=256)
+    layers = make_layers(shape, 3, dtype, byte_ops)
+    found = []
+    for stack in (make_stack(layers, byte_ops), LayerStack(layers)):
+        caches = make_caches(kind, 3, shape, dtype)
+        found.append(
+            [
+                stack(make_input(batch, shape.width, dtype, seed=seed), batch, caches)
+                for seed, batch in enumerate(make_batches(kind), 50)
+            ]
+        )
+    assert all(same_bits(native, layered) for native, layered in zip(*found, strict=True))
+
+
+@contextmanager
+def no_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_weights_without_codes_of_4_or_8_bits_are_named(byte_ops: OpSet, dtype: mx.Dtype) -> None:
+    assert isinstance(byte_ops, Backend)
+    dense = normal((64, 384), dtype, seed=1)
+    with pytest.warns(UserWarning, match="expected affine weights of 4 or 8 bits"):
+        byte_ops.prepare({"w": dense})
+    weights: dict[str, Weight] = {"w": dense, "q": quantize(dense)}
+    with no_warning():
+        byte_ops.prepare(weights)
+    assert isinstance(weights["q"], QuantizedTensor)
+    x = normal((3, 384), dtype, seed=2)
+    assert same_bits(byte_ops.linear(x, weights["q"]), byte_ops.linear(x, quantize(dense)))
+
+
+def test_plain_kernels_refuse_by_name(ops: OpSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYLLM_CPU_ISA", "portable")
+    with pytest.raises(BackendError, match="no products of 8-bit activations for portable"):
+        opset("cpu-int8")
