@@ -13,7 +13,11 @@ from tinyllm_qwen import GenerationConfig
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("ops", "cuda", "--ops: expected one of auto, cpu, cpu-int8, metal, mlx, reference, got cuda"),
+        (
+            "ops",
+            "cuda",
+            "--ops: expected one of auto, cpu, cpu-int8, metal, mlx, reference, got cuda",
+        ),
         ("dtype", "int8", "--dtype: expected one of auto, float32, float16, bfloat16, got int8"),
         ("max_tokens", 0, "--max-tokens: expected at least 1, got 0"),
         ("temperature", -0.5, "--temperature"),

@@ -251,7 +251,10 @@ def test_host_names_are_checked_only_without_keys() -> None:
         (["--prot", "1"], "No such option: --prot"),
         (["--port", "70000"], "--port: expected from 0 to 65535, got 70000"),
         (["--kv-bits", "3"], "--kv-bits: expected 4 or 8, got 3"),
-        (["--ops", "cuda"], "--ops: expected one of auto, cpu, cpu-int8, metal, mlx, reference, got cuda"),
+        (
+            ["--ops", "cuda"],
+            "--ops: expected one of auto, cpu, cpu-int8, metal, mlx, reference, got cuda",
+        ),
         (["--allowed-origins", "here"], "--allowed-origins: expected * or an origin"),
         (["--api-key", "a b"], "--api-key: expected printable characters"),
         (["--allowed-host", "http://a.b"], "--allowed-host: expected a name alone"),

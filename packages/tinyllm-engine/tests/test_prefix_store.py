@@ -227,6 +227,8 @@ def test_models_differ_in_their_fingerprints(pico: Model) -> None:
     twin = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
     assert model_fingerprint(twin) == model_fingerprint(pico[0])
     assert model_fingerprint(load("pico", dtype=mx.bfloat16)[0]) != model_fingerprint(twin)
+    other = load("pico", ops=replace(twin.ops, name="other"), dtype=mx.float32)[0]
+    assert model_fingerprint(other) != model_fingerprint(twin)
     twin.norm = replace(twin.norm, weight=twin.norm.weight + mx.array([1.0] + [0.0] * 255))
     assert model_fingerprint(twin) != model_fingerprint(pico[0])
 

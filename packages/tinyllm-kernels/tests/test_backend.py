@@ -17,13 +17,21 @@ needs_native = pytest.mark.skipif(not available()[0].present, reason="no native 
 
 
 def test_the_reference_and_mlx_are_always_there() -> None:
-    assert [backend.name for backend in available()] == ["cpu", "cpu-int8", "metal", "mlx", "reference"]
+    assert [backend.name for backend in available()] == [
+        "cpu",
+        "cpu-int8",
+        "metal",
+        "mlx",
+        "reference",
+    ]
     assert opset("reference") is REFERENCE
     assert opset("mlx") is MLX
 
 
 def test_an_unknown_backend_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ValueError, match="expected one of cpu, cpu-int8, metal, mlx, reference, got 'cuda'"):
+    with pytest.raises(
+        ValueError, match="expected one of cpu, cpu-int8, metal, mlx, reference, got 'cuda'"
+    ):
         opset("cuda")
 
 

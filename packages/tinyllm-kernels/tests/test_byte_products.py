@@ -18,7 +18,7 @@ from tinyllm_kernels.testing import (
     same_bits,
 )
 from tinyllm_layers import Backend, LayerStack, make_stack
-from tinyllm_ops import OpSet, QuantizedTensor, Weight, quantize
+from tinyllm_ops import OpSet, Phase, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 FORMS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
@@ -58,7 +58,7 @@ def rounds(dtype: mx.Dtype, bits: int) -> bool:
 @pytest.mark.parametrize(("bits", "group"), FORMS)
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_products_are_those_of_rounded_activations(
-    byte_ops: OpSet, dtype: mx.Dtype, bits: int, group: int, phase: str
+    byte_ops: OpSet, dtype: mx.Dtype, bits: int, group: int, phase: Phase
 ) -> None:
     w = quantize(normal((45, 384), dtype, seed=2), group, bits)
     x, bias = normal((37, 384), dtype, seed=1), normal((45,), dtype, seed=3)
@@ -88,7 +88,8 @@ def test_a_row_has_the_same_bits_in_any_batch_and_phase(
     x, w = normal((1, 70, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2), 64, bits)
     whole = byte_ops.linear(x, w, phase="prefill")
     for first, last in [(0, 1), (3, 10), (5, 21), (16, 48), (30, 63), (0, 70)]:
-        for phase in ("prefill", "decode"):
+        phases: list[Phase] = ["prefill", "decode"]
+        for phase in phases:
             part = byte_ops.linear(x[:, first:last], w, phase=phase)
             assert same_bits(part, whole[:, first:last]), (first, last, phase)
 
@@ -105,9 +106,9 @@ def test_other_weights_are_multiplied_as_by_cpu(
 def test_experts_are_multiplied_like_other_weights(byte_ops: OpSet, dtype: mx.Dtype) -> None:
     w = quantize(normal((3, 45, 384), dtype, seed=2), 64, 4)
     x = normal((7, 384), dtype, seed=1)
-    experts = mx.array([0, 0, 1, 1, 1, 2, 2])
-    y = byte_ops.expert_linear(x, w, experts, phase="decode")
-    for row, expert in enumerate(experts.tolist()):
+    experts = [0, 0, 1, 1, 1, 2, 2]
+    y = byte_ops.expert_linear(x, w, mx.array(experts), phase="decode")
+    for row, expert in enumerate(experts):
         alone = byte_ops.linear(x[row : row + 1], w[expert], phase="decode")
         assert same_bits(y[row : row + 1], alone)
 

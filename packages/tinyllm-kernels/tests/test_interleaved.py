@@ -58,6 +58,21 @@ def test_decode_steps_together_have_the_bits_of_each_alone(
         assert same_bits(ops.linear(x[:rows], w, bias), alone[:rows]), rows
 
 
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_prompt_of_any_length_has_the_bits_of_a_longer_one(
+    ops: Backend, dtype: mx.Dtype, bits: int, group: int
+) -> None:
+    """The kernel depends on the number of tokens: few tokens of bfloat16 have their own."""
+    w = prepared(ops, packed((48, 384), mx.bfloat16, bits, group))
+    x, bias = normal((1, 70, 384), dtype, seed=1), normal((48,), dtype, seed=3)
+    residual = normal((1, 70, 48), dtype, seed=4)
+    whole = ops.linear(x, w, bias, residual, phase="prefill")
+    for tokens in range(1, 35):
+        y = ops.linear(x[:, :tokens], w, bias, residual[:, :tokens], phase="prefill")
+        assert same_bits(y, whole[:, :tokens]), tokens
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_experts_are_found(ops: Backend, dtype: mx.Dtype, bits: int) -> None:
     plain = packed((3, 32, 128), mx.bfloat16, bits)

@@ -55,7 +55,9 @@ class Settings:
             "--served-model-name/--name",
         ),
     ] = None
-    ops: Annotated[str, option("auto|cpu|cpu-int8|metal|mlx|reference", "Backend that computes.")] = "auto"
+    ops: Annotated[
+        str, option("auto|cpu|cpu-int8|metal|mlx|reference", "Backend that computes.")
+    ] = "auto"
     dtype: Annotated[
         str,
         option(

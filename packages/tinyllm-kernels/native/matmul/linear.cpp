@@ -23,6 +23,10 @@
 #include "matmul/integer/amx.h"
 #elif defined(TINYLLM_BFLOAT16)
 #include "matmul/bfloat16/gemm.h"
+#if defined(__AVX512BF16__)
+#include "matmul/bfloat16/few_tokens.h"
+#define TINYLLM_FEW_TOKENS
+#endif
 #define TINYLLM_PACKED_BFLOAT16
 #endif
 
@@ -42,8 +46,18 @@ int64_t float_gemm_tokens(const LinearTask& t) {
   return tokens_for_cache(t, depth * int64_t{sizeof(float)});
 }
 
+// True if a prompt has so few tokens that their kernel multiplies them.
+bool has_few_tokens([[maybe_unused]] const LinearTask& t) {
+#if defined(TINYLLM_FEW_TOKENS)
+  return t.x_packed && uses_few_tokens(*t.w, t.rows);
+#else
+  return false;
+#endif
+}
+
 // True if the kernel of the task reads w in its layout. Otherwise rows are separated first.
 bool reads_layout(const LinearTask& t) {
+  if (has_few_tokens(t)) return true;
   return !t.w->interleaved || t.x_rows || (t.x_integers && t.w->interleaved == W);
 }
 
@@ -206,6 +220,11 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     w = separate_rows(*t.w, range.first_row, range.last_row, scratch);
     scratch += separate_rows_floats(*t.w, t.part_rows);
   }
+#if defined(TINYLLM_FEW_TOKENS)
+  if (has_few_tokens(t)) {
+    return w.bits == 4 ? multiply_few_tokens<4>(t, range) : multiply_few_tokens<8>(t, range);
+  }
+#endif
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) {
     const auto multiply = w.bits == 4 ? multiply_integers<4> : multiply_integers<8>;

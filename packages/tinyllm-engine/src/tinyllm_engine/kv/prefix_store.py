@@ -236,12 +236,14 @@ def _checksum(tensors: Mapping[str, mx.array]) -> str:
 
 
 def model_fingerprint(model: LanguageModel) -> str:
-    """Return a hash of the config of a model and of all bytes of its weights.
+    """Return a hash of the config of a model, of its backend and of all bytes of its weights.
 
-    A checksum of 32 bits stands for each chunk of a weight: it detects any training or edit, but
-    not a change that was made to have the same checksum. One thread reads about 1 GB/s.
+    Backends round differently, so that a page of one is not a page of another. A checksum of 32
+    bits stands for each chunk of a weight: it detects any training or edit, but not a change that
+    was made to have the same checksum. One thread reads about 1 GB/s.
     """
-    digest = blake2b(repr((model.config, model.dtype)).encode(), digest_size=16)
+    digest = blake2b(digest_size=16)
+    digest.update(repr((model.config, model.dtype, model.ops.name)).encode())
     with ThreadPoolExecutor(thread_name_prefix="fingerprint") as threads:
         for weight in model.weights():
             if isinstance(weight, QuantizedTensor):
