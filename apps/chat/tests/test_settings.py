@@ -32,6 +32,7 @@ from tinyllm_qwen import GenerationConfig
         ("draft_model", "pico", "--draft-model: expected mtp, the draft head"),
         ("num_speculative_tokens", 0, "--num-speculative-tokens: expected from 1 to 64, got 0"),
         ("num_speculative_tokens", 2, "--num-speculative-tokens: expected --draft-model mtp"),
+        ("api_key", "secret", "--api-key: expected --server URL with it"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_its_option(

@@ -43,10 +43,10 @@ class Settings:
         num_speculative_tokens: the most draft tokens of a step; None for the default.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         server: the URL of a server to chat with; None loads the model in this process.
-        api_key: the API key of the server.
+        api_key: the API key of the server; None without `server`.
 
     Raises:
-        UsageError: a value is out of its range.
+        UsageError: a value is out of its range, or an option lacks the option that it needs.
     """
 
     model: str = PICO
@@ -101,6 +101,8 @@ class Settings:
         self._check_drafts()
         if self.server is not None:
             self._check_server(self.server)
+        elif self.api_key is not None:
+            raise UsageError("--api-key: expected --server URL with it")
 
     @property
     def draft_tokens(self) -> int:
