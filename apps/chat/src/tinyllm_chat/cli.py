@@ -42,6 +42,11 @@ def main(program: str = "chat") -> int:
     except (ValueError, RuntimeError, OSError) as error:
         terminal.notice(one_line(error))
         return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
 
 
 @app.command()
