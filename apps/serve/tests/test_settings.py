@@ -91,7 +91,7 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
     [
         (
             {"draft_model": "pico", "num_speculative_tokens": 0},
-            "at least 1 with --draft-model, got 0",
+            "--num-speculative-tokens: expected from 1 to 64 with --draft-model, got 0",
         ),
         ({"num_speculative_tokens": 65}, "--num-speculative-tokens: expected from 0 to 64, got 65"),
         ({"page_size": 0}, "--page-size: expected from 1 to 4096, got 0"),

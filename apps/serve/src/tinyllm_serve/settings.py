@@ -283,7 +283,7 @@ class Settings:
         self._check_prefix_cache()
         if self.draft_model is not None:
             drafts = self.draft_tokens
-            check("num_speculative_tokens", drafts, "at least 1 with --draft-model", drafts > 0)
+            check("num_speculative_tokens", drafts, "from 1 to 64 with --draft-model", drafts > 0)
         if self.ray:
             _ = self.replica_range  # raises UsageError if the option is not valid
         elif self.replicas is not None or self.affinity is not None or self.update:
