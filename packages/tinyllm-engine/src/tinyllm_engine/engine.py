@@ -118,6 +118,7 @@ class Engine:
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
         self._failed: list[RequestState] = []
+        self._is_interrupted = False  # True until a step, or the restart after it, has ended
         self.failures = 0
         self._counts = Counts()
 
@@ -148,6 +149,7 @@ class Engine:
             EngineFullError: if the queue is full. If another tenant has more requests in the
                 queue, its last request fails with this error instead.
         """
+        self._end_restart()
         prompt, config = list(request.prompt), self.model.config
         check_prompt(prompt, config)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
@@ -185,6 +187,7 @@ class Engine:
 
     def cancel(self, handle: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
+        self._end_restart()
         if handle.finish_reason is None:
             self._finish(handle, "cancelled")
 
@@ -196,21 +199,27 @@ class Engine:
         between ends with the finish reason "error" and no further output.
 
         Ctrl-C may come at any time. The requests are then queued again too, and the interrupt is
-        raised to the caller, who may call `step` again.
+        raised to the caller, who may call `step` again. If a second Ctrl-C comes before the
+        requests are queued, the next call of the engine queues them.
 
         Returns:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
+        self._end_restart()
+        # Set before the step, because a second Ctrl-C may come as soon as the first is caught.
+        self._is_interrupted = self._can_recover
         try:
-            return self._step()
+            outputs = self._step()
         except Exception:
+            self._is_interrupted = False
             raise
         except BaseException as error:
             interrupt = error.with_traceback(None)  # the traceback refers to the old pages
-        # Recurrent states may have tokens that no request has counted.
-        if self._can_recover:
-            self._restart()
+        else:
+            self._is_interrupted = False
+            return outputs
+        self._end_restart()
         raise interrupt
 
     def _step(self) -> list[tuple[RequestState, Output]]:
@@ -281,6 +290,7 @@ class Engine:
             raise ValueError(
                 "path: expected one here or in EngineSettings.prefix_path, got None: give one"
             )
+        self._end_restart()
         return self._prefixes.save(path)
 
     def embed(self, tokens: Sequence[int]) -> list[float]:
@@ -379,8 +389,20 @@ class Engine:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
 
+    def _end_restart(self) -> None:
+        """Restart if Ctrl-C has interrupted a step, or the restart after it.
+
+        Recurrent states may have tokens that no request has counted.
+        """
+        if self._is_interrupted:
+            self._restart()
+            self._is_interrupted = False
+
     def _restart(self) -> list[RequestState]:
-        """Queue all running requests again, and make new pages; return these requests."""
+        """Queue all running requests again, and make new pages; return these requests.
+
+        A call that Ctrl-C has interrupted can be repeated.
+        """
         running = self._scheduler.reset()
         if self._drafter is not None:
             self._drafter.reset()
