@@ -125,7 +125,7 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--context -1", "--context"),
         ("--decode-tokens 0", "--decode-tokens"),
         ("--batch 0", "--batch"),
-        ("--seconds 0", "--seconds: expected a number above 0, got 0.0"),
+        ("--seconds 0", "--seconds: expected a finite number above 0, got 0.0"),
         ("--seconds nan", "--seconds"),
         ("--model pico --bits 4", "--bits: is for random weights"),
         ("--model pico --shape qwen3-4b", "--shape: makes a model of its own"),

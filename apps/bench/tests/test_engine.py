@@ -37,8 +37,8 @@ def test_the_table_has_a_row_for_each_number_of_requests(bench: Bench) -> None:
     [
         ("--requests 0", "'--requests'"),
         ("--prompt -5", "'--prompt'"),
-        ("--prompt 999999", "--prompt: expected at most 2047"),
-        ("--tokens 5000", "--tokens: expected at most 2014"),
+        ("--prompt 999999", "--prompt: expected from 0 to 2047"),
+        ("--tokens 5000", "--tokens: expected from 1 to 2014"),
         ("--ops foo", "--ops: "),
     ],
 )

@@ -49,6 +49,13 @@ def test_an_option_out_of_its_range_is_refused(option: str, wrong: Any) -> None:
         Load(**{option: wrong})
 
 
+@pytest.mark.parametrize("rate", [-1.0, 1e6])
+def test_the_bounds_of_the_rate_are_named(rate: float) -> None:
+    bounds = r"expected 0 \(all at once\) or more, and below 1,000,000 a second, got "
+    with pytest.raises(UsageError, match=bounds):
+        Load(rate=rate)
+
+
 def test_statistics_are_those_of_numpy() -> None:
     draw = np.random.default_rng(0)
     replies = []

@@ -40,8 +40,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         f"--model m --revision r --ops reference --dtype float16 {system} s --max-tokens 2 "
         f"{temperature} 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
         f"--stop a --stop b --kv-bits 8 {max_model_len} 9 --no-think "
-        "--draft-model mtp --num-speculative-tokens 3 "
-        "--api-key k --prompt q --json"
+        "--draft-model mtp --num-speculative-tokens 3 --prompt q --json"
     )
     monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
     monkeypatch.setattr(one_shot, "run", record)
@@ -67,9 +66,31 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         draft_model="mtp",
         num_speculative_tokens=3,
         enable_thinking=False,
-        api_key="k",
     )
     assert given == [settings, "q", True, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "expected"),
+    [
+        ("--server http://a --api-key k", {}, "k"),
+        ("--server http://a", {"TINYLLM_API_KEY": "k"}, "k"),
+        ("", {"TINYLLM_API_KEY": "k"}, None),
+    ],
+)
+def test_the_api_key_is_that_of_a_server(
+    monkeypatch: pytest.MonkeyPatch, options: str, environ: dict[str, str], expected: str | None
+) -> None:
+    """The variable alone is no mistake, because `serve` reads it too."""
+    given: list[Settings] = []
+    monkeypatch.setattr(one_shot, "run", lambda settings, *_, **__: given.append(settings))
+    monkeypatch.setattr(sys, "argv", ["chat", "--prompt", "q", *options.split()])
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert cli.main() == 0
+    assert [settings.api_key for settings in given] == [expected]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,18 @@ def test_a_closed_pipe_and_a_full_disk_are_no_tracebacks(word: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_a_command_into_a_closed_pipe_ends_quietly(name: str) -> None:
+    command = [sys.executable, "-m", "tinyllm_cli", name, "--help"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_ctrl_c_while_a_command_is_imported_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

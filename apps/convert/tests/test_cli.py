@@ -161,9 +161,15 @@ def test_a_float_mode_fixes_bits_and_group_size(
         ("--group-size 64", "--group-size 64: expected --bits as well"),
         ("--skip lm_head", "--skip: expected --bits or --mode as well"),
         ("--dtype int8", "--dtype: expected one of float32, float16, bfloat16, got int8"),
-        ("--shard-size 0", "--shard-size: expected a number of gigabytes above 0, got 0"),
-        ("--shard-size nan", "--shard-size: expected a number of gigabytes above 0, got nan"),
-        ("--shard-size inf", "--shard-size: expected a number of gigabytes above 0, got inf"),
+        ("--shard-size 0", "--shard-size: expected a finite number of gigabytes above 0, got 0"),
+        (
+            "--shard-size nan",
+            "expected a finite number of gigabytes above 0, got nan",
+        ),
+        (
+            "--shard-size inf",
+            "expected a finite number of gigabytes above 0, got inf",
+        ),
         ("--bits four", "invalid value for '--bits'"),
         ("--frob", "No such option: --frob"),
         ("third", "unexpected extra argument"),

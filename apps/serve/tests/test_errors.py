@@ -315,6 +315,34 @@ def test_a_damaged_model_is_named(fails: Callable[..., str], tmp_path: Path) -> 
     assert str(tmp_path / "config.json") in fails("--model", str(tmp_path), "--port", "0")
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--model ./misspelled", "'./misspelled' is neither a folder here nor"),
+        ("--model config.json", "config.json is a file"),
+        ("--model .", "config.json: "),
+        ("--revision main", "only repositories on the Hub have revisions"),
+        ("--draft-model ./misspelled", "'./misspelled' is neither a folder here nor"),
+    ],
+)
+def test_a_model_that_is_missing_is_reported_before_the_server_listens(
+    tmp_path: Path, options: str, expected: str
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    done = subprocess.run(
+        [sys.executable, "-m", "tinyllm_serve", "--port", "0", *options.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("serve: ")
+    assert expected in line
+
+
 def test_a_model_without_a_draft_head_is_refused(fails: Callable[..., str]) -> None:
     line = fails("--port", "0", "--draft-model", "mtp")
     assert "expected a draft head (mtp.*)" in line

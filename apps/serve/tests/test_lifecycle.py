@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from tinyllm_serve.application import make_application
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
 CHAT = "/v1/chat/completions"
@@ -135,6 +138,25 @@ def test_a_full_queue_answers_429_and_a_waiting_stream_gets_comments(
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "engine_full"
     assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/pico"])
+def test_the_models_are_unavailable_while_the_model_is_loaded(path: str) -> None:
+    async def answers() -> list[httpx.Response]:
+        service = Service(Settings())
+        transport = httpx.ASGITransport(make_application(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            before = await client.get(path)
+            await service.start()
+            try:
+                return [before, await client.get(path)]
+            finally:
+                await service.close()
+
+    before, after = asyncio.run(answers())
+    assert (before.status_code, after.status_code) == (503, 200)
+    assert "still being loaded" in before.json()["error"]["message"]
+    assert int(before.headers["retry-after"]) >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

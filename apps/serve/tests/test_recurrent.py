@@ -88,3 +88,4 @@ def test_the_memory_for_snapshots_is_an_option(model: Path) -> None:
         assert text
         assert (texts(server)[1], cached) == (0, 0)
         assert any("share no prefixes" in str(entry["event"]) for entry in server.log())
+        assert not any("no effect" in str(entry["event"]) for entry in server.log())

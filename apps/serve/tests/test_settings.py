@@ -48,6 +48,12 @@ def test_draft_tokens_are_accepted_and_prefixes_survive_a_restart(
     assert cached >= 8
 
 
+def test_an_option_for_recurrent_layers_has_no_effect_without_them(start: Start) -> None:
+    server = start("--snapshot-memory", "0.1")
+    (notice,) = server.entries("--snapshot-memory has no effect: the model has no recurrent layers")
+    assert notice["level"] == "warning"
+
+
 def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
     settings = Settings(
         kv_cache_memory=0.01,
@@ -91,7 +97,7 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
     [
         (
             {"draft_model": "pico", "num_speculative_tokens": 0},
-            "at least 1 with --draft-model, got 0",
+            "--num-speculative-tokens: expected from 1 to 64 with --draft-model, got 0",
         ),
         ({"num_speculative_tokens": 65}, "--num-speculative-tokens: expected from 0 to 64, got 65"),
         ({"page_size": 0}, "--page-size: expected from 1 to 4096, got 0"),

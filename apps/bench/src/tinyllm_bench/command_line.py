@@ -40,6 +40,11 @@ def run_program(app: typer.Typer, name: str) -> int:
     except (ValueError, RuntimeError, OSError) as error:
         notice(one_line(error), name)
         return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
 
 
 def notice(text: str, program: str = "bench") -> None:

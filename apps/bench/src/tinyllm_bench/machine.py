@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import psutil
-from tinyllm_qwen.errors import size_text
+from tinyllm_qwen.format_bytes import format_bytes
 
 from tinyllm_bench.errors import BenchError
 
@@ -111,7 +111,7 @@ def check_memory(what: str, needed: int, available: int) -> None:
     """Raise `BenchError` if `needed` bytes are not available."""
     if needed > available:
         raise BenchError(
-            f"{what} needs {size_text(needed)} of memory, {size_text(available)} are free: "
+            f"{what} needs {format_bytes(needed)} of memory, {format_bytes(available)} are free: "
             "take fewer bits (--bits 4), a smaller --shape, or one implementation (--ops mlx)"
         )
 

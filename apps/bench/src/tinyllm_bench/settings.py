@@ -60,7 +60,7 @@ class Settings:
             ("--batch", self.batch, 1),
         ):
             _check(name, count, f"{least} to 1,000,000", least <= count <= 1_000_000)
-        _check("--seconds", self.seconds, "a number above 0", 0 < self.seconds < math.inf)
+        _check("--seconds", self.seconds, "a finite number above 0", 0 < self.seconds < math.inf)
         if self.op and self.only == "model":
             raise UsageError("--op: times operations, which --only model leaves out")
         if self.peers and not self.times_model:

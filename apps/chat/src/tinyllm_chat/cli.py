@@ -42,6 +42,11 @@ def main(program: str = "chat") -> int:
     except (ValueError, RuntimeError, OSError) as error:
         terminal.notice(one_line(error))
         return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
 
 
 @app.command()
@@ -149,7 +154,7 @@ def chat(
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", envvar="TINYLLM_API_KEY", help="The API key of the server."),
+        typer.Option(metavar="KEY", help="The API key of the server.  [env var: TINYLLM_API_KEY]"),
     ] = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
@@ -160,6 +165,10 @@ def chat(
     stdout; thinking, statistics and notices go to stderr. Sampling options default to the
     checkpoint's generation_config.json. Exit codes: 0; 2 for usage; 130 after Ctrl-C; 1 otherwise.
     """
+    if server is not None and api_key is None:
+        # Not read by typer: without --server the option is wrong, and the variable is ignored,
+        # because a shell may export it for `serve`.
+        api_key = os.environ.get("TINYLLM_API_KEY") or None
     settings = Settings(
         model=model,
         revision=revision,

@@ -43,10 +43,10 @@ class Settings:
         num_speculative_tokens: the most draft tokens of a step; None for the default.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         server: the URL of a server to chat with; None loads the model in this process.
-        api_key: the API key of the server.
+        api_key: the API key of the server; None without `server`.
 
     Raises:
-        UsageError: a value is out of its range.
+        UsageError: a value is out of its range, or an option lacks the option that it needs.
     """
 
     model: str = PICO
@@ -78,9 +78,10 @@ class Settings:
         _check("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
         if self.temperature is not None:
             valid = 0 <= self.temperature < math.inf
-            _check("--temperature", self.temperature, "a number of at least 0", valid)
+            _check("--temperature", self.temperature, "a finite number of at least 0", valid)
         if self.top_k is not None:
-            _check("--top-k", self.top_k, "0 (all tokens) or more", 0 <= self.top_k < 2**31)
+            valid = 0 <= self.top_k < 2**31
+            _check("--top-k", self.top_k, "from 0 (all tokens) to 2^31 - 1", valid)
         if self.top_p is not None:
             _check("--top-p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
         if self.min_p is not None:
@@ -88,7 +89,7 @@ class Settings:
         penalty = self.repetition_penalty
         if penalty is not None:
             valid = 0 < penalty < math.inf
-            _check("--repetition-penalty", penalty, "a number above 0 (1 is off)", valid)
+            _check("--repetition-penalty", penalty, "a finite number above 0 (1 is off)", valid)
         if self.seed is not None:
             _check("--seed", self.seed, "from 0 to 2^64 - 1", 0 <= self.seed < 2**64)
         if "" in self.stop:
@@ -101,6 +102,8 @@ class Settings:
         self._check_drafts()
         if self.server is not None:
             self._check_server(self.server)
+        elif self.api_key is not None:
+            raise UsageError("--api-key: expected --server URL with it")
 
     @property
     def draft_tokens(self) -> int:

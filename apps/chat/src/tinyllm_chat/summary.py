@@ -1,6 +1,7 @@
 """Counts, rates and memory of an answer, as text and as JSON."""
 
 from tinyllm_qwen import Stats
+from tinyllm_qwen.format_bytes import format_bytes
 
 from tinyllm_chat.assistant import Answer, Assistant
 
@@ -52,11 +53,3 @@ def record(assistant: Assistant, answer: Answer) -> dict[str, object]:
         **assistant.metadata,
         "seed": answer.seed,
     }
-
-
-def format_bytes(count: int) -> str:
-    """Return a number of bytes in GB, MB or kB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count / 1e3:.0f} kB"

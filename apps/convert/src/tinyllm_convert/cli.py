@@ -34,6 +34,11 @@ def main(program: str = "convert") -> int:
         _notice(one_line(error))
         _drop_output()
         return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
 
 
 @app.command()

@@ -51,7 +51,8 @@ class Options:
         shard_bytes = self.shard_size * 1e9
         if not 1 <= shard_bytes < math.inf:  # refuses NaN too: comparisons with NaN are false
             raise UsageError(
-                f"--shard-size: expected a number of gigabytes above 0, got {self.shard_size:g}"
+                "--shard-size: expected a finite number of gigabytes above 0, got "
+                f"{self.shard_size:g}"
             )
         return ConversionConfig(
             packed=packed,

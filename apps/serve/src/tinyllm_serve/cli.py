@@ -62,6 +62,11 @@ def main(program: str = "serve") -> int:
     except (ValueError, RuntimeError, OSError, MemoryError) as error:
         _print_error(str(error) or type(error).__name__)
         return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
 
 
 def run(settings: Settings) -> None:

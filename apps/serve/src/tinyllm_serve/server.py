@@ -16,6 +16,7 @@ from tinyllm_serve.http.connections import ConnectionLimits, Connections, allow_
 from tinyllm_serve.http.errors import unavailable
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.model_files import check_model_files
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import Signals
 
@@ -143,6 +144,7 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         ServeError: if the address is not available, or the model has failed.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
+    check_model_files(settings)  # before clients can connect: a name may be misspelled
     connections = Connections(
         ConnectionLimits(
             allow_files(settings.max_connections),

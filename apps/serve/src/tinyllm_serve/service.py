@@ -1,5 +1,6 @@
 """The served model: its engine, its state, and its metrics."""
 
+import logging
 import time
 from collections.abc import Mapping
 
@@ -16,6 +17,8 @@ from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.server import Fact, Served, State
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
+
+_log = logging.getLogger(__name__)
 
 
 class Service(Served):
@@ -160,6 +163,8 @@ class Service(Served):
             part, tokenizer = self._group.member.load(folder, ops=ops, dtype=dtype)
             model = self._group.member.drive(part)
         self._weight_bytes = model.nbytes
+        if settings.snapshot_memory is not None and not model.state_bytes():
+            _log.warning("--snapshot-memory has no effect: the model has no recurrent layers")
         draft = None
         if settings.draft_model is not None and not drafts:
             draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)

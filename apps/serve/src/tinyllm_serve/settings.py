@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, get_type_hints
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from tinyllm_serve.clients import (
     read_keys,
 )
 from tinyllm_serve.errors import UsageError
+from tinyllm_serve.loopback import is_loopback
 from tinyllm_serve.options import Range, check, option, print_version
 
 NUM_SPECULATIVE_TOKENS = 4
@@ -285,7 +285,7 @@ class Settings:
         self._check_prefix_cache()
         if self.draft_model is not None:
             drafts = self.draft_tokens
-            check("num_speculative_tokens", drafts, "at least 1 with --draft-model", drafts > 0)
+            check("num_speculative_tokens", drafts, "from 1 to 64 with --draft-model", drafts > 0)
         if self.ray:
             _ = self.replica_range  # raises UsageError if the option is not valid
         elif self.replicas is not None or self.affinity is not None or self.update:
@@ -391,14 +391,3 @@ class Settings:
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             is_writable = folder.is_dir() and os.access(folder, os.W_OK)
             check("prefix_cache_path", str(path), "a file in a writable folder", is_writable)
-
-
-def is_loopback(name: str) -> bool:
-    """Return True if a host name always means the machine itself.
-
-    That is a loopback address, or localhost (RFC 6761).
-    """
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name.rstrip(".").lower() == "localhost"

@@ -9,33 +9,30 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-import mlx.core as mx
-from tinyllm_qwen import Sampler, Tokenizer
+from tinyllm_qwen import Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
-from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
-from tinyllm_engine.kv.prefix_store import PrefixStore, model_fingerprint
+from tinyllm_engine.kv.prefix_store import PrefixStore, make_prefix_store
+from tinyllm_engine.new_request import RequestFactory
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
 from tinyllm_engine.request import (
     EngineFullError,
     GrammarLimitError,
     Request,
-    RequestError,
     RequestFailedError,
     RequestState,
-    check_prompt,
 )
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.state_slots import make_state_slots
 from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.drafter import draft_limits
+from tinyllm_engine.speculative.drafter import propose_drafts
 from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.speculative.make_drafter import make_drafter
 from tinyllm_engine.stats import Counts, collect_stats
@@ -84,18 +81,13 @@ class Engine:
             ValueError: if the memory is too little for one request, or a setting or the draft
                 model does not fit the model.
         """
-        if model.num_ranks > 1 and settings.prefix_path is not None:
-            raise ValueError(
-                "prefix_path: expected None with several ranks, whose pages one file cannot hold, "
-                f"got {settings.prefix_path}: leave it out"
-            )
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
         self._pool = PagePool(model, settings, draft)
-        limit = settings.prefix_cache_bytes
-        max_cached = None if limit is None else limit // self._pool.page_bytes
-        self._pages = BlockManager(self._pool.num_pages, settings.page_size, max_cached)
+        self._pages = BlockManager(
+            self._pool.num_pages, settings.page_size, self._pool.max_cached_pages
+        )
         self._states = make_state_slots(self._pool.plan, settings)
         self._scheduler = Scheduler(
             self._pages, settings.max_running, self._states, prefix_cache=settings.prefix_cache
@@ -114,10 +106,12 @@ class Engine:
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
+        self._requests = RequestFactory(model, tokenizer, self._pages, self.grammars)
         self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
         self._failed: list[RequestState] = []
+        self._is_interrupted = False  # True until a step, or the restart after it, has ended
         self.failures = 0
         self._counts = Counts()
 
@@ -148,43 +142,20 @@ class Engine:
             EngineFullError: if the queue is full. If another tenant has more requests in the
                 queue, its last request fails with this error instead.
         """
-        prompt, config = list(request.prompt), self.model.config
-        check_prompt(prompt, config)
+        self._end_restart()
+        max_tokens = self._requests.limit_tokens(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
-        max_tokens = min(request.max_tokens, config.context_length - len(prompt))
-        if request.embedding:
-            max_tokens = 0
-        needed = self._pages.pages_for(len(prompt) + max_tokens)
-        if needed > self._pages.num_pages:
-            raise RequestError(
-                f"max_tokens: {len(prompt)} prompt and {max_tokens} new tokens need {needed} "
-                f"pages, the engine has {self._pages.num_pages}: request fewer tokens, or give the "
-                "engine more memory"
-            )
-        try:
-            if grammar is None and request.grammar is not None:
-                grammar = self.grammars.compile(request.grammar, request.tenant)
-            sampler = Sampler(request.sampling, config.vocab_size, self.model.ops)
-            sampler.start(mx.array(prompt, dtype=mx.int32))
-            state = RequestState(
-                request,
-                self._counts.requests,
-                max_tokens,
-                sampler,
-                OutputProcessor(self.tokenizer, request.stop, ignore_end=request.ignore_end),
-                None if grammar is None else grammar.constraint(),
-            )
-        except ValueError as error:
-            raise RequestError(str(error)) from error
+        state = self._requests.make(request, self._counts.requests, max_tokens, grammar)
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._counts.requests += 1
-        self._counts.prompt_tokens += len(prompt)
+        self._counts.prompt_tokens += len(request.prompt)
         self._scheduler.add(state)
         return state
 
     def cancel(self, handle: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
+        self._end_restart()
         if handle.finish_reason is None:
             self._finish(handle, "cancelled")
 
@@ -196,21 +167,27 @@ class Engine:
         between ends with the finish reason "error" and no further output.
 
         Ctrl-C may come at any time. The requests are then queued again too, and the interrupt is
-        raised to the caller, who may call `step` again.
+        raised to the caller, who may call `step` again. If a second Ctrl-C comes before the
+        requests are queued, the next call of the engine queues them.
 
         Returns:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
+        self._end_restart()
+        # Set before the step, because a second Ctrl-C may come as soon as the first is caught.
+        self._is_interrupted = self._can_recover
         try:
-            return self._step()
+            outputs = self._step()
         except Exception:
+            self._is_interrupted = False
             raise
         except BaseException as error:
             interrupt = error.with_traceback(None)  # the traceback refers to the old pages
-        # Recurrent states may have tokens that no request has counted.
-        if self._can_recover:
-            self._restart()
+        else:
+            self._is_interrupted = False
+            return outputs
+        self._end_restart()
         raise interrupt
 
     def _step(self) -> list[tuple[RequestState, Output]]:
@@ -281,6 +258,7 @@ class Engine:
             raise ValueError(
                 "path: expected one here or in EngineSettings.prefix_path, got None: give one"
             )
+        self._end_restart()
         return self._prefixes.save(path)
 
     def embed(self, tokens: Sequence[int]) -> list[float]:
@@ -298,15 +276,10 @@ class Engine:
     def _schedule(self) -> Step:
         """Choose the tokens of the next step, draft tokens included."""
         if self._drafter is not None:
-            paused = self._drafter.acceptance.is_paused
-            requests = [request for request in self._scheduler.served() if not paused(request)]
             # Each draft token needs a slot for the recurrent state after it.
             slots = None if self._states is None else self._states.unused
-            limits = draft_limits(requests, self.settings.speculation, slots)
-            self._drafter.propose(limits)
-            for request in limits:
-                if request.constraint is not None:
-                    del request.draft[request.constraint.num_allowed(request.draft) :]
+            served = self._scheduler.served()
+            propose_drafts(self._drafter, served, self.settings.speculation, slots)
         return self._scheduler.schedule(self._budget.tokens)
 
     def _prefill(self, step: Step) -> list[list[SampledToken]]:
@@ -379,8 +352,20 @@ class Engine:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
 
+    def _end_restart(self) -> None:
+        """Restart if Ctrl-C has interrupted a step, or the restart after it.
+
+        Recurrent states may have tokens that no request has counted.
+        """
+        if self._is_interrupted:
+            self._restart()
+            self._is_interrupted = False
+
     def _restart(self) -> list[RequestState]:
-        """Queue all running requests again, and make new pages; return these requests."""
+        """Queue all running requests again, and make new pages; return these requests.
+
+        A call that Ctrl-C has interrupted can be repeated.
+        """
         running = self._scheduler.reset()
         if self._drafter is not None:
             self._drafter.reset()
@@ -410,7 +395,6 @@ class Engine:
 
         Pages of a draft model are not stored. The draft model computes missing tokens again.
         """
-        settings = self.settings
-        identity = f"{model_fingerprint(self.model)} {settings.page_size} {settings.kv_bits}"
         snapshots = None if self._states is None else self._states.snapshots
-        return PrefixStore(self._pages, snapshots, self._pool.caches, identity)
+        caches = self._pool.caches
+        return make_prefix_store(self.model, self.settings, self._pages, snapshots, caches)

@@ -1,4 +1,4 @@
-"""Errors of checkpoints, conversions, templates and downloads, and sizes in their messages."""
+"""Errors of checkpoints, conversions, templates and downloads."""
 
 
 class CheckpointError(ValueError):
@@ -19,11 +19,3 @@ class TextTooLongError(ValueError):
 
 class ConversionError(RuntimeError):
     """A checkpoint cannot be converted or written. The message has a remedy."""
-
-
-def size_text(nbytes: int) -> str:
-    """Return a number of bytes in GB, MB or kB, for a message."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.1f} {name}"
-    return f"{nbytes / 1000:.1f} kB"

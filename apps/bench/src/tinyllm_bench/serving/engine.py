@@ -145,12 +145,15 @@ def run_engine(options: EngineOptions) -> int:
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
     model = BenchModel.make(settings)
     context = model.config.context_length
-    for name, count, most in (
-        ("--tokens", options.tokens, context - SHORT_PROMPT - 2),
-        ("--prompt", options.prompt, context - 1),
+    for name, count, least, most in (
+        ("--tokens", options.tokens, 1, context - SHORT_PROMPT - 2),
+        ("--prompt", options.prompt, 0, context - 1),
     ):
         if count > most:
-            raise UsageError(f"{name}: expected at most {most} with the context of {model.name}")
+            raise UsageError(
+                f"{name}: expected from {least} to {most} with the context of {model.name}, got "
+                f"{count}"
+            )
     target = EngineTarget(model, ops, max(options.requests))
     target.batch(1, 4)  # warm-up
     rounds = [

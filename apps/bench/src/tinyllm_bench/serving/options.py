@@ -54,7 +54,10 @@ class Load(LoadShape):
         """Check every range."""
         super().__post_init__()
         if not 0 <= self.rate < 1e6:
-            raise UsageError(f"--rate: expected 0 (all at once) or more a second, got {self.rate}")
+            raise UsageError(
+                "--rate: expected 0 (all at once) or more, and below 1,000,000 a second, got "
+                f"{self.rate}"
+            )
 
     def arrivals(self) -> list[Arrival]:
         """Return the requests in the order of their times."""

@@ -9,6 +9,7 @@ import mlx.core as mx
 from tinyllm_kernels import Arithmetic, BackendError
 from tinyllm_qwen import GenerationConfig, Piece, SamplingParams, Tokenizer, generate, load
 from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
@@ -26,7 +27,6 @@ from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.context import ContextWindow
 from tinyllm_chat.local.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.summary import format_bytes
 
 
 class _StoppedError(Exception):

@@ -7,8 +7,9 @@ import typer
 from huggingface_hub import constants, scan_cache_dir
 from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.checkpoint.repository import fetch
+from tinyllm_qwen.format_bytes import format_bytes
 
-from tinyllm_cli.messages import notice, size
+from tinyllm_cli.messages import notice
 from tinyllm_cli.models.cached import CachedModel, built_in, cached_models, cached_repositories
 
 
@@ -18,7 +19,7 @@ def list_models() -> None:
     width = max(len(model.name) for model in models)
     for model in models:
         state = model.architecture if model.config else "tinyllm cannot run it, see `show`"
-        typer.echo(f"{model.name:<{width}}  {size(model.nbytes):>9}  {state}")
+        typer.echo(f"{model.name:<{width}}  {format_bytes(model.nbytes):>9}  {state}")
     notice(f"models: {len(models) - 1} in {constants.HF_HUB_CACHE}, and {BUILT_IN}, built in")
 
 
@@ -37,7 +38,7 @@ def pull(name: str, revision: str | None) -> None:
     if model is not None and model.folder == folder and model.reason:
         raise ValueError(
             f"{name} was downloaded, but tinyllm cannot run it ({model.reason}): "
-            f"`tinyllm models remove {name}` frees {size(model.nbytes)}"
+            f"`tinyllm models remove {name}` frees {format_bytes(model.nbytes)}"
         )
 
 
@@ -48,7 +49,7 @@ def show(name: str) -> None:
         ValueError: if the model is not on this machine.
     """
     model = _named(name)
-    rows = {"name": model.name, "folder": str(model.folder), "size": size(model.nbytes)}
+    rows = {"name": model.name, "folder": str(model.folder), "size": format_bytes(model.nbytes)}
     if model.revisions:
         rows["revisions"] = ", ".join(model.revisions)
     config = model.config
@@ -78,7 +79,7 @@ def remove(name: str, *, ask: bool) -> bool:
     if ask:
         if not sys.stdin.isatty():
             raise ValueError("remove: expected --yes, because stdin is not a terminal")
-        typer.echo(f"Remove {model.name}, {size(model.nbytes)}? [y/N] ", nl=False, err=True)
+        typer.echo(f"Remove {model.name}, {format_bytes(model.nbytes)}? [y/N] ", nl=False, err=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             notice("models: nothing was removed")
             return False
@@ -88,7 +89,7 @@ def remove(name: str, *, ask: bool) -> bool:
             f"{model.name} could not be removed whole from {constants.HF_HUB_CACHE}: check the "
             "owner of its files"
         )
-    typer.echo(f"removed {model.name}, {size(model.nbytes)}")
+    typer.echo(f"removed {model.name}, {format_bytes(model.nbytes)}")
     return True
 
 

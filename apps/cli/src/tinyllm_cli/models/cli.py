@@ -41,6 +41,11 @@ def main(program: str = "tinyllm models") -> int:
     except (ValueError, RuntimeError, OSError) as error:
         notice(f"models: {error}")
         return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
 
 
 @app.callback(invoke_without_command=True)

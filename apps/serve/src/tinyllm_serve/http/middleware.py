@@ -20,8 +20,9 @@ from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer
+from tinyllm_serve.loopback import is_loopback
 from tinyllm_serve.metrics import Metrics
-from tinyllm_serve.settings import Settings, is_loopback
+from tinyllm_serve.settings import Settings
 
 EXPOSED_HEADERS = ("x-request-id", "Retry-After")
 """Headers of responses that scripts of other origins may read."""

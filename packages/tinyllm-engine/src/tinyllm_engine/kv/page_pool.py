@@ -66,6 +66,12 @@ class PagePool:
         self.renew()
 
     @property
+    def max_cached_pages(self) -> int | None:
+        """The most pages that only the prefix cache holds; None for no limit."""
+        limit = self._settings.prefix_cache_bytes
+        return None if limit is None else limit // self.page_bytes
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all pages and slots."""
         return sum(cache.nbytes for cache in self._all_caches)

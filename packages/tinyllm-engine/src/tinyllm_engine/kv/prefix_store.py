@@ -17,6 +17,7 @@ from tinyllm_ops import QuantizedTensor
 from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.language_model import LanguageModel
 
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.kv.snapshot_store import SnapshotStore
@@ -233,6 +234,27 @@ def _checksum(tensors: Mapping[str, mx.array]) -> str:
     for name in sorted(tensors):
         digest.update(_buffer(tensors[name]))
     return digest.hexdigest()
+
+
+def make_prefix_store(
+    model: LanguageModel,
+    settings: EngineSettings,
+    pages: BlockManager,
+    snapshots: SnapshotStore | None,
+    caches: Sequence[PooledCache],
+) -> PrefixStore:
+    """Make the store of an engine. Its identity is that of the model and of the page format.
+
+    Raises:
+        ValueError: if several ranks share the model.
+    """
+    if model.num_ranks > 1:
+        raise ValueError(
+            "prefix_path: expected None with several ranks, whose pages one file cannot hold, "
+            f"got {settings.prefix_path}: leave it out"
+        )
+    identity = f"{model_fingerprint(model)} {settings.page_size} {settings.kv_bits}"
+    return PrefixStore(pages, snapshots, caches, identity)
 
 
 def model_fingerprint(model: LanguageModel) -> str:

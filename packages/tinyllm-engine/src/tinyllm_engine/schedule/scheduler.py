@@ -183,19 +183,22 @@ class Scheduler:
     def reset(self) -> list[RequestState]:
         """Put all running requests back into the queue, and free all pages.
 
-        The prefix cache is empty afterwards.
+        The prefix cache is empty afterwards. Ctrl-C may have interrupted any method before, this
+        one too, so a running request may have ended, or be in the queue already.
 
         Returns:
             The requests that were running.
         """
-        running, self._running = self._running, []
+        running = [request for request in self._running if request.finish_reason is None]
         self._may_admit = True
         self.pages.reset()
         if self.states is not None:
             self.states.reset()
         for request in running:
             _forget_pages(request)
-            insort(self._waiting, request, key=_rank)
+            if request not in self._waiting:
+                insort(self._waiting, request, key=_rank)
+        self._running.clear()  # last, so that no request is lost if this call is interrupted
         return running
 
     def _admit(self) -> None:
@@ -212,8 +215,9 @@ class Scheduler:
             if found is None:
                 pass  # a running request computes the next page: wait, then share the page
             elif self._allocate(request, found, shares):
-                self._waiting.remove(request)
+                # In this order, Ctrl-C between the two lines loses no request.
                 insort(self._running, request, key=_rank)
+                self._waiting.remove(request)
                 shares.add(request)
                 prefixes.add(request)
             else:
@@ -315,9 +319,9 @@ class Scheduler:
     def _preempt(self, request: RequestState) -> None:
         """Free the pages of a request, and put it back into the queue."""
         self.preemptions += 1
-        self._running.remove(request)
         self._free(request)
         insort(self._waiting, request, key=_rank)
+        self._running.remove(request)  # last, so that Ctrl-C loses no request
 
     def _free(self, request: RequestState) -> None:
         self._may_admit = True

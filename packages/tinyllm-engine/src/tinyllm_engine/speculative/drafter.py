@@ -47,6 +47,27 @@ class Drafter(Protocol):
         ...
 
 
+def propose_drafts(
+    drafter: Drafter, requests: Sequence[RequestState], speculation: int, total: int | None = None
+) -> None:
+    """Set the draft tokens of requests, up to the first token that a grammar forbids.
+
+    Args:
+        drafter: the source of draft tokens.
+        requests: running requests, in the order in which they are served. Paused requests get no
+            draft tokens.
+        speculation: the most draft tokens of a request.
+        total: the most draft tokens of all requests; None for any number.
+    """
+    paused = drafter.acceptance.is_paused
+    active = [request for request in requests if not paused(request)]
+    limits = draft_limits(active, speculation, total)
+    drafter.propose(limits)
+    for request in limits:
+        if request.constraint is not None:
+            del request.draft[request.constraint.num_allowed(request.draft) :]
+
+
 def draft_limits(
     requests: Sequence[RequestState], speculation: int, total: int | None = None
 ) -> dict[RequestState, int]:

@@ -29,6 +29,23 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
             with a revision.
         HubError: if a repository cannot be fetched. The message has the reason and a remedy.
     """
+    folder = resolve_local(path_or_repo, revision)
+    if folder is None:
+        # Import here, because the import of the Hub's client takes 0.4 s.
+        from tinyllm_qwen.checkpoint.repository import fetch
+
+        return fetch(str(path_or_repo), revision)
+    return folder
+
+
+def resolve_local(path_or_repo: str | Path, revision: str | None = None) -> Path | None:
+    """Return the local folder of a checkpoint, or None for the name of a repository on the Hub.
+
+    The arguments are those of `resolve`. Nothing is downloaded.
+
+    Raises:
+        CheckpointError: as in `resolve`.
+    """
     folder = _existing(path_or_repo)
     if path_or_repo == BUILT_IN and (folder is None or not (folder / "config.json").is_file()):
         folder = _BUILT_IN_FOLDER
@@ -40,10 +57,7 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
     if folder is not None:
         return _without_revision(folder, revision)
     if isinstance(path_or_repo, str) and _REPOSITORY.fullmatch(path_or_repo):
-        # Import here, because the import of the Hub's client takes 0.4 s.
-        from tinyllm_qwen.checkpoint.repository import fetch
-
-        return fetch(path_or_repo, revision)
+        return None
     raise CheckpointError(
         f"{str(path_or_repo)[:200]!r} is neither a folder here nor the name of a repository "
         f"(owner/name, such as Qwen/Qwen3-0.6B); {BUILT_IN!r} is the built-in model"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_load_from_cache
 
-from tinyllm_qwen.errors import HubError, size_text
+from tinyllm_qwen.errors import HubError
+from tinyllm_qwen.format_bytes import format_bytes
 
 # Patterns of the files to download: weights, configs, templates, and all kinds of tokenizer files.
 _FILES = ["*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model"]
@@ -58,8 +59,8 @@ def _check_space(repository: str, revision: str | None) -> None:
     free = shutil.disk_usage(present).free
     if needed > free:
         raise HubError(
-            f"{repository} needs {size_text(needed)}, {cache} has {size_text(free)} left: free "
-            "some space, or set HF_HOME to a folder on a larger disk"
+            f"{repository} needs {format_bytes(needed)}, {cache} has {format_bytes(free)} left: "
+            "free some space, or set HF_HOME to a folder on a larger disk"
         )
 
 

@@ -21,7 +21,8 @@ from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.copied_files import copy, files_to_copy
 from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
-from tinyllm_qwen.errors import ConversionError, size_text
+from tinyllm_qwen.errors import ConversionError
+from tinyllm_qwen.format_bytes import format_bytes
 
 _OVERHEAD_BYTES = 1 << 20  # upper bound of the size of config, index and headers
 
@@ -181,8 +182,8 @@ def _check_memory(plan: ConversionPlan, stored: Mapping[str, StoredTensor]) -> N
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise ConversionError(
-            f"the largest tensor needs {size_text(needed)} of memory, this machine has "
-            f"{size_text(memory)}: convert on a larger one"
+            f"the largest tensor needs {format_bytes(needed)} of memory, this machine has "
+            f"{format_bytes(memory)}: convert on a larger one"
         )
 
 
@@ -191,6 +192,6 @@ def _check_space(path: Path, needed: int) -> None:
     free = free_bytes(path)
     if needed > free:
         raise ConversionError(
-            f"{path} needs {size_text(needed)}, its disk has {size_text(free)} left: free some "
-            "space, or name a folder on a larger disk"
+            f"{path} needs {format_bytes(needed)}, its disk has {format_bytes(free)} left: free "
+            "some space, or name a folder on a larger disk"
         )

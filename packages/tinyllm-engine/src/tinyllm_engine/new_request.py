@@ -1,0 +1,81 @@
+"""New requests: their checks, and their state before the first step."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from tinyllm_qwen import Sampler, Tokenizer
+from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.text.output import OutputProcessor
+
+from tinyllm_engine.grammar.compiler import CompiledGrammar
+from tinyllm_engine.grammar.worker import GrammarWorker
+from tinyllm_engine.kv.block_manager import BlockManager
+from tinyllm_engine.request import Request, RequestError, RequestState, check_prompt
+
+
+class RequestFactory:
+    """Checks the requests to an engine, and makes their states."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        pages: BlockManager,
+        grammars: GrammarWorker,
+    ) -> None:
+        """Make the factory of an engine, from its model, tokenizer, pages and grammar compiler."""
+        self._model = model
+        self._tokenizer = tokenizer
+        self._pages = pages
+        self._grammars = grammars
+
+    def limit_tokens(self, request: Request) -> int:
+        """Return the most tokens that the engine generates for a request; 0 for an embedding.
+
+        Raises:
+            RequestError: if the model cannot compute the prompt, or too few pages exist.
+        """
+        config, length = self._model.config, len(request.prompt)
+        check_prompt(request.prompt, config)
+        max_tokens = min(request.max_tokens, config.context_length - length)
+        if request.embedding:
+            max_tokens = 0
+        needed = self._pages.pages_for(length + max_tokens)
+        if needed > self._pages.num_pages:
+            raise RequestError(
+                f"max_tokens: {length} prompt and {max_tokens} new tokens need {needed} pages, the "
+                f"engine has {self._pages.num_pages}: request fewer tokens, or give the engine "
+                "more memory"
+            )
+        return max_tokens
+
+    def make(
+        self, request: Request, number: int, max_tokens: int, grammar: CompiledGrammar | None
+    ) -> RequestState:
+        """Make the state of a request, with its sampler and its grammar.
+
+        Args:
+            request: the request.
+            number: the number of earlier requests.
+            max_tokens: the most tokens to generate; see `limit_tokens`.
+            grammar: the compiled form of the request's grammar; None to compile it here.
+
+        Raises:
+            RequestError: if the grammar, a stop string or a sampling parameter is not valid.
+        """
+        model = self._model
+        try:
+            if grammar is None and request.grammar is not None:
+                grammar = self._grammars.compile(request.grammar, request.tenant)
+            sampler = Sampler(request.sampling, model.config.vocab_size, model.ops)
+            sampler.start(mx.array(list(request.prompt), dtype=mx.int32))
+            return RequestState(
+                request,
+                number,
+                max_tokens,
+                sampler,
+                OutputProcessor(self._tokenizer, request.stop, ignore_end=request.ignore_end),
+                None if grammar is None else grammar.constraint(),
+            )
+        except ValueError as error:
+            raise RequestError(str(error)) from error
