@@ -32,6 +32,8 @@ def all_parts(tiers: Sequence[str]) -> list[Part]:
     for tier in (fastest, *(each for each in _OTHER_TIERS if each in tiers[1:])):
         # OpenVINO chooses its own instruction set, so it is measured beside the fastest tier alone.
         peers = _PEERS if tier == fastest else _LLAMA
+        if tier != "amx":  # there is no backend `cpu-int8` for AMX
+            peers = f"--ops cpu-int8 {peers}"
         model = f"{_MODEL} {peers} --seconds {0.3 if tier == fastest else 0.2}"
         # With AVX2, this prompt takes three seconds. The first sample alone would not count.
         empty = f"{_MODEL} {peers} --seconds 0.6 --prompt-tokens 512 --context 0"
@@ -42,6 +44,8 @@ def all_parts(tiers: Sequence[str]) -> list[Part]:
             "pico": f"model --ops cpu {peers} --seconds 0.1",
             "engine": f"engine {_QWEN} --rounds 2 --tokens 48",
         }
+        if tier != "amx":
+            cases["engine-int8"] = cases["engine"].replace("--ops cpu", "--ops cpu-int8")
         if tier != "avx2":
             # llama.cpp takes half a minute for this prompt, which is its only sample.
             cases["prompt-4096"] = f"{model} --prompt-tokens 4096 --context 0"

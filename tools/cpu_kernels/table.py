@@ -9,7 +9,7 @@ from cpu_kernels.measure import Document
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.report.tables import number, percent
 
-OURS, LLAMA, OPENVINO = "cpu", "llama.cpp", "openvino"
+OURS, BYTES, LLAMA, OPENVINO = "cpu", "cpu-int8", "llama.cpp", "openvino"
 BEGIN, END = "<!-- begin: tools/cpu_kernels -->\n", "<!-- end: tools/cpu_kernels -->\n"
 
 _COLUMNS = ("case", "before", "now", "llama.cpp", "times", "OpenVINO", "times", "of read")
@@ -99,21 +99,25 @@ def _tier_table(tier: str, document: Document, before: Document) -> str:
     for case in CASES:
         part = document.parts.get(f"{tier}/{case.part}")
         now = speeds(part, case.regime)
-        if OURS not in now:
-            continue
         old = speeds(before.parts.get(f"{tier}/{case.part}"), case.regime)
-        ours = now[OURS]
-        cells = [case.label, _speed(old.get(OURS)), _speed(ours)]
-        for peer in (LLAMA, OPENVINO):
-            theirs = now.get(peer)
-            cells += [_speed(theirs), number(ours["speed"] / theirs["speed"]) if theirs else ""]
-        cells.append(percent(ours["of_read"]) if _is_read(case) else "")
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += _engine_rows(document.parts.get(f"{tier}/engine"), before.parts.get(f"{tier}/engine"))
+        for name in (name for name in (OURS, BYTES) if name in now):
+            ours = now[name]
+            label = case.label if name == OURS else f"{case.label}, `{name}`"
+            cells = [label, _speed(old.get(name)), _speed(ours)]
+            for peer in (LLAMA, OPENVINO):
+                theirs = now.get(peer)
+                cells += [_speed(theirs), number(ours["speed"] / theirs["speed"]) if theirs else ""]
+            cells.append(percent(ours["of_read"]) if _is_read(case) else "")
+            lines.append(f"| {' | '.join(cells)} |")
+    for engine, label in (("engine", "engine"), ("engine-int8", f"engine, `{BYTES}`")):
+        name = f"{tier}/{engine}"
+        lines += _engine_rows(label, document.parts.get(name), before.parts.get(name))
     return "\n".join(lines) + "\n"
 
 
-def _engine_rows(part: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> list[str]:
+def _engine_rows(
+    engine: str, part: Mapping[str, Any] | None, before: Mapping[str, Any] | None
+) -> list[str]:
     """Return a row for each number of requests, and for a long prompt beside other requests."""
     now, old = requests_speeds(part), requests_speeds(before)
     rows = []
@@ -121,12 +125,12 @@ def _engine_rows(part: Mapping[str, Any] | None, before: Mapping[str, Any] | Non
         times = f" ({rate / now[1]:.2f} times one)" if requests > 1 and 1 in now else ""
         earlier = old.get(requests)
         cells = (number(earlier) if earlier else "", number(rate) + times)
-        label = f"engine: {requests} request{'s' * (requests > 1)}"
+        label = f"{engine}: {requests} request{'s' * (requests > 1)}"
         rows.append(f"| {label} | {cells[0]} | {cells[1]} | | | | | |")
     alone, earlier = long_prompt_speed(part), long_prompt_speed(before)
     if alone is not None:
         cells = (number(earlier) if earlier else "", number(alone))
-        label = "engine: prompt of 4,096 beside other requests"
+        label = f"{engine}: prompt of 4,096 beside other requests"
         rows.append(f"| {label} | {cells[0]} | {cells[1]} | | | | | |")
     return rows
 

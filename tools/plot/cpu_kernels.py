@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROW, _HEADING = 0.42, 1.3  # inches
-_COLORS = {"cpu": "C0", "llama.cpp": "C1", "openvino": "C2"}
+_COLORS = {"cpu": "C0", "cpu-int8": "C3", "llama.cpp": "C1", "openvino": "C2"}
 
 
 def figure_of_kernels(document: Mapping[str, Any]) -> "Figure":

@@ -75,16 +75,19 @@ def test_the_table_has_ratios_and_adds_processes() -> None:
     document = Document(
         {
             "amx/prompt-512": model_part(
-                ("cpu", 30.0), ("llama.cpp Q4_0", 20.0), ("openvino", 15.0)
+                ("cpu", 30.0), ("llama.cpp Q4_0", 20.0), ("openvino", 15.0), ("cpu-int8", 50.0)
             ),
             "amx/engine": engine_part(),
+            "amx/engine-int8": engine_part(),
         }
     )
     before = Document({"amx/prompt-512": model_part(("cpu", 10.0))})
     rows = markdown_table(document, before).splitlines()
     assert "| prompt of 512 | 20.0 | 60.0 | 40.0 | 1.50 | 30.0 | 2.00 |  |" in rows
+    assert "| prompt of 512, `cpu-int8` |  | 100 | 40.0 | 2.50 | 30.0 | 3.33 |  |" in rows
     assert "| decode, empty cache | 20.0 | 60.0 | 40.0 | 1.50 | 30.0 | 2.00 | 50% |" in rows
     assert "| engine: 8 requests |  | 50.0 (3.33 times one) | | | | | |" in rows
+    assert "| engine, `cpu-int8`: 8 requests |  | 50.0 (3.33 times one) | | | | | |" in rows
     assert "| engine: prompt of 4,096 beside other requests |  | 1,024 | | | | | |" in rows
 
 
