@@ -103,6 +103,15 @@ def test_the_time_of_the_thread_is_measured(pico: BenchModel) -> None:
         assert 0 < runner.host_seconds <= 1.1 * seconds
 
 
+def test_the_last_runner_has_the_only_reference_to_the_weights() -> None:
+    model = BenchModel.make(Settings(shape="pico", prompt_tokens=4, decode_tokens=4))
+    weights = len(model.weights)
+    for is_last in (False, True):
+        runner = QwenRunner(model, MLX, PROMPT, 0, is_last=is_last)
+        assert len(model.weights) == (0 if is_last else weights)
+        assert runner.time_decode(1) > 0
+
+
 def test_the_context_holds_keys_that_are_no_zeros(pico: BenchModel) -> None:
     runner = QwenRunner(pico, MLX, PROMPT, 6)
     runner.rewind()

@@ -86,5 +86,8 @@ class Run:
         for peer in peers:
             stack.callback(peer.close)
         self.report.notices += notices
-        context = settings.context_tokens
-        return [*(QwenRunner(model, ops, prompt, context) for ops in self._opsets), *peers]
+        context, last = settings.context_tokens, self._opsets[-1]
+        ours = [
+            QwenRunner(model, ops, prompt, context, is_last=ops is last) for ops in self._opsets
+        ]
+        return [*ours, *peers]

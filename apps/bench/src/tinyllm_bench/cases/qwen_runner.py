@@ -17,20 +17,31 @@ from tinyllm_bench.models.model import BenchModel
 class QwenRunner(LocalRunner):
     """Runs `Qwen` with the same loop as `tinyllm_qwen.generate`, without a tokenizer."""
 
-    def __init__(self, model: BenchModel, ops: OpSet, prompt: Sequence[int], context: int) -> None:
+    def __init__(
+        self,
+        model: BenchModel,
+        ops: OpSet,
+        prompt: Sequence[int],
+        context: int,
+        *,
+        is_last: bool = False,
+    ) -> None:
         """Build the model.
 
         The `context` tokens in the cache have random keys and values, because computing them would
-        take longer than the measurement.
+        take longer than the measurement. The last runner takes the weights out of `model`, so that
+        their layout in memory is changed in place.
         """
+        sizes = weight_bytes(model.weights)
         weights = dict(model.weights)
+        if is_last:
+            model.weights.clear()
         prepare(ops, weights)
         self._model = Qwen(model.config, weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
         self._cache: list[SequenceCache] = []  # `rewind` fills it
         self.name = ops.name
-        sizes = weight_bytes(model.weights)
         self.costs = ModelCosts(model.config, sizes, self._model.dtype.size)
 
     def prefill(self) -> None:

@@ -1,7 +1,7 @@
 """Model to measure: a published shape with random weights, or a checkpoint."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -31,7 +31,7 @@ class BenchModel:
     name: str  # name of the shape or of the checkpoint
     hf: Mapping[str, object]  # its config.json, quantization included
     config: QwenConfig  # the parsed config
-    weights: Mapping[str, Weight]  # every tensor by name
+    weights: MutableMapping[str, Weight]  # every tensor by name
     # Storage format of matrices. For a checkpoint with several formats, its default.
     format: WeightFormat
 
