@@ -17,7 +17,7 @@ from tinyllm_serve.clients import (
     read_keys,
 )
 from tinyllm_serve.errors import UsageError
-from tinyllm_serve.loopback import is_loopback
+from tinyllm_serve.http.loopback import is_loopback
 from tinyllm_serve.options import Range, check, option, print_version
 
 NUM_SPECULATIVE_TOKENS = 4

@@ -19,8 +19,8 @@ from tinyllm_serve.http.api_key import Anonymous, ApiKey
 from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.loopback import is_loopback
 from tinyllm_serve.http.pace import Pacer
-from tinyllm_serve.loopback import is_loopback
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.settings import Settings
 
