@@ -82,7 +82,7 @@ def test_the_table_names_what_was_measured(run: Run) -> None:
         ("--peak 0.4", "--peak: expected NAME=TFLOPS, such as 'bfloat16=0.4', got 0.4"),
         ("--peak x=0", "--peak"),
         ("--peak x=nan", "--peak"),
-        ("--seconds 0", "--seconds: expected a number above 0, got 0.0"),
+        ("--seconds 0", "--seconds: expected a finite number above 0, got 0.0"),
         ("--plot out.txt", "--plot: expected one of .png, .svg, .pdf, got .txt"),
     ],
 )
