@@ -90,7 +90,8 @@ def test_a_replaced_op_is_called(backend: str, name: str) -> None:
         replaced = replace(ops, **{name: counting})  # type: ignore[arg-type]
     made = forward_passes(replaced)
     assert calls
-    if backend != "cpu":  # without its native stack, the CPU rounds mixtures of experts differently
+    # Without its native stack, the CPU rounds mixtures of experts differently.
+    if backend not in ("cpu", "cpu-int8"):
         assert all(same_bits(a, b) for a, b in zip(made, unreplaced_passes(backend), strict=True))
 
 
