@@ -1,16 +1,25 @@
 """Slow and silent clients hold neither connections nor memory, and do not delay the shutdown."""
 
+import asyncio
 import contextlib
 import json
+import logging
+import os
+import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
+from tinyllm_serve import server as serving
+from tinyllm_serve.http.sse import EventStream
 from tinyllm_serve.server import listen
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
 Start = Callable[..., Server]
@@ -145,6 +154,61 @@ def test_slow_clients_do_not_hold_up_the_shutdown(start: Start, sent: bytes) -> 
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 10  # 30 s are allowed for answers
+
+
+class Endless(Service):
+    """A model whose requests never finish, and do not end with it."""
+
+    async def start(self) -> None:
+        self._state = "ready"
+
+    def facts(self) -> dict[str, str | float | None]:
+        return {}
+
+    async def finish(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_the_end_closes_a_stream_that_nobody_reads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = 0
+
+    async def events() -> AsyncGenerator[dict[str, object], None]:
+        nonlocal sent
+        while True:
+            yield {"text": "a" * 100_000}
+            sent += 1
+            await asyncio.sleep(0)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await EventStream(events(), 60.0)(scope, receive, send)
+
+    async def end_with_a_reader_that_sleeps() -> None:
+        settings = Settings()
+        listener = listen("127.0.0.1", 0)
+        monkeypatch.setattr(serving, "listen", lambda *_address: listener)
+        server = asyncio.create_task(serving.serve(settings, Endless(settings), application))
+        with socket.create_connection(listener.getsockname()) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            before = -1
+            while sent != before:
+                before = sent
+                await asyncio.sleep(0.3)
+            assert sent > 0
+            for _signal in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.1)
+            await server
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(end_with_a_reader_that_sleeps())
+    assert not caplog.records
 
 
 def test_responses_do_not_wait_for_acknowledgements() -> None:

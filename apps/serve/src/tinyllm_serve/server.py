@@ -180,6 +180,7 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
                 await _finish(served, server, serving, signals, seconds)
         finally:
             await served.close()
+            await connections.close()
             server.should_exit = server.force_exit = True
             await serving
             watching.cancel()

@@ -25,6 +25,12 @@ DRAIN_BODY_SECONDS = 1.0
 DRAIN_WRITE_SECONDS = 5.0
 """Seconds after SIGTERM in which a client must read what waits for it."""
 
+LAST_BYTES_SECONDS = 1.0
+"""Seconds for sending the errors of requests that the end of the server cuts off."""
+
+LAST_REQUESTS_SECONDS = 5.0
+"""Seconds in which requests must end once their connections are closed."""
+
 OTHER_FILES = 128
 """Files of the process that are not connections: checkpoints, pipes, libraries."""
 
@@ -121,6 +127,19 @@ class Connections:
     def drain(self) -> None:
         """Shorten the times from now on, so that no client holds up the end of the server."""
         self._drained_at = asyncio.get_running_loop().time()
+
+    async def close(self) -> None:
+        """Close all connections, and wait until their requests have ended, for some seconds.
+
+        uvicorn would log an exception for each request that runs when the event loop ends.
+        """
+        requests = {task for connection in self._open for task in connection.tasks}
+        if requests:
+            await asyncio.wait(requests, timeout=LAST_BYTES_SECONDS)
+        for connection in list(self._open):
+            connection.transport.abort()
+        if requests:
+            await asyncio.wait(requests, timeout=LAST_REQUESTS_SECONDS)
 
     async def watch(self) -> None:
         """Close connections that exceed a limit, forever; log their number."""
