@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#if defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
@@ -54,8 +54,28 @@ inline float sum(Floats v) {
   return v[0];
 }
 
-// The larger number of each lane. Returns `b` if one of the two is NaN: max(x, best) skips NaNs.
-inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+// The larger number of each lane. Returns `b` if one of the two is NaN: max(x, best) skips NaNs. GCC 12
+// would use two instructions for the choice, because it does not know that NaNs may go either way.
+inline Floats max(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(_mm512_max_ps(std::bit_cast<__m512>(a), std::bit_cast<__m512>(b)));
+#elif defined(__AVX__)
+  return std::bit_cast<Floats>(_mm256_max_ps(std::bit_cast<__m256>(a), std::bit_cast<__m256>(b)));
+#else
+  return a > b ? a : b;
+#endif
+}
+
+// The smaller number of each lane. Returns `b` if one of the two is NaN.
+inline Floats min(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return std::bit_cast<Floats>(_mm512_min_ps(std::bit_cast<__m512>(a), std::bit_cast<__m512>(b)));
+#elif defined(__AVX__)
+  return std::bit_cast<Floats>(_mm256_min_ps(std::bit_cast<__m256>(a), std::bit_cast<__m256>(b)));
+#else
+  return a < b ? a : b;
+#endif
+}
 
 // The largest lane, in log2(W) steps. With a NaN among the lanes the result may be any lane.
 template <int Shift = W / 2>
@@ -65,16 +85,14 @@ inline float largest_lane(Floats v) {
   return v[0];
 }
 
-// e^x with an error of at most two units in the last place, for x from -87 to 88. Smaller x give
-// zero. NaN stays NaN.
-inline Floats exp(Floats x) {
-  Floats low = splat(-87.0f);
-  Floats bounded = x < low ? low : x;
+// e^x with an error of at most two units in the last place, for x from -88 to 89. The result is zero
+// at the lower end and infinity at the upper end. NaN stays NaN.
+inline Floats exp_in_range(Floats x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. The first of the two terms of ln 2 has few bits, so that
   // its product with n is exact.
-  Floats n = bounded * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
+  Floats n = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
   Floats whole = n - 12582912.0f;
-  Floats r = bounded - whole * 0.693359375f + whole * 2.12194440e-4f;
+  Floats r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
   Floats p = splat(1.0f / 5040);
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
@@ -83,10 +101,17 @@ inline Floats exp(Floats x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  Ints exponent = __builtin_convertvector(whole, Ints);
-  Floats power = std::bit_cast<Floats>((exponent + 127) << 23);
-  Floats zero{};
-  return x < low ? zero : p * power;
+  // The low bits of `n` are the integer.
+  Floats power = std::bit_cast<Floats>((std::bit_cast<Ints>(n) + 127) << 23);
+  return p * power;
+}
+
+// e^x with an error of at most two units in the last place, for x from -87 to 88. Smaller x give
+// zero. NaN stays NaN.
+inline Floats exp(Floats x) {
+  Floats low = splat(-87.0f), zero{};
+  Floats y = exp_in_range(max(low, x));
+  return x < low ? zero : y;
 }
 
 // Zero-extends each lane. GCC 12 would use several instructions, even where one exists.
