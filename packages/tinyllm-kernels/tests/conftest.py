@@ -1,8 +1,9 @@
 """Fixtures: the instruction sets of this machine, and every dtype.
 
-The plainest and the fastest instruction set run every case of a test. The instruction sets between
-them run a sample with every pair of parameter values. TINYLLM_TEST_TIERS=all runs every case with
-every instruction set.
+The plainest and the fastest instruction set run every case of a test, and so do Metal's kernels.
+The instruction sets between them run a sample with every pair of parameter values.
+TINYLLM_TEST_TIERS=all runs every case with every instruction set. A short run, which leaves out
+exhaustive tests, has a sample of all cases, and no instruction sets in the middle.
 """
 
 from __future__ import annotations
@@ -36,24 +37,27 @@ TIERS = importlib.import_module("tinyllm_kernels._cpu").tiers() if PRESENT else 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sample the cases of the middle instruction sets, and mark the sample as exhaustive.
+    """Leave out what a sample of the middle instruction sets lacks, and mark exhaustive cases.
 
-    Cases with metalhost settings other than the first of the sweep are marked as exhaustive too.
+    These are cases of the middle instruction sets, cases with metalhost settings other than the
+    first of the sweep, and cases that add no pair of parameter values to a sample.
     """
-    cases: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
+    cases: dict[tuple[str, object], list[pytest.Function]] = defaultdict(list)
     for item in items:
         is_ours = item.path.is_relative_to(Path(__file__).parent)
         if not is_ours or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
         params: dict[str, Any] = item.callspec.params
         tier, sweep = params.get("ops"), params.get("metal_sweep")
-        if tier in TIERS[1:-1]:
-            cases[item.nodeid.partition("[")[0], tier].append(item)
+        cases[item.nodeid.partition("[")[0], repr(tier or sweep)].append(item)
         if tier in TIERS[1:-1] or sweep not in (None, *FIRST):
             item.add_marker(pytest.mark.exhaustive)
+    more = [item for found in cases.values() for item in _without_new_pair(found)]
+    for item in more:
+        item.add_marker(pytest.mark.exhaustive)
     if os.environ.get("TINYLLM_TEST_TIERS") == "all":
         return
-    left = {item for found in cases.values() for item in _without_new_pair(found)}
+    left = {item for item in more if item.callspec.params.get("ops") in TIERS[1:-1]}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
 
@@ -63,7 +67,7 @@ def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
 
     Cases are ordered by a hash of the name, which contains the instruction set. Two instruction
     sets therefore run different cases. Each instruction set runs every pair of parameter values,
-    such as a dtype and a format.
+    such as a dtype and a format. A test with one parameter keeps all of its cases.
     """
     seen: set[tuple[object, ...]] = set()
     left = []
