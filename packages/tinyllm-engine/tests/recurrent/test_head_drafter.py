@@ -43,7 +43,9 @@ def answer(handle: RequestState) -> list[int]:
     return handle.tokens[len(handle.request.prompt) :]
 
 
-@pytest.mark.parametrize("name", ["random_head", "counting"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("random_head", marks=pytest.mark.exhaustive), "counting"]
+)
 def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     name: str, prompts: Prompts, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
