@@ -5,10 +5,12 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 
 import pytest
+from tinyllm_bench import cli
 from tinyllm_bench.cases.qwen_runner import QwenRunner
 from tinyllm_bench.cases.registry import all_opsets
 from tinyllm_bench.errors import UsageError
@@ -152,6 +154,16 @@ def test_another_error_is_one_line_and_exit_code_1(bench: Bench) -> None:
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert "/nowhere/at/all" in err
+
+
+def test_a_warning_is_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(_run: object) -> int:
+        warnings.simplefilter("always")
+        warnings.warn("computed as by cpu", stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(cli, "show", warn)
+    assert bench(QUICK) == (0, "", "bench: computed as by cpu\n")
 
 
 def test_a_model_beyond_memory_is_refused_before_it_is_made(

@@ -199,3 +199,16 @@ def test_json_requires_a_question(tmp_path: Path) -> None:
     with closing(TerminalProcess(["--json"], tmp_path)) as process:
         assert process.finish() == 2
     assert "--json: expected --prompt TEXT" in " ".join(process.shown.split())
+
+
+def test_a_warning_is_one_line() -> None:
+    program = (
+        "import sys, warnings; from tinyllm_chat import cli, one_shot\n"
+        "one_shot.run = lambda *_, **__: warnings.warn('computed as by cpu')\n"
+        "sys.exit(cli.main())"
+    )
+    command = [sys.executable, "-c", program, "--prompt", "hello"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "chat: computed as by cpu\n"

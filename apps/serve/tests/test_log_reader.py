@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -66,3 +68,15 @@ def test_lines_have_no_control_characters(pipe: tuple[int, int]) -> None:
     assert line.isascii()
     assert line.isprintable()
     assert json.loads(line)["event"] == text
+
+
+def test_a_warning_of_python_is_a_line() -> None:
+    program = (
+        "import warnings; from tinyllm_serve.json_log import configure_log\n"
+        "configure_log(); warnings.warn('computed as by cpu')"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["event"]) == ("warning", "computed as by cpu")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from inspect import Parameter, Signature
@@ -24,11 +25,13 @@ def new_app() -> typer.Typer:
 def run_program(app: typer.Typer, name: str) -> int:
     """Run a command line and return its exit code.
 
-    The exit code is 0, 2 for a usage error, 130 after Ctrl-C and 1 for other errors. An error is
-    one line on stderr.
+    The exit code is 0, 2 for a usage error, 130 after Ctrl-C and 1 for other errors. An error or a
+    warning is one line on stderr.
     """
     try:
-        return int(app(prog_name=name, standalone_mode=False) or 0)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_place: notice(str(message), name)
+            return int(app(prog_name=name, standalone_mode=False) or 0)
     except typer.TyperException as error:
         notice(f"{' '.join(error.format_message().split())} (see {name} --help)", name)
         return USAGE

@@ -3,6 +3,7 @@
 import os
 import select
 import sys
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,9 @@ def main(program: str = "chat") -> int:
     _replace_closed_streams()
     terminal = Terminal.standard()
     try:
-        return int(app(prog_name=program, standalone_mode=False) or 0)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_place: terminal.notice(str(message))
+            return int(app(prog_name=program, standalone_mode=False) or 0)
     except typer.TyperException as error:
         terminal.notice(f"{' '.join(error.format_message().split())} (see {program} --help)")
         return USAGE

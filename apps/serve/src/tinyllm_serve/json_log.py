@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 from select import PIPE_BUF, select
@@ -97,6 +98,8 @@ def configure_log() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in (__package__, "tinyllm_engine"):
         logging.getLogger(name).setLevel(logging.INFO)
+    # Text between the lines would not be JSON.
+    warnings.showwarning = lambda message, *_place: _log.warning(str(message))
 
 
 def log_event(event: str, **fields: str | float | None) -> None:
