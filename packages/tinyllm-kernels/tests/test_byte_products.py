@@ -21,8 +21,11 @@ from tinyllm_layers import Backend, LayerStack, make_stack
 from tinyllm_ops import OpSet, Phase, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
-FORMS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
-UNCHANGED = [None, ("affine", 3, 32), ("mxfp4", 4, 32)]
+FORMS = [
+    *((group, bits, "affine") for bits in (4, 8) for group in (32, 64, 128)),
+    (32, 4, "mxfp4"),
+]
+UNCHANGED = [None, (32, 3, "affine"), (16, 4, "nvfp4")]
 
 
 @pytest.fixture
@@ -55,12 +58,13 @@ def rounds(dtype: mx.Dtype, bits: int) -> bool:
     return not same_bits(opset("cpu-int8").linear(x, w), opset("cpu").linear(x, w))
 
 
-@pytest.mark.parametrize(("bits", "group"), FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_products_are_those_of_rounded_activations(
-    byte_ops: OpSet, dtype: mx.Dtype, bits: int, group: int, phase: Phase
+    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], phase: Phase
 ) -> None:
-    w = quantize(normal((45, 384), dtype, seed=2), group, bits)
+    group, bits, _ = form
+    w = quantize(normal((45, 384), dtype, seed=2), *form)
     x, bias = normal((37, 384), dtype, seed=1), normal((45,), dtype, seed=3)
     seen = rounded(x, group) if rounds(dtype, bits) else exact(x)
     expected = oracle.linear(seen, exact(w), exact(bias))
@@ -79,13 +83,13 @@ def test_4_bit_weights_are_multiplied_in_bytes_wherever_the_backend_is(
     assert rounds(dtype, 4)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", [(64, 4, "affine"), (64, 8, "affine"), (32, 4, "mxfp4")], ids=str)
 def test_a_row_has_the_same_bits_in_any_batch_and_phase(
-    byte_ops: OpSet, dtype: mx.Dtype, bits: int
+    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
 ) -> None:
-    if not rounds(dtype, bits):
+    if not rounds(dtype, form[1]):
         pytest.skip("8-bit weights are multiplied as by `cpu` here, whose phases differ")
-    x, w = normal((1, 70, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2), 64, bits)
+    x, w = normal((1, 70, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2), *form)
     whole = byte_ops.linear(x, w, phase="prefill")
     for first, last in [(0, 1), (3, 10), (5, 21), (16, 48), (30, 63), (0, 70)]:
         phases: list[Phase] = ["prefill", "decode"]
@@ -96,10 +100,10 @@ def test_a_row_has_the_same_bits_in_any_batch_and_phase(
 
 @pytest.mark.parametrize("form", UNCHANGED, ids=str)
 def test_other_weights_are_multiplied_as_by_cpu(
-    byte_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[str, int, int] | None
+    byte_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str] | None
 ) -> None:
     x, dense = normal((9, 384), dtype, seed=1), normal((45, 384), dtype, seed=2)
-    w: Weight = dense if form is None else quantize(dense, form[2], form[1], form[0])
+    w: Weight = dense if form is None else quantize(dense, *form)
     assert same_bits(byte_ops.linear(x, w), ops.linear(x, w))
 
 
@@ -152,7 +156,7 @@ def no_warning() -> Iterator[None]:
 def test_weights_without_codes_of_4_or_8_bits_are_named(byte_ops: OpSet, dtype: mx.Dtype) -> None:
     assert isinstance(byte_ops, Backend)
     dense = normal((64, 384), dtype, seed=1)
-    with pytest.warns(UserWarning, match="expected affine weights of 4 or 8 bits"):
+    with pytest.warns(UserWarning, match="expected affine weights of 4 or 8 bits .* or mxfp4"):
         byte_ops.prepare({"w": dense})
     weights: dict[str, Weight] = {"w": dense, "q": quantize(dense)}
     with no_warning():

@@ -10,6 +10,10 @@ from tinyllm_ops import MLX, REFERENCE, QuantizedTensor, Weight, dequantize, qua
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 SIXTEEN = [mx.bfloat16, mx.float16]
+FORMS = [
+    *((bits, group, "affine") for bits in (4, 8) for group in (32, 64, 128)),
+    (4, 32, "mxfp4"),
+]
 
 
 def prepared(ops: Backend, w: Weight) -> Weight:
@@ -18,8 +22,10 @@ def prepared(ops: Backend, w: Weight) -> Weight:
     return weights["w"]
 
 
-def packed(shape: tuple[int, ...], dtype: mx.Dtype, bits: int = 4, group: int = 64) -> Weight:
-    return quantize(normal(shape, dtype, seed=2), group, bits)
+def packed(
+    shape: tuple[int, ...], dtype: mx.Dtype, bits: int = 4, group: int = 64, mode: str = "affine"
+) -> Weight:
+    return quantize(normal(shape, dtype, seed=2), group, bits, mode)
 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:
@@ -27,13 +33,12 @@ def same_bits(a: mx.array, b: mx.array) -> bool:
     return mx.array_equal(a.view(width), b.view(width))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("of_w", SIXTEEN, ids=str)
 def test_products_are_those_with_the_plain_weight(
-    ops: Backend, dtype: mx.Dtype, of_w: mx.Dtype, bits: int, group: int
+    ops: Backend, dtype: mx.Dtype, of_w: mx.Dtype, form: tuple[int, int, str]
 ) -> None:
-    plain = packed((48, 384), of_w, bits, group)
+    plain = packed((48, 384), of_w, *form)
     w = prepared(ops, plain)
     for shape in ((1, 1, 384), (9, 1, 384), (1, 5, 384), (1, 70, 384)):
         x = normal(shape, dtype, seed=1)
@@ -44,27 +49,25 @@ def test_products_are_those_with_the_plain_weight(
     assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("rows_of_w", [45, 48])  # with 48, rows are interleaved
 def test_decode_steps_together_have_the_bits_of_each_alone(
-    ops: Backend, dtype: mx.Dtype, rows_of_w: int, bits: int, group: int
+    ops: Backend, dtype: mx.Dtype, rows_of_w: int, form: tuple[int, int, str]
 ) -> None:
     """The kernel depends on the number of rows: AMX multiplies up to 16 rows together."""
-    w = prepared(ops, packed((rows_of_w, 384), mx.bfloat16, bits, group))
+    w = prepared(ops, packed((rows_of_w, 384), mx.bfloat16, *form))
     x, bias = normal((35, 1, 384), dtype, seed=1), normal((rows_of_w,), dtype, seed=3)
     alone = mx.concatenate([ops.linear(x[i : i + 1], w, bias) for i in range(len(x))])
     for rows in (*range(2, 18), 35):
         assert same_bits(ops.linear(x[:rows], w, bias), alone[:rows]), rows
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_prompt_of_any_length_has_the_bits_of_a_longer_one(
-    ops: Backend, dtype: mx.Dtype, bits: int, group: int
+    ops: Backend, dtype: mx.Dtype, form: tuple[int, int, str]
 ) -> None:
     """The kernel depends on the number of tokens: few tokens of bfloat16 have their own."""
-    w = prepared(ops, packed((48, 384), mx.bfloat16, bits, group))
+    w = prepared(ops, packed((48, 384), mx.bfloat16, *form))
     x, bias = normal((1, 70, 384), dtype, seed=1), normal((48,), dtype, seed=3)
     residual = normal((1, 70, 48), dtype, seed=4)
     whole = ops.linear(x, w, bias, residual, phase="prefill")
@@ -73,9 +76,9 @@ def test_a_prompt_of_any_length_has_the_bits_of_a_longer_one(
         assert same_bits(y, whole[:, :tokens]), tokens
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_experts_are_found(ops: Backend, dtype: mx.Dtype, bits: int) -> None:
-    plain = packed((3, 32, 128), mx.bfloat16, bits)
+@pytest.mark.parametrize("form", [(4, 64, "affine"), (8, 64, "affine"), (4, 32, "mxfp4")], ids=str)
+def test_experts_are_found(ops: Backend, dtype: mx.Dtype, form: tuple[int, int, str]) -> None:
+    plain = packed((3, 32, 128), mx.bfloat16, *form)
     x = normal((5, 1, 128), dtype, seed=1)
     experts = mx.array([[0], [1], [1], [2], [2]])
     y = ops.expert_linear(x, prepared(ops, plain), experts)
@@ -101,28 +104,32 @@ def test_weights_prepared_by_one_tier_work_on_another(
 def test_a_tier_interleaves_the_weights_of_its_integer_products(
     ops: Backend, native: ModuleType
 ) -> None:
-    """Weights of 4 or 8 bits, in whole vectors of rows and columns, with scales of 16 bits."""
+    """Affine weights of 4 or 8 bits with scales of 16 bits, and mxfp4, in whole vectors."""
     tier = native.chosen_tier()
-    is_done = isinstance(prepared(ops, packed((48, 384), mx.bfloat16)), InterleavedTensor)
-    assert is_done == (tier != "portable")
+    for form in FORMS:
+        w = prepared(ops, packed((48, 384), mx.bfloat16, *form))
+        assert isinstance(w, InterleavedTensor) == (tier != "portable")
     others: list[Weight] = [
         packed((45, 384), mx.bfloat16),
         packed((48, 96), mx.bfloat16, group=32),
         packed((48, 384), mx.float32),
         packed((48, 384), mx.bfloat16, bits=3),
-        quantize(normal((48, 384), mx.bfloat16, seed=3), 32, 4, "mxfp4"),
+        packed((48, 384), mx.bfloat16, 4, 16, "nvfp4"),
         normal((48, 384), mx.bfloat16, seed=3),
     ]
     for other in others:
         assert prepared(ops, other) is other
 
 
-def test_an_interleaved_tensor_reads_as_the_plain_tensor(ops: Backend, native: ModuleType) -> None:
-    plain = packed((2, 32, 256), mx.bfloat16)
+@pytest.mark.parametrize("form", [(4, 64, "affine"), (4, 32, "mxfp4")], ids=str)
+def test_an_interleaved_tensor_reads_as_the_plain_tensor(
+    ops: Backend, native: ModuleType, form: tuple[int, int, str]
+) -> None:
+    plain = packed((2, 32, 256), mx.bfloat16, *form)
     assert isinstance(plain, QuantizedTensor)
     parts = [native.interleave(part, 8) for part in plain.arrays]
     w = InterleavedTensor(parts, 8, plain.group_size, plain.bits, plain.mode)
-    assert (w.shape, w.nbytes, w.bits, w.mode) == (plain.shape, plain.nbytes, 4, "affine")
+    assert (w.shape, w.nbytes, w.bits, w.mode) == (plain.shape, plain.nbytes, 4, form[2])
     for each, expected in ((w, plain), (w.deinterleaved, plain), (w[1], plain[1])):
         for part, wanted in zip(each.arrays, expected.arrays, strict=True):
             assert mx.array_equal(part, wanted)

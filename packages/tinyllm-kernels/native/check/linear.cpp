@@ -147,6 +147,11 @@ void check_linear(const Kernels& kernels, Type type) {
     check_packed(kernels, type, matrix, Phase::decode, {1, 6});
     check_packed(kernels, type, matrix, Phase::prefill, {2, 33});
   }
+  const Matrix powers(48, 384, Mode::mxfp4);
+  check_packed(kernels, type, powers, Phase::decode, {1, 5, 17});
+  check_packed(kernels, type, powers, Phase::prefill, {9, 33});
+  check_packed(kernels, type, Matrix(70, 384, Mode::mxfp4), Phase::prefill, {70});
+  check_bytes(kernels, type, powers);
   check_dense(kernels, type, 70, 608, Phase::decode, {1, 4});
   check_dense(kernels, type, 70, 608, Phase::prefill, {17, 70});
   check_dense(kernels, type, 33, 37, Phase::prefill, {2, 33});

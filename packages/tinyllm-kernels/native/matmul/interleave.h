@@ -20,14 +20,13 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-using Bits16 = uint16_t;  // a scale or bias of any 16-bit type
-
-// Sizes of one row. Rows of codes are whole 32-bit words.
+// Sizes of one row. Rows of codes are whole 32-bit words. A scale has 16 bits, or 8 in mode mxfp4,
+// which has no biases.
 struct RowSizes {
   explicit RowSizes(const Weights& w)
       : words(int64_t{w.columns} * w.bits / 32), groups(w.columns / w.group) {}
 
-  // Floats of memory for some rows: a scale and a bias take one float together.
+  // Floats of memory for some rows: a scale and a bias take one float together, at most.
   int64_t floats(int64_t rows) const { return rows * (words + groups); }
 
   int64_t words, groups;
@@ -41,16 +40,26 @@ struct RowsCopy {
       : weights(w) {
     const RowSizes sizes(w);
     codes = reinterpret_cast<uint32_t*>(memory);
-    scales = reinterpret_cast<Bits16*>(codes + rows * sizes.words);
-    biases = scales + rows * sizes.groups;
     weights.data = codes - first * sizes.words;
-    weights.scales = scales - first * sizes.groups;
-    weights.biases = biases - first * sizes.groups;
+    const int64_t row_bytes = sizes.groups * (w.mode == Mode::affine ? 2 : 1);
+    weights.scales = scales = reinterpret_cast<char*>(codes + rows * sizes.words) - first * row_bytes;
+    if (w.biases) weights.biases = biases = scales + rows * row_bytes;
     weights.interleaved = interleaved;
   }
 
+  // Calls `copy(from, to)` with the scales of w and of the copy, then with their biases.
+  template <typename Copy>
+  void copy_affines(const Weights& w, Copy copy) const {
+    const auto copy_numbers = [&]<typename T>(T*) {
+      copy(static_cast<const T*>(w.scales), reinterpret_cast<T*>(scales));
+      if (w.biases) copy(static_cast<const T*>(w.biases), reinterpret_cast<T*>(biases));
+    };
+    if (w.mode == Mode::affine) return copy_numbers(static_cast<uint16_t*>(nullptr));
+    copy_numbers(static_cast<uint8_t*>(nullptr));
+  }
+
   uint32_t* codes;
-  Bits16 *scales, *biases;
+  char *scales, *biases = nullptr;  // as in `weights`
   Weights weights;
 };
 
@@ -68,15 +77,13 @@ inline Weights interleave_rows(const Weights& w, int64_t first, int64_t rows, fl
     transpose(words);
     std::memcpy(copy.codes + k * W, words, sizeof words);
   }
-  const auto* scales = static_cast<const Bits16*>(w.scales) + first * sizes.groups;
-  const auto* biases = static_cast<const Bits16*>(w.biases) + first * sizes.groups;
-  for (int64_t r = 0; r < W; ++r) {
-    const int64_t row = std::min(r, rows - 1) * sizes.groups;
-    for (int64_t g = 0; g < sizes.groups; ++g) {
-      copy.scales[g * W + r] = scales[row + g];
-      copy.biases[g * W + r] = biases[row + g];
+  copy.copy_affines(w, [&](const auto* from, auto* to) {
+    from += first * sizes.groups, to += first * sizes.groups;
+    for (int64_t r = 0; r < W; ++r) {
+      const int64_t row = std::min(r, rows - 1) * sizes.groups;
+      for (int64_t g = 0; g < sizes.groups; ++g) to[g * W + r] = from[row + g];
     }
-  }
+  });
   return copy.weights;
 }
 
@@ -102,20 +109,19 @@ inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, floa
   const int64_t end = (last + group_rows - 1) / group_rows * group_rows;
   RowsCopy copy(w, begin, end - begin, 0, memory);
   const auto* codes = static_cast<const uint32_t*>(w.data);
-  const auto* scales = static_cast<const Bits16*>(w.scales);
-  const auto* biases = static_cast<const Bits16*>(w.biases);
   for (int64_t n = begin; n < end; n += group_rows) {
     separate_codes(codes + n * sizes.words, group_rows, sizes.words,
                    copy.codes + (n - begin) * sizes.words);
-    for (int64_t r = 0; r < group_rows; ++r) {
-      for (int64_t g = 0; g < sizes.groups; ++g) {
-        const int64_t from = n * sizes.groups + g * group_rows + r;
-        const int64_t to = (n - begin + r) * sizes.groups + g;
-        copy.scales[to] = scales[from];
-        copy.biases[to] = biases[from];
+  }
+  copy.copy_affines(w, [&](const auto* from, auto* to) {
+    from += begin * sizes.groups, to += begin * sizes.groups;
+    for (int64_t n = 0; n < end - begin; ++n) {
+      for (int64_t g = 0; g < sizes.groups; ++g, ++to) {
+        const int64_t group = n / group_rows * sizes.groups + g;
+        *to = from[group * group_rows + n % group_rows];
       }
     }
-  }
+  });
   return copy.weights;
 }
 

@@ -63,20 +63,22 @@ bool reads_layout(const LinearTask& t) {
 
 #if defined(TINYLLM_INTEGERS)
 
-template <int Bits>
+template <Codes C, typename T>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
 #if defined(TINYLLM_BYTES)
-  if (rounds_to_bytes(*t.w)) return multiply_bytes<Bits>(t, range, scratch);
+  if (rounds_to_bytes(*t.w)) return multiply_bytes<C, T>(t, range, scratch);
 #endif
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(t.phase, t.rows)) return multiply_integer_tiles<Bits>(t, range, scratch);
+  if (uses_integer_gemm(t.phase, t.rows)) {
+    return multiply_integer_tiles<C, T>(t, range, scratch);
+  }
 #endif
 #if defined(TINYLLM_TILES)
   if (uses_byte_tiles(t.phase, t.rows)) {
-    return multiply_integer_rows_in_tiles<Bits>(t, range, scratch);
+    return multiply_integer_rows_in_tiles<C>(t, range, scratch);
   }
 #endif
-  multiply_integer_rows<Bits>(t, range, scratch);
+  multiply_integer_rows<C, T>(t, range, scratch);
 }
 
 int64_t integer_scratch(const LinearTask& t) {
@@ -222,13 +224,14 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   }
 #if defined(TINYLLM_FEW_TOKENS)
   if (has_few_tokens(t)) {
-    return w.bits == 4 ? multiply_few_tokens<4>(t, range) : multiply_few_tokens<8>(t, range);
+    return with_codes(w, [&]<Codes C, typename T>() { multiply_few_tokens<C, T>(t, range); });
   }
 #endif
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) {
-    const auto multiply = w.bits == 4 ? multiply_integers<4> : multiply_integers<8>;
-    return multiply(task, range, scratch);
+    return with_codes(w, [&]<Codes C, typename T>() {
+      multiply_integers<C, T>(task, range, scratch);
+    });
   }
 #endif
   with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });

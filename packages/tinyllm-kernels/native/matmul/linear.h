@@ -10,8 +10,9 @@
 // The arithmetic depends on the types and on the instruction set:
 //
 // - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies bfloat16.
-// - Integers, for affine weights of 4 or 8 bits, if the instruction set has integer dot products. x
-//   is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses the GEMV kernels.
+// - Integers, for affine weights of 4 or 8 bits and for mxfp4, if the instruction set has integer
+//   dot products. x is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses the
+//   GEMV kernels.
 // - float32, otherwise.
 //
 // These three kinds of arithmetic round differently. The phase, the types and the weights determine

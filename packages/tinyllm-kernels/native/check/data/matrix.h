@@ -67,11 +67,16 @@ struct Matrix {
     Matrix found = *this;
     interleave(codes.data(), found.codes.data(), 4, size_t(w.columns) * w.bits / 32, side);
     const size_t groups = w.columns / w.group;
-    interleave(scales.bytes.data(), found.scales.bytes.data(), 2, groups, side);
-    interleave(biases.bytes.data(), found.biases.bytes.data(), 2, groups, side);
     found.w = w;
     found.w.data = found.codes.data();
-    found.w.scales = found.scales.bytes.data(), found.w.biases = found.biases.bytes.data();
+    if (w.mode == Mode::affine) {
+      interleave(scales.bytes.data(), found.scales.bytes.data(), 2, groups, side);
+      interleave(biases.bytes.data(), found.biases.bytes.data(), 2, groups, side);
+      found.w.scales = found.scales.bytes.data(), found.w.biases = found.biases.bytes.data();
+    } else {
+      interleave(powers.data(), found.powers.data(), 1, groups, side);
+      found.w.scales = found.powers.data();
+    }
     found.w.interleaved = side;
     return found;
   }

@@ -1,4 +1,4 @@
-// Prefill of few tokens in bfloat16, over interleaved rows of affine codes.
+// Prefill of few tokens in bfloat16, over interleaved rows of codes.
 //
 // Lanes are rows of w. A word of codes of each row becomes pairs of bfloat16 in registers, and the
 // pairs of a token are broadcast to all lanes. No panel is written. The numbers and the order of each
@@ -10,6 +10,8 @@
 #include <algorithm>
 
 #include "matmul/bfloat16/avx512.h"
+#include "matmul/formats.h"
+#include "matmul/integer/words.h"
 #include "matmul/store.h"
 #include "runtime/prefetch_distances.h"
 
@@ -19,14 +21,15 @@ namespace tinyllm::TINYLLM_TIER {
 inline constexpr int kFewTokens = 16;
 
 inline bool uses_few_tokens(const Weights& w, int64_t rows) {
-  return rows <= kTokenTile && w.interleaved == W && w.mode == Mode::affine && w.bits % 4 == 0 &&
-         w.type != Type::float32;
+  return rows <= kTokenTile && w.interleaved == W && supports_integers(w);
 }
 
 // Code `index` of each word, as a float.
-template <int Bits>
+template <Codes C>
 inline Floats code_as_float(Words word, int index) {
-  return to_floats(word >> static_cast<uint32_t>(Bits * index) & ((1u << Bits) - 1));
+  const Words code = word >> static_cast<uint32_t>(kBits<C> * index);
+  if constexpr (C == Codes::e2m1) return e2m1(code);
+  return to_floats(code & ((1u << kBits<C>)-1));
 }
 
 // Rounds two numbers of each lane to a pair.
@@ -42,27 +45,26 @@ inline Words rounded_pairs(Floats first, Floats second) {
 
 // Multiplies W rows of w from `first` on by M tokens from `token` on, of which some may not exist. T
 // is the type of the scales.
-template <int Bits, typename T, int M>
+template <Codes C, typename T, int M>
 void multiply_few_tokens(const LinearTask& t, int64_t token, int64_t first) {
   const Weights& w = *t.w;
-  constexpr int kCodes = 32 / Bits;  // in a word
+  constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const int64_t groups = w.columns / w.group;
   const int group_words = w.group / kCodes;
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * (w.columns / kCodes);
-  const auto* scales = static_cast<const T*>(w.scales) + first * groups;
-  const auto* biases = static_cast<const T*>(w.biases) + first * groups;
+  const RowAffines<T> affines(w, first);
   const uint32_t* tokens = t.x_packed + token;
   Floats total[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
-    const Floats scale = load_as_floats(scales + g * W), bias = load_as_floats(biases + g * W);
+    const auto [scale, bias] = affines[g];
     for (int i = 0; i < group_words; ++i, codes += W) {
       __builtin_prefetch(reinterpret_cast<const char*>(codes) + kSingleCodes);
       Words word;
       std::memcpy(&word, codes, sizeof word);
 #pragma GCC unroll 4
       for (int c = 0; c < kCodes; c += 2, tokens += kTokenTile) {
-        const Words pairs = rounded_pairs(code_as_float<Bits>(word, c) * scale + bias,
-                                          code_as_float<Bits>(word, c + 1) * scale + bias);
+        const Words pairs = rounded_pairs(code_as_float<C>(word, c) * scale + bias,
+                                          code_as_float<C>(word, c + 1) * scale + bias);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) total[m] = add_products(total[m], Words{} + tokens[m], pairs);
       }
@@ -73,20 +75,18 @@ void multiply_few_tokens(const LinearTask& t, int64_t token, int64_t first) {
 }
 
 // Multiplies the rows of a part by all tokens.
-template <int Bits>
+template <Codes C, typename T>
 void multiply_few_tokens(const LinearTask& t, const LinearRange& range) {
-  with_type(t.w->type, [&]<typename T>(T*) {
-    for (int64_t n = range.first_row; n < range.last_row; n += W) {
-      for (int64_t token = 0; token < t.rows; token += kFewTokens) {
-        const int64_t count = t.rows - token;
-        const auto multiply = count <= 4    ? multiply_few_tokens<Bits, T, 4>
-                              : count <= 8  ? multiply_few_tokens<Bits, T, 8>
-                              : count <= 12 ? multiply_few_tokens<Bits, T, 12>
-                                            : multiply_few_tokens<Bits, T, kFewTokens>;
-        multiply(t, token, n);
-      }
+  for (int64_t n = range.first_row; n < range.last_row; n += W) {
+    for (int64_t token = 0; token < t.rows; token += kFewTokens) {
+      const int64_t count = t.rows - token;
+      const auto multiply = count <= 4    ? multiply_few_tokens<C, T, 4>
+                            : count <= 8  ? multiply_few_tokens<C, T, 8>
+                            : count <= 12 ? multiply_few_tokens<C, T, 12>
+                                          : multiply_few_tokens<C, T, kFewTokens>;
+      multiply(t, token, n);
     }
-  });
+  }
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -57,12 +57,19 @@ void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
 }
 
 #if defined(__AVX512BF16__)
+// True if a group of at least 32 columns has 16 numbers at most.
+template <typename Format>
+inline constexpr bool kHasTables = std::is_same_v<Format, Quantized<Mode::affine, 4>> ||
+                                   std::is_same_v<Format, Quantized<Mode::mxfp4, 4>>;
+
 // Writes row n of w, whose codes have 4 bits, to `to`.
+template <typename Format>
 inline void look_up_row(const Weights& w, int64_t n, uint16_t* to) {
-  using Format = Quantized<Mode::affine, 4>;
+  constexpr uint64_t kAllCodes = 0xfedcba9876543210;
+  const Floats codes = Format::raw(reinterpret_cast<const uint8_t*>(&kAllCodes), 0);
   const uint8_t* row = Format::row(w, n);
   for (int k = 0; k < w.columns; k += w.group) {
-    const __m512i table = bfloat16_table(Format::affine(w, (n * w.columns + k) / w.group));
+    const __m512i table = bfloat16_table(codes, Format::affine(w, (n * w.columns + k) / w.group));
     for (int i = k; i < k + w.group; i += 32) {
       _mm512_storeu_si512(to + i, look_up(row + i / 2, table));
     }
@@ -89,8 +96,8 @@ BFloat16Rows unpack_panel(const Weights& w, int64_t first, int64_t rows, float* 
       __builtin_prefetch(next + i, 0, 2);  // to the second-level cache
     }
 #if defined(__AVX512BF16__)
-    if constexpr (std::is_same_v<Format, Quantized<Mode::affine, 4>>) {
-      look_up_row(w, first + n, panel + n * stride);
+    if constexpr (kHasTables<Format>) {
+      look_up_row<Format>(w, first + n, panel + n * stride);
       continue;
     }
 #endif

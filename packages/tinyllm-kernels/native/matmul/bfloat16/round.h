@@ -37,10 +37,9 @@ inline Shorts round_to_bfloat16(Floats v) {
 
 #if defined(__AVX512BF16__)
 
-// The 16 numbers of a group with codes of 4 bits, rounded. The table has each number twice, so that
-// bit 4 of an index does not matter.
-inline __m512i bfloat16_table(Affine affine) {
-  constexpr Floats codes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+// The 16 numbers of a group with codes of 4 bits, rounded. `codes` are the numbers before scale and
+// bias. The table has each number twice, so that bit 4 of an index does not matter.
+inline __m512i bfloat16_table(Floats codes, Affine affine) {
   const Shorts numbers = round_to_bfloat16(codes * affine.scale + affine.bias);
   return _mm512_broadcast_i64x4(std::bit_cast<__m256i>(numbers));
 }

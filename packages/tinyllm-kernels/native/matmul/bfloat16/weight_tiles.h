@@ -30,41 +30,49 @@ inline constexpr int kStepNumbers = 2 * kTileNumbers;
 // Codes are prefetched this many bytes ahead while they are unpacked.
 inline constexpr int kAheadOfCodes = 1024;
 
-// The two positions of codes of `Bits` bits in the mantissa of a float. One shift moves the two
-// codes of a pair to both positions. `kShifts` has the shift to the left for each pair of a word.
-// A low position makes the bias less exact: by 2^-9 of a step between codes at position 8.
-template <int Bits>
+// The two positions of codes in a lane from which they are read. One shift moves the two codes of a
+// pair to both positions. `kShifts` has the shift to the left for each pair of a word.
+//
+// Affine codes are read in the mantissa of a float. A low position makes the bias less exact: by 2^-9
+// of a step between codes at position 8.
+template <Codes C>
 struct CodePositions;
 
 template <>
-struct CodePositions<4> {
+struct CodePositions<Codes::uint4> {
   static constexpr int kFirst = 8, kSecond = 12, kPairs = 4;
   static constexpr int kShifts[kPairs] = {8, 0, -8, -16};
 };
 
 template <>
-struct CodePositions<8> {
+struct CodePositions<Codes::uint8> {
   static constexpr int kFirst = 7, kSecond = 15, kPairs = 2;
   static constexpr int kShifts[kPairs] = {7, -9};
 };
 
-// Scales and biases of one group of 16 rows, for codes at bit `Position` of the float 1.0. Such a
-// float is 1 + code 2^(Position - 23), and `scale * float + bias` is the weight.
+template <>
+struct CodePositions<Codes::e2m1> {
+  static constexpr int kFirst = 0, kSecond = 4, kPairs = 4;
+  static constexpr int kShifts[kPairs] = {0, -8, -16, -24};
+};
+
+// The weights of one group of 16 rows with codes at bit `Position`. Affine codes are in the mantissa
+// of the float 1.0. Such a float is 1 + code 2^(Position - 23), and `scale * float + bias` is the
+// weight.
 //
 // The weights are rounded by cutting off 16 bits. Scales and biases are enlarged by ln 2 / 256, the
 // mean of what is cut off. Numbers that bfloat16 can represent remain exact. The error is 2.3e-3 of
 // the result, rounding to the nearest has 2.25e-3 and needs two more instructions for 32 weights.
-template <int Position>
-struct MantissaAffine {
-  MantissaAffine(Floats scales, Floats biases) {
+template <Codes C, int Position>
+struct GroupWeights {
+  explicit GroupWeights(Affines affines) {
     constexpr float enlarged = 1 + 0.69f / 256;
-    scale = scales * (enlarged * static_cast<float>(1 << (23 - Position)));
-    bias = biases * enlarged - scale;
+    scale = affines.scales * (enlarged * static_cast<float>(1 << (23 - Position)));
+    bias = affines.biases * enlarged - scale;
   }
 
-  template <int Bits>
   Words operator()(Words moved) const {
-    constexpr uint32_t mask = ((1u << Bits) - 1) << Position;
+    constexpr uint32_t mask = ((1u << kBits<C>)-1) << Position;
     constexpr int and_or = 0xEA;  // (a & b) | c
     const __m512i bits = _mm512_ternarylogic_epi32(
         std::bit_cast<__m512i>(moved), _mm512_set1_epi32(static_cast<int>(mask)),
@@ -73,6 +81,18 @@ struct MantissaAffine {
   }
 
   Floats scale, bias;
+};
+
+// bfloat16 represents a number of E2M1 times a power of two exactly.
+template <int Position>
+struct GroupWeights<Codes::e2m1, Position> {
+  explicit GroupWeights(Affines affines) : scale(affines.scales) {}
+
+  Words operator()(Words moved) const {
+    return std::bit_cast<Words>(e2m1(moved >> Position) * scale);
+  }
+
+  Floats scale;
 };
 
 // Returns the upper halves of two vectors of floats, as pairs of bfloat16.
@@ -85,13 +105,12 @@ inline __m512i upper_halves(Words first, Words second) {
 }
 
 // Unpacks one step of 16 interleaved rows: a tile.
-template <int Bits>
+template <Codes C>
 inline void unpack_tile(const uint32_t* codes,
-                        const MantissaAffine<CodePositions<Bits>::kFirst>& first,
-                        const MantissaAffine<CodePositions<Bits>::kSecond>& second,
-                        uint16_t* to) {
-  using Positions = CodePositions<Bits>;
-  constexpr int words = kStepColumns * Bits / 32;
+                        const GroupWeights<C, CodePositions<C>::kFirst>& first,
+                        const GroupWeights<C, CodePositions<C>::kSecond>& second, uint16_t* to) {
+  using Positions = CodePositions<C>;
+  constexpr int words = kStepColumns * kBits<C> / 32;
 #pragma GCC unroll 8
   for (int i = 0; i < words; ++i) {
     Words word;
@@ -101,8 +120,7 @@ inline void unpack_tile(const uint32_t* codes,
     for (int p = 0; p < Positions::kPairs; ++p) {
       const int shift = Positions::kShifts[p];
       const Words moved = shift > 0 ? word << shift : word >> -shift;
-      const __m512i pair = upper_halves(first.template operator()<Bits>(moved),
-                                        second.template operator()<Bits>(moved));
+      const __m512i pair = upper_halves(first(moved), second(moved));
       std::memcpy(to + (i * Positions::kPairs + p) * 2 * W, &pair, sizeof pair);
     }
   }
@@ -110,21 +128,18 @@ inline void unpack_tile(const uint32_t* codes,
 
 // Unpacks 16 interleaved rows of w from `first` on, which is a multiple of 16. T is the type of
 // scales and biases. Tiles are kStepNumbers apart. Calls `after_tile` after each.
-template <int Bits, typename T, typename AfterTile>
+template <Codes C, typename T, typename AfterTile>
 void unpack_interleaved(const Weights& w, int64_t first, uint16_t* to, AfterTile after_tile) {
-  using Positions = CodePositions<Bits>;
+  using Positions = CodePositions<C>;
   const RowSizes sizes(w);
   const uint32_t* codes = static_cast<const uint32_t*>(w.data) + first * sizes.words;
-  const T* scales = static_cast<const T*>(w.scales) + first * sizes.groups;
-  const T* biases = static_cast<const T*>(w.biases) + first * sizes.groups;
+  const RowAffines<T> affines(w, first);
   for (int64_t group = 0; group < sizes.groups; ++group) {
-    const Floats scale = load_as_floats(scales + group * W);
-    const Floats bias = load_as_floats(biases + group * W);
-    const MantissaAffine<Positions::kFirst> first_codes(scale, bias);
-    const MantissaAffine<Positions::kSecond> second_codes(scale, bias);
+    const GroupWeights<C, Positions::kFirst> first_codes(affines[group]);
+    const GroupWeights<C, Positions::kSecond> second_codes(affines[group]);
     for (int k = 0; k < w.group; k += kStepColumns) {
-      unpack_tile<Bits>(codes, first_codes, second_codes, to);
-      codes += kStepColumns * Bits / 32 * W;
+      unpack_tile<C>(codes, first_codes, second_codes, to);
+      codes += kStepColumns * kBits<C> / 32 * W;
       to += kStepNumbers;
       after_tile();
     }
@@ -192,16 +207,9 @@ void unpack_rows(const Weights& w, int64_t first, int64_t rows, uint16_t* to, fl
     return;
   }
   if (!in_place.interleaved) in_place = interleave_rows(in_place, first, rows, memory);
-  const auto unpack = [&]<typename T>(T*) {
-    if constexpr (!std::is_same_v<T, float>) {  // integer formats have scales of 16 bits
-      if (w.bits == 4) {
-        unpack_interleaved<4, T>(in_place, first, to, after_tile);
-      } else {
-        unpack_interleaved<8, T>(in_place, first, to, after_tile);
-      }
-    }
-  };
-  with_type(w.type, unpack);
+  with_codes(w, [&]<Codes C, typename T>() {
+    unpack_interleaved<C, T>(in_place, first, to, after_tile);
+  });
 }
 
 // Floats of memory for `unpack_rows`.

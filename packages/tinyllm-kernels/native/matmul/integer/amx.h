@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "isa/load_store.h"
 #include "isa/tile_registers.h"
@@ -36,11 +37,11 @@ template <int Lines>
 
 // Memory of a `TilePipeline` for some consecutive groups. It is no member, so that the compiler keeps
 // the members in registers.
-template <int Bits, int Group, int M>
+template <Codes C, int Group, int M>
 struct alignas(64) TileBuffers {
   static constexpr unsigned kGroups = 4;
 
-  uint8_t codes[kGroups][Bits == 4 ? Group * W : 1];
+  uint8_t codes[kGroups][kBits<C> == 4 ? Group * W : 1];
   int32_t sums[kGroups][2 * M * W];
 };
 
@@ -49,11 +50,11 @@ struct alignas(64) TileBuffers {
 //
 // Three steps work on different groups, so that none waits for the step before it: unpack group
 // n + 2, multiply group n + 1, read the sums of group n.
-template <int Bits, int Group, int M>
+template <Codes C, int Group, int M>
 class TilePipeline {
  public:
   [[gnu::always_inline]] TilePipeline(const uint32_t* codes, const int8_t* x, int columns,
-                                      unsigned groups, TileBuffers<Bits, Group, M>& buffers)
+                                      unsigned groups, TileBuffers<C, Group, M>& buffers)
       : codes_(codes),
         x_begin_(x),
         x_end_(x + int64_t{2} * M * columns),
@@ -75,7 +76,7 @@ class TilePipeline {
   }
 
  private:
-  static constexpr unsigned kSlots = TileBuffers<Bits, Group, M>::kGroups;
+  static constexpr unsigned kSlots = TileBuffers<C, Group, M>::kGroups;
   static constexpr int kFirstHalf = std::min(M, 8), kSecondHalf = M - kFirstHalf;  // tokens
   static constexpr int kColumns = group_tile_columns(Group), kTiles = Group / kColumns;
   static constexpr int kTileWords = kColumns / 4 * W;  // of a tile of bytes
@@ -93,17 +94,14 @@ class TilePipeline {
 
   // Unpacks a group of 4-bit codes: W words become their even codes, then their odd codes.
   [[gnu::always_inline]] void unpack() {
-    if (Bits == 8 || unpacked_ == groups_) return;
+    if (kBits<C> == 8 || unpacked_ == groups_) return;
     constexpr int words = Group / kCodesPerWord<4>;
     uint8_t* to = buffers_.codes[unpacked_++ % kSlots];
     prefetch_codes<words>(codes_);
 #pragma GCC unroll 16
     for (int i = 0; i < words; ++i, codes_ += W, to += 2 * sizeof(Words)) {
-      Words word;
-      std::memcpy(&word, codes_, sizeof word);
-      const Words even = word & 0x0f0f0f0f, odd = word >> 4 & 0x0f0f0f0f;
-      std::memcpy(to, &even, sizeof even);
-      std::memcpy(to + sizeof even, &odd, sizeof odd);
+      const CodeBytes<C> codes(codes_);
+      std::memcpy(to, codes.bytes, sizeof codes.bytes);
     }
   }
 
@@ -115,7 +113,7 @@ class TilePipeline {
     if constexpr (kSecondHalf > 0) registers_.template zero<kSums2>();
 #pragma GCC unroll 2
     for (int i = 0; i < kTiles; ++i, x_ += 2 * M * kColumns) {
-      if constexpr (Bits == 4) {
+      if constexpr (kBits<C> == 4) {
         registers_.template load<kCodes>(unpacked + i * 4 * kTileWords, sizeof(Words));
       } else {
         prefetch_codes<kColumns / 4>(codes_);
@@ -140,14 +138,8 @@ class TilePipeline {
   const int8_t *x_begin_, *x_end_, *x_;
   unsigned groups_, unpacked_ = 0, multiplied_ = 0, read_ = 0;
   TileRegisters registers_;
-  TileBuffers<Bits, Group, M>& buffers_;
+  TileBuffers<C, Group, M>& buffers_;
 };
-
-// W scales or biases as floats.
-inline Floats load_scales(const Bits16* from, Type type) {
-  if (type == Type::bfloat16) return load_as_floats(reinterpret_cast<const BFloat16*>(from));
-  return load_as_floats(reinterpret_cast<const Float16*>(from));
-}
 
 // Stores `rows` <= W results of each of `tokens` tokens. `values` has W floats for each token. The
 // type of y is looked up once for all of them.
@@ -170,33 +162,61 @@ inline void store_tokens(const LinearTask& t, int64_t token, int64_t tokens, int
   });
 }
 
+// Scales and biases of interleaved rows, as `RowAffines`. The type of affine scales is looked up at
+// each access: a kernel for each type would be many functions.
+template <Codes C>
+class AnyRowAffines {
+ public:
+  AnyRowAffines(const Weights& w, int64_t first)
+      : is_float16_(w.type == Type::float16), rows_(w, first), float16_rows_(w, first) {}
+
+  Affines operator[](int64_t group) const {
+    return is_float16_ ? float16_rows_[group] : rows_[group];
+  }
+
+  // Prefetches what follows the scales and the biases of a group.
+  void prefetch(int64_t group) const {
+    struct Ahead {
+      static void scales(const void* at) {
+        constexpr int kBytes = 512;
+        __builtin_prefetch(static_cast<const char*>(at) + kBytes);
+      }
+    };
+    if (group % (64 / (W * sizeof(T))) == 0) rows_.template prefetch<Ahead>(group);
+  }
+
+ private:
+  static constexpr bool kIsE2m1 = C == Codes::e2m1;
+  using T = std::conditional_t<kIsE2m1, E8M0, BFloat16>;
+
+  bool is_float16_;
+  RowAffines<T> rows_;
+  RowAffines<std::conditional_t<kIsE2m1, E8M0, Float16>> float16_rows_;
+};
+
 // Multiplies interleaved rows `first` to `last` of w by M tokens from `token` on.
-template <int Bits, int Group, int M>
+template <Codes C, int Group, int M>
 void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
                        int64_t last) {
-  constexpr int kScaleBytes = 512;  // prefetched ahead
   const int64_t columns = w.columns, groups = columns / Group;
   const unsigned all_groups = ceil_div(last - first, W) * groups;
-  const auto* codes = static_cast<const uint32_t*>(w.data) + first * columns / kCodesPerWord<Bits>;
-  const auto* scales = static_cast<const Bits16*>(w.scales) + first * groups;
-  const auto* biases = static_cast<const Bits16*>(w.biases) + first * groups;
-  TileBuffers<Bits, Group, M> buffers;
-  TilePipeline<Bits, Group, M> products(codes, t.x_integers + token * columns * 2, w.columns,
-                                        all_groups, buffers);
+  constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
+  const auto* codes = static_cast<const uint32_t*>(w.data) + first * columns / kCodes;
+  const AnyRowAffines<C> affines(w, first);
+  int64_t group = 0;  // of `affines`, which go on with the next W rows
+  TileBuffers<C, Group, M> buffers;
+  TilePipeline<C, Group, M> products(codes, t.x_integers + token * columns * 2, w.columns,
+                                     all_groups, buffers);
   for (; first < last; first += W) {
     const float* x_scales = t.x_scales + token * groups;
     const float* x_group_sums = t.x_group_sums + token * groups;
     Floats results[M];
 #pragma GCC unroll 16
     for (Floats& result : results) result = Floats{};
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t g = 0; g < groups; ++g, ++group) {
       const int32_t* sums = products.next();
-      if (g % 2 == 0) {
-        __builtin_prefetch(reinterpret_cast<const char*>(scales) + kScaleBytes);
-        __builtin_prefetch(reinterpret_cast<const char*>(biases) + kScaleBytes);
-      }
-      const Floats scale = load_scales(scales, w.type);
-      const Floats bias = load_scales(biases, w.type) + scale * kCodeOffset<Bits>;
+      affines.prefetch(group);
+      const auto [scale, bias] = of_integers<C>(affines[group], kCodeOffset<C>);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         Ints high, low;
@@ -206,7 +226,7 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
         results[m] += total * (scale * x_scales[m]);
         results[m] += bias * x_group_sums[m];
       }
-      scales += W, biases += W, x_scales += M, x_group_sums += M;
+      x_scales += M, x_group_sums += M;
     }
     alignas(64) float values[M][W];
 #pragma GCC unroll 16
@@ -216,25 +236,26 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
 }
 
 // Multiplies interleaved rows `first` to `last` of w by the tokens of a part.
-template <int Bits, int Group>
+template <Codes C, int Group>
 void multiply_tokens_in_tiles(const LinearTask& t, const LinearRange& range, const Weights& w,
                               int64_t first, int64_t last) {
   for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
     with_constant<kTileTokens>(range.last_token - m, [&]<int M>() {
-      multiply_in_tiles<Bits, Group, M>(t, w, m, first, last);
+      multiply_in_tiles<C, Group, M>(t, w, m, first, last);
     });
   }
 }
 
 // Computes a part, whose tokens are whole blocks of kTileTokens except the last. `scratch` has
 // memory for W interleaved rows, used if w is plain.
-template <int Bits>
+template <Codes C>
 void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& range,
                                     float* scratch) {
-  const int group = t.w->group;
-  const auto multiply = group == 32   ? multiply_tokens_in_tiles<Bits, 32>
-                        : group == 64 ? multiply_tokens_in_tiles<Bits, 64>
-                                      : multiply_tokens_in_tiles<Bits, 128>;
+  auto multiply = multiply_tokens_in_tiles<C, 32>;
+  if constexpr (C != Codes::e2m1) {  // whose groups have 32 columns
+    if (t.w->group == 64) multiply = multiply_tokens_in_tiles<C, 64>;
+    if (t.w->group == 128) multiply = multiply_tokens_in_tiles<C, 128>;
+  }
   if (t.w->interleaved) return multiply(t, range, *t.w, range.first_row, range.last_row);
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t last = std::min<int64_t>(first + W, range.last_row);

@@ -11,8 +11,8 @@ namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr int kGemvTokens = 8, kByteRows = W / 2;
 
-template <int Bits>
-inline constexpr float kCodeOffset = 0;
+template <Codes C>
+inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;
 
 template <int Bits>
 inline void store_integers(Ints a, Ints b, int8_t* to) {
@@ -25,7 +25,7 @@ struct IntegerSums {
   Ints sums{};
 };
 
-template <int Bits>
+template <Codes C>
 class CodeWords {
  public:
   explicit CodeWords(const uint32_t* from) : codes_(from) {}
@@ -41,22 +41,25 @@ class CodeWords {
   }
 
  private:
-  CodePairs<Bits> codes_;
+  CodePairs<C> codes_;
 };
 
-template <int Bits>
+template <Codes C>
 struct CodeBytes {
   explicit CodeBytes(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
     bytes[0] = word & 0x0f0f0f0fu;
     bytes[1] = word >> 4 & 0x0f0f0f0fu;
+    if constexpr (C == Codes::e2m1) {
+      for (Words& each : bytes) each = e2m1_bytes(each);
+    }
   }
 
   Words bytes[2];  // the even codes, then the odd codes
 };
 
-// Sums of two products, of `codes` and x, in 16 bits: at most 2 * 15 * 127.
+// Sums of two products, of `codes` and x, in 16 bits: at most 2 * 24 * 127.
 inline Words add_byte_pairs(Words codes, Words x) {
 #if defined(__AVX512BW__)
   return std::bit_cast<Words>(
@@ -69,8 +72,8 @@ inline Words add_byte_pairs(Words codes, Words x) {
 
 struct ByteSums {
   // Adds the products with both words of x that belong to these codes, `stride` bytes apart.
-  template <int Bits>
-  void multiply_add(const CodeBytes<Bits>& codes, const int8_t* x, int64_t stride) {
+  template <Codes C>
+  void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
     using Halves [[gnu::vector_size(sizeof(Words))]] = int16_t;
     Halves pairs{};
     for (const Words& bytes : codes.bytes) {

@@ -89,14 +89,14 @@ struct ByteRows {
 
 // Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
-template <int Bits, typename T, int M, typename Prefetch>
+template <Codes C, typename T, int M, typename Prefetch>
 void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
                        int64_t first, int64_t rows) {
-  const int64_t groups = w.columns / w.group, row_words = w.columns / kCodesPerWord<Bits>;
-  const int group_words = w.group / kCodesPerWord<Bits>;
-  const auto* codes = static_cast<const uint32_t*>(w.data) + first * row_words;
-  const auto* scales = static_cast<const T*>(w.scales) + first * groups;
-  const auto* biases = static_cast<const T*>(w.biases) + first * groups;
+  constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
+  const int64_t groups = w.columns / w.group;
+  const int group_words = w.group / kCodes;
+  const auto* codes = static_cast<const uint32_t*>(w.data) + first * (w.columns / kCodes);
+  const RowAffines<T> affines(w, first);
   const int64_t stride = 4 * x.tile;  // bytes from a word to the next of the same row
   Floats results[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
@@ -105,17 +105,14 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
       Prefetch::codes(codes);
 #pragma GCC unroll 2
       for (int n = 0; n < Prefetch::kWordsOfLine; ++n, codes += W) {
-        const CodeBytes<Bits> bytes(codes);
+        const CodeBytes<C> bytes(codes);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) sums[m].multiply_add(bytes, x.words + 4 * m, stride);
-        x.words += kByteWords<Bits> * stride;
+        x.words += kByteWords<kBits<C>> * stride;
       }
     }
-    if (g % Prefetch::template kScalesOfLine<T> == 0) {
-      Prefetch::scales(scales + g * W, biases + g * W);
-    }
-    const Floats scale = load_as_floats(scales + g * W);
-    const Floats bias = load_as_floats(biases + g * W) + scale * kCodeOffset<Bits>;
+    if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
+    const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       results[m] += sums[m].to_floats() * (scale * x.scales[g * x.tile + m]);
@@ -136,43 +133,41 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
 
 // Multiplies W rows of w by the rows `token` to `last` of a tile: M at once, then half as many and so
 // on.
-template <int Bits, typename T, int M>
+template <Codes C, typename T, int M>
 void multiply_byte_tile(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
                         int64_t last, int64_t first, int64_t rows, bool two_steps) {
   for (; last - token >= M; token += M) {
     // With many rows arithmetic is the limit, and more prefetches cost more than they save.
     if (M < 8 && two_steps) {
-      multiply_in_bytes<Bits, T, M, TwoStepPrefetch>(t, w, x, token, first, rows);
+      multiply_in_bytes<C, T, M, TwoStepPrefetch>(t, w, x, token, first, rows);
     } else {
-      multiply_in_bytes<Bits, T, M, OneStepPrefetch>(t, w, x, token, first, rows);
+      multiply_in_bytes<C, T, M, OneStepPrefetch>(t, w, x, token, first, rows);
     }
     x.words += 4 * M, x.scales += M, x.group_sums += M;
   }
   if constexpr (M > 1) {
-    multiply_byte_tile<Bits, T, M / 2>(t, w, x, token, last, first, rows, two_steps);
+    multiply_byte_tile<C, T, M / 2>(t, w, x, token, last, first, rows, two_steps);
   }
 }
 
 // Computes a part, W rows of w at a time, so that they are still in the cache for the next rows of
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
-template <int Bits>
+template <Codes C, typename T>
 void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratch) {
   const bool two_steps = prefetches_in_two_steps();
   const int64_t groups = t.w->columns / t.w->group;
-  with_type(t.w->type, [&]<typename T>(T*) {
-    for (int64_t first = range.first_row; first < range.last_row; first += W) {
-      const int64_t rows = std::min<int64_t>(W, range.last_row - first);
-      Weights interleaved;
-      if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
-      const Weights& w = t.w->interleaved ? *t.w : interleaved;
-      for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
-        const ByteRows x{t.x_integers + m * w.columns, t.x_scales + m * groups,
-                         t.x_group_sums + m * groups, std::min<int64_t>(kByteTokens, t.rows - m)};
-        const int64_t last = std::min<int64_t>(m + kByteTokens, range.last_token);
-        multiply_byte_tile<Bits, T, kByteRows>(t, w, x, m, last, first, rows, two_steps);
-      }
+  for (int64_t first = range.first_row; first < range.last_row; first += W) {
+    const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+    Weights interleaved;
+    if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
+    const Weights& w = t.w->interleaved ? *t.w : interleaved;
+    for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
+      const ByteRows x{t.x_integers + m * w.columns, t.x_scales + m * groups,
+                       t.x_group_sums + m * groups, std::min<int64_t>(kByteTokens, t.rows - m)};
+      const int64_t last = std::min<int64_t>(m + kByteTokens, range.last_token);
+      multiply_byte_tile<C, T, kByteRows>(t, w, x, m, last, first, rows, two_steps);
     }
-  });
+  }
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

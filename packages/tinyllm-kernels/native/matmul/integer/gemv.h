@@ -22,16 +22,15 @@ namespace tinyllm::TINYLLM_TIER {
 
 // Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
-template <int Bits, typename T, int M, typename Prefetch>
+template <Codes C, typename T, int M, typename Prefetch>
 void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
                           int64_t rows) {
+  constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   constexpr int kWordsOfLine = Prefetch::kWordsOfLine;
   const int64_t columns = w.columns, groups = columns / w.group;
-  const int group_words = w.group / kCodesPerWord<Bits>;
-  const int64_t row_words = columns / kCodesPerWord<Bits>;
-  const auto* codes = static_cast<const uint32_t*>(w.data) + first * row_words;
-  const auto* scales = static_cast<const T*>(w.scales) + first * groups;
-  const auto* biases = static_cast<const T*>(w.biases) + first * groups;
+  const int group_words = w.group / kCodes;
+  const auto* codes = static_cast<const uint32_t*>(w.data) + first * (columns / kCodes);
+  const RowAffines<T> affines(w, first);
   const int8_t* x = t.x_integers + token * columns * 2;
   const float* x_scales = t.x_scales + token * groups;
   const float* x_group_sums = t.x_group_sums + token * groups;
@@ -41,15 +40,14 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
     for (int i = 0; i < group_words; i += kWordsOfLine) {
       Prefetch::codes(codes);
 #pragma GCC unroll 2
-      for (int n = 0; n < kWordsOfLine; ++n, codes += W, x += 2 * kCodesPerWord<Bits>) {
-        const CodeWords<Bits> words(codes);
+      for (int n = 0; n < kWordsOfLine; ++n, codes += W, x += 2 * kCodes) {
+        const CodeWords<C> words(codes);
 #pragma GCC unroll 8
         for (int m = 0; m < M; ++m) words.multiply_add(x + m * columns * 2, sums[m]);
       }
     }
-    if (g % Prefetch::template kScalesOfLine<T> == 0) Prefetch::scales(scales + g * W, biases + g * W);
-    const Floats scale = load_as_floats(scales + g * W);
-    const Floats bias = load_as_floats(biases + g * W) + scale * kCodeOffset<Bits>;
+    if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
+    const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       results[m] += sums[m].to_floats() * (scale * x_scales[m * groups + g]);
@@ -70,29 +68,27 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
 
 // Computes a part, W rows of w at a time, so that they are still in the cache for the next rows of
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
-template <int Bits>
+template <Codes C, typename T>
 void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float* scratch) {
   const bool two_steps = prefetches_in_two_steps();
-  with_type(t.w->type, [&]<typename T>(T*) {
-    for (int64_t first = range.first_row; first < range.last_row; first += W) {
-      const int64_t rows = std::min<int64_t>(W, range.last_row - first);
-      Weights interleaved;
-      if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
-      const Weights& w = t.w->interleaved ? *t.w : interleaved;
-      for (int64_t m = range.first_token; m < range.last_token; m += kGemvTokens) {
-        with_constant<kGemvTokens>(range.last_token - m, [&]<int M>() {
-          // With eight rows of x arithmetic is the limit, and more prefetches cost more than they
-          // save.
-          if constexpr (M < 8) {
-            if (two_steps) {
-              return multiply_in_integers<Bits, T, M, TwoStepPrefetch>(t, w, m, first, rows);
-            }
+  for (int64_t first = range.first_row; first < range.last_row; first += W) {
+    const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+    Weights interleaved;
+    if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
+    const Weights& w = t.w->interleaved ? *t.w : interleaved;
+    for (int64_t m = range.first_token; m < range.last_token; m += kGemvTokens) {
+      with_constant<kGemvTokens>(range.last_token - m, [&]<int M>() {
+        // With eight rows of x arithmetic is the limit, and more prefetches cost more than they
+        // save.
+        if constexpr (M < 8) {
+          if (two_steps) {
+            return multiply_in_integers<C, T, M, TwoStepPrefetch>(t, w, m, first, rows);
           }
-          multiply_in_integers<Bits, T, M, OneStepPrefetch>(t, w, m, first, rows);
-        });
-      }
+        }
+        multiply_in_integers<C, T, M, OneStepPrefetch>(t, w, m, first, rows);
+      });
     }
-  });
+  }
 }
 
 #endif

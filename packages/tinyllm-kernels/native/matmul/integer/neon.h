@@ -14,37 +14,37 @@ namespace tinyllm::TINYLLM_TIER {
 inline constexpr int kGemvTokens = 4, kByteRows = 8;
 
 // Codes of 8 bits become signed bytes by subtracting 128.
-template <int Bits>
-inline constexpr float kCodeOffset = Bits == 8 ? 128 : 0;
+template <Codes C>
+inline constexpr float kCodeOffset = C == Codes::uint8 ? 128 : 0;
 
 template <int Bits>
 inline void store_integers(Ints a, Ints b, int8_t* to) {
   store_byte_planes<Bits>(a, b, to);
 }
 
-inline void load_code_words(const uint32_t* from, uint8x16_t (&codes)[2]) {
-  Words word;
-  std::memcpy(&word, from, sizeof word);
-  std::memcpy(codes, &word, sizeof word);
-}
-
 // A word of codes of each row as signed bytes.
-template <int Bits>
+template <Codes C>
 struct CodeBytes {
   explicit CodeBytes(const uint32_t* from) {
     uint8x16_t codes[2];
-    load_code_words(from, codes);
+    std::memcpy(codes, from, sizeof codes);
     for (int i = 0; i < 2; ++i) {
-      if constexpr (Bits == 4) {
-        bytes[0][i] = vreinterpretq_s8_u8(vandq_u8(codes[i], vdupq_n_u8(15)));
-        bytes[1][i] = vreinterpretq_s8_u8(vshrq_n_u8(codes[i], 4));
-      } else {
+      if constexpr (C == Codes::uint8) {
         bytes[0][i] = vreinterpretq_s8_u8(veorq_u8(codes[i], vdupq_n_u8(128)));
+      } else {
+        bytes[0][i] = to_integers(vandq_u8(codes[i], vdupq_n_u8(15)));
+        bytes[1][i] = to_integers(vshrq_n_u8(codes[i], 4));
       }
     }
   }
 
-  int8x16_t bytes[8 / Bits][2];  // with 4 bits the even codes, then the odd codes
+  int8x16_t bytes[8 / kBits<C>][2];  // with 4 bits the even codes, then the odd codes
+
+ private:
+  static int8x16_t to_integers(uint8x16_t codes) {
+    return C == Codes::e2m1 ? vqtbl1q_s8(vld1q_s8(kDoubledE2m1), codes)
+                            : vreinterpretq_s8_u8(codes);
+  }
 };
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -68,27 +68,21 @@ struct IntegerSums {
   int32x4_t pairs[4]{};  // of two rows each: high and low sum of one row, then of the next
 };
 
-template <int Bits>
+template <Codes C>
 class CodeWords {
  public:
   explicit CodeWords(const uint32_t* from) {
-    uint8x16_t codes[2];
-    load_code_words(from, codes);
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (Bits == 4) {
-        set_rows(i, vandq_u8(codes[i], vdupq_n_u8(15)), vshrq_n_u8(codes[i], 4));
-      } else {
-        const uint8x16_t signed_codes = veorq_u8(codes[i], vdupq_n_u8(128));
-        set_rows(i, signed_codes, signed_codes);  // a row twice: once for each plane
-      }
-    }
+    const CodeBytes<C> codes(from);
+    // Bytes of 8 bits are a row twice: once for each plane.
+    constexpr int second = kBits<C> == 4;
+    for (int i = 0; i < 2; ++i) set_rows(i, codes.bytes[0][i], codes.bytes[second][i]);
   }
 
   // Adds the products with the kXWords words of x that belong to these codes: first the words of
   // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
     for (int i = 0; i < 4; ++i) {
-      if constexpr (Bits == 4) {
+      if constexpr (kBits<C> == 4) {
         sums.pairs[i] = vmmlaq_s32(sums.pairs[i], pairs_[i], vld1q_s8(x));
       } else {
         const int8x8_t planes = vld1_s8(x);
@@ -99,10 +93,10 @@ class CodeWords {
 
  private:
   // Rows 4 i to 4 i + 3: of each row four bytes of `first`, then four bytes of `second`.
-  void set_rows(int i, uint8x16_t first, uint8x16_t second) {
-    const uint32x4_t a = vreinterpretq_u32_u8(first), b = vreinterpretq_u32_u8(second);
-    pairs_[2 * i] = vreinterpretq_s8_u32(vzip1q_u32(a, b));
-    pairs_[2 * i + 1] = vreinterpretq_s8_u32(vzip2q_u32(a, b));
+  void set_rows(int i, int8x16_t first, int8x16_t second) {
+    const int32x4_t a = vreinterpretq_s32_s8(first), b = vreinterpretq_s32_s8(second);
+    pairs_[2 * i] = vreinterpretq_s8_s32(vzip1q_s32(a, b));
+    pairs_[2 * i + 1] = vreinterpretq_s8_s32(vzip2q_s32(a, b));
   }
 
   int8x16_t pairs_[4];  // of two rows each
@@ -126,10 +120,10 @@ struct IntegerSums {
   int32x4_t high[2]{}, low[2]{};  // one sum for each plane of x
 };
 
-template <int Bits>
-class CodeWords : private CodeBytes<Bits> {
+template <Codes C>
+class CodeWords : private CodeBytes<C> {
  public:
-  using CodeBytes<Bits>::CodeBytes;
+  using CodeBytes<C>::CodeBytes;
 
   // Adds the products with the kXWords words of x that belong to these codes: first the words of
   // the high plane, then the words of the low plane.
@@ -138,7 +132,7 @@ class CodeWords : private CodeBytes<Bits> {
     for (int i = 0; i < 2; ++i) {
       int32x4_t& high = sums.high[i];
       int32x4_t& low = sums.low[i];
-      if constexpr (Bits == 4) {
+      if constexpr (kBits<C> == 4) {
         const int8x16_t words = vld1q_s8(x);
         high = vdotq_laneq_s32(high, bytes[0][i], words, 0);
         high = vdotq_laneq_s32(high, bytes[1][i], words, 1);
@@ -158,8 +152,8 @@ class CodeWords : private CodeBytes<Bits> {
 // Sums of products with a row of x in bytes.
 struct ByteSums {
   // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
-  template <int Bits>
-  void multiply_add(const CodeBytes<Bits>& codes, const int8_t* x, int64_t stride) {
+  template <Codes C>
+  void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
     for (const auto& rows : codes.bytes) {
       int32_t word;
       std::memcpy(&word, x, sizeof word);

@@ -34,18 +34,19 @@ inline void store_pairs(Ints a, Ints b, void* to) {
 }
 
 // The pairs of a word of codes of each of W rows.
-template <int Bits>
+template <Codes C>
 struct CodePairs {
   explicit CodePairs(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
     for (Words& pair : pairs) {
-      pair = word & ((1u << Bits) - 1) * 0x10001u;  // the lowest code of each 16-bit half
-      word >>= Bits;
+      pair = word & ((1u << kBits<C>)-1) * 0x10001u;  // the lowest code of each 16-bit half
+      if constexpr (C == Codes::e2m1) pair = e2m1_bytes(pair | 0x80008000u);
+      word >>= kBits<C>;
     }
   }
 
-  Words pairs[kXWords<Bits>];
+  Words pairs[kXWords<kBits<C>>];
 };
 
 inline Ints add_products(Ints sums, Words a, Words b) {

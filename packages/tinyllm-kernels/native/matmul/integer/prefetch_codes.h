@@ -16,7 +16,7 @@ struct OneStepPrefetch {
   static constexpr int kScalesOfLine = 64 / (W * sizeof(T));
 
   static void codes(const void* at) { prefetch<3>(at, kSingleCodes); }
-  static void scales(const void*, const void*) {}
+  static void scales(const void*) {}
 
  protected:
   // Level 3 is the first-level cache, level 2 the second-level cache.
@@ -31,10 +31,7 @@ struct TwoStepPrefetch : OneStepPrefetch {
     prefetch<2>(at, kFarCodes);
     prefetch<3>(at, kNearCodes);
   }
-  static void scales(const void* scales, const void* biases) {
-    prefetch<3>(scales, kScales);
-    prefetch<3>(biases, kScales);
-  }
+  static void scales(const void* at) { prefetch<3>(at, kScales); }
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -14,8 +14,8 @@ namespace tinyllm::TINYLLM_TIER {
 
 inline constexpr int kGemvTokens = 8, kByteRows = 16;
 
-template <int Bits>
-inline constexpr float kCodeOffset = 0;
+template <Codes C>
+inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;
 
 template <int Bits>
 inline void store_integers(Ints a, Ints b, int8_t* to) {
@@ -40,33 +40,38 @@ inline __m512i broadcast(const int8_t* word) {
 }
 
 // A word of codes as bytes; with 4 bits the even codes, then the odd codes.
-template <int Bits>
+template <Codes C>
 struct CodeBytes {
   explicit CodeBytes(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
     const __m512i codes = std::bit_cast<__m512i>(word);
-    if constexpr (Bits == 4) {
+    if constexpr (C == Codes::uint8) {
+      bytes[0] = codes;
+    } else {
       const __m512i low_bits = _mm512_set1_epi8(15);
       bytes[0] = _mm512_and_si512(codes, low_bits);
       bytes[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
-    } else {
-      bytes[0] = codes;
+    }
+    if constexpr (C == Codes::e2m1) {
+      for (__m512i& each : bytes) {
+        each = std::bit_cast<__m512i>(e2m1_bytes(std::bit_cast<Words>(each)));
+      }
     }
   }
 
-  __m512i bytes[8 / Bits];
+  __m512i bytes[8 / kBits<C>];
 };
 
-template <int Bits>
-class CodeWords : private CodeBytes<Bits> {
+template <Codes C>
+class CodeWords : private CodeBytes<C> {
  public:
-  using CodeBytes<Bits>::CodeBytes;
+  using CodeBytes<C>::CodeBytes;
 
   // Adds the products with the kXWords words of x that belong to these codes: first the words of
   // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
-    constexpr int low_plane = 32 / Bits;
+    constexpr int low_plane = 32 / kBits<C>;
     for (const __m512i& codes : this->bytes) {
       sums.high = _mm512_dpbusd_epi32(sums.high, codes, broadcast(x));
       sums.low = _mm512_dpbusd_epi32(sums.low, codes, broadcast(x + low_plane));
@@ -80,8 +85,8 @@ class CodeWords : private CodeBytes<Bits> {
 // Sums of products with a row of x in bytes, one sum for each of W rows.
 struct ByteSums {
   // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
-  template <int Bits>
-  void multiply_add(const CodeBytes<Bits>& codes, const int8_t* x, int64_t stride) {
+  template <Codes C>
+  void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
     for (const __m512i& bytes : codes.bytes) {
       sums = _mm512_dpbusd_epi32(sums, bytes, broadcast(x));
       asm("" : "+v"(sums));  // as in `CodeWords`

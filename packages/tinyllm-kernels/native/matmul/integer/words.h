@@ -6,7 +6,8 @@
 // has:
 //
 //   kGemvTokens     rows of x that are multiplied by a word of codes at once
-//   kCodeOffset     a number that is subtracted from every code, so that bytes are signed
+//   kCodeOffset     the number that is subtracted from the integers of codes. Bytes of NEON are
+//                   signed. On x86-64 they are unsigned, so numbers of E2M1 have an offset of -12.
 //   store_integers  stores 2 W numbers of x in the order that `CodeWords` reads
 //   CodeWords       a word of codes of each of W rows, unpacked
 //   IntegerSums     sums of products with one row of x, one sum for each of W rows
@@ -22,6 +23,7 @@
 
 #include "isa/tile_registers.h"
 #include "isa/vectors.h"
+#include "matmul/integer/codes.h"
 #include "types.h"
 
 // The file of the instruction set. Undefined if there are no integer kernels.
@@ -49,10 +51,6 @@ namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_INTEGERS)
 
-// Codes in a word.
-template <int Bits>
-inline constexpr int kCodesPerWord = 32 / Bits;
-
 // Words of x that are multiplied by a word of codes: two bytes for each code.
 template <int Bits>
 inline constexpr int kXWords = 16 / Bits;
@@ -60,7 +58,8 @@ inline constexpr int kXWords = 16 / Bits;
 // True if w can be multiplied in integers. A word of codes of 4 bits has 8 columns, and rows are
 // interleaved W words at a time.
 inline bool supports_integers(const Weights& w) {
-  return w.mode == Mode::affine && (w.bits == 4 || w.bits == 8) && w.type != Type::float32 &&
+  const bool is_affine = w.mode == Mode::affine && (w.bits == 4 || w.bits == 8);
+  return ((is_affine && w.type != Type::float32) || w.mode == Mode::mxfp4) &&
          w.columns % (W * kCodesPerWord<4>) == 0;
 }
 

@@ -21,10 +21,13 @@ class Interleave : public CpuPrimitive {
     dispatch(out, [rows = rows_, input = DonatedInput(inputs[0], out), size = int64_t(out.size())] {
       char* data = input.content();
       const int64_t width = input.shape().back();
-      if (input.itemsize() == 4) {
-        transpose_groups(reinterpret_cast<uint32_t*>(data), size, rows, width);
-      } else {
-        transpose_groups(reinterpret_cast<uint16_t*>(data), size, rows, width);
+      const auto transpose = [&]<typename T>(T*) {
+        transpose_groups(reinterpret_cast<T*>(data), size, rows, width);
+      };
+      switch (input.itemsize()) {
+        case 1: return transpose(static_cast<uint8_t*>(nullptr));
+        case 2: return transpose(static_cast<uint16_t*>(nullptr));
+        default: return transpose(static_cast<uint32_t*>(nullptr));
       }
     });
   }

@@ -31,8 +31,9 @@ def native_weight(w: Weight, *, byte_activations: bool = False) -> NativeWeight:
         layout) and `byte_activations`. A dense weight has bits 0 and mode "".
     """
     if isinstance(w, InterleavedTensor):
-        packed, scales, biases = w.interleaved
-        return packed, scales, biases, w.group_size, w.bits, w.mode, w.rows, byte_activations
+        packed, scales, *biases = w.interleaved
+        form = w.group_size, w.bits, w.mode, w.rows
+        return packed, scales, biases[0] if biases else None, *form, byte_activations
     if isinstance(w, QuantizedTensor):
         form = w.group_size, w.bits, w.mode
         return w.packed, w.scales, w.biases, *form, 0, byte_activations

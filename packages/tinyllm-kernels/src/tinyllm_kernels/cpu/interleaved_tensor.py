@@ -18,8 +18,8 @@ class InterleavedTensor(QuantizedTensor):
     properties makes a copy.
 
     Attributes:
-        interleaved: codes, scales and biases as stored, in the shapes of `packed`, `scales` and
-            `biases`.
+        interleaved: codes, scales and, in mode "affine", biases as stored, in the shapes of
+            `packed`, `scales` and `biases`.
         rows: number of rows that are interleaved.
     """
 
@@ -29,14 +29,14 @@ class InterleavedTensor(QuantizedTensor):
     def __init__(
         self, interleaved: Sequence[mx.array], rows: int, group_size: int, bits: int, mode: str
     ) -> None:
-        """Store the arrays of a weight of affine codes, shape `*lead N I`.
+        """Store the arrays of a weight, shape `*lead N I`.
 
         Args:
-            interleaved: codes, scales and biases with interleaved rows.
+            interleaved: codes, scales and, in mode "affine", biases with interleaved rows.
             rows: number of rows that are interleaved, a divisor of N.
             group_size: numbers that share a scale and a bias.
             bits: the width of a code.
-            mode: "affine".
+            mode: "affine" or "mxfp4".
         """
         form = {"group_size": group_size, "bits": bits, "mode": mode}
         # The class is frozen, so the fields are set through __dict__.
@@ -53,9 +53,9 @@ class InterleavedTensor(QuantizedTensor):
         return self._deinterleave(1)
 
     @property
-    def biases(self) -> Shaped[mx.array, "*lead groups"]:
-        """The bias of each group in MLX's layout, shape `*lead N I/group_size`."""
-        return self._deinterleave(2)
+    def biases(self) -> Shaped[mx.array, "*lead groups"] | None:
+        """The bias of each group in MLX's layout, shape `*lead N I/group_size`, or None."""
+        return self._deinterleave(2) if len(self.interleaved) > 2 else None
 
     @property
     def shape(self) -> tuple[int, ...]:

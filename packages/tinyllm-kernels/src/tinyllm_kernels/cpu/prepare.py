@@ -42,5 +42,5 @@ def _interleaved(weight: Weight) -> Weight:
     form = (weight.group_size, weight.bits, weight.mode)
     arrays = list(weight.arrays)
     del weight  # a second reference to the arrays would make `interleave` copy them
-    interleaved = [native.interleave(arrays.pop(0), rows) for _ in range(3)]
+    interleaved = [native.interleave(arrays.pop(0), rows) for _ in range(len(arrays))]
     return InterleavedTensor(interleaved, rows, *form)

@@ -49,7 +49,7 @@ def byte_linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """Compute `linear` with x rounded to 8 bits, if w has affine codes of 4 or 8 bits.
+    """Compute `linear` with x rounded to 8 bits, if w is affine in 4 or 8 bits, or mxfp4.
 
     Each group of x that shares a scale of w is rounded to 255 steps of its largest number.
     """

@@ -1,0 +1,121 @@
+// Codes that integer kernels multiply, and their scales in interleaved rows.
+//
+// A weight is scale * code + bias in affine mode, and scale * number in mode mxfp4. Twice a number of
+// E2M1 is an integer from -12 to 12, so both are products of integers with a scale.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "isa/load_store.h"
+#include "isa/vectors.h"
+#include "types.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+enum class Codes { uint4, uint8, e2m1 };
+
+template <Codes C>
+inline constexpr int kBits = C == Codes::uint8 ? 8 : 4;
+
+// Codes in a word.
+template <int Bits>
+inline constexpr int kCodesPerWord = 32 / Bits;
+
+// The unit of the integers that stand for codes.
+template <Codes C>
+inline constexpr float kUnit = C == Codes::e2m1 ? 0.5f : 1;
+
+// Scales of mode mxfp4: powers of two.
+struct E8M0 {
+  uint8_t exponent;
+};
+
+// Scales and biases of a group of W rows.
+struct Affines {
+  Floats scales, biases;
+};
+
+// Scales and biases of W interleaved rows from `first` on. T is the type of the scales.
+template <typename T>
+class RowAffines {
+ public:
+  RowAffines(const Weights& w, int64_t first) {
+    const int64_t offset = first * (w.columns / w.group);
+    scales_ = static_cast<const T*>(w.scales) + offset;
+    if constexpr (kBiased) biases_ = static_cast<const T*>(w.biases) + offset;
+  }
+
+  Affines operator[](int64_t group) const {
+    if constexpr (kBiased) {
+      return {load_as_floats(scales_ + group * W), load_as_floats(biases_ + group * W)};
+    } else {
+      Bytes exponents;
+      std::memcpy(&exponents, scales_ + group * W, sizeof exponents);
+      const Words words = widen(exponents);
+      const Words smallest = std::bit_cast<Words>(words == 0) & 1u << 22;  // 2^-127 is subnormal
+      return {std::bit_cast<Floats>(words << 23 | smallest), Floats{}};
+    }
+  }
+
+  // Prefetches what follows the scales and the biases of a group.
+  template <typename Prefetch>
+  void prefetch(int64_t group) const {
+    Prefetch::scales(scales_ + group * W);
+    if constexpr (kBiased) Prefetch::scales(biases_ + group * W);
+  }
+
+ private:
+  static constexpr bool kBiased = !std::is_same_v<T, E8M0>;
+
+  const T *scales_, *biases_ = nullptr;
+};
+
+// Returns the same for the integers that stand for codes, from which `offset` was subtracted.
+template <Codes C>
+inline Affines of_integers(Affines codes, float offset) {
+  const Floats scales = codes.scales * kUnit<C>;
+  return {scales, codes.biases + scales * offset};
+}
+
+// Calls `work.operator()<C, T>()` with the kind of the codes of w and the type of its scales. w must
+// be a matrix that integer kernels multiply.
+template <typename Work>
+void with_codes(const Weights& w, Work work) {
+  if (w.mode == Mode::mxfp4) return work.template operator()<Codes::e2m1, E8M0>();
+  const auto with_scales = [&]<typename T>(T*) {
+    if (w.bits == 4) return work.template operator()<Codes::uint4, T>();
+    work.template operator()<Codes::uint8, T>();
+  };
+  if (w.type == Type::bfloat16) return with_scales(static_cast<BFloat16*>(nullptr));
+  with_scales(static_cast<Float16*>(nullptr));
+}
+
+// Twice the numbers of E2M1, in the order of their codes.
+inline constexpr int8_t kDoubledE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+#if defined(__AVX2__)
+
+// Twice the number of each code of E2M1, plus 12. Each byte of `codes` is a code, or 128 for zero.
+inline Words e2m1_bytes(Words codes) {
+  __m128i table;
+  std::memcpy(&table, kDoubledE2m1, sizeof table);
+  table = _mm_add_epi8(table, _mm_set1_epi8(12));
+#if defined(__AVX512BW__)
+  return std::bit_cast<Words>(
+      _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), std::bit_cast<__m512i>(codes)));
+#else
+  return std::bit_cast<Words>(
+      _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), std::bit_cast<__m256i>(codes)));
+#endif
+}
+
+#endif
+
+}  // namespace tinyllm::TINYLLM_TIER
