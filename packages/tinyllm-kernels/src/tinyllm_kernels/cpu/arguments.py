@@ -31,13 +31,15 @@ def native_weight(w: Weight, *, byte_activations: bool = False) -> NativeWeight:
         layout) and `byte_activations`. A dense weight has bits 0 and mode "".
     """
     if isinstance(w, InterleavedTensor):
-        packed, scales, *biases = w.interleaved
-        form = w.group_size, w.bits, w.mode, w.rows
-        return packed, scales, biases[0] if biases else None, *form, byte_activations
-    if isinstance(w, QuantizedTensor):
-        form = w.group_size, w.bits, w.mode
-        return w.packed, w.scales, w.biases, *form, 0, byte_activations
-    return w, None, None, 0, 0, "", 0, False
+        packed, scales, *rest = w.interleaved
+        biases = rest[0] if rest else None
+        rows = w.rows
+    elif isinstance(w, QuantizedTensor):
+        packed, scales, biases = w.packed, w.scales, w.biases
+        rows = 0
+    else:
+        return w, None, None, 0, 0, "", 0, False
+    return packed, scales, biases, w.group_size, w.bits, w.mode, rows, byte_activations
 
 
 def weight_arrays(w: Weight) -> tuple[mx.array, ...]:
