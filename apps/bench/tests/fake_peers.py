@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -24,6 +25,19 @@ class LoggingPeer(LocalRunner):
         with self._log.open("a") as log:
             log.write(f"{self._name} {os.getpid()}\n")
         time.sleep(0.001 * tokens)
+
+
+class PollingPeer(LoggingPeer):
+    """Peer with a thread that polls for 0.1 s after each call, and then writes to the file."""
+
+    def decode(self, tokens: int) -> None:
+        threading.Thread(target=self._poll).start()
+
+    def _poll(self) -> None:
+        end = time.perf_counter() + 0.1
+        while time.perf_counter() < end:
+            pass
+        super().decode(0)
 
 
 class FailingPeer(LocalRunner):

@@ -69,6 +69,13 @@ def test_children_stay_alive_and_take_turns(start: Start, tmp_path: Path) -> Non
         assert samples.median < 0.05  # without `rewind`
 
 
+def test_a_child_answers_when_its_threads_sleep(start: Start, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = start("a", fake("PollingPeer", "a", log))
+    assert child.time_decode(1) < 0.1
+    assert len(log.read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize("failure", REASONS)
 def test_a_peer_that_fails_is_a_row_with_the_reason(
     bench: Bench, start: Start, monkeypatch: pytest.MonkeyPatch, failure: str

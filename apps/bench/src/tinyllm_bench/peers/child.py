@@ -7,6 +7,7 @@ child answers with the seconds that it measured, so that the pipe is not part of
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -16,6 +17,8 @@ from tinyllm_bench.cost import ModelCosts
 from tinyllm_bench.errors import PeerError, one_line
 
 _TIMEOUT = 900.0  # seconds; a prompt of 8,192 tokens takes minutes on a slow machine
+
+_LONGEST_WAIT = 1.0  # seconds for which the threads of a peer may poll after a measurement
 
 
 class ChildRunner:
@@ -104,8 +107,25 @@ def _answer_requests(pipe: Connection, make: Callable[[], LocalRunner]) -> None:
         pipe.send(0.0)
         while True:
             method, count = pipe.recv()
-            pipe.send(getattr(runner, method)(count))
+            seconds = getattr(runner, method)(count)
+            wait_until_idle()
+            pipe.send(seconds)
     except EOFError:
         pass
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {one_line(error)}")
+
+
+def wait_until_idle() -> None:
+    """Wait until the threads of this process sleep, at most a second.
+
+    The threads of OpenMP poll for 10 ms after the last token of llama.cpp. They would take a core
+    from the next contender, which computes 32 tokens of a small model in that time.
+    """
+    pause = 0.01
+    end = time.perf_counter() + _LONGEST_WAIT
+    while time.perf_counter() < end:
+        used = time.process_time()
+        time.sleep(pause)
+        if time.process_time() - used < pause / 10:
+            return
