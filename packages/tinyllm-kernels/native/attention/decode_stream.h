@@ -14,9 +14,9 @@ namespace tinyllm::TINYLLM_TIER {
 class DecodeStream {
  public:
   DecodeStream(const AttentionTask& t, const AttentionPart& part)
-      : two_steps_(prefetches_in_two_steps() && !part.keys.empty()),
+      : prefetches_(row_distances().far && !part.keys.empty()),
         row_bytes_(bytes_of_row(t.k, t.dim)) {
-    if (!two_steps_) return;
+    if (!prefetches_) return;
     const QueryTile& tile = part.tile;
     const int64_t count = part.keys.count();
     const int64_t following = Request(t, tile.request).keys - part.keys.last;
@@ -26,8 +26,9 @@ class DecodeStream {
     find_rows(t, t.k.codes, tile.request, tile.kv_head, part.keys.last, known, rows_ + 2 * count);
     const int64_t end = 2 * count + known;
     std::fill_n(rows_ + end, kMaxAhead - known, rows_[end - 1]);
-    far_ = rows_ + std::clamp<int64_t>(kFarRows / row_bytes_, 1, kMaxAhead);
-    near_ = rows_ + std::clamp<int64_t>(kNearRows / row_bytes_, 1, kMaxAhead);
+    const RowDistances bytes = row_distances();
+    far_ = rows_ + std::clamp<int64_t>(bytes.far / row_bytes_, 1, kMaxAhead);
+    near_ = rows_ + std::clamp<int64_t>(bytes.near / row_bytes_, 1, kMaxAhead);
   }
 
   // Fetches memory before row n of `rows` is read, which has the number `index` in the stream.
@@ -36,7 +37,7 @@ class DecodeStream {
   template <typename Rows>
   void fetch(const RowPointers& rows, int64_t n, int64_t index, int64_t dim) const {
     constexpr int64_t kLine = 64;
-    if (two_steps_) {
+    if (prefetches_) {
       for (int64_t byte = 0; byte < row_bytes_; byte += kLine) {
         __builtin_prefetch(far_[index] + byte, 0, 2);  // to the second-level cache
         __builtin_prefetch(near_[index] + byte);
@@ -56,7 +57,7 @@ class DecodeStream {
     return std::max<int64_t>(dim * bits / 8, 1);
   }
 
-  bool two_steps_;
+  bool prefetches_;
   int64_t row_bytes_;
   const char* const* far_ = nullptr;   // the row to prefetch from afar while row 0 is read
   const char* const* near_ = nullptr;  // the row to prefetch shortly before it is read

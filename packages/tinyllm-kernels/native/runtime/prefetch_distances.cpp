@@ -1,17 +1,33 @@
 #include "runtime/prefetch_distances.h"
 
 namespace tinyllm {
+namespace {
 
-bool prefetches_in_two_steps() {
+enum class Processor { intel, amd_family_25, other };
+
+Processor processor() {
 #if defined(__x86_64__)
-  static const bool is_intel = [] {
+  static const Processor found = [] {
     __builtin_cpu_init();
-    return __builtin_cpu_is("intel") != 0;
+    if (__builtin_cpu_is("intel")) return Processor::intel;
+    return __builtin_cpu_is("amdfam19h") ? Processor::amd_family_25 : Processor::other;
   }();
-  return is_intel;
+  return found;
 #else
-  return false;
+  return Processor::other;
 #endif
+}
+
+}  // namespace
+
+bool prefetches_in_two_steps() { return processor() == Processor::intel; }
+
+RowDistances row_distances() {
+  switch (processor()) {
+    case Processor::intel: return {4096, 2048};
+    case Processor::amd_family_25: return {8192, 2048};
+    default: return {0, 0};
+  }
 }
 
 }  // namespace tinyllm
