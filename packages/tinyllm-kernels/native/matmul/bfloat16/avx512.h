@@ -10,30 +10,46 @@
 
 #include <algorithm>
 
+#include "isa/transpose.h"
 #include "isa/vectors.h"
 #include "matmul/bfloat16/panel.h"
 #include "matmul/linear.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Packs tiles `first` to `last` of x `M K`. Missing tokens of the last tile are left as they are,
-// because each token has a separate lane and the lanes of missing tokens are not stored.
+// Packs W pairs of each of W tokens, whose rows are `columns` numbers apart. The rows of tokens after
+// the last one are read as that token.
+inline void pack_square(const uint16_t* x, int64_t last, int columns, uint32_t* packed) {
+  Words square[W];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < W; ++i) {
+    std::memcpy(&square[i], x + std::min(i, last) * columns, sizeof square[i]);
+  }
+  transpose(square);
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i) std::memcpy(packed + i * kTokenTile, &square[i], sizeof square[i]);
+}
+
+// Packs tiles `first` to `last` of x `M K`. Lanes of missing tokens of the last tile have any
+// numbers, because they are not stored.
 inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
                         uint32_t* packed) {
   const int64_t pairs = row_pairs(columns);
-  constexpr int64_t kLinePairs = 16;  // a cache line of each token
   for (int64_t tile = first; tile < last; ++tile) {
     uint32_t* to = packed + tile * pairs * kTokenTile;
     const int64_t tokens = std::min<int64_t>(kTokenTile, rows - tile * kTokenTile);
-    for (int64_t p0 = 0; p0 < pairs; p0 += kLinePairs) {
-      const int64_t p1 = std::min(p0 + kLinePairs, pairs);
+    const uint16_t* from = x + tile * kTokenTile * columns;
+    int64_t p = 0;
+    for (; 2 * (p + W) <= columns; p += W) {
+      for (int64_t i = 0; i < tokens; i += W) {
+        pack_square(from + i * columns + 2 * p, tokens - 1 - i, columns, to + p * kTokenTile + i);
+      }
+    }
+    for (; p < pairs; ++p) {
       for (int64_t i = 0; i < tokens; ++i) {
-        const uint16_t* token = x + (tile * kTokenTile + i) * columns;
-        for (int64_t p = p0; p < p1; ++p) {
-          uint32_t pair = 0;
-          std::memcpy(&pair, token + 2 * p, 2 * p + 1 < columns ? 4 : 2);
-          to[p * kTokenTile + i] = pair;
-        }
+        uint32_t pair = 0;
+        std::memcpy(&pair, from + i * columns + 2 * p, 2 * p + 1 < columns ? 4 : 2);
+        to[p * kTokenTile + i] = pair;
       }
     }
   }
