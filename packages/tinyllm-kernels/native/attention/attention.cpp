@@ -16,7 +16,7 @@ void store_rows(const AttentionTask& t, const QueryTile& tile, const PartialResu
 }  // namespace
 
 int64_t attention_tile_rows(const AttentionTask& t) {
-  return uses_tiles(t) ? kMaxTileRows : kQueryTileRows;
+  return uses_tiles(t) ? kMaxTileRows : kVectorTileRows;
 }
 
 int64_t attention_scratch(const AttentionTask& t) {
@@ -26,7 +26,7 @@ int64_t attention_scratch(const AttentionTask& t) {
     floats = std::max(floats, uses_tiles(t) ? tile_scratch(t) : prefill_scratch(t));
     break;
   }
-  return PartialResult::floats(kQueryTileRows, t.padded_dim()) + floats;
+  return PartialResult::floats(kVectorTileRows, t.padded_dim()) + floats;
 }
 
 void attention_part(const AttentionTask& t, const AttentionPart& part, float* partials,
@@ -39,7 +39,7 @@ void attention_part(const AttentionTask& t, const AttentionPart& part, float* pa
   }
   float* memory = is_final ? scratch : partials + part.partial_offset;
   PartialResult result(memory, part.tile.rows, width);
-  float* kernel_scratch = scratch + PartialResult::floats(kQueryTileRows, width);
+  float* kernel_scratch = scratch + PartialResult::floats(kVectorTileRows, width);
   if (decodes) {
     decode_part(t, part, result, kernel_scratch);
   } else {

@@ -13,6 +13,10 @@ namespace tinyllm::TINYLLM_TIER {
 int64_t decode_scratch(const AttentionTask&);
 void decode_part(const AttentionTask&, const AttentionPart&, PartialResult& result, float* scratch);
 
+// Rows of a query tile of `prefill_part`, at most. More rows share packed keys and values. With
+// AVX-512 a second-level cache has at least 1 MB, enough for the sums of twice as many rows.
+inline constexpr int64_t kVectorTileRows = W == 16 ? 2 * kQueryTileRows : kQueryTileRows;
+
 // Computes a part of a prefill: a tile of queries. Arithmetic is the limit. Keys and values are
 // packed once for the tile, and scores stay in the cache. `scratch` has `prefill_scratch` floats.
 int64_t prefill_scratch(const AttentionTask&);

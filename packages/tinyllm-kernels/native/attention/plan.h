@@ -15,7 +15,7 @@ namespace tinyllm {
 
 // Rows of a decode step that are computed together, at most: all heads of one query.
 inline constexpr int64_t kMaxDecodeRows = 8;
-// Rows of a prefill that are computed together, at most.
+// Rows of a prefill that are computed together. Kernels may take more if there are enough parts.
 inline constexpr int64_t kQueryTileRows = 192;
 // The same for the matrix unit. More rows share packed keys and values, but their sums, 512 KB for
 // heads of 128, must stay in the second-level cache.

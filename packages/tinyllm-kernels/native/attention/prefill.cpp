@@ -20,7 +20,7 @@ namespace tinyllm::TINYLLM_TIER {
 namespace {
 
 constexpr int64_t kPackedKeys = 128;  // keys that are packed at once; they stay in the cache
-static_assert(kQueryTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
+static_assert(kVectorTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
 static_assert(kPackedKeys % kPanelWidth == 0 && kPackedKeys % kRowBatch == 0);
 
 // The keys that the rows of a register tile attend to, relative to the first packed key.
@@ -54,20 +54,20 @@ struct Prefill {
         width(t.padded_dim()),
         depth((t.dim + W * kNumbers<E> - 1) / (W * kNumbers<E>) * W),
         split(scratch, part.tile.rows, width),
-        unpacked(scratch + PartialResult::floats(kQueryTileRows, width)),
+        unpacked(scratch + PartialResult::floats(kVectorTileRows, width)),
         scores(unpacked + kRowBatch * width),
         weights(reinterpret_cast<E*>(kNumbers<E> == 1 ? scores
                                                       : scores + kRegisterRows * kPackedKeys)),
         q(reinterpret_cast<E*>(scores + 2 * kRegisterRows * kPackedKeys)),
-        k(q + kQueryTileRows * width),
+        k(q + kVectorTileRows * width),
         v(k + kPackedKeys * width) {}
 
   // Floats of scratch memory, enough for elements of either type.
   static int64_t scratch_floats(const AttentionTask& t) {
     const int64_t width = t.padded_dim();
     const int64_t value_columns = (width + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
-    return PartialResult::floats(kQueryTileRows, width) +
-           (kRowBatch + kQueryTileRows + kPackedKeys) * width + 2 * kRegisterRows * kPackedKeys +
+    return PartialResult::floats(kVectorTileRows, width) +
+           (kRowBatch + kVectorTileRows + kPackedKeys) * width + 2 * kRegisterRows * kPackedKeys +
            kPackedKeys * value_columns;
   }
 
@@ -92,7 +92,7 @@ struct Prefill {
   float* const unpacked;  // kRowBatch rows: keys or values that cannot be read in place
   float* const scores;    // kRegisterRows x kPackedKeys: scores, then weights as floats
   E* const weights;       // kRegisterRows x kPackedKeys / kNumbers; `scores` if E is float
-  E* const q;             // kQueryTileRows x width / kNumbers
+  E* const q;             // kVectorTileRows x width / kNumbers
   E *const k, *const v;   // panels of the packed keys and values
 };
 
