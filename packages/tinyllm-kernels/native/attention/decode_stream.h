@@ -26,7 +26,7 @@ class DecodeStream {
     find_rows(t, t.k.codes, tile.request, tile.kv_head, part.keys.last, known, rows_ + 2 * count);
     const int64_t end = 2 * count + known;
     std::fill_n(rows_ + end, kMaxAhead - known, rows_[end - 1]);
-    const RowDistances bytes = row_distances();
+    const PrefetchDistances bytes = row_distances();
     far_ = rows_ + std::clamp<int64_t>(bytes.far / row_bytes_, 1, kMaxAhead);
     near_ = rows_ + std::clamp<int64_t>(bytes.near / row_bytes_, 1, kMaxAhead);
   }

@@ -20,9 +20,15 @@ Processor processor() {
 
 }  // namespace
 
-bool prefetches_in_two_steps() { return processor() == Processor::intel; }
+PrefetchDistances code_distances() {
+  switch (processor()) {
+    case Processor::intel: return {4096, 1024};
+    case Processor::amd_family_25: return {8192, 2048};
+    default: return {0, 0};
+  }
+}
 
-RowDistances row_distances() {
+PrefetchDistances row_distances() {
   switch (processor()) {
     case Processor::intel: return {4096, 2048};
     case Processor::amd_family_25: return {8192, 2048};

@@ -91,7 +91,7 @@ struct ByteRows {
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
 template <Codes C, typename T, int M, typename Prefetch>
 void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
-                       int64_t first, int64_t rows) {
+                       int64_t first, int64_t rows, Prefetch prefetch) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const int64_t groups = w.columns / w.group;
   const int group_words = w.group / kCodes;
@@ -102,7 +102,7 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
   for (int64_t g = 0; g < groups; ++g) {
     ByteSums sums[M] = {};
     for (int i = 0; i < group_words; i += Prefetch::kWordsOfLine) {
-      Prefetch::codes(codes);
+      prefetch.codes(codes);
 #pragma GCC unroll 2
       for (int n = 0; n < Prefetch::kWordsOfLine; ++n, codes += W) {
         const CodeBytes<C> bytes(codes);
@@ -135,18 +135,19 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
 // on.
 template <Codes C, typename T, int M>
 void multiply_byte_tile(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
-                        int64_t last, int64_t first, int64_t rows, bool two_steps) {
+                        int64_t last, int64_t first, int64_t rows,
+                        PrefetchDistances distances) {
   for (; last - token >= M; token += M) {
     // With many rows arithmetic is the limit, and more prefetches cost more than they save.
-    if (M < 8 && two_steps) {
-      multiply_in_bytes<C, T, M, TwoStepPrefetch>(t, w, x, token, first, rows);
+    if (M < 8 && distances.far) {
+      multiply_in_bytes<C, T, M>(t, w, x, token, first, rows, TwoStepPrefetch{{}, distances});
     } else {
-      multiply_in_bytes<C, T, M, OneStepPrefetch>(t, w, x, token, first, rows);
+      multiply_in_bytes<C, T, M>(t, w, x, token, first, rows, OneStepPrefetch());
     }
     x.words += 4 * M, x.scales += M, x.group_sums += M;
   }
   if constexpr (M > 1) {
-    multiply_byte_tile<C, T, M / 2>(t, w, x, token, last, first, rows, two_steps);
+    multiply_byte_tile<C, T, M / 2>(t, w, x, token, last, first, rows, distances);
   }
 }
 
@@ -154,7 +155,7 @@ void multiply_byte_tile(const LinearTask& t, const Weights& w, ByteRows x, int64
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <Codes C, typename T>
 void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratch) {
-  const bool two_steps = prefetches_in_two_steps();
+  const PrefetchDistances distances = code_distances();
   const int64_t groups = t.w->columns / t.w->group;
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
@@ -165,7 +166,7 @@ void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratc
       const ByteRows x{t.x_integers + m * w.columns, t.x_scales + m * groups,
                        t.x_group_sums + m * groups, std::min<int64_t>(kByteTokens, t.rows - m)};
       const int64_t last = std::min<int64_t>(m + kByteTokens, range.last_token);
-      multiply_byte_tile<C, T, kByteRows>(t, w, x, m, last, first, rows, two_steps);
+      multiply_byte_tile<C, T, kByteRows>(t, w, x, m, last, first, rows, distances);
     }
   }
 }

@@ -24,7 +24,7 @@ namespace tinyllm::TINYLLM_TIER {
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
 template <Codes C, typename T, int M, typename Prefetch>
 void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
-                          int64_t rows) {
+                          int64_t rows, Prefetch prefetch) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   constexpr int kWordsOfLine = Prefetch::kWordsOfLine;
   const int64_t columns = w.columns, groups = columns / w.group;
@@ -38,7 +38,7 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
   for (int64_t g = 0; g < groups; ++g) {
     IntegerSums sums[M] = {};
     for (int i = 0; i < group_words; i += kWordsOfLine) {
-      Prefetch::codes(codes);
+      prefetch.codes(codes);
 #pragma GCC unroll 2
       for (int n = 0; n < kWordsOfLine; ++n, codes += W, x += 2 * kCodes) {
         const CodeWords<C> words(codes);
@@ -70,7 +70,7 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <Codes C, typename T>
 void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float* scratch) {
-  const bool two_steps = prefetches_in_two_steps();
+  const PrefetchDistances distances = code_distances();
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
     Weights interleaved;
@@ -81,11 +81,12 @@ void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float*
         // With eight rows of x arithmetic is the limit, and more prefetches cost more than they
         // save.
         if constexpr (M < 8) {
-          if (two_steps) {
-            return multiply_in_integers<C, T, M, TwoStepPrefetch>(t, w, m, first, rows);
+          if (distances.far) {
+            return multiply_in_integers<C, T, M>(t, w, m, first, rows,
+                                                 TwoStepPrefetch{{}, distances});
           }
         }
-        multiply_in_integers<C, T, M, OneStepPrefetch>(t, w, m, first, rows);
+        multiply_in_integers<C, T, M>(t, w, m, first, rows, OneStepPrefetch());
       });
     }
   }

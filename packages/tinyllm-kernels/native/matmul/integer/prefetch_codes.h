@@ -15,23 +15,25 @@ struct OneStepPrefetch {
   template <typename T>
   static constexpr int kScalesOfLine = 64 / (W * sizeof(T));
 
-  static void codes(const void* at) { prefetch<3>(at, kSingleCodes); }
+  void codes(const void* at) const { prefetch<3>(at, kSingleCodes); }
   static void scales(const void*) {}
 
  protected:
   // Level 3 is the first-level cache, level 2 the second-level cache.
   template <int Level>
-  static void prefetch(const void* at, int distance) {
+  static void prefetch(const void* at, int64_t distance) {
     __builtin_prefetch(static_cast<const char*>(at) + distance, 0, Level);
   }
 };
 
 struct TwoStepPrefetch : OneStepPrefetch {
-  static void codes(const void* at) {
-    prefetch<2>(at, kFarCodes);
-    prefetch<3>(at, kNearCodes);
+  void codes(const void* at) const {
+    prefetch<2>(at, distances.far);
+    prefetch<3>(at, distances.near);
   }
   static void scales(const void* at) { prefetch<3>(at, kScales); }
+
+  PrefetchDistances distances;
 };
 
 }  // namespace tinyllm::TINYLLM_TIER
