@@ -6,7 +6,7 @@
 // |---|---|---|---|
 // | codes of weights | 4,096 and 1,024 | 8,192 and 2,048 | kSingleCodes |
 // | scales and biases | kScales | kScales | none |
-// | keys and values | 4,096 and 2,048 | 8,192 and 2,048 | none: a byte of each line is read in order |
+// | keys and values | 4,096 and 2,048 | 8,192 and 2,048 | none: a byte of each line is read |
 //
 // The first of two distances is to the second-level cache, all others are to the first-level cache.
 // The column "others" was measured on Zen 5. Measured with the column "others", then with two
@@ -19,7 +19,7 @@
 //
 // | AMD EPYC, Zen 4, 24 November 2026 | others | two distances |
 // |---|---|---|
-// | products of a token of Qwen3-0.6B, 4 bits | 10.6 to 15.3 ms, median 12.5 | 9.1 to 13.4 ms, median 11.5 |
+// | products of a token of Qwen3-0.6B, 4 bits, medians | 12.5 ms | 11.5 ms |
 // | one query on 8,192 keys, bfloat16 | 1,358 to 1,910 us | 1,154 to 1,277 us |
 // | the same, float32 | 3,058 to 3,259 us | 2,020 to 2,437 us |
 #pragma once
