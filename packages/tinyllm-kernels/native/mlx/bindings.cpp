@@ -13,6 +13,7 @@
 #include "dispatch/kernels.h"
 #include "mlx/donation.h"
 #include "mlx/handles.h"
+#include "mlx/loan.h"
 #include "mlx/operations.h"
 #include "runtime/huge_pages.h"
 #include "runtime/thread_pool.h"
@@ -76,6 +77,7 @@ using AttentionObject = PythonHandle<tinyllm::AttentionHandle>;
 using DeltaNetObject = PythonHandle<tinyllm::DeltaNetHandle>;
 using FeedForwardObject = PythonHandle<tinyllm::FeedForward>;
 
+using LoanObject = PythonHandle<tinyllm::Loan>;
 using LayerGroupObject = PythonHandle<const std::vector<tinyllm::LayerHandle>>;
 
 // Pairs the halves of layers. The last layer may lack its feed-forward half.
@@ -208,6 +210,40 @@ NB_MODULE(_cpu, m) {
       },
       "x"_a, "group"_a, "caches"_a, "page_format"_a, "pages"_a, "window"_a,
       "phase"_a.none() = nb::none(), "states"_a = GroupStates());
+  nb::class_<LoanObject>(m, "Loan")
+      .def(
+          "__init__",
+          [](LoanObject* self, const LayerGroupObject& group, const std::vector<array>& arrays) {
+            new (self) LoanObject{std::make_shared<tinyllm::Loan>(group.handle, arrays)};
+          },
+          "group"_a, "arrays"_a)
+      .def(
+          "layers",
+          [](LoanObject& self, const array& x, const LayerGroupObject& group, int offset,
+             const PhaseName& phase) {
+            return tinyllm::layers(x, group.handle, *self.handle, offset,
+                                   tinyllm::phase_of(phase));
+          },
+          "x"_a, "group"_a, "offset"_a, "phase"_a.none())
+      .def(
+          "paged_layers",
+          [](LoanObject& self, const array& x, const LayerGroupObject& group,
+             const PageFormat& format, const PageTable& pages, int window,
+             const PhaseName& phase) {
+            const auto& [table, starts, lengths, positions, slots] = pages;
+            return tinyllm::paged_layers(x, group.handle, *self.handle,
+                                         {std::get<0>(format), std::get<1>(format)},
+                                         {table, starts, lengths, positions, slots}, window,
+                                         tinyllm::phase_of(phase));
+          },
+          "x"_a, "group"_a, "page_format"_a, "pages"_a, "window"_a, "phase"_a.none())
+      .def(
+          "end",
+          [](LoanObject& self, bool drops_last) {
+            nb::gil_scoped_release release;  // waits for passes
+            return self.handle->end(drops_last);
+          },
+          "drops_last"_a);
   m.def("rms_norm", &tinyllm::rms_norm, "x"_a, "weight"_a, "eps"_a);
   m.def("output_gate", &tinyllm::output_gate, "x"_a, "gate"_a);
   m.def("swiglu", &tinyllm::swiglu, "gate"_a, "up"_a);

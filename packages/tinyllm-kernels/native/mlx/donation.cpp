@@ -26,10 +26,12 @@ void copy(const void* from, char* to, int64_t bytes) {
 
 int64_t copied_bytes() { return copied.load(std::memory_order_relaxed); }
 
+void move_to_huge_pages(const mx::array& cache) {
+  use_huge_pages_once(cache.data_shared_ptr(), cache.data<char>(), cache.nbytes());
+}
+
 void move_caches_to_huge_pages(const std::vector<mx::array>& outputs) {
-  for (size_t i = 1; i < outputs.size(); ++i) {
-    use_huge_pages_once(outputs[i].data_shared_ptr(), outputs[i].data<char>(), outputs[i].nbytes());
-  }
+  for (size_t i = 1; i < outputs.size(); ++i) move_to_huge_pages(outputs[i]);
 }
 
 DonatedInput::DonatedInput(const mx::array& from, mx::array& to) : from_(from) {

@@ -19,7 +19,10 @@ inline void release_inputs(const std::vector<mlx::core::array>& inputs,
   }
 }
 
-// Moves the arrays of caches to pages of 2 MB, each at its first pass. `outputs[0]` is not a cache.
+// Moves the array of a cache to pages of 2 MB, at its first pass.
+void move_to_huge_pages(const mlx::core::array& cache);
+
+// Moves all outputs but the first one, which is not a cache.
 void move_caches_to_huge_pages(const std::vector<mlx::core::array>& outputs);
 
 // The bytes of inputs that this process has copied because they could not be donated.
@@ -31,6 +34,9 @@ int64_t copied_bytes();
 class DonatedInput {
  public:
   DonatedInput(const mlx::core::array& from, mlx::core::array& to);
+
+  // An array that was donated before.
+  explicit DonatedInput(mlx::core::array& held) : from_(held), data_(held.data<char>()) {}
 
   // Returns the output's numbers, contiguous. Copies the input if it was not donated: call it once,
   // in the task.

@@ -16,6 +16,8 @@
 
 namespace tinyllm {
 
+class Loan;  // mlx/loan.h
+
 // Returns how many rows of w should be interleaved for the fastest product, or 0 for plain rows:
 // see matmul/interleave.h.
 int interleaves(const WeightArrays& w);
@@ -104,6 +106,10 @@ std::vector<mlx::core::array> layers(const mlx::core::array& x, LayerGroup layer
                                      const GroupStateArrays& states, int offset,
                                      OptionalPhase phase);
 
+// Runs the layers of a loan of their dense caches, like the function above.
+mlx::core::array layers(const mlx::core::array& x, LayerGroup layers, Loan& loan, int offset,
+                        OptionalPhase phase);
+
 // The ops of gated DeltaNet. The states `slots ...` are changed in place if no other array shares
 // them. Both return the result and the states.
 std::vector<mlx::core::array> causal_conv(const mlx::core::array& x, const mlx::core::array& weight,
@@ -138,6 +144,11 @@ std::vector<mlx::core::array> paged_layers(const mlx::core::array& x, LayerGroup
                                            const GroupStateArrays& states,
                                            const PageFormat& format, const PageTableArrays& pages,
                                            int window, OptionalPhase phase);
+
+// Runs the layers of a loan of their pages, like the function above.
+mlx::core::array paged_layers(const mlx::core::array& x, LayerGroup layers, Loan& loan,
+                              const PageFormat& format, const PageTableArrays& pages, int window,
+                              OptionalPhase phase);
 
 // Rows `ids` (int32, of any shape) of the table w `V E`, converted to `dtype`. An id outside of the
 // table is read as the last row.

@@ -19,7 +19,7 @@ from tinyllm_kernels.testing import (
 )
 from tinyllm_layers import Backend, Batch, LayerCache, make_stack
 
-LAYERS = 15  # one more than `LAYERS_PER_PRIMITIVE`, so that a pass has two primitives
+LAYERS = 3
 
 
 def addresses(caches: Sequence[LayerCache]) -> list[int]:

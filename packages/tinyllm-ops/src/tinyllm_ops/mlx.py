@@ -109,7 +109,7 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
         return w[ids]
     rows = w[ids.reshape(-1)]  # `mx.dequantize` needs a matrix
     if ids.size == 0:
-        return mx.zeros((*ids.shape, w.shape[-1]), embedding_dtype(w))
+        return mx.zeros((*ids.shape, w.shape[-1]), embedding_dtype(w.scales))
     wide = None if rows.biases is None else rows.biases.astype(mx.float32)
     scales = rows.scales if wide is None else rows.scales.astype(mx.float32)
     out = mx.dequantize(
@@ -121,7 +121,7 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
         mode=w.mode,
         dtype=mx.float32,
     )
-    return out.reshape(*ids.shape, w.shape[-1]).astype(embedding_dtype(w))
+    return out.reshape(*ids.shape, w.shape[-1]).astype(embedding_dtype(w.scales))
 
 
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:

@@ -3,7 +3,7 @@
 #include <array>
 #include <numeric>
 
-#include "mlx/donation.h"
+#include "mlx/loan.h"
 #include "mlx/operations/group_states.h"
 #include "mlx/operations/layer_loop.h"
 #include "mlx/operations.h"
@@ -75,23 +75,26 @@ class ProjectQkv : public CpuPrimitives {
 
 class Layers : public CpuPrimitives {
  public:
-  Layers(LayerGroup layers, std::vector<int> table_of_layer, int offset, OptionalPhase phase)
+  // The caches are inputs and outputs, or lent.
+  Layers(LayerGroup layers, std::vector<int> table_of_layer, std::shared_ptr<LentArrays> lent,
+         int offset, OptionalPhase phase)
       : layers_(std::move(layers)),
         table_of_layer_(std::move(table_of_layer)),
+        lent_(std::move(lent)),
         offset_(offset),
         phase_(phase) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
-    std::vector<DonatedInput> caches;
-    const size_t count = outputs.size() - 2 * table_of_layer_.size();
-    for (size_t i = 1; i < count; ++i) caches.emplace_back(inputs[i], outputs[i]);
+    const size_t count = outputs.size() - 1 - 2 * table_of_layer_.size();
+    CacheMemory caches = lent_ ? lent_->memory(inputs) : donate(inputs, outputs, count);
     GroupStates states(table_of_layer_, inputs, outputs);
+    move_caches_to_huge_pages(outputs);
     move_caches_to_huge_pages(outputs);
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
-              caches = std::move(caches), states = std::move(states), phase = phase_,
+              lent = lent_, caches = std::move(caches), states = std::move(states), phase = phase_,
               ranks = ranks_of(*layers_), type = type_of(outputs[0].dtype())] {
                Copies copies;
                std::vector<int32_t> positions(x.shape[1]);
@@ -106,7 +109,7 @@ class Layers : public CpuPrimitives {
                  auto task = layer.attention->task<AttentionLayerTask>(x, rows, type, phase);
                  task.projection.positions = {positions.data(), x.shape[1], true};
                  task.projection.rope_table = &rope_table;
-                 const NewRows rows_of_cache = new_rows(caches[ranks[i]], offset, type);
+                 const NewRows rows_of_cache = new_rows((*caches)[ranks[i]], offset, type);
                  task.projection.to_k = rows_of_cache.keys;
                  task.projection.to_v = rows_of_cache.values;
                  task.offset = offset;
@@ -137,6 +140,7 @@ class Layers : public CpuPrimitives {
 
   LayerGroup layers_;
   std::vector<int> table_of_layer_;
+  std::shared_ptr<LentArrays> lent_;  // or null
   int offset_;
   OptionalPhase phase_;
 };
@@ -203,7 +207,22 @@ std::vector<mx::array> layers(const mx::array& x, LayerGroup layers,
   }
   return same_shapes(
       inputs, num_outputs,
-      std::make_shared<Layers>(std::move(layers), states.table_of_layer, offset, phase));
+      std::make_shared<Layers>(std::move(layers), states.table_of_layer, nullptr, offset, phase));
+}
+
+mx::array layers(const mx::array& x, LayerGroup layers, Loan& loan, int offset,
+                 OptionalPhase phase) {
+  const LentArrays& lent = *loan.lent();
+  require(loan.belongs_to(layers) && lent.arrays().size() == layers->size(),
+          "loan: expected one array for each layer");
+  // The later passes need not read the shape of each layer's array again.
+  const size_t checked = loan.is_new() ? lent.arrays().size() : 1;
+  for (size_t i = 0; i < checked; ++i) {
+    check_cache(x, (*layers)[i].attention->projection(), lent.arrays()[i], offset);
+  }
+  require(x.shape(1) <= lent.capacity() - offset, "offset: expected capacity for all tokens of x");
+  return loan.next(x, {}, std::make_shared<Layers>(std::move(layers), std::vector<int>{},
+                                                   loan.lent(), offset, phase));
 }
 
 }  // namespace tinyllm

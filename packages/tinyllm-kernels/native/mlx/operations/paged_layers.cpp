@@ -1,6 +1,6 @@
 // Layers with keys and values in pages as a primitive of MLX.
 
-#include "mlx/donation.h"
+#include "mlx/loan.h"
 #include "mlx/operations/group_states.h"
 #include "mlx/operations/layer_loop.h"
 #include "mlx/operations.h"
@@ -15,54 +15,37 @@ namespace mx = mlx::core;
 // Arrays of the keys, or values, of a layer: one, or codes, scales and biases.
 size_t num_arrays(const PageFormat& format) { return format.bits ? 3 : 1; }
 
-// The pages of a layer's keys, or values, as donated inputs.
-class PagedCache {
- public:
-  // Takes arrays from `first` on of the inputs and outputs.
-  PagedCache(const PageFormat& format, Type type, const std::vector<mx::array>& inputs,
-             std::vector<mx::array>& outputs, size_t first) {
-    format_.mode = format.bits ? Mode::affine : Mode::dense;
-    format_.type = type;
-    format_.bits = format.bits;
-    format_.group = format.group_size;
-    for (size_t i = first; i < first + num_arrays(format); ++i) {
-      parts_.emplace_back(inputs[i], outputs[i]);
+// Returns the pages of a layer's keys, or values, which have the memory `parts`.
+WritablePages pages_of(const PageFormat& format, Type type, const DonatedInput* parts) {
+  WritablePages pages;
+  pages.kv.mode = format.bits ? Mode::affine : Mode::dense;
+  pages.kv.type = type;
+  pages.kv.bits = format.bits;
+  pages.kv.group = format.group_size;
+  KeyValues::StridedRows* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
+  char** writable[] = {&pages.codes, &pages.scales, &pages.biases};
+  for (size_t i = 0; i < num_arrays(format); ++i) {
+    char* data = parts[i].content();
+    readable[i]->data = data;
+    *writable[i] = data;
+    const std::vector<int64_t>& shape = parts[i].shape();
+    int64_t stride = shape[3] * static_cast<int64_t>(parts[i].itemsize());
+    for (int axis = 2; axis >= 0; --axis) {
+      readable[i]->strides[axis] = stride;
+      stride *= shape[axis];
     }
   }
-
-  // P Hkv page D. For codes D counts words of 32 bits.
-  const std::vector<int64_t>& shape() const { return parts_[0].shape(); }
-
-  WritablePages pages() const {
-    WritablePages pages;
-    pages.kv = format_;
-    KeyValues::StridedRows* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
-    char** writable[] = {&pages.codes, &pages.scales, &pages.biases};
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      char* data = parts_[i].content();
-      readable[i]->data = data;
-      *writable[i] = data;
-      const std::vector<int64_t>& shape = parts_[i].shape();
-      int64_t stride = shape[3] * static_cast<int64_t>(parts_[i].itemsize());
-      for (int axis = 2; axis >= 0; --axis) {
-        readable[i]->strides[axis] = stride;
-        stride *= shape[axis];
-      }
-    }
-    return pages;
-  }
-
- private:
-  KeyValues format_;
-  std::vector<DonatedInput> parts_;
-};
+  return pages;
+}
 
 class PagedLayers : public CpuPrimitives {
  public:
-  PagedLayers(LayerGroup layers, std::vector<int> table_of_layer, const PageFormat& format,
-              int window, OptionalPhase phase)
+  // The caches are inputs and outputs, or lent.
+  PagedLayers(LayerGroup layers, std::vector<int> table_of_layer, std::shared_ptr<LentArrays> lent,
+              const PageFormat& format, int window, OptionalPhase phase)
       : layers_(std::move(layers)),
         table_of_layer_(std::move(table_of_layer)),
+        lent_(std::move(lent)),
         format_(format),
         window_(window),
         phase_(phase) {}
@@ -71,18 +54,16 @@ class PagedLayers : public CpuPrimitives {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
     const Type type = type_of(outputs[0].dtype());
-    std::vector<PagedCache> caches;
-    const size_t count = outputs.size() - 2 * table_of_layer_.size();
-    for (size_t i = 1; i < count; i += num_arrays(format_)) {
-      caches.emplace_back(format_, type, inputs, outputs, i);
-    }
+    const size_t count = outputs.size() - 1 - 2 * table_of_layer_.size();
+    CacheMemory caches = lent_ ? lent_->memory(inputs) : donate(inputs, outputs, count);
     GroupStates states(table_of_layer_, inputs, outputs);
     move_caches_to_huge_pages(outputs);
-    const auto table = inputs.begin() + outputs.size();
+    // The arrays of the page table are the last inputs, except for those of state tables.
+    const auto table = lent_ ? inputs.end() - 5 : inputs.begin() + outputs.size();
     dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
-                       caches = std::move(caches), states = std::move(states),
+                       lent = lent_, caches = std::move(caches), states = std::move(states),
                        ranks = ranks_of(*layers_), table = std::vector<Input>(table, table + 5),
-                       window = window_, phase = phase_, y, type] {
+                       format = format_, window = window_, phase = phase_, y, type] {
       Copies copies;
       const auto integers = [&](size_t i) {
         return static_cast<const int32_t*>(contiguous_data(table[i], copies));
@@ -107,11 +88,11 @@ class PagedLayers : public CpuPrimitives {
         task.block_table_width = table[0].shape[1];
         task.window = window;
         task.decode_queries = decode_queries(phase);
-        const PagedCache &keys = caches[2 * ranks[i]], &values = caches[2 * ranks[i] + 1];
-        task.keys = keys.pages();
-        task.values = values.pages();
-        task.pages = keys.shape()[0];
-        task.page_size = keys.shape()[2];
+        const DonatedInput* keys = &(*caches)[2 * ranks[i] * num_arrays(format)];
+        task.keys = pages_of(format, type, keys);
+        task.values = pages_of(format, type, keys + num_arrays(format));
+        task.pages = keys->shape()[0];
+        task.page_size = keys->shape()[2];
         task.y = to;
         run(kernels, task);
       };
@@ -124,6 +105,7 @@ class PagedLayers : public CpuPrimitives {
  private:
   LayerGroup layers_;
   std::vector<int> table_of_layer_;
+  std::shared_ptr<LentArrays> lent_;  // or null
   PageFormat format_;
   int window_;
   OptionalPhase phase_;
@@ -170,6 +152,19 @@ void check_cache(const mx::array& x, const ProjectTask& projection, const mx::ar
           "caches: expected codes of uint32, and scales and biases of the dtype of x");
 }
 
+// Checks the keys and values of all attention layers.
+void check_caches(const mx::array& x, const std::vector<LayerHandle>& layers,
+                  const std::vector<mx::array>& arrays, const PageFormat& format) {
+  const size_t count = num_arrays(format);
+  size_t next = 0;
+  for (const LayerHandle& layer : layers) {
+    if (!layer.attention) continue;
+    for (const size_t end = next + 2 * count; next < end; next += count) {
+      check_cache(x, layer.attention->projection(), arrays[0], &arrays[next], format);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
@@ -182,13 +177,7 @@ std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
   const size_t count = num_arrays(format);
   require(caches.size() == 2 * count * (layers->size() - states.table_of_layer.size()),
           "caches: expected keys and values of each attention layer");
-  size_t next = 0;
-  for (const LayerHandle& layer : *layers) {
-    if (!layer.attention) continue;
-    for (const size_t end = next + 2 * count; next < end; next += count) {
-      check_cache(x, layer.attention->projection(), caches[0], &caches[next], format);
-    }
-  }
+  check_caches(x, *layers, caches, format);
   std::vector<mx::array> inputs = {x};
   inputs.insert(inputs.end(), caches.begin(), caches.end());
   inputs.insert(inputs.end(), states.arrays.begin(), states.arrays.end());
@@ -199,8 +188,22 @@ std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
     inputs.insert(inputs.end(), {table.cu_seqlens, table.loads, table.saves});
   }
   return same_shapes(inputs, num_outputs,
-                     std::make_shared<PagedLayers>(std::move(layers), states.table_of_layer, format,
-                                                   window, phase));
+                     std::make_shared<PagedLayers>(std::move(layers), states.table_of_layer,
+                                                   nullptr, format, window, phase));
+}
+
+mx::array paged_layers(const mx::array& x, LayerGroup layers, Loan& loan, const PageFormat& format,
+                       const PageTableArrays& pages, int window, OptionalPhase phase) {
+  check_pages(x, pages);
+  const std::vector<mx::array>& arrays = loan.lent()->arrays();
+  require(loan.belongs_to(layers) && arrays.size() == 2 * num_arrays(format) * layers->size(),
+          "loan: expected keys and values of each layer");
+  if (loan.is_new()) check_caches(x, *layers, arrays, format);
+  const std::vector<mx::array> table = {pages.block_tables, pages.cu_seqlens_q, pages.seq_lens,
+                                        pages.positions, pages.slot_mapping};
+  return loan.next(x, table,
+                   std::make_shared<PagedLayers>(std::move(layers), std::vector<int>{}, loan.lent(),
+                                                 format, window, phase));
 }
 
 }  // namespace tinyllm

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
-from tinyllm_ops import MLX, Phase, QuantizedTensor, Weight
+from tinyllm_ops import MLX, Phase, Weight
 from tinyllm_ops.checks import check_embedding, check_expert_linear, check_linear
 from tinyllm_ops.reference.rowwise import embedding_dtype
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import native_weight
+from tinyllm_kernels.cpu.arguments import native_weight, weight_arrays
 
 
 def linear(
@@ -79,5 +79,6 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
     check_embedding(ids, w)
     if ids.size == 0:
         return MLX.embedding(ids, w)
-    dtype = embedding_dtype(w) if isinstance(w, QuantizedTensor) else w.dtype
+    arrays = weight_arrays(w)  # `w.scales` would undo the interleaving for every token
+    dtype = arrays[0].dtype if isinstance(w, mx.array) else embedding_dtype(arrays[1])
     return native.embedding(ids.astype(mx.int32), native_weight(w), dtype)

@@ -12,7 +12,7 @@ from tinyllm_layers import Batch, DenseCache, GroupedQueryAttention, LayerCache,
 from tinyllm_layers.attention import attention_cache
 from tinyllm_layers.cache.base import StateCache
 from tinyllm_layers.gated_delta_net import state_cache
-from tinyllm_ops import Phase, StateTable, Weight
+from tinyllm_ops import Phase, StateTable
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import (
@@ -24,10 +24,10 @@ from tinyllm_kernels.cpu.handles import LayerHandle
 from tinyllm_kernels.cpu.recurrent import state_table_arrays
 
 LAYERS_PER_PRIMITIVE = 14
-"""The largest number of layers in one primitive of MLX, for decode steps. MLX prepares all inputs
-of a primitive before its first layer starts, while the threads wait. On 28 layers, two primitives
-were measured to be faster than one and than four. All layers of a prompt are one primitive, because
-a prompt takes much longer than that preparation."""
+"""The largest number of layers in one primitive of MLX, for decode steps whose caches are not lent
+(see `loans`). MLX prepares all inputs of a primitive before its first layer starts, while the
+threads wait. On 28 layers, two primitives were measured to be faster than one and than four. All
+layers of a prompt are one primitive, because a prompt takes much longer than that preparation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +76,59 @@ def attention_caches(group: LayerGroup, caches: Sequence[LayerCache]) -> list[La
     """Return the caches of the layers of a group that have attention."""
     pairs = zip(group.handles, caches[group.span], strict=True)
     return [cache for handle, cache in pairs if handle.heads is not None]
+
+
+def first_position(batch: Batch) -> int | None:
+    """Return the first position if all rows have the same positions, as one slice; else None."""
+    positions = batch.positions
+    if batch.pages is not None or not isinstance(positions, slice):
+        return None
+    first = positions.start or 0
+    return first if positions == slice(first, first + batch.length) else None
+
+
+def has_page_table(batch: Batch) -> bool:
+    """Return True if the batch has a page table and one position for each of its tokens."""
+    table, positions = batch.pages, batch.positions
+    return (
+        table is not None
+        and isinstance(positions, mx.array)
+        and positions.size == table.count == batch.rows * batch.length
+        and len(table.seq_lens) > 0
+    )
+
+
+def check_page_table(batch: Batch, caches: Sequence[PagedCache]) -> None:
+    """Raise ValueError unless the pages of the first cache fit the page table."""
+    table, pages = batch.pages, caches[0]
+    assert table is not None  # the path "paged" needs a table
+    if (pages.num_pages, pages.page_size) != (table.num_pages, table.page_size):
+        raise ValueError(
+            f"caches: expected {table.num_pages} pages of {table.page_size} tokens, as the table "
+            f"has, got {pages.num_pages} of {pages.page_size}"
+        )
+
+
+def native_page_table(batch: Batch) -> native.PageTableArrays:
+    """Convert the page table and the positions of a batch to the tuple of the extension."""
+    assert batch.pages is not None  # the path "paged" needs a table
+    positions = position_rows(batch.positions, batch.rows, batch.length)
+    return page_table_arrays(batch.pages, positions.reshape(-1))
+
+
+def reserved(
+    x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[DenseCache]
+) -> list[mx.array]:
+    """Return the array of each dense cache of a group, with capacity for the tokens of x."""
+    rows, length, arrays = batch.rows, batch.length, []
+    for cache, heads in zip(caches, attention_heads(group), strict=True):
+        arrays.append(cache.reserve((rows, 2, heads.num_kv_heads, length, heads.head_dim), x.dtype))
+    return arrays
+
+
+def page_arrays(caches: Sequence[PagedCache]) -> list[mx.array]:
+    """Return the arrays of all caches: of keys and of values one, or codes, scales and biases."""
+    return [array for cache in caches for array in cache.arrays]
 
 
 class GroupStates:
@@ -133,16 +186,13 @@ def run_dense(
             recurrent layers `StateCache`.
         offset: the number of tokens in each dense cache of the group.
     """
-    rows, length, dtype = batch.rows, batch.length, x.dtype
     states = GroupStates(batch, group, caches)
-    stored: list[mx.array] = []
     own = cast("Sequence[DenseCache]", attention_caches(group, caches))
-    for cache, heads in zip(own, attention_heads(group), strict=True):
-        stored.append(cache.reserve((rows, 2, heads.num_kv_heads, length, heads.head_dim), dtype))
+    stored = reserved(x, batch, group, own)
     y, *written = native.layers(x, group.native, stored, offset, batch.phase, states.native())
     states.commit(written[len(own) :])
     for cache, updated in zip(own, written, strict=False):
-        cache.commit(updated, length)
+        cache.commit(updated, batch.length)
     return y
 
 
@@ -170,21 +220,12 @@ def run_paged(
     Raises:
         ValueError: if pages do not fit the page table or the layers.
     """
-    table = batch.pages
-    assert table is not None  # the path "paged" needs a table
     own = cast("Sequence[PagedCache]", attention_caches(group, caches))
     if not own:
         return run_dense(x, batch, group, caches, 0)
-    if (own[0].num_pages, own[0].page_size) != (table.num_pages, table.page_size):
-        raise ValueError(
-            f"caches: expected {table.num_pages} pages of {table.page_size} tokens, as the table "
-            f"has, got {own[0].num_pages} of {own[0].page_size}"
-        )
-    pages: list[Weight] = [stored for cache in own for stored in (cache.keys, cache.values)]
-    arrays: list[mx.array] = []
-    for stored in pages:
-        arrays += (stored,) if isinstance(stored, mx.array) else stored.arrays
-    positions = position_rows(batch.positions, batch.rows, batch.length)
+    check_page_table(batch, own)
+    arrays = page_arrays(own)
+    pages = [stored for cache in own for stored in (cache.keys, cache.values)]
     states = GroupStates(batch, group, caches)
     count = len(arrays)
     y, *written_arrays = native.paged_layers(
@@ -192,7 +233,7 @@ def run_paged(
         group.native,
         arrays,
         page_format,
-        page_table_arrays(table, positions.reshape(-1)),
+        native_page_table(batch),
         window or 0,
         batch.phase,
         states.native(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Literal, cast
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -29,7 +29,16 @@ from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels.cpu.copies import CopyWatch
 from tinyllm_kernels.cpu.handles import InputForm, layer_handle, page_format
-from tinyllm_kernels.cpu.runs import LayerGroup, make_groups, run_dense, run_halves, run_paged
+from tinyllm_kernels.cpu.loans import StackLoan, lend_dense, lend_pages
+from tinyllm_kernels.cpu.runs import (
+    LayerGroup,
+    first_position,
+    has_page_table,
+    make_groups,
+    run_dense,
+    run_halves,
+    run_paged,
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,13 @@ class NativeStack:
         # By the first layer, the layer after the last one, and the phase.
         self._groups: dict[tuple[int, int, Phase], list[LayerGroup]] = {}
         self._copies = CopyWatch()
+        # All layers as one group, if it can be computed as a whole and each layer has attention.
+        can_lend = (
+            len(heads) > 0
+            and None not in heads
+            and all(form is not None and form.whole for form in forms)
+        )
+        self._all_layers = self._groups_of(0, len(heads), "prefill")[0] if can_lend else None
 
     def __call__(
         self, x: Float[mx.array, "B L E"], batch: Batch, caches: Sequence[LayerCache]
@@ -103,13 +119,26 @@ class NativeStack:
         for rope in self._ropes:
             rope.check(batch.positions, batch.length)
         self._copies.check()
-        first = 0
+        whole = self._all_layers
+        if whole is not None and caches[0].lent is not None:
+            loan, _ = caches[0].lent
+            if isinstance(loan, StackLoan) and loan.serves(x, batch, whole, caches):
+                return loan.run(x, batch, whole)
         accepted = [input_path(x, form) for form in self._forms]
         paths = choose_paths(batch, x.dtype, [accepted[i] for i in self._form_of_layer], caches)
-        for path, run in groupby(paths):
-            stop = first + len(list(run))
-            x = self._run(x, batch, path, first, stop, caches)
-            first = stop
+        runs = [(path, len(list(run))) for path, run in groupby(paths)]
+        if whole is not None and len(runs) == 1:
+            # A prompt takes so long that the objects of each layer cost nothing in comparison, and
+            # its callers evaluate the arrays of dense caches after each chunk.
+            if paths[0].kind == "dense" and batch.phase == "decode":
+                return lend_dense(x, batch, whole, cast("Sequence[DenseCache]", caches))
+            if paths[0].kind == "paged":
+                pages = cast("Sequence[PagedCache]", caches)
+                return lend_pages(x, batch, whole, pages, paths[0].page_format)
+        first = 0
+        for path, count in runs:
+            x = self._run(x, batch, path, first, first + count, caches)
+            first += count
         return x
 
     def _run(
@@ -173,7 +202,7 @@ def choose_paths(
         accepted: the result of `input_path` for each layer.
         caches: one cache per layer.
     """
-    has_pages, offset = _has_pages(batch), _first(batch)
+    has_pages, offset = has_page_table(batch), first_position(batch)
     dense = HALVES if offset is None else Path("dense", offset=offset)
     paged: dict[tuple[int | None, tuple[int, int]], Path] = {}
     paths = []
@@ -203,23 +232,3 @@ def _with_states(paths: Sequence[Path]) -> list[Path]:
             after = path if path.kind in ("dense", "paged") else STATES
         joined.append(after if path is STATES else path)
     return joined[::-1]
-
-
-def _first(batch: Batch) -> int | None:
-    """Return the first position if all rows have the same positions, as one slice; else None."""
-    positions = batch.positions
-    if batch.pages is not None or not isinstance(positions, slice):
-        return None
-    first = positions.start or 0
-    return first if positions == slice(first, first + batch.length) else None
-
-
-def _has_pages(batch: Batch) -> bool:
-    """Return True if the batch has a page table and one position for each of its tokens."""
-    table, positions = batch.pages, batch.positions
-    return (
-        table is not None
-        and isinstance(positions, mx.array)
-        and positions.size == table.count == batch.rows * batch.length
-        and len(table.seq_lens) > 0
-    )

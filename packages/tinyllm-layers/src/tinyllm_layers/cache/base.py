@@ -10,6 +10,7 @@ from jaxtyping import Float, Float32
 from tinyllm_ops import OpSet, Phase, StateTable, Weight
 
 from tinyllm_layers.batch import Batch
+from tinyllm_layers.cache.loan import Loan
 
 
 class LayerCache(ABC):
@@ -17,9 +18,15 @@ class LayerCache(ABC):
 
     An `AttentionCache` keeps keys and values, and a `StateCache` keeps the states of a recurrent
     layer. A cache sees no weights.
+
+    Attributes:
+        lent: the loan of a stack that keeps the arrays, and the index of the cache in the loan;
+            None if the cache has its arrays. Only some classes lend.
     """
 
     __slots__ = ("__weakref__",)
+
+    lent: tuple[Loan[object], int] | None = None
 
     @property
     @abstractmethod

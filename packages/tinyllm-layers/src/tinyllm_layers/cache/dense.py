@@ -11,6 +11,7 @@ from tinyllm_ops.checks import check_appended, check_new_tokens
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
+from tinyllm_layers.cache.loan import TokenLoan
 
 STEP = 256
 """Number of tokens by which the capacity of an array grows."""
@@ -23,21 +24,27 @@ class DenseCache(KVCache):
     microseconds a token for each array.
     """
 
-    __slots__ = ("_buffer",)  # as in `TokenBuffer`
+    __slots__ = ("_buffer", "lent")  # as in `TokenBuffer`
+
+    lent: tuple[TokenLoan[mx.array], int] | None
 
     def __init__(self) -> None:
         """Make an empty cache."""
         self._buffer = TokenBuffer()
+        self.lent = None
 
     @property
     def offset(self) -> int:
         """The number of tokens seen so far."""
-        return self._buffer.length
+        if self.lent is None:
+            return self._buffer.length
+        loan, index = self.lent
+        return loan.offset(index)
 
     @property
     def arrays(self) -> list[mx.array]:
         """The array of keys and values."""
-        return self._buffer.arrays
+        return self._tokens.arrays
 
     def update(
         self,
@@ -45,9 +52,9 @@ class DenseCache(KVCache):
         v: Float[mx.array, "B Hkv L D"],
     ) -> tuple[Float[mx.array, "B Hkv S D"], Float[mx.array, "B Hkv S D"]]:
         """Append keys and values, and return the keys and values of all tokens."""
-        check_appended(k, v, self._shape, self._buffer.dtype)
+        check_appended(k, v, self._shape, self._tokens.dtype)
         self.commit(self._extended(k, v), k.shape[2])
-        filled = self._buffer.filled
+        filled = self._tokens.filled
         return filled[:, 0], filled[:, 1]
 
     def attend(
@@ -60,7 +67,7 @@ class DenseCache(KVCache):
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend causally to all tokens."""
-        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._buffer.dtype)
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._tokens.dtype)
         array, seen = self._extended(k, v), slice(self.offset + k.shape[2])
         # A single query is the last token. It sees every key and needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
@@ -85,11 +92,21 @@ class DenseCache(KVCache):
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
         """
-        return self._buffer.reserve(new_shape, dtype)
+        return self._tokens.reserve(new_shape, dtype)
 
     def commit(self, array: Float[mx.array, "B 2 Hkv capacity D"], count: int) -> None:
         """Replace the array by an updated array, which holds `count` more tokens."""
-        self._buffer.commit(array, count)
+        self._tokens.commit(array, count)
+
+    def lend(self, loan: TokenLoan[mx.array], index: int) -> None:
+        """Leave the array to a stack, which got it by `reserve`, until the array is needed here.
+
+        Args:
+            loan: the loan. It counts the tokens of the passes since `reserve`.
+            index: the index of the cache in the loan.
+        """
+        self._buffer.lend()
+        self.lent = loan, index
 
     def can_trim(self, length: int) -> bool:
         """Return True if the cache holds at least `length` tokens."""
@@ -97,18 +114,31 @@ class DenseCache(KVCache):
 
     def trim(self, length: int) -> None:
         """Remove all but the first `length` tokens."""
-        self._buffer.trim(length)
+        if self.lent is not None and self.can_trim(length):
+            loan, index = self.lent
+            loan.trim(index, length)
+        else:
+            self._tokens.trim(length)
 
     def fork(self) -> DenseCache:
         """Return a second cache with the same tokens."""
         fork = DenseCache()
-        fork._buffer = self._buffer.fork()
+        fork._buffer = self._tokens.fork()
         return fork
+
+    @property
+    def _tokens(self) -> TokenBuffer:
+        """The buffer with its array, which is taken back if it is lent."""
+        if self.lent is not None:
+            loan, index = self.lent
+            self._buffer.take_back(loan.take(index), loan.offset(index))
+            self.lent = None
+        return self._buffer
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
         """The shape `B Hkv capacity D` of the stored keys; None before the first tokens."""
-        shape = self._buffer.shape
+        shape = self._tokens.shape
         return None if shape is None else (shape[0], *shape[2:])
 
     def _extended(
@@ -116,7 +146,7 @@ class DenseCache(KVCache):
     ) -> Float[mx.array, "B 2 Hkv capacity D"]:
         """Return an updated array in which k and v are appended."""
         rows, *rest = k.shape
-        array = alias(self._buffer.reserve((rows, 2, *rest), k.dtype))
+        array = alias(self._tokens.reserve((rows, 2, *rest), k.dtype))
         new = slice(self.offset, self.offset + k.shape[2])
         array[:, 0, :, new] = k
         array[:, 1, :, new] = v
@@ -220,6 +250,14 @@ class TokenBuffer:
         self._array = array
         self._capacity = self._reserved
         self.length += count
+
+    def lend(self) -> None:
+        """Drop the array after `reserve`, until `take_back`."""
+        self._array = None
+
+    def take_back(self, array: Shaped[mx.array, "*lead capacity width"], length: int) -> None:
+        """Store the updated array of the last `reserve`, which holds `length` tokens."""
+        self.commit(array, length - self.length)
 
     def trim(self, length: int) -> None:
         """Remove all but the first `length` tokens. The capacity stays.

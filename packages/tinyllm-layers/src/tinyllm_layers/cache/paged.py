@@ -13,24 +13,29 @@ from tinyllm_ops.checks import check_new_tokens
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import AttentionCache
 from tinyllm_layers.cache.dense import alias
+from tinyllm_layers.cache.loan import Loan
 
 
 class PagedCache(AttentionCache):
     """The pages of one layer (Kwon et al. 2023). A `PageTable` assigns pages to sequences.
 
     Attributes:
-        keys: `P Hkv page D`, dense or quantized.
-        values: `P Hkv page D`, dense or quantized.
+        num_pages: the number of pages, P.
+        page_size: the number of tokens in a page.
         window: the number of most recent tokens that a token sees; None for all tokens.
     """
 
-    __slots__ = ("keys", "values", "window")  # without a dict, as `TokenBuffer`
+    # Without a dict, as `TokenBuffer`.
+    __slots__ = ("_stored", "lent", "num_pages", "page_size", "window")
+
+    lent: tuple[Loan[tuple[Weight, Weight]], int] | None
 
     def __init__(self, keys: Weight, values: Weight, window: int | None = None) -> None:
-        """Make a cache of given pages."""
-        self.keys = keys
-        self.values = values
+        """Make a cache of given pages: keys and values `P Hkv page D`, dense or quantized."""
+        self.num_pages, self.page_size = keys.shape[0], keys.shape[2]
         self.window = window
+        self._stored: tuple[Weight, Weight] | None = (keys, values)  # or None while they are lent
+        self.lent = None
 
     @classmethod
     def empty(
@@ -73,14 +78,14 @@ class PagedCache(AttentionCache):
         return [array for pages in (self.keys, self.values) for array in _arrays(pages)]
 
     @property
-    def num_pages(self) -> int:
-        """The number of pages, P."""
-        return self.keys.shape[0]
+    def keys(self) -> Weight:
+        """The pages of keys, `P Hkv page D`, dense or quantized."""
+        return self._pages[0]
 
     @property
-    def page_size(self) -> int:
-        """The number of tokens in a page."""
-        return self.keys.shape[2]
+    def values(self) -> Weight:
+        """The pages of values, `P Hkv page D`, dense or quantized."""
+        return self._pages[1]
 
     def attend(
         self,
@@ -110,8 +115,16 @@ class PagedCache(AttentionCache):
 
     def commit(self, keys: Weight, values: Weight) -> None:
         """Replace the pages by updated pages, to which the tokens of a pass were written."""
-        self.keys = keys
-        self.values = values
+        self._stored, self.lent = (keys, values), None
+
+    def lend(self, loan: Loan[tuple[Weight, Weight]], index: int) -> None:
+        """Leave the pages to a stack until they are needed here.
+
+        Args:
+            loan: the loan.
+            index: the index of the cache in the loan.
+        """
+        self._stored, self.lent = None, (loan, index)
 
     def fork(self) -> PagedCache:
         """Return a second cache with the same pages.
@@ -143,6 +156,15 @@ class PagedCache(AttentionCache):
         # every page.
         mx.eval(_arrays(keys), _arrays(values))
         self.commit(_replaced(self.keys, targets, keys), _replaced(self.values, targets, values))
+
+    @property
+    def _pages(self) -> tuple[Weight, Weight]:
+        """Keys and values, which are taken back if they are lent."""
+        if self.lent is not None:
+            loan, index = self.lent
+            self._stored, self.lent = loan.take(index), None
+        assert self._stored is not None  # they are lent, or here
+        return self._stored
 
 
 def _arrays(pages: Weight) -> list[mx.array]:

@@ -34,13 +34,12 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
     check_embedding(ids, w)
     if not isinstance(w, QuantizedTensor):
         return w[ids]
-    return dequantize(w[ids], embedding_dtype(w))
+    return dequantize(w[ids], embedding_dtype(w.scales))
 
 
-def embedding_dtype(w: QuantizedTensor) -> mx.Dtype:
+def embedding_dtype(scales: mx.array) -> mx.Dtype:
     """Return the dtype of the scales, or float32 if the scales are bytes."""
-    dtype = w.scales.dtype  # read once: some tensors compute their scales
-    return dtype if mx.issubdtype(dtype, mx.floating) else mx.float32
+    return scales.dtype if mx.issubdtype(scales.dtype, mx.floating) else mx.float32
 
 
 def rms_norm(

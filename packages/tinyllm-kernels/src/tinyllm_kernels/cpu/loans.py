@@ -1,0 +1,218 @@
+"""Loans of the caches of a native stack, so that a token costs no objects for each layer.
+
+Between two tokens nobody but the stack needs the arrays of the caches. As inputs and outputs of
+each pass they would be new objects of Python and MLX for every layer and token.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
+import mlx.core as mx
+from jaxtyping import Float
+from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
+from tinyllm_layers.cache.loan import Loan, TokenLoan
+from tinyllm_ops import QuantizedTensor, Weight
+
+from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.runs import (
+    LayerGroup,
+    check_page_table,
+    first_position,
+    has_page_table,
+    native_page_table,
+    page_arrays,
+    reserved,
+)
+
+Stored_co = TypeVar("Stored_co", covariant=True)
+
+
+class StackLoan(Loan[Stored_co]):
+    """A loan of the caches of a group of layers, which are all layers of a stack."""
+
+    def __init__(
+        self, x: Float[mx.array, "B L E"], group: LayerGroup, arrays: list[mx.array]
+    ) -> None:
+        """Borrow the arrays of the caches of `group`, equally many of each."""
+        self._native = native.Loan(group.native, arrays)
+        self._group = weakref.ref(group)  # a cache keeps no weights alive
+        self._width, self._dtype = x.shape[-1], x.dtype
+        self._count = len(group.handles)
+        self._returned: dict[int, list[mx.array]] | None = None
+
+    def serves(
+        self,
+        x: Float[mx.array, "B L E"],
+        batch: Batch,
+        group: LayerGroup,
+        caches: Sequence[LayerCache],
+    ) -> bool:
+        """Return True if the next pass can be one of `group` with these caches in this order."""
+        are_lent = all(cache.lent == (self, index) for index, cache in enumerate(caches))
+        return are_lent and self._group() is group and self.accepts(x, batch)
+
+    @abstractmethod
+    def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
+        """Return True if the arrays have room for the tokens of the batch, in the dtype of x."""
+
+    @abstractmethod
+    def run(
+        self, x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup
+    ) -> Float[mx.array, "B L E"]:
+        """Compute the next pass of the group."""
+
+    def _taken(self, index: int, *, drops_last: bool = False) -> list[mx.array]:
+        """Return the arrays of a cache, and keep no reference. The first call ends the loan.
+
+        Args:
+            index: the index of the cache.
+            drops_last: True if no cache needs the tokens of the latest pass.
+        """
+        if self._returned is None:
+            arrays = self._native.end(drops_last)
+            size = len(arrays) // self._count
+            self._returned = {i: arrays[i * size : (i + 1) * size] for i in range(self._count)}
+        return self._returned.pop(index)
+
+
+class DenseLoan(StackLoan[mx.array], TokenLoan[mx.array]):
+    """A loan of dense caches with equal offsets."""
+
+    def __init__(
+        self,
+        x: Float[mx.array, "B L E"],
+        batch: Batch,
+        group: LayerGroup,
+        caches: Sequence[DenseCache],
+    ) -> None:
+        """Borrow the arrays of caches, with capacity for the tokens of the batch."""
+        arrays = reserved(x, batch, group, caches)
+        StackLoan.__init__(self, x, group, arrays)
+        TokenLoan.__init__(self, caches[0].offset)
+        self._last = self.length  # the first token of the latest pass
+        self._rows, self._capacity = batch.rows, min(array.shape[3] for array in arrays)
+
+    def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
+        """See `StackLoan`."""
+        return (
+            not self.trimmed
+            and first_position(batch) == self.length
+            and self.length + batch.length <= self._capacity
+            and (batch.rows, x.shape[-1], x.dtype) == (self._rows, self._width, self._dtype)
+        )
+
+    def run(
+        self, x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup
+    ) -> Float[mx.array, "B L E"]:
+        """See `StackLoan`."""
+        y = self._native.layers(x, group.native, self.length, batch.phase)
+        self._last, self.length = self.length, self.length + batch.length
+        return y
+
+    def take(self, index: int) -> mx.array:
+        """See `Loan`."""
+        needed = max(self.offset(other) for other in range(self._count))
+        (array,) = self._taken(index, drops_last=needed <= self._last)
+        return array
+
+
+class PagedLoan(StackLoan[tuple[Weight, Weight]]):
+    """A loan of paged caches with one format and one window."""
+
+    def __init__(
+        self,
+        x: Float[mx.array, "B L E"],
+        batch: Batch,
+        group: LayerGroup,
+        caches: Sequence[PagedCache],
+        page_format: tuple[int, int],
+    ) -> None:
+        """Borrow the pages of caches.
+
+        Raises:
+            ValueError: if the pages do not fit the page table of the batch.
+        """
+        check_page_table(batch, caches)
+        super().__init__(x, group, page_arrays(caches))
+        self._size = caches[0].num_pages, caches[0].page_size
+        self._window, self._format = caches[0].window or 0, page_format
+
+    def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
+        """See `StackLoan`."""
+        table = batch.pages
+        return (
+            table is not None
+            and has_page_table(batch)
+            and (table.num_pages, table.page_size) == self._size
+            and (x.shape[-1], x.dtype) == (self._width, self._dtype)
+        )
+
+    def run(
+        self, x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup
+    ) -> Float[mx.array, "B L E"]:
+        """See `StackLoan`."""
+        table = native_page_table(batch)
+        return self._native.paged_layers(
+            x, group.native, self._format, table, self._window, batch.phase
+        )
+
+    def take(self, index: int) -> tuple[Weight, Weight]:
+        """See `Loan`."""
+        arrays = self._taken(index)
+        group_size, bits = self._format
+        if not bits:
+            return arrays[0], arrays[1]
+        keys, values = (
+            QuantizedTensor(packed, scales, biases, group_size, bits)
+            for packed, scales, biases in (arrays[:3], arrays[3:])
+        )
+        return keys, values
+
+
+def lend_dense(
+    x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[DenseCache]
+) -> Float[mx.array, "B L E"]:
+    """Compute the first pass of a loan of dense caches.
+
+    Args:
+        x: the input of the first layer.
+        batch: the layout of the pass.
+        group: the layers, which have attention.
+        caches: one cache per layer, with equal offsets.
+    """
+    loan = DenseLoan(x, batch, group, caches)
+    y = loan.run(x, batch, group)
+    for index, cache in enumerate(caches):
+        cache.lend(loan, index)
+    return y
+
+
+def lend_pages(
+    x: Float[mx.array, "B L E"],
+    batch: Batch,
+    group: LayerGroup,
+    caches: Sequence[PagedCache],
+    page_format: tuple[int, int],
+) -> Float[mx.array, "B L E"]:
+    """Compute the first pass of a loan of paged caches.
+
+    Args:
+        x: the input of the first layer.
+        batch: the layout of the pass, with a page table.
+        group: the layers, which have attention.
+        caches: one cache per layer, with equal windows.
+        page_format: see `handles.page_format`.
+
+    Raises:
+        ValueError: if the pages do not fit the page table or the layers. The caches keep their
+            pages.
+    """
+    loan = PagedLoan(x, batch, group, caches, page_format)
+    y = loan.run(x, batch, group)
+    for index, cache in enumerate(caches):
+        cache.lend(loan, index)
+    return y

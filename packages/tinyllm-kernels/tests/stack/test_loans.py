@@ -1,0 +1,260 @@
+"""A stack keeps the arrays of caches between passes, and every reader gets them back in time."""
+
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from tinyllm_kernels import opset
+from tinyllm_kernels.testing import (
+    NUM_PAGES,
+    PAGE_SIZE,
+    LayerShape,
+    make_caches,
+    make_input,
+    make_layers,
+    make_table,
+    same_bits,
+)
+from tinyllm_layers import Backend, Batch, DenseCache, LayerCache, LayerStack, Stack, make_stack
+from tinyllm_layers.cache.dense import STEP
+from tinyllm_ops import PageTable
+
+SHAPE = LayerShape()
+LAYERS = 3
+KINDS = ["dense", "paged", "paged-8"]
+
+
+def step(kind: str, at: int) -> Batch:
+    """Return the batch of a decode step in which two sequences have `at` tokens."""
+    if kind == "dense":
+        return Batch.at(at, 2, 1)
+    return Batch.paged(make_table(((7, 2, 9), at, at + 1), ((4, 0, 11), at, at + 1)), "decode")
+
+
+def decode(
+    stack: Stack, kind: str, caches: Sequence[LayerCache], steps: range, dtype: mx.Dtype
+) -> list[mx.array]:
+    """Build the passes of some steps, and evaluate none of them."""
+    batches = [step(kind, at) for at in steps]
+    inputs = [make_input(batch, SHAPE.width, dtype, seed=at) for at, batch in enumerate(batches)]
+    return [stack(x, batch, caches) for x, batch in zip(inputs, batches, strict=True)]
+
+
+def are_lent(caches: Sequence[LayerCache]) -> bool:
+    return all(cache.lent is not None for cache in caches)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    assert isinstance(request.param, str)
+    return request.param
+
+
+@pytest.fixture
+def stacks(ops: Backend) -> tuple[Stack, Stack]:
+    layers = make_layers(SHAPE, LAYERS, mx.bfloat16, ops)
+    return make_stack(layers, ops), LayerStack(layers)
+
+
+def test_passes_build_on_each_other_before_any_is_evaluated(
+    stacks: tuple[Stack, Stack], kind: str
+) -> None:
+    caches = [make_caches(kind, LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
+    made, expected = (
+        decode(stack, kind, own, range(6), mx.bfloat16)
+        for stack, own in zip(stacks, caches, strict=True)
+    )
+    assert are_lent(caches[0])
+    pairs = list(zip(made, expected, strict=True))
+    assert all(same_bits(a, b) for a, b in reversed(pairs))
+    for own, other in zip(*caches, strict=True):
+        stored = zip(own.arrays, other.arrays, strict=True)
+        assert all(mx.array_equal(a, b) for a, b in stored)
+
+
+def test_passes_outlive_their_caches(stacks: tuple[Stack, Stack], kind: str) -> None:
+    """The memory of the caches lives until the last pass is computed, even without the caches."""
+    made, expected = (
+        decode(stack, kind, make_caches(kind, LAYERS, SHAPE, mx.bfloat16), range(6), mx.bfloat16)
+        for stack in stacks
+    )
+    gc.collect()
+    noise = [mx.random.normal((64, 64)) for _ in range(50)]
+    mx.eval(made[-1], noise)
+    assert all(same_bits(a, b) for a, b in zip(made, expected, strict=True))
+
+
+READERS: dict[str, Callable[[LayerCache], object]] = {
+    "arrays": lambda cache: cache.arrays,
+    "nbytes": lambda cache: cache.nbytes,
+    "fork": lambda cache: cache.fork(),  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("index", range(LAYERS))
+def test_a_reader_between_passes_changes_nothing(
+    stacks: tuple[Stack, Stack], kind: str, reader: str, index: int
+) -> None:
+    made, caches = [], [make_caches(kind, LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
+    for stack, own in zip(stacks, caches, strict=True):
+        first = decode(stack, kind, own, range(3), mx.bfloat16)
+        READERS[reader](own[index])
+        assert own[index].lent is None
+        made.append(first + decode(stack, kind, own, range(3, 6), mx.bfloat16))
+    assert are_lent(caches[0])
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+def test_a_trim_ends_the_loan(stacks: tuple[Stack, Stack]) -> None:
+    made, caches = [], [make_caches("dense", LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
+    for stack, own in zip(stacks, caches, strict=True):
+        first = decode(stack, "dense", own, range(5), mx.bfloat16)
+        for cache in own:
+            assert isinstance(cache, DenseCache)
+            assert (cache.offset, cache.can_trim(5), cache.can_trim(6)) == (5, True, False)
+            with pytest.raises(ValueError, match="expected 0 to 5, got 6"):
+                cache.trim(6)
+        trim(own, 2)
+        assert [cache.offset for cache in own] == [2] * LAYERS  # type: ignore[attr-defined]
+        made.append(first + decode(stack, "dense", own, range(2, 4), mx.bfloat16))
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+def test_one_trimmed_cache_is_noticed(stacks: tuple[Stack, Stack]) -> None:
+    made = []
+    for stack in stacks:
+        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+        rows = decode(stack, "dense", caches, range(4), mx.bfloat16)
+        trim(caches[1:2], 2)
+        made.append(rows + decode(stack, "dense", caches, range(4, 6), mx.bfloat16))
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+@pytest.mark.parametrize("evaluated", [0, 2])
+def test_a_pass_that_is_trimmed_away_is_not_computed(ops: Backend, evaluated: int) -> None:
+    stack = make_stack(make_layers(SHAPE, LAYERS, mx.bfloat16, ops), ops)
+    caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+    mx.eval(decode(stack, "dense", caches, range(evaluated), mx.bfloat16))
+    decode(stack, "dense", caches, range(evaluated, evaluated + 1), mx.bfloat16)
+    trim(caches, evaluated)
+    arrays = [array for cache in caches for array in cache.arrays]
+    assert not mx.any(mx.stack(arrays)[..., evaluated, :]).item()
+
+
+@pytest.mark.parametrize("evaluated", [0, 2])
+def test_the_holder_of_a_pass_that_is_trimmed_away_can_compute_it(
+    stacks: tuple[Stack, Stack], evaluated: int
+) -> None:
+    made = []
+    for stack in stacks:
+        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+        mx.eval(decode(stack, "dense", caches, range(evaluated), mx.bfloat16))
+        held = decode(stack, "dense", caches, range(evaluated, evaluated + 1), mx.bfloat16)
+        trim(caches, evaluated)
+        x = make_input(step("dense", 0), SHAPE.width, mx.bfloat16, seed=77)
+        others = [stack(x, step("dense", at), caches) for at in range(evaluated, evaluated + 3)]
+        mx.eval(others)
+        made.append(held + others)
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+def trim(caches: Sequence[LayerCache], length: int) -> None:
+    for cache in caches:
+        assert isinstance(cache, DenseCache)
+        cache.trim(length)
+
+
+def test_a_dense_cache_grows_during_a_loan(stacks: tuple[Stack, Stack]) -> None:
+    last = []
+    for stack in stacks:
+        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+        prompt = Batch.at(0, 2, STEP - 2)
+        mx.eval(stack(make_input(prompt, SHAPE.width, mx.bfloat16, seed=9), prompt, caches))
+        last.append(decode(stack, "dense", caches, range(STEP - 2, STEP + 3), mx.bfloat16))
+        assert [cache.arrays[0].shape[3] for cache in caches] == [2 * STEP] * LAYERS
+    assert all(same_bits(a, b) for a, b in zip(*last, strict=True))
+
+
+def test_a_prompt_and_other_positions_continue_a_loan(stacks: tuple[Stack, Stack]) -> None:
+    batches = [Batch.at(0, 2, 1), Batch.at(1, 2, 4), Batch.at(9, 2, 1), Batch.at([6, 3], 2, 1)]
+    made = []
+    for stack in stacks:
+        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+        inputs = [make_input(batch, SHAPE.width, mx.bfloat16, seed=3) for batch in batches]
+        made.append([stack(x, batch, caches) for x, batch in zip(inputs, batches, strict=True)])
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+def test_other_weights_and_another_order_of_caches_are_noticed(ops: Backend, kind: str) -> None:
+    layers = make_layers(SHAPE, LAYERS, mx.bfloat16, ops)
+    made = []
+    for make in (lambda own: make_stack(own, ops), LayerStack):
+        first, second = make(layers), make(layers[::-1])
+        caches = make_caches(kind, LAYERS, SHAPE, mx.bfloat16)
+        rows = decode(first, kind, caches, range(2), mx.bfloat16)
+        rows += decode(second, kind, caches, range(2, 4), mx.bfloat16)
+        rows += decode(second, kind, caches[::-1], range(4, 6), mx.bfloat16)
+        made.append(rows)
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+def misfit(kind: str) -> Batch:
+    """Return a batch of other rows, or of other pages, than the caches have."""
+    if kind == "dense":
+        return Batch.at(2, 3, 1)
+    table = PageTable.of([((0, 1), 2, 3)], num_pages=NUM_PAGES + 1, page_size=PAGE_SIZE)
+    return Batch.paged(table, "decode")
+
+
+def test_a_refused_pass_changes_no_cache(stacks: tuple[Stack, Stack], kind: str) -> None:
+    made = []
+    for stack, is_native in zip(stacks, (True, False), strict=True):
+        caches = make_caches(kind, LAYERS, SHAPE, mx.bfloat16)
+        rows = decode(stack, kind, caches, range(2), mx.bfloat16)
+        batch = misfit(kind)
+        if is_native:
+            with pytest.raises(ValueError, match="expected"):
+                stack(make_input(batch, SHAPE.width, mx.bfloat16, seed=8), batch, caches)
+        made.append(rows + decode(stack, kind, caches, range(2, 4), mx.bfloat16))
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+def test_a_held_array_is_copied_when_it_is_lent(native: ModuleType, kind: str) -> None:
+    ops = opset("cpu")
+    stack = make_stack(make_layers(SHAPE, LAYERS, mx.bfloat16, ops), ops)
+    caches = make_caches(kind, LAYERS, SHAPE, mx.bfloat16)
+    mx.eval(decode(stack, kind, caches, range(2), mx.bfloat16))
+    held = caches[1].arrays
+    before = [np.array(array.view(mx.uint8)) for array in held]
+    copied = native.copied_bytes()
+    mx.eval(decode(stack, kind, caches, range(2, 5), mx.bfloat16))
+    assert native.copied_bytes() - copied == sum(array.nbytes for array in held)
+    now = [np.array(array.view(mx.uint8)) for array in held]
+    assert all(np.array_equal(a, b) for a, b in zip(now, before, strict=True))
+
+
+def test_lent_caches_keep_no_weights_and_no_memory(ops: Backend, kind: str) -> None:
+    layers = make_layers(SHAPE, LAYERS, mx.bfloat16, ops)
+    stack = make_stack(layers, ops)
+    caches = make_caches(kind, LAYERS, SHAPE, mx.bfloat16)
+    mx.eval(decode(stack, kind, caches, range(3), mx.bfloat16))
+    weights = weakref.ref(layers[0])
+    gc.collect()
+    gc.disable()  # reference counts alone free them
+    try:
+        del stack, layers
+        assert weights() is None
+        active = mx.get_active_memory()
+        size = sum(
+            array.nbytes for array in make_caches(kind, LAYERS, SHAPE, mx.bfloat16)[0].arrays
+        )
+        assert are_lent(caches)
+        caches.clear()
+        assert active - mx.get_active_memory() >= LAYERS * size
+    finally:
+        gc.enable()

@@ -1,0 +1,49 @@
+"""Loans: the arrays of caches that a stack keeps between its passes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+Stored_co = TypeVar("Stored_co", covariant=True)
+
+
+class Loan(ABC, Generic[Stored_co]):
+    """The arrays of all caches of a stack, which borrows them for more than one pass.
+
+    `LayerStack` asks every cache for its arrays and hands updated arrays back, token after token.
+    The stack of a backend may keep the arrays instead until somebody else needs them. A cache takes
+    its arrays back when they are read or changed, which ends the loan of all caches.
+    """
+
+    @abstractmethod
+    def take(self, index: int) -> Stored_co:
+        """Return what a cache has lent, with the tokens of all passes.
+
+        The first call ends the loan and waits for the device.
+
+        Args:
+            index: the index of the cache. Each cache takes its arrays once.
+        """
+
+
+class TokenLoan(Loan[Stored_co]):
+    """A loan of caches that hold the tokens of whole sequences.
+
+    Attributes:
+        length: the number of tokens in each cache that was not trimmed during the loan.
+        trimmed: the number of tokens in each cache that was, by its index.
+    """
+
+    def __init__(self, length: int) -> None:
+        """Start with `length` tokens in each cache."""
+        self.length = length
+        self.trimmed: dict[int, int] = {}
+
+    def offset(self, index: int) -> int:
+        """Return the number of tokens in a cache."""
+        return self.trimmed.get(index, self.length)
+
+    def trim(self, index: int, length: int) -> None:
+        """Remove all but the first `length` tokens of a cache, without waiting for the device."""
+        self.trimmed[index] = length
