@@ -156,7 +156,7 @@ void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase p
 #if defined(TINYLLM_BYTES)
   if (rounds_to_bytes(w)) {
     const auto quantize = w.bits == 4 ? quantize_row_to_bytes<4> : quantize_row_to_bytes<8>;
-    for (int64_t row = first; row < last; ++row) quantize(x, row, w, to);
+    for (int64_t row = first; row < last; ++row, x += w.columns) quantize(x, row, w, to);
     return;
   }
 #endif

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/aligned.h"
@@ -12,13 +13,19 @@ namespace tinyllm {
 // The least work, in numbers read, for which waking a thread pays.
 inline constexpr int64_t kMinNumbersPerChunk = 1 << 14;
 
-// Calls `work(first, last)` on all threads for ranges that together cover 0..count-1. `numbers` is
-// the size of one item. Small items are grouped, so that waking a thread pays.
+// Calls `work(first, last)`, or `work(first, last, thread)`, on all threads for ranges that together
+// cover 0..count-1. `numbers` is the size of one item. Small items are grouped, so that waking a
+// thread pays.
 template <typename Work>
 void parallel_for(int64_t count, int64_t numbers, Work work) {
   const int64_t chunk = std::max<int64_t>(kMinNumbersPerChunk / std::max<int64_t>(numbers, 1), 1);
-  ThreadPool::shared().run((count + chunk - 1) / chunk, [&](int64_t part, int) {
-    work(part * chunk, std::min(count, (part + 1) * chunk));
+  ThreadPool::shared().run((count + chunk - 1) / chunk, [&](int64_t part, int thread) {
+    const int64_t first = part * chunk, last = std::min(count, first + chunk);
+    if constexpr (std::is_invocable_v<Work, int64_t, int64_t, int>) {
+      work(first, last, thread);
+    } else {
+      work(first, last);
+    }
   });
 }
 

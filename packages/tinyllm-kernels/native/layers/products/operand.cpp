@@ -24,8 +24,8 @@ void Operand::fill(LinearTask& task) {
     task.x_packed = packed();
     return;
   }
-  task.x = floats();
   const bool in_integers = kernels_.linear_uses_integers(w, type_);
+  if (!in_integers) task.x = floats();
   if (in_integers || (phase_ == Phase::decode && w.mode == Mode::affine)) {
     const GroupedForm& form = grouped(w, in_integers ? w.bits : 0);
     task.x_group_sums = form.sums.get();
@@ -81,7 +81,6 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
   for (const GroupedForm& form : grouped_) {
     if (form.group == w.group && form.bits == bits && form.bytes == bytes) return form;
   }
-  const float* x = floats();
   const int64_t columns = columns_, groups = columns_ / w.group;
   const int64_t rows_per_tile = phase_ == Phase::prefill ? kRowsPerTile : 1;
   const int64_t tiles = (rows_ + rows_per_tile - 1) / rows_per_tile;
@@ -93,15 +92,27 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
     form.integers = aligned<int8_t>(2 * capacity * columns);
     form.scales = aligned<float>(capacity * groups + kPadding);
   }
-  // To quantize a number takes some four times as long as to read it.
-  const int64_t numbers_per_tile = rows_per_tile * columns * (bits ? 4 : 1);
+  if (!bits) {
+    const float* x = floats();
+    parallel_for(rows_, columns, [&](int64_t first, int64_t last) {
+      kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
+                          form.sums.get() + first * groups);
+    });
+    return grouped_.emplace_back(std::move(form));
+  }
   const QuantizedX quantized{form.integers.get(), form.scales.get(), form.sums.get(), rows_};
-  parallel_for(tiles, numbers_per_tile, [&](int64_t first_tile, int64_t last_tile) {
-    const int64_t first = first_tile * rows_per_tile;
-    const int64_t last = std::min(last_tile * rows_per_tile, rows_);
-    if (bits) return kernels_.linear_quantize_x(x, phase_, w, first, last, quantized);
-    kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
-                        quantized.group_sums + first * groups);
+  Scratch buffers(type_ == Type::float32 ? 0 : rows_per_tile * columns);
+  // To quantize a number takes some four times as long as to read it.
+  parallel_for(tiles, 4 * rows_per_tile * columns, [&](int64_t from, int64_t to, int thread) {
+    for (int64_t tile = from; tile < to; ++tile) {
+      const int64_t first = tile * rows_per_tile, last = std::min(first + rows_per_tile, rows_);
+      const void* x = static_cast<const char*>(x_) + first * columns * size_of(type_);
+      if (type_ != Type::float32) {
+        kernels_.to_floats(x, type_, buffers[thread], (last - first) * columns);
+        x = buffers[thread];
+      }
+      kernels_.linear_quantize_x(static_cast<const float*>(x), phase_, w, first, last, quantized);
+    }
   });
   return grouped_.emplace_back(std::move(form));
 }

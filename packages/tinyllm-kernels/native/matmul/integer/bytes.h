@@ -49,13 +49,12 @@ inline Words byte_words(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
   return ((byte_of_words<Bits, Bytes>(a, b, lanes) << 8 * Bytes) | ...);
 }
 
-// Quantizes row `token` of x `M K` to 8 bits.
+// Quantizes x, row `token` of `M K`, to 8 bits.
 template <int Bits>
 void quantize_row_to_bytes(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
   const int64_t first = token / kByteTokens * kByteTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kByteTokens, to.rows - first);
   const int64_t groups = w.columns / w.group;
-  x += token * w.columns;
   int8_t* words = to.integers + first * w.columns + 4 * index;
   for (int64_t g = 0; g < groups; ++g, x += w.group) {
     const float largest = largest_magnitude(x, w.group), inverse = largest > 0 ? 127 / largest : 0;

@@ -149,7 +149,7 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
   for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
 }
 
-// Quantizes a token of x `M K` to the layout of matmul/integer/amx.h, with the numbers of
+// Quantizes x, row `token` of `M K`, to the layout of matmul/integer/amx.h, with the numbers of
 // `quantize_rows`. Up to kTileTokens tokens are packed together. For each tile of w, a token has a
 // row of the high plane and a row of the low plane, and the tokens are side by side. So are the
 // scales and the sums of a group.
@@ -159,7 +159,6 @@ void quantize_token(const float* x, int64_t token, const Weights& w, const Quant
   const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
-  x += token * w.columns;
   int8_t* row = to.integers + 2 * (first * w.columns + index * columns);
   for (int64_t g = 0; g < groups; g += kGroups) {
     float largest[kGroups], sums[kGroups];
@@ -202,24 +201,25 @@ inline QuantizedX from_row(const QuantizedX& x, const Weights& w, int64_t row) {
   return {x.integers + 2 * row * w.columns, x.scales + group, x.group_sums + group, x.rows - row};
 }
 
-// Quantizes rows `first` to `last` of x `M K`. For GEMM `first` begins a tile of kTokenTile tokens.
+// Quantizes rows `first` to `last` of `M K`, which begin at x. For GEMM `first` begins a tile of
+// kTokenTile tokens.
 template <int Bits>
 void quantize_x(const float* x, [[maybe_unused]] Phase phase, const Weights& w, int64_t first,
                 int64_t last, const QuantizedX& to) {
 #if defined(TINYLLM_INTEGER_GEMM)
   for (; uses_integer_gemm(phase, to.rows) && first < last; first += kIntegerTile) {
     const int64_t tokens = std::min<int64_t>(last - first, kIntegerTile);
-    quantize_tile<Bits>(x + first * w.columns, tokens, w.columns, w.group, from_row(to, w, first));
+    quantize_tile<Bits>(x, tokens, w.columns, w.group, from_row(to, w, first));
+    x += kIntegerTile * w.columns;
   }
 #endif
 #if defined(TINYLLM_TILES)
-  for (; uses_byte_tiles(phase, to.rows) && first < last; ++first) {
+  for (; uses_byte_tiles(phase, to.rows) && first < last; ++first, x += w.columns) {
     quantize_token<Bits>(x, first, w, to);
   }
 #endif
   if (first < last) {
-    quantize_rows<Bits>(x + first * w.columns, (last - first) * w.columns, w.group,
-                        from_row(to, w, first));
+    quantize_rows<Bits>(x, (last - first) * w.columns, w.group, from_row(to, w, first));
   }
 }
 
