@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from subprocess import PIPE, Popen
 from typing import Literal
 
 import pytest
@@ -91,3 +93,20 @@ def test_the_handlers_from_before_are_restored() -> None:
 
     asyncio.run(enter())
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_interpreter_exits_changes_nothing(number: signal.Signals) -> None:
+    program = (
+        "import atexit, time\n"
+        "from tinyllm_serve.cli import run_process\n"
+        "atexit.register(lambda: (print('exits', flush=True), time.sleep(0.5)))\n"
+        "run_process()\n"
+    )
+    command = [sys.executable, "-c", program, "--version"]
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line == "exits\n" for line in process.stdout)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")

@@ -34,6 +34,9 @@ def run_process(program: str = "serve") -> NoReturn:
     # As Ctrl-C, until `Signals` takes over: the imports before it take a second.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = main(program)
+    # The process ends: a signal in the interpreter's own exit would end it with another exit code.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     if any(thread.name == "engine" for thread in threading.enumerate()):
         # Neither the load of a model nor a step can be interrupted. MLX computes in that thread,
         # and an ordinary exit destroys MLX's static objects first: the process would abort.
