@@ -69,7 +69,7 @@ class Loan {
                         std::shared_ptr<mlx::core::Primitive> primitive);
 
   // Computes all passes, ends the loan and returns the arrays. With `drops_last`, the latest pass is
-  // left out if nobody has scheduled it. Whoever holds its result may still compute it: the pass
+  // left out unless it is already scheduled. A holder of its result can still compute it: the pass
   // then copies the arrays, if others hold them.
   std::vector<mlx::core::array> end(bool drops_last);
 

@@ -1,7 +1,7 @@
 """Loans of the caches of a native stack, so that a token costs no objects for each layer.
 
-Between two tokens nobody but the stack needs the arrays of the caches. As inputs and outputs of
-each pass they would be new objects of Python and MLX for every layer and token.
+Between two tokens, only the stack needs the arrays of the caches. As inputs and outputs of each
+pass they would be new objects of Python and MLX for every layer and token.
 """
 
 from __future__ import annotations

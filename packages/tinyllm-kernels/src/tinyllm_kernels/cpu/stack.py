@@ -7,6 +7,7 @@ costs exceed the time of the ops.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,7 +28,7 @@ from tinyllm_layers.decoder import check_caches
 from tinyllm_ops import Phase
 from tinyllm_ops.checks import require_shape
 
-from tinyllm_kernels.cpu.copies import CopyWatch
+from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.handles import InputForm, layer_handle, page_format
 from tinyllm_kernels.cpu.loans import StackLoan, lend_dense, lend_pages
 from tinyllm_kernels.cpu.runs import (
@@ -62,9 +63,39 @@ class Path:
     page_format: tuple[int, int] = (0, 0)
 
 
+_LOGGER = logging.getLogger("tinyllm_kernels")
+
 HALVES, LAYER = Path("halves"), Path("layer")
 WHOLE = Path("halves")  # or a faster path, if the cache has one
 STATES = Path("dense")  # of recurrent layers alone
+
+
+class CopyWatch:
+    """A check for copies of caches since the object was made.
+
+    A stack writes keys and values in place. If another object refers to the arrays of a cache, MLX
+    does not donate them, and the extension copies every page first.
+
+    Attributes:
+        warned: True after the first warning. Later copies are only counted, by
+            `_cpu.copied_bytes`.
+    """
+
+    def __init__(self) -> None:
+        """Start with the bytes that the process has copied up to now."""
+        self._seen = native.copied_bytes()
+        self.warned = False
+
+    def check(self) -> None:
+        """Log a warning if earlier passes copied a cache, once."""
+        copied = native.copied_bytes() - self._seen
+        if copied and not self.warned:
+            self.warned = True
+            _LOGGER.warning(
+                "caches: expected writes in place, got copies of %.1f MB, because another object "
+                "refers to the arrays: drop that reference, or use `fork` only where it is needed",
+                copied / 1e6,
+            )
 
 
 class NativeStack:

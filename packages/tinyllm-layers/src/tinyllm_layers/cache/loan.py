@@ -12,8 +12,8 @@ class Loan(ABC, Generic[Stored_co]):
     """The arrays of all caches of a stack, which borrows them for more than one pass.
 
     `LayerStack` asks every cache for its arrays and hands updated arrays back, token after token.
-    The stack of a backend may keep the arrays instead until somebody else needs them. A cache takes
-    its arrays back when they are read or changed, which ends the loan of all caches.
+    The stack of a backend may keep the arrays instead, until they are needed outside of the stack.
+    A cache takes its arrays back when they are read or changed, which ends the loan of all caches.
     """
 
     @abstractmethod
