@@ -1,6 +1,7 @@
-// A benchmark of all products of a decode step without MLX or Python: 28 layers of Qwen3-0.6B's shape
-// and its head, with weights from memory. It prints milliseconds for 1 to 16 rows of x, and the part
-// of them that quantizes x. `run.sh` builds it.
+// A benchmark of all products of a pass without MLX or Python: 28 layers of Qwen3-0.6B's shape and its
+// head, with weights from memory. It prints milliseconds for some numbers of rows of x, and the part
+// of them that brings x into the forms that kernels read. `run.sh` builds it. Its arguments are the
+// bits of a code, the columns of a group, and `decode` or `prefill`. A prompt has one row of the head.
 //
 // The numbers of rows alternate. Each number is the median of 9 passes.
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #if defined(__AMX_TILE__)
@@ -30,7 +32,7 @@ using namespace tinyllm;
 using TINYLLM_TIER::kernels;
 
 constexpr int kLayers = 28, kWidth = 1024, kHeads = 2048, kHidden = 3072, kVocabulary = 151936;
-constexpr int kRows[] = {1, 2, 4, 8, 12, 16};
+const std::vector<int> kDecodeRows{1, 2, 4, 8, 12, 16}, kPrefillRows{1, 8, 16, 32, 64, 128, 512};
 
 double now() {
   using Clock = std::chrono::steady_clock;
@@ -83,17 +85,23 @@ struct Layer {
 
 // Inputs and results of `rows` tokens, used again by every layer.
 struct Tokens {
-  explicit Tokens(int rows)
+  Tokens(int rows, Phase phase)
       : rows(rows),
+        phase(phase),
         x(numbers(int64_t{rows} * kHidden, 1)),
-        y(numbers(int64_t{rows} * kVocabulary, 1)),
+        y(numbers(std::max(int64_t{rows} * 2 * kHeads, int64_t{chosen()} * kVocabulary), 1)),
         scratch(numbers(int64_t{rows} * kHidden, 1)) {}
 
-  Operand operand(int columns) const {
-    return {kernels, x.get(), Type::bfloat16, rows, columns, Phase::decode};
+  // Rows whose next token is chosen.
+  int chosen() const { return phase == Phase::decode ? rows : 1; }
+
+  Operand operand(int columns) const { return operand(columns, rows); }
+  Operand operand(int columns, int count) const {
+    return {kernels, x.get(), Type::bfloat16, count, columns, phase};
   }
 
   int rows;
+  Phase phase;
   Aligned<BFloat16> x, y, scratch;
 };
 
@@ -112,12 +120,12 @@ void run_products(const std::vector<Layer>& layers, const Matrix& head, Tokens& 
     Operand hidden = tokens.operand(kHidden);
     multiply(kernels, {{&hidden, &layer.down.w, nullptr, nullptr, y}});
   }
-  Operand last = tokens.operand(kWidth);
+  Operand last = tokens.operand(kWidth, tokens.chosen());
   multiply(kernels, {{&last, &head.w, nullptr, nullptr, y}});
 }
 
 // Makes the forms of x that `run_products` needs.
-void quantize(const Layer& layer, Tokens& tokens) {
+void make_forms(const Layer& layer, Tokens& tokens) {
   for (int i = 0; i < kLayers; ++i) {
     for (const Matrix* w : {&layer.q, &layer.o, &layer.gate, &layer.down}) {
       LinearTask task{.w = &w->w};
@@ -143,15 +151,17 @@ int main(int count, char** arguments) {
   std::vector<Layer> layers;
   for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group);
   const Matrix head(kVocabulary, kWidth, bits, group);
+  const bool is_prompt = count > 3 && std::string_view(arguments[3]) == "prefill";
+  const std::vector<int>& row_counts = is_prompt ? kPrefillRows : kDecodeRows;
   std::vector<Tokens> tokens;
-  for (int rows : kRows) tokens.emplace_back(rows);
-  std::vector<double> products[std::size(kRows)], forms[std::size(kRows)];
+  for (int rows : row_counts) tokens.emplace_back(rows, is_prompt ? Phase::prefill : Phase::decode);
+  std::vector<std::vector<double>> products(tokens.size()), forms(tokens.size());
   for (int pass = 0; pass < 10; ++pass) {
-    for (size_t i = 0; i < std::size(kRows); ++i) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
       const double begin = now();
       run_products(layers, head, tokens[i]);
       const double middle = now();
-      quantize(layers[0], tokens[i]);
+      make_forms(layers[0], tokens[i]);
       if (pass == 0) continue;
       products[i].push_back(middle - begin);
       forms[i].push_back(now() - middle);
@@ -159,8 +169,8 @@ int main(int count, char** arguments) {
   }
   std::printf("%s, %d threads, %d bits, groups of %d\n", kernels.name,
               ThreadPool::shared().threads(), bits, group);
-  std::printf("rows  products, ms  of these quantizing x, ms\n");
-  for (size_t i = 0; i < std::size(kRows); ++i) {
-    std::printf("%4d  %12.2f  %25.2f\n", kRows[i], median(products[i]), median(forms[i]));
+  std::printf("rows  products, ms  of these forms of x, ms\n");
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    std::printf("%4d  %12.2f  %23.2f\n", row_counts[i], median(products[i]), median(forms[i]));
   }
 }

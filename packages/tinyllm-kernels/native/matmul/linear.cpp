@@ -21,12 +21,12 @@
 #if defined(TINYLLM_TILES)
 #include "matmul/bfloat16/amx.h"
 #include "matmul/integer/amx.h"
-#elif defined(TINYLLM_BFLOAT16)
-#include "matmul/bfloat16/gemm.h"
-#if defined(__AVX512BF16__)
+#elif defined(__AVX512BF16__)
 #include "matmul/bfloat16/few_tokens.h"
 #define TINYLLM_FEW_TOKENS
-#endif
+#define TINYLLM_PACKED_BFLOAT16
+#elif defined(TINYLLM_BFLOAT16)
+#include "matmul/bfloat16/neon.h"
 #define TINYLLM_PACKED_BFLOAT16
 #endif
 
@@ -46,19 +46,17 @@ int64_t float_gemm_tokens(const LinearTask& t) {
   return tokens_for_cache(t, depth * int64_t{sizeof(float)});
 }
 
-// True if a prompt has so few tokens that their kernel multiplies them.
-bool has_few_tokens([[maybe_unused]] const LinearTask& t) {
+// True if the kernels of packed x read interleaved rows.
 #if defined(TINYLLM_FEW_TOKENS)
-  return t.x_packed && uses_few_tokens(*t.w, t.rows);
+constexpr bool kPackedReadInterleaved = true;
 #else
-  return false;
+constexpr bool kPackedReadInterleaved = false;
 #endif
-}
 
 // True if the kernel of the task reads w in its layout. Otherwise rows are separated first.
 bool reads_layout(const LinearTask& t) {
-  if (has_few_tokens(t)) return true;
-  return !t.w->interleaved || t.x_rows || (t.x_integers && t.w->interleaved == W);
+  if (!t.w->interleaved || t.x_rows) return true;
+  return t.w->interleaved == W && (t.x_integers || (t.x_packed && kPackedReadInterleaved));
 }
 
 #if defined(TINYLLM_INTEGERS)
@@ -92,9 +90,6 @@ int64_t integer_scratch(const LinearTask& t) {
 
 template <typename Format>
 void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
-#if defined(TINYLLM_PACKED_BFLOAT16)
-  if (t.x_packed) return multiply_bfloat16<Format>(t, range, scratch);
-#endif
   if (t.phase == Phase::decode) return multiply_float_rows<Format>(t, range);
   multiply_float_panel<Format>(t, range, scratch);
 }
@@ -223,7 +218,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     scratch += separate_rows_floats(*t.w, t.part_rows);
   }
 #if defined(TINYLLM_FEW_TOKENS)
-  if (has_few_tokens(t)) {
+  if (t.x_packed && uses_few_tokens(w, t.rows)) {
     return with_codes(w, [&]<Codes C, typename T>() { multiply_few_tokens<C, T>(t, range); });
   }
 #endif
@@ -233,6 +228,9 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
       multiply_integers<C, T>(task, range, scratch);
     });
   }
+#endif
+#if defined(TINYLLM_PACKED_BFLOAT16)
+  if (t.x_packed) return multiply_bfloat16(task, range, scratch);
 #endif
   with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
 }

@@ -24,15 +24,17 @@ inline void store_result(const LinearTask& t, int64_t m, int64_t n, float value)
   }
 }
 
-// Stores y[m, n] to y[m, n + W - 1].
-inline void store_vector(const LinearTask& t, int64_t m, int64_t n, Floats sums) {
-  with_type(t.type, [&]<typename T>(T*) {
-    const T* residual = static_cast<const T*>(t.residual);
-    Floats results = sums;
-    if (t.bias) results += load_as_floats(static_cast<const T*>(t.bias) + n);
-    if (residual) results += load_as_floats(residual + m * t.w->rows + n);
-    store_floats(static_cast<T*>(t.y) + m * t.y_stride + n, results);
-  });
+// Stores y[m, n] to y[m, n + W - 1]. T is the type of y.
+template <typename T>
+[[gnu::always_inline]] inline void store_vector_as(const LinearTask& t, int64_t m, int64_t n, Floats results) {
+  const T* residual = static_cast<const T*>(t.residual);
+  if (t.bias) results += load_as_floats(static_cast<const T*>(t.bias) + n);
+  if (residual) results += load_as_floats(residual + m * t.w->rows + n);
+  store_floats(static_cast<T*>(t.y) + m * t.y_stride + n, results);
+}
+
+inline void store_vector(const LinearTask& t, int64_t m, int64_t n, Floats results) {
+  with_type(t.type, [&]<typename T>(T*) { store_vector_as<T>(t, m, n, results); });
 }
 
 // Stores y[m, n] to y[m, n + count - 1], with count <= W. `values` has W floats.
@@ -53,14 +55,7 @@ void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int
   Words square[W];
   for (int i = 0; i < W; ++i) square[i] = std::bit_cast<Words>(load(sums + i * stride));
   transpose(square);
-  const T* bias = static_cast<const T*>(t.bias);
-  const T* residual = static_cast<const T*>(t.residual);
-  for (int i = 0; i < tokens; ++i) {
-    Floats row = std::bit_cast<Floats>(square[i]);
-    if (bias) row += load_as_floats(bias + n);
-    if (residual) row += load_as_floats(residual + (m + i) * t.w->rows + n);
-    store_floats(static_cast<T*>(t.y) + (m + i) * t.y_stride + n, row);
-  }
+  for (int i = 0; i < tokens; ++i) store_vector_as<T>(t, m + i, n, std::bit_cast<Floats>(square[i]));
 }
 
 // Stores tokens m0 to m1 of `rows` rows of w from n0 on. `sums + i * stride` has row n0 + i of w,

@@ -1,126 +1,153 @@
-// bfloat16 products with AVX512_BF16.
+// Prefill in bfloat16 with AVX512_BF16. For AMX, matmul/bfloat16/amx.h takes the place of this file, for
+// NEON matmul/bfloat16/neon.h.
 //
 // One instruction multiplies 16 pairs with 16 pairs and adds both products of a pair to a float:
-// twice the work of a multiplication of floats. Lanes are tokens. A tile of tokens has the first
-// pairs of all tokens side by side, then the second pairs, and so on. A pair of w is a 32-bit
-// number that is broadcast to all lanes.
+// twice the work of a multiplication of floats. Lanes are rows of w: a panel has the first pairs of
+// W rows side by side, then their second pairs, and so on. A pair of x is a 32-bit number that is
+// broadcast to all lanes, so the sums of a token are a part of its row of y.
+//
+// x is bfloat16 already. Rows of x are some KB apart, and a cache has few lines for such addresses. So
+// x is copied a cache line at a time: the first lines of kBlockTokens tokens, then their second lines,
+// and so on.
 #pragma once
 
 #include <immintrin.h>
 
 #include <algorithm>
 
-#include "isa/transpose.h"
-#include "isa/vectors.h"
-#include "matmul/bfloat16/panel.h"
+#include "matmul/bfloat16/avx512_panel.h"
 #include "matmul/linear.h"
+#include "matmul/store.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Packs W pairs of each of W tokens, whose rows are `columns` numbers apart. The rows of tokens after
-// the last one are read as that token.
-inline void pack_square(const uint16_t* x, int64_t last, int columns, uint32_t* packed) {
-  Words square[W];
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < W; ++i) {
-    std::memcpy(&square[i], x + std::min(i, last) * columns, sizeof square[i]);
-  }
-  transpose(square);
-#pragma GCC unroll 16
-  for (int i = 0; i < W; ++i) std::memcpy(packed + i * kTokenTile, &square[i], sizeof square[i]);
-}
+inline constexpr int kBlockTokens = 8;  // tokens whose sums stay in registers
+// Panels of W rows of w whose sums stay in registers. Their results for a token fill a cache line.
+inline constexpr int kBlockPanels = 2;
+static_assert(kTokenTile % kBlockTokens == 0);
 
-// Packs tiles `first` to `last` of x `M K`. Lanes of missing tokens of the last tile have any
-// numbers, because they are not stored.
+// Copies tiles `first` to `last` of kTokenTile rows of x `M K`. The last lines are padded with zeros.
+// Missing tokens of the last tile are left as they are, because their sums are not stored.
 inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t first, int64_t last,
                         uint32_t* packed) {
-  const int64_t pairs = row_pairs(columns);
-  for (int64_t tile = first; tile < last; ++tile) {
-    uint32_t* to = packed + tile * pairs * kTokenTile;
-    const int64_t tokens = std::min<int64_t>(kTokenTile, rows - tile * kTokenTile);
-    const uint16_t* from = x + tile * kTokenTile * columns;
-    int64_t p = 0;
-    for (; 2 * (p + W) <= columns; p += W) {
-      for (int64_t i = 0; i < tokens; i += W) {
-        pack_square(from + i * columns + 2 * p, tokens - 1 - i, columns, to + p * kTokenTile + i);
+  const int64_t chunks = ceil_div(columns, kChunk);
+  const int64_t end = std::min<int64_t>(last * kTokenTile, rows);
+  for (int64_t m = first * kTokenTile; m < end; ++m) {
+    uint32_t* to = packed + m / kBlockTokens * kBlockTokens * chunks * W + m % kBlockTokens * W;
+    for (int64_t k = 0; k < columns; k += kChunk, to += kBlockTokens * W) {
+      Words line = {};
+      if (k + kChunk <= columns) {
+        std::memcpy(&line, x + m * columns + k, sizeof line);
+      } else {
+        std::memcpy(&line, x + m * columns + k, (columns - k) * sizeof *x);
       }
-    }
-    for (; p < pairs; ++p) {
-      for (int64_t i = 0; i < tokens; ++i) {
-        uint32_t pair = 0;
-        std::memcpy(&pair, from + i * columns + 2 * p, 2 * p + 1 < columns ? 4 : 2);
-        to[p * kTokenTile + i] = pair;
-      }
+      std::memcpy(to, &line, sizeof line);
     }
   }
 }
 
-// Vectors of half the width, for tiles of at most W / 2 tokens. They take half the time.
-using HalfVectorFloats [[gnu::vector_size(2 * W)]] = float;
-using HalfVectorWords [[gnu::vector_size(2 * W)]] = uint32_t;
-
-inline Floats add_products(Floats sums, Words a, Words b) {
-  return std::bit_cast<Floats>(_mm512_dpbf16_ps(
-      std::bit_cast<__m512>(sums), std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b)));
+// The pairs of the block that begins with token m.
+inline const uint32_t* block_of(const LinearTask& t, int64_t m) {
+  return t.x_packed + m * packed_pairs(t.w->columns);
 }
 
-inline HalfVectorFloats add_products(HalfVectorFloats sums, HalfVectorWords a,
-                                     HalfVectorWords b) {
-  return std::bit_cast<HalfVectorFloats>(_mm256_dpbf16_ps(
-      std::bit_cast<__m256>(sums), std::bit_cast<__m256bh>(a), std::bit_cast<__m256bh>(b)));
+inline Floats add_products(Floats sums, uint32_t x, Words w) {
+  return std::bit_cast<Floats>(_mm512_dpbf16_ps(std::bit_cast<__m512>(sums),
+                                                std::bit_cast<__m512bh>(Words{} + x),
+                                                std::bit_cast<__m512bh>(w)));
 }
 
-// Multiplies V vectors of tokens by N rows of the panel from `first` on. All sums stay in
-// registers.
-template <typename Sums, typename Pairs, int N, int V>
-void multiply_rows(const uint32_t* tokens, const BFloat16Rows& panel, int64_t first, int64_t pairs,
-                   float* sums) {
-  constexpr int lanes = sizeof(Sums) / sizeof(float);
-  Sums total[N][V] = {};
-  for (int64_t p = 0; p < pairs; ++p) {
-    Pairs x[V];
+// The sums of M tokens, the first of a block, and V panels, `stride` words apart. The order of a sum is
+// that of the pairs.
+template <int M, int V>
+struct BlockSums {
+  BlockSums(const uint32_t* tokens, const uint32_t* panels, int64_t stride, int64_t pairs) {
+    for (int64_t p = 0; p < pairs; ++p, panels += W) {
+      const uint32_t* x = tokens + p / W * W * kBlockTokens + p % W;
+      Words w[V];
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) {
-      std::memcpy(&x[v], tokens + p * kTokenTile + v * lanes, sizeof x[v]);
+      for (int v = 0; v < V; ++v) std::memcpy(&w[v], panels + v * stride, sizeof w[v]);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+        const uint32_t pair = x[m * W];
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) sums[m][v] = add_products(sums[m][v], pair, w[v]);
+      }
     }
-#pragma GCC unroll 12
-    for (int n = 0; n < N; ++n) {
-      uint32_t pair;
-      std::memcpy(&pair, panel.rows + (first + n) * panel.stride + 2 * p, sizeof pair);
+  }
+
+  // Stores the first `count` tokens from `token` on, and rows `first` to `last` of w.
+  void store_to(const LinearTask& t, int64_t token, int64_t count, int64_t first,
+                int64_t last) const {
+    const bool is_whole = last - first == V * W;
+    for (int64_t m = 0; m < count; ++m) {
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
-        total[n][v] = add_products(total[n][v], x[v], Pairs{} + pair);
+        if (is_whole) {
+          store_vector_as<BFloat16>(t, token + m, first + v * W, sums[m][v]);
+        } else {
+          alignas(64) float values[W];
+          store(values, sums[m][v]);
+          const int64_t row = first + v * W;
+          store_results(t, token + m, row, values, std::min<int64_t>(W, last - row));
+        }
       }
     }
   }
-  for (int n = 0; n < N; ++n) {
-    std::memcpy(sums + (first + n) * kTokenTile, total[n], sizeof total[n]);
+
+  Floats sums[M][V] = {};
+};
+
+// Computes a part of y from V panels.
+template <int V>
+void multiply_panels(const LinearTask& t, const LinearRange& range, const uint32_t* panels,
+                     int64_t stride) {
+  const int64_t pairs = row_pairs(t.w->columns);
+  const auto multiply = [&]<int M>(int64_t token) {
+    const BlockSums<M, V> sums(block_of(t, token), panels, stride, pairs);
+    const int64_t count = std::min<int64_t>(M, range.last_token - token);
+    sums.store_to(t, token, count, range.first_row, range.last_row);
+  };
+  for (int64_t m = range.first_token; m < range.last_token; m += kBlockTokens) {
+    if (range.last_token - m <= kBlockTokens / 2) {
+      multiply.template operator()<kBlockTokens / 2>(m);
+    } else {
+      multiply.template operator()<kBlockTokens>(m);
+    }
   }
 }
 
-// The same for all rows of the panel.
-template <typename Sums, typename Pairs, int V>
-void multiply_all_rows(const uint32_t* tokens, const BFloat16Rows& panel, int64_t rows,
-                       int64_t pairs, float* sums) {
-  constexpr int kTileRows = 12;
-  int64_t n = 0;
-  for (; n + kTileRows <= rows; n += kTileRows) {
-    multiply_rows<Sums, Pairs, kTileRows, V>(tokens, panel, n, pairs, sums);
+// Computes a part of y: tokens of x times at most kBlockPanels * W rows of w. `scratch` has the panels,
+// then the memory of `unpack_panel`.
+inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scratch) {
+  const Weights& w = *t.w;
+  const int64_t stride = row_pairs(w.columns) * W;
+  auto* panels = reinterpret_cast<uint32_t*>(scratch);
+  float* memory = scratch + kBlockPanels * stride;
+  const int64_t count = ceil_div(range.last_row - range.first_row, W);
+  for (int64_t v = 0; v < count; ++v) {
+    const int64_t first = range.first_row + v * W;
+    const int64_t rows = std::min<int64_t>(range.last_row - first, W);
+    unpack_panel(w, first, rows, t.part_rows, panels + v * stride, memory);
   }
-  for (; n < rows; ++n) multiply_rows<Sums, Pairs, 1, V>(tokens, panel, n, pairs, sums);
+  const auto multiply = count == 1 ? multiply_panels<1> : multiply_panels<kBlockPanels>;
+  multiply(t, range, panels, stride);
 }
 
-// Multiplies a tile, of which `count` tokens exist, by the rows of a panel. `sums` gets kTokenTile
-// sums for each row.
-inline void multiply_tile(const uint32_t* tokens, const BFloat16Rows& panel, int64_t count,
-                          int64_t rows, int64_t pairs, float* sums) {
-  if (count <= W / 2) {
-    multiply_all_rows<HalfVectorFloats, HalfVectorWords, 1>(tokens, panel, rows, pairs, sums);
-  } else if (count <= W) {
-    multiply_all_rows<Floats, Words, 1>(tokens, panel, rows, pairs, sums);
-  } else {
-    multiply_all_rows<Floats, Words, 2>(tokens, panel, rows, pairs, sums);
-  }
+// Sets `part_rows` and `part_tokens`. If there are fewer panels than wanted parts, tokens are divided,
+// too.
+inline void plan_bfloat16(LinearTask& t, int64_t threads) {
+  const int64_t wanted_parts = kPartsPerThread * threads;
+  const int64_t panels = ceil_div(t.w->rows, W);
+  t.part_rows = std::clamp<int64_t>(panels / wanted_parts, 1, kBlockPanels) * W;
+  const int64_t token_ranges = ceil_div(wanted_parts, ceil_div(t.w->rows, t.part_rows));
+  const int64_t tiles = ceil_div(t.rows, kTokenTile);
+  t.part_tokens = std::max<int64_t>(ceil_div(tiles, token_ranges), 1) * kTokenTile;
+}
+
+// Floats of scratch memory for each thread.
+inline int64_t bfloat16_scratch(const LinearTask& t) {
+  return kBlockPanels * row_pairs(t.w->columns) * W + unpacking_floats(*t.w);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER
