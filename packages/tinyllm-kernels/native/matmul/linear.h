@@ -81,6 +81,14 @@ inline constexpr int64_t kPartsPerThread = 16;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The tokens of a part, in whole tiles, of a task with `part_rows`: all tokens, unless w has too few
+// rows for `parts` parts.
+inline int64_t divided_tokens(const LinearTask& t, int64_t parts) {
+  const int64_t token_ranges = ceil_div(parts, ceil_div(t.w->rows, t.part_rows));
+  const int64_t tiles = ceil_div(t.rows, kTokenTile);
+  return (tiles > token_ranges ? ceil_div(tiles, token_ranges) : 1) * kTokenTile;
+}
+
 // Writes the sum of each group of `group` numbers of x. `group` is a multiple of W.
 void group_sums(const float* x, int64_t groups, int group, float* sums);
 }  // namespace TINYLLM_TIER

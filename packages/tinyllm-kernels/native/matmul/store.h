@@ -26,7 +26,8 @@ inline void store_result(const LinearTask& t, int64_t m, int64_t n, float value)
 
 // Stores y[m, n] to y[m, n + W - 1]. T is the type of y.
 template <typename T>
-[[gnu::always_inline]] inline void store_vector_as(const LinearTask& t, int64_t m, int64_t n, Floats results) {
+[[gnu::always_inline]] inline void store_vector_as(const LinearTask& t, int64_t m, int64_t n,
+                                                   Floats results) {
   const T* residual = static_cast<const T*>(t.residual);
   if (t.bias) results += load_as_floats(static_cast<const T*>(t.bias) + n);
   if (residual) results += load_as_floats(residual + m * t.w->rows + n);
@@ -55,7 +56,9 @@ void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int
   Words square[W];
   for (int i = 0; i < W; ++i) square[i] = std::bit_cast<Words>(load(sums + i * stride));
   transpose(square);
-  for (int i = 0; i < tokens; ++i) store_vector_as<T>(t, m + i, n, std::bit_cast<Floats>(square[i]));
+  for (int i = 0; i < tokens; ++i) {
+    store_vector_as<T>(t, m + i, n, std::bit_cast<Floats>(square[i]));
+  }
 }
 
 // Stores tokens m0 to m1 of `rows` rows of w from n0 on. `sums + i * stride` has row n0 + i of w,

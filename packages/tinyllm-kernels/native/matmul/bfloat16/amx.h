@@ -121,9 +121,7 @@ inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   if (!are_tokens_cached(t)) parts = std::max(parts, ceil_div(panels, panels_in_memory(t)));
   parts = ceil_div(parts, threads) * threads;
   t.part_rows = std::max<int64_t>(ceil_div(panels, parts), 1) * panel_rows;
-  const int64_t token_ranges = ceil_div(threads, ceil_div(t.w->rows, t.part_rows));
-  const int64_t blocks = ceil_div(t.rows, kTokenTile);
-  t.part_tokens = std::max<int64_t>(ceil_div(blocks, token_ranges), 1) * kTokenTile;
+  t.part_tokens = divided_tokens(t, threads);
 }
 
 inline int64_t bfloat16_scratch(const LinearTask& t) {

@@ -140,9 +140,7 @@ inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   const int64_t wanted_parts = kPartsPerThread * threads;
   const int64_t panels = ceil_div(t.w->rows, W);
   t.part_rows = std::clamp<int64_t>(panels / wanted_parts, 1, kBlockPanels) * W;
-  const int64_t token_ranges = ceil_div(wanted_parts, ceil_div(t.w->rows, t.part_rows));
-  const int64_t tiles = ceil_div(t.rows, kTokenTile);
-  t.part_tokens = std::max<int64_t>(ceil_div(tiles, token_ranges), 1) * kTokenTile;
+  t.part_tokens = divided_tokens(t, wanted_parts);
 }
 
 // Floats of scratch memory for each thread.

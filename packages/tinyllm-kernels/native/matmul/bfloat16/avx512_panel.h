@@ -78,27 +78,42 @@ void unpack_codes(const Weights& w, int64_t first, int64_t ahead, uint32_t* pane
 // would share a set of the first-level cache.
 inline int64_t rounded_stride(int columns) { return ceil_div(columns, kChunk) * kChunk + kChunk; }
 
-// Unpacks rows `first` to `first + rows` of w, at most W. The last row is repeated for missing ones.
-// `memory` is scratch memory: W rounded rows, and one row as floats.
+// Row n of w in bfloat16, in whole chunks. Rows of dense bfloat16 in whole chunks stay where they are.
+// Others are written to `memory`, of `rounded_stride` numbers, by way of one row of floats.
 template <typename Format>
-void unpack_rows(const Weights& w, int64_t first, int64_t rows, uint32_t* panel, float* memory) {
-  auto* rounded = reinterpret_cast<uint16_t*>(memory);
+const uint16_t* rounded_row(const Weights& w, int64_t n, uint16_t* memory, float* floats) {
+  if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
+    const auto* row = reinterpret_cast<const uint16_t*>(Format::row(w, n));
+    if (w.columns % kChunk == 0) return row;
+    std::memcpy(memory, row, w.columns * sizeof *row);
+  } else {
+    round_row<Format>(w, n, memory, floats);
+  }
+  std::fill(memory + w.columns, memory + rounded_stride(w.columns), uint16_t{0});
+  return memory;
+}
+
+// Unpacks rows `first` to `first + rows` of w, at most W, and prefetches the rows `ahead` rows further.
+// The last row is repeated for missing ones. `memory` has W rounded rows, and one row of floats.
+template <typename Format>
+void unpack_rows(const Weights& w, int64_t first, int64_t rows, int64_t ahead, uint32_t* panel,
+                 float* memory) {
   const int64_t stride = rounded_stride(w.columns);
+  const auto address = [&](int64_t row) {
+    return reinterpret_cast<const char*>(Format::row(w, row));
+  };
+  const uint16_t* from[W];
   for (int64_t n = 0; n < W; ++n) {
-    uint16_t* to = rounded + n * stride;
-    if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
-      std::memcpy(to, Format::row(w, first + std::min(n, rows - 1)), w.columns * sizeof *to);
-    } else {
-      round_row<Format>(w, first + std::min(n, rows - 1), to, memory + W * stride / 2);
-    }
-    std::fill(to + w.columns, to + stride, uint16_t{0});
+    const int64_t row = first + std::min(n, rows - 1);
+    const char *next = address(row + ahead), *end = address(row + ahead + 1);
+    for (; next < end; next += 64) __builtin_prefetch(next, 0, 2);
+    auto* rounded = reinterpret_cast<uint16_t*>(memory) + n * stride;
+    from[n] = rounded_row<Format>(w, row, rounded, memory + W * stride / 2);
   }
   const int64_t pairs = row_pairs(w.columns);
   for (int64_t p = 0; p < pairs; p += W) {
     Words square[W];
-    for (int64_t n = 0; n < W; ++n) {
-      std::memcpy(&square[n], rounded + n * stride + 2 * p, sizeof square[n]);
-    }
+    for (int64_t n = 0; n < W; ++n) std::memcpy(&square[n], from[n] + 2 * p, sizeof square[n]);
     transpose(square);
     std::memcpy(panel + p * W, square, std::min<int64_t>(pairs - p, W) * sizeof square[0]);
   }
@@ -116,7 +131,7 @@ inline void unpack_panel(const Weights& w, int64_t first, int64_t rows, int64_t 
                          uint32_t* panel, float* memory) {
   if (!supports_integers(w)) {
     return with_format(w, [&]<typename Format>() {
-      unpack_rows<Format>(w, first, rows, panel, memory);
+      unpack_rows<Format>(w, first, rows, ahead, panel, memory);
     });
   }
   const Weights codes = w.interleaved ? w : interleave_rows(w, first, rows, memory);

@@ -110,13 +110,9 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
 // whole groups of rows, so small panels could separate some rows twice. Tokens are divided among
 // parts if there are fewer panels than wanted parts.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
-  const int64_t wanted_parts = kPartsPerThread * threads;
   const bool is_small = t.rows <= kTokenTile && !t.w->interleaved;
   t.part_rows = is_small ? kSmallPanelRows : kPanelRows;
-  const int64_t panels = ceil_div(t.w->rows, t.part_rows);
-  const int64_t token_ranges = ceil_div(wanted_parts, panels);
-  const int64_t tiles = ceil_div(t.rows, kTokenTile);
-  t.part_tokens = std::max<int64_t>(ceil_div(tiles, token_ranges), 1) * kTokenTile;
+  t.part_tokens = divided_tokens(t, kPartsPerThread * threads);
 }
 
 // Floats of scratch memory for each thread.
