@@ -11,6 +11,14 @@ def test_a_step_takes_the_target_duration() -> None:
     assert budget.tokens == 480  # 500 tokens, rounded down to whole tiles
 
 
+def test_a_step_takes_longer_while_no_request_decodes() -> None:
+    budget = PrefillBudget(0.25, 1024)
+    budget.observe(128, 128 / 500)
+    assert (budget.tokens, budget.tokens_alone) == (96, 480)  # 125 and 500 tokens, in whole tiles
+    budget.observe(128, 128 / 100_000)
+    assert budget.tokens_alone == 1024
+
+
 @pytest.mark.parametrize(("rate", "tokens"), [(1, 32), (400, 96), (10_000, 200)])
 def test_tokens_are_whole_tiles_between_the_limits(rate: float, tokens: int) -> None:
     budget = PrefillBudget(0.25, 200)

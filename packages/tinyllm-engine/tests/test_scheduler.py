@@ -148,6 +148,20 @@ def test_every_step_decodes_all_decoding_requests() -> None:
         assert [request.generated for request in decoding] == [step + 1] * 3
 
 
+def test_prompts_may_take_longer_only_while_no_request_decodes() -> None:
+    world = SchedulerMemory(pages=40)
+    add(world, [1] * 4, 8)
+    long = add(world, [2] * 60, 1)
+    step = world.scheduler.schedule(8, 20)
+    assert sum(len(chunk.tokens) for chunk in step.prefill) == 20
+    world.step(8)  # the short prompt ends in this step
+    world.step(8)
+    step = world.scheduler.schedule(8, 20)
+    assert len(step.decode) == 1
+    assert sum(len(chunk.tokens) for chunk in step.prefill) == 8
+    assert long.is_prefilling
+
+
 def test_a_level_of_priority_overtakes_a_limited_number_of_requests() -> None:
     world = SchedulerMemory(pages=500, max_running=1)
     first = add(world, [1], 1)

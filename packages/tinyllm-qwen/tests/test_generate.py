@@ -166,6 +166,24 @@ def test_counts_and_progress(model: Qwen, tokenizer: Tokenizer) -> None:
     assert stats.decode_rate == pytest.approx(2 / stats.decode_seconds)
 
 
+@pytest.mark.parametrize("kv_bits", [None, 8])
+def test_the_arrays_of_a_long_prompt_do_not_grow(
+    model: Qwen, tokenizer: Tokenizer, kv_bits: int | None
+) -> None:
+    cache, capacities = model.make_cache(kv_bits=kv_bits), []
+
+    def observe(_done: int, _all: int) -> None:
+        capacities.append(cache[0].arrays[0].shape[-2])
+
+    prompt = [1, 2, 3] * 100
+    pieces = generate(
+        model, tokenizer, prompt, max_tokens=1, cache=cache, prefill_chunk=64, on_prefill=observe
+    )
+    assert len(list(pieces)) == 1
+    assert len(capacities) == 5
+    assert len({*capacities}) == 1
+
+
 def test_the_context_bounds_the_answer(model: Qwen, tokenizer: Tokenizer) -> None:
     context = model.config.max_position_embeddings
     prompt = [3] * (context - 2)

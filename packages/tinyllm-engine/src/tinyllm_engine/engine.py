@@ -280,7 +280,7 @@ class Engine:
             slots = None if self._states is None else self._states.unused
             served = self._scheduler.served()
             propose_drafts(self._drafter, served, self.settings.speculation, slots)
-        return self._scheduler.schedule(self._budget.tokens)
+        return self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
 
     def _prefill(self, step: Step) -> list[list[SampledToken]]:
         """Compute the prompts of a step; return a list for each chunk that has choices."""

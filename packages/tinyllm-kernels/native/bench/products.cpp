@@ -88,16 +88,23 @@ struct Tokens {
   Tokens(int rows, Phase phase)
       : rows(rows),
         phase(phase),
-        x(numbers(int64_t{rows} * kHidden, 1)),
-        y(numbers(std::max(int64_t{rows} * 2 * kHeads, int64_t{chosen()} * kVocabulary), 1)),
-        scratch(numbers(int64_t{rows} * kHidden, 1)) {}
+        x(numbers(rows * stride(kHidden), 1)),
+        y(numbers(std::max(rows * (stride(kHeads) + 2 * stride(kWidth)),
+                           int64_t{chosen()} * kVocabulary),
+                  1)),
+        scratch(numbers(rows * stride(kHidden), 1)) {}
+
+  // Numbers from a row of x or y to the next, as in a layer.
+  int64_t stride(int64_t columns) const {
+    return row_stride(kernels, Type::bfloat16, phase, columns);
+  }
 
   // Rows whose next token is chosen.
   int chosen() const { return phase == Phase::decode ? rows : 1; }
 
   Operand operand(int columns) const { return operand(columns, rows); }
   Operand operand(int columns, int count) const {
-    return {kernels, x.get(), Type::bfloat16, count, columns, phase};
+    return {kernels, x.get(), Type::bfloat16, count, columns, phase, stride(columns)};
   }
 
   int rows;
@@ -109,14 +116,16 @@ void run_products(const std::vector<Layer>& layers, const Matrix& head, Tokens& 
   BFloat16* y = tokens.y.get();
   for (const Layer& layer : layers) {
     Operand attended = tokens.operand(kWidth);
-    BFloat16 *k = y + tokens.rows * kHeads, *v = k + tokens.rows * kWidth;
-    multiply(kernels, {{&attended, &layer.q.w, nullptr, nullptr, y},
-                       {&attended, &layer.k.w, nullptr, nullptr, k},
-                       {&attended, &layer.v.w, nullptr, nullptr, v}});
+    const int64_t q_stride = tokens.stride(kHeads), k_stride = tokens.stride(kWidth);
+    BFloat16 *k = y + tokens.rows * q_stride, *v = k + tokens.rows * k_stride;
+    multiply(kernels, {{&attended, &layer.q.w, nullptr, nullptr, y, q_stride},
+                       {&attended, &layer.k.w, nullptr, nullptr, k, k_stride},
+                       {&attended, &layer.v.w, nullptr, nullptr, v, k_stride}});
     Operand heads = tokens.operand(kHeads);
     multiply(kernels, {{&heads, &layer.o.w, nullptr, nullptr, y}});
     Operand row = tokens.operand(kWidth);
-    multiply_gated(kernels, {{&row, &layer.gate.w, &layer.up.w, tokens.scratch.get(), y}});
+    multiply_gated(kernels, {{&row, &layer.gate.w, &layer.up.w, tokens.scratch.get(), y,
+                              tokens.stride(kHidden)}});
     Operand hidden = tokens.operand(kHidden);
     multiply(kernels, {{&hidden, &layer.down.w, nullptr, nullptr, y}});
   }

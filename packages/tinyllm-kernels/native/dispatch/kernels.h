@@ -28,10 +28,9 @@ struct Kernels {
   bool (*linear_uses_integers)(const Weights&, Type type);
   // True if products with w round x to 8 bits.
   bool (*linear_rounds_to_bytes)(const Weights&);
-  // Quantizes rows `first` to `last` of x `M K`, of which the argument has these rows alone. For
-  // prefill `first` is a multiple of 32, and the arrays have memory for a multiple of 32 rows.
-  void (*linear_quantize_x)(const float* x, Phase, const Weights&, int64_t first, int64_t last,
-                            const QuantizedX&);
+  // Quantizes a range of x `M K`. For prefill it has all groups, its first row is a multiple of 32, and
+  // the arrays have memory for a multiple of 32 rows.
+  void (*linear_quantize_x)(const XRange&, Phase, const Weights&, const QuantizedX&);
   // The number of rows of w that should be interleaved (see matmul/interleave.h), or 0.
   int (*linear_interleaved_rows)(const Weights&);
   // True if prefill reads rows of x in bfloat16 where they lie. `type` is the type of x.

@@ -144,19 +144,17 @@ void linear_pack_x([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows
 #endif
 }
 
-void linear_quantize_x([[maybe_unused]] const float* x, [[maybe_unused]] Phase phase,
-                       [[maybe_unused]] const Weights& w, [[maybe_unused]] int64_t first,
-                       [[maybe_unused]] int64_t last, [[maybe_unused]] const QuantizedX& to) {
+void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Phase phase,
+                       [[maybe_unused]] const Weights& w, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
 #if defined(TINYLLM_BYTES)
   if (rounds_to_bytes(w)) {
-    const auto quantize = w.bits == 4 ? quantize_row_to_bytes<4> : quantize_row_to_bytes<8>;
-    for (int64_t row = first; row < last; ++row, x += w.columns) quantize(x, row, w, to);
-    return;
+    const auto quantize = w.bits == 4 ? quantize_to_bytes<4> : quantize_to_bytes<8>;
+    return quantize(range, w, to);
   }
 #endif
   const auto quantize = w.bits == 4 ? quantize_x<4> : quantize_x<8>;
-  quantize(x, phase, w, first, last, to);
+  quantize(range, phase, w, to);
 #endif
 }
 
@@ -171,7 +169,7 @@ void linear_plan(LinearTask& t, int threads) {
   if (t.x_integers || t.phase == Phase::decode) {
     // With tiles a part begins by filling a pipeline, so parts are larger.
     const bool uses_tiles = t.x_integers && uses_byte_tiles(t.phase, t.rows);
-    const int64_t parts = (uses_tiles ? kPartsPerThread / 2 : kPartsPerThread) * threads;
+    const int64_t parts = (uses_tiles ? kPartsPerThread / 4 : kPartsPerThread) * threads;
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), W) * W;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
   } else {

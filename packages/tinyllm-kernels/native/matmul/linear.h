@@ -64,6 +64,14 @@ struct QuantizedX {
   int64_t rows;       // M
 };
 
+// Some groups of some rows of x. The first number is `x[0]`, the first one of the next row `x[stride]`.
+struct XRange {
+  const float* x;
+  int64_t stride;
+  int64_t first_row, last_row;
+  int64_t first_group, last_group;  // of quantization
+};
+
 // Pairs of numbers in a row of x that is packed for bfloat16 kernels. Its columns are rounded up to
 // whole steps of 32.
 [[gnu::always_inline]] inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }

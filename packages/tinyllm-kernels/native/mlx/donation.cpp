@@ -26,26 +26,21 @@ void copy(const void* from, char* to, int64_t bytes) {
 
 int64_t copied_bytes() { return copied.load(std::memory_order_relaxed); }
 
-void move_to_huge_pages(const mx::array& cache) {
-  use_huge_pages_once(cache.data_shared_ptr(), cache.data<char>(), cache.nbytes());
-}
-
-void move_caches_to_huge_pages(const std::vector<mx::array>& outputs) {
-  for (size_t i = 1; i < outputs.size(); ++i) move_to_huge_pages(outputs[i]);
-}
-
 DonatedInput::DonatedInput(const mx::array& from, mx::array& to) : from_(from) {
   if (from.is_donatable() && from.flags().row_contiguous) {
     to.copy_shared_buffer(from);
     data_ = to.data<char>();
-  } else {
-    data_ = allocate(to);
-    copied.fetch_add(static_cast<int64_t>(to.nbytes()), std::memory_order_relaxed);
+    use_huge_pages_once(to.data_shared_ptr(), data_, to.nbytes());
+    return;
   }
+  data_ = allocate(to);
+  prepare_huge_pages(data_, to.nbytes());
+  is_empty_ = from.size() > 1 && from.data_size() == 1;
+  if (!is_empty_) copied.fetch_add(static_cast<int64_t>(to.nbytes()), std::memory_order_relaxed);
 }
 
 char* DonatedInput::content() const {
-  if (from_.data != data_) {
+  if (from_.data != data_ && !is_empty_) {
     std::unique_ptr<char[]> compact;
     const int64_t bytes = from_.size * static_cast<int64_t>(from_.itemsize);
     copy(from_.compact(compact), data_, bytes);

@@ -19,18 +19,15 @@ inline void release_inputs(const std::vector<mlx::core::array>& inputs,
   }
 }
 
-// Moves the array of a cache to pages of 2 MB, at its first pass.
-void move_to_huge_pages(const mlx::core::array& cache);
-
-// Moves all outputs but the first one, which is not a cache.
-void move_caches_to_huge_pages(const std::vector<mlx::core::array>& outputs);
-
 // The bytes of inputs that this process has copied because they could not be donated.
 int64_t copied_bytes();
 
 // An output with the content of an input. If the input is donatable, the output takes its memory.
 // Otherwise new memory is allocated at once, and filled when the task runs. The size of that copy is
-// added to `copied_bytes`.
+// added to `copied_bytes`. An input that repeats a single number in memory is an array without
+// tokens: it is not copied, and the new memory stays uninitialized.
+//
+// Memory of caches is moved to pages of 2 MB.
 class DonatedInput {
  public:
   DonatedInput(const mlx::core::array& from, mlx::core::array& to);
@@ -48,6 +45,7 @@ class DonatedInput {
  private:
   Input from_;
   char* data_;
+  bool is_empty_ = false;  // no token has been written
 };
 
 }  // namespace tinyllm

@@ -30,7 +30,6 @@ CacheMemory LentArrays::memory(const std::vector<mx::array>& inputs) {
   auto later = std::make_shared<std::vector<DonatedInput>>();
   for (size_t i = 0; i < arrays_.size(); ++i) {
     taken->emplace_back(inputs[i + 1], arrays_[i]);
-    move_to_huge_pages(arrays_[i]);
     arrays_[i].set_status(mx::array::Status::available);
     later->emplace_back(arrays_[i]);
   }

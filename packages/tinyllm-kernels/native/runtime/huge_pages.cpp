@@ -10,23 +10,42 @@
 
 namespace tinyllm {
 
-void use_huge_pages([[maybe_unused]] const void* begin, [[maybe_unused]] size_t size) {
-#if defined(__linux__)
-#if !defined(MADV_COLLAPSE)
-  constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; the headers may be older than the system
+namespace {
+
+#if !defined(MADV_HUGEPAGE)
+constexpr int MADV_HUGEPAGE = 14;
 #endif
-  constexpr uintptr_t kPage = 2 << 20;
-  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / kPage * kPage;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(begin) + size;
-  // One call for each page, so that a page that is only partly mapped is refused alone.
+#if !defined(MADV_COLLAPSE)
+constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; the headers may be older than the system
+#endif
+
+constexpr uintptr_t kPage = 2 << 20;
+constexpr size_t kSmallest = 512 << 10;  // bytes that are worth a page of 2 MB
+
+// Gives advice about each page of 2 MB from `first` to `end`. Each has a call of its own, so that a page
+// that is only partly mapped is refused alone.
+void advise([[maybe_unused]] uintptr_t first, [[maybe_unused]] uintptr_t end,
+            [[maybe_unused]] int advice) {
+#if defined(__linux__)
   for (uintptr_t page = first; page < end; page += kPage) {
-    madvise(reinterpret_cast<void*>(page), kPage, MADV_COLLAPSE);
+    madvise(reinterpret_cast<void*>(page), kPage, advice);
   }
 #endif
 }
 
+}  // namespace
+
+void use_huge_pages(const void* begin, size_t size) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
+  advise(first / kPage * kPage, first + size, MADV_COLLAPSE);
+}
+
+void prepare_huge_pages(const void* begin, size_t size) {
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
+  advise((first + kPage - 1) / kPage * kPage, (first + size) / kPage * kPage, MADV_HUGEPAGE);
+}
+
 void use_huge_pages_once(const std::shared_ptr<void>& owner, const void* begin, size_t size) {
-  constexpr size_t kSmallest = 512 << 10;
   if (size < kSmallest) return;
   static std::mutex mutex;
   static std::unordered_map<const void*, std::weak_ptr<void>> moved;

@@ -145,6 +145,13 @@ def make_caches(kind: str, count: int, shape: LayerShape, dtype: mx.Dtype) -> li
     return [cache() for _ in range(count)]
 
 
+def stored(cache: LayerCache) -> list[mx.array]:
+    """Return the arrays of a cache, without undefined capacity for later tokens."""
+    if isinstance(cache, DenseCache):
+        return [array[..., : cache.offset, :] for array in cache.arrays]
+    return cache.arrays
+
+
 def make_batches(kind: str) -> list[Batch]:
     """Make the batches of five passes over two sequences.
 

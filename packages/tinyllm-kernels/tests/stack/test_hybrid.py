@@ -17,6 +17,7 @@ from tinyllm_kernels.testing import (
     make_layers,
     make_table,
     same_bits,
+    stored,
 )
 from tinyllm_layers import (
     Backend,
@@ -137,7 +138,7 @@ def check_same(
     made = [run(stack, kind, own, dtype) for stack, own in zip(stacks, caches, strict=True)]
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
     for cache, other in zip(*caches, strict=True):
-        pairs = zip(cache.arrays, other.arrays, strict=True)
+        pairs = zip(stored(cache), stored(other), strict=True)
         assert all(mx.array_equal(a, b) for a, b in pairs)
 
 

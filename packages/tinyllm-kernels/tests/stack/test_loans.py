@@ -18,6 +18,7 @@ from tinyllm_kernels.testing import (
     make_layers,
     make_table,
     same_bits,
+    stored,
 )
 from tinyllm_layers import Backend, Batch, DenseCache, LayerCache, LayerStack, Stack, make_stack
 from tinyllm_layers.cache.dense import STEP
@@ -72,8 +73,8 @@ def test_passes_build_on_each_other_before_any_is_evaluated(
     pairs = list(zip(made, expected, strict=True))
     assert all(same_bits(a, b) for a, b in reversed(pairs))
     for own, other in zip(*caches, strict=True):
-        stored = zip(own.arrays, other.arrays, strict=True)
-        assert all(mx.array_equal(a, b) for a, b in stored)
+        pairs = list(zip(stored(own), stored(other), strict=True))
+        assert all(mx.array_equal(a, b) for a, b in pairs)
 
 
 def test_passes_outlive_their_caches(stacks: tuple[Stack, Stack], kind: str) -> None:
@@ -139,6 +140,11 @@ def test_one_trimmed_cache_is_noticed(stacks: tuple[Stack, Stack]) -> None:
 def test_a_pass_that_is_trimmed_away_is_not_computed(ops: Backend, evaluated: int) -> None:
     stack = make_stack(make_layers(SHAPE, LAYERS, mx.bfloat16, ops), ops)
     caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+    zeros = mx.zeros((2, SHAPE.kv_heads, evaluated + 1, SHAPE.head_dim), mx.bfloat16)
+    for cache in caches:
+        assert isinstance(cache, DenseCache)
+        cache.update(zeros, zeros)
+    trim(caches, 0)
     mx.eval(decode(stack, "dense", caches, range(evaluated), mx.bfloat16))
     decode(stack, "dense", caches, range(evaluated, evaluated + 1), mx.bfloat16)
     trim(caches, evaluated)

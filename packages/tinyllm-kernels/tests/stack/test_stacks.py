@@ -16,6 +16,7 @@ from tinyllm_kernels.testing import (
     make_input,
     make_layers,
     same_bits,
+    stored,
 )
 from tinyllm_layers import (
     Batch,
@@ -77,7 +78,7 @@ def check_same(
     made = [run(stack, kind, own, shape, dtype) for stack, own in zip(stacks, caches, strict=True)]
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
     for cache, other in zip(*caches, strict=True):
-        pairs = zip(cache.arrays, other.arrays, strict=True)
+        pairs = zip(stored(cache), stored(other), strict=True)
         assert all(mx.array_equal(a, b) for a, b in pairs)
 
 
@@ -222,10 +223,10 @@ def test_no_tokens_change_nothing(ops: OpSet, kind: str) -> None:
     batch = make_batches(kind)[0]
     stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
     stack(make_input(batch, shape.width, mx.float32, seed=1), batch, caches)
-    before = [mx.array(array) for cache in caches for array in cache.arrays]
+    before = [mx.array(array) for cache in caches for array in stored(cache)]
     empty = Batch("prefill", 2, 0, slice(5, 5), None)
     if kind == "dense":
         assert stack(mx.zeros((2, 0, 64)), empty, caches).shape == (2, 0, 64)
-    after = [array for cache in caches for array in cache.arrays]
+    after = [array for cache in caches for array in stored(cache)]
     assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert make_stack([], ops)(mx.ones((1, 2, 8)), Batch.at(0, 1, 2), []).shape == (1, 2, 8)

@@ -25,6 +25,23 @@ def test_room_grows_by_whole_steps() -> None:
     assert sizes == [STEP] * STEP + [2 * STEP] * STEP + [3 * STEP]
 
 
+def test_a_long_buffer_grows_by_a_quarter() -> None:
+    buffer = TokenBuffer()
+    buffer.append(mx.zeros((1, 16 * STEP, 2)))
+    buffer.append(mx.zeros((1, 1, 2)))
+    assert buffer.arrays[0].shape[1] == 20 * STEP
+
+
+def test_an_expected_length_gets_its_capacity_at_once() -> None:
+    buffer = TokenBuffer()
+    buffer.expected = 3 * STEP + 1
+    sizes = []
+    for _ in range(4):
+        buffer.append(mx.zeros((1, STEP, 2)))
+        sizes.append(buffer.arrays[0].shape[1])
+    assert sizes == [4 * STEP] * 4
+
+
 def test_trimmed_tokens_are_overwritten() -> None:
     buffer = TokenBuffer()
     first, second = normal((1, 5, 2), seed=1), normal((1, 2, 2), seed=2)

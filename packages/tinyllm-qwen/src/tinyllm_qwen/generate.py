@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 import mlx.core as mx
 from jaxtyping import Integer
 from tinyllm_layers import Batch, SequenceCache
+from tinyllm_layers.cache.dense import STEP
 from tinyllm_ops import Phase
 
 from tinyllm_qwen.caches import common_offset, forget
@@ -90,6 +91,8 @@ def generate(
     sampler = Sampler(sampling, model.config.vocab_size, model.ops)
     text = OutputProcessor(tokenizer, stop)
     limit = min(max_tokens, context - len(tokens))
+    for layer in cache:
+        layer.expect(len(tokens) + min(limit, STEP))
 
     def pieces() -> Generator[Piece, None, None]:
         started = time.perf_counter()

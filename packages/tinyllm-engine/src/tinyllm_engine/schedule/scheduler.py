@@ -138,8 +138,14 @@ class Scheduler:
         elif request in self._waiting:
             self._waiting.remove(request)
 
-    def schedule(self, prefill_tokens: int) -> Step:
-        """Choose the tokens of the next step, with at most `prefill_tokens` prompt tokens."""
+    def schedule(self, prefill_tokens: int, prefill_tokens_alone: int | None = None) -> Step:
+        """Choose the tokens of the next step.
+
+        Args:
+            prefill_tokens: the most prompt tokens of a step.
+            prefill_tokens_alone: the most prompt tokens of a step while no request decodes; None
+                for `prefill_tokens`.
+        """
         self._copies = {}
         if self._waiting and self._may_admit:
             self._may_admit = False
@@ -148,6 +154,8 @@ class Scheduler:
         for request in set(self._running).difference(served):
             request.draft.clear()
         decode = self._decode(served)
+        if prefill_tokens_alone is not None and all(each.is_prefilling for each in self._running):
+            prefill_tokens = prefill_tokens_alone
         prefill = self._prefill(served, prefill_tokens)
         copies = [(source, target) for target, source in self._copies.items()]
         return Step(prefill, decode, copies)

@@ -101,20 +101,44 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
     return grouped_.emplace_back(std::move(form));
   }
   const QuantizedX quantized{form.integers.get(), form.scales.get(), form.sums.get(), rows_};
-  Scratch buffers(type_ == Type::float32 ? 0 : rows_per_tile * columns);
   // To quantize a number takes some four times as long as to read it.
-  parallel_for(tiles, 4 * rows_per_tile * columns, [&](int64_t from, int64_t to, int thread) {
-    for (int64_t tile = from; tile < to; ++tile) {
-      const int64_t first = tile * rows_per_tile, last = std::min(first + rows_per_tile, rows_);
-      const void* x = static_cast<const char*>(x_) + first * columns * size_of(type_);
-      if (type_ != Type::float32) {
-        kernels_.to_floats(x, type_, buffers[thread], (last - first) * columns);
-        x = buffers[thread];
+  constexpr int64_t kCost = 4;
+  const bool converts = type_ != Type::float32;
+  if (phase_ == Phase::prefill) {
+    Scratch buffers(converts ? rows_per_tile * columns : 0);
+    parallel_for(tiles, kCost * rows_per_tile * columns, [&](int64_t from, int64_t to, int thread) {
+      for (int64_t tile = from; tile < to; ++tile) {
+        const int64_t first = tile * rows_per_tile, last = std::min(first + rows_per_tile, rows_);
+        quantize(w, {nullptr, 0, first, last, 0, groups}, buffers[thread], quantized);
       }
-      kernels_.linear_quantize_x(static_cast<const float*>(x), phase_, w, first, last, quantized);
-    }
-  });
+    });
+  } else {
+    // Threads that quantize different rows would write to the same cache lines: scales of all rows of a
+    // group may be side by side.
+    Scratch buffers(converts ? rows_ * columns : 0);
+    parallel_for(groups, kCost * rows_ * w.group, [&](int64_t first, int64_t last, int thread) {
+      quantize(w, {nullptr, 0, 0, rows_, first, last}, buffers[thread], quantized);
+    });
+  }
   return grouped_.emplace_back(std::move(form));
+}
+
+// Quantizes a range of x, whose numbers are in `buffer` if they have 16 bits.
+void Operand::quantize(const Weights& w, XRange range, float* buffer, const QuantizedX& to) {
+  const int64_t first_column = range.first_group * w.group;
+  const int64_t width = (range.last_group - range.first_group) * w.group;
+  const auto row_of_x = [&](int64_t row) {
+    return static_cast<const char*>(x_) + (row * columns_ + first_column) * size_of(type_);
+  };
+  range.x = reinterpret_cast<const float*>(row_of_x(range.first_row));
+  range.stride = columns_;
+  if (type_ != Type::float32) {
+    for (int64_t row = range.first_row; row < range.last_row; ++row) {
+      kernels_.to_floats(row_of_x(row), type_, buffer + (row - range.first_row) * width, width);
+    }
+    range.x = buffer, range.stride = width;
+  }
+  kernels_.linear_quantize_x(range, phase_, w, to);
 }
 
 // A processor's caches keep few lines whose addresses differ by a multiple of 2 KB. So rows that

@@ -47,6 +47,7 @@ class Operand {
   const uint32_t* packed();
   void fill_rows(LinearTask& task);
   const GroupedForm& grouped(const Weights& w, int bits);
+  void quantize(const Weights& w, XRange range, float* buffer, const QuantizedX& to);
 
   const Kernels& kernels_;
   const void* x_;

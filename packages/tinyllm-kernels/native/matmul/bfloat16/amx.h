@@ -21,7 +21,7 @@ namespace tinyllm::TINYLLM_TIER {
 inline constexpr int kPanelRows = 2 * kTileRows;
 
 // Bytes of x, or of the panels of a group, that stay in a second-level cache of 2 MB.
-inline constexpr int64_t kTokenBytes = 1100 << 10, kGroupBytes = 900 << 10;
+inline constexpr int64_t kTokenBytes = 1100 << 10, kGroupBytes = 1050 << 10;
 
 // Rows of w in a panel. A panel of a gated product has as many rows of `up`.
 inline int64_t rows_per_panel(const LinearTask& t) { return t.up ? kTileRows : kPanelRows; }
@@ -118,7 +118,8 @@ inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   const int64_t panel_rows = rows_per_panel(t), panels = ceil_div(t.w->rows, panel_rows);
   t.part_rows = t.w->rows;
   int64_t parts = kAmxPartsPerThread * threads;
-  if (!are_tokens_cached(t)) parts = std::max(parts, ceil_div(panels, panels_in_memory(t)));
+  // A part is a group of panels, which all tokens stream past.
+  if (!are_tokens_cached(t)) parts = ceil_div(panels, panels_in_memory(t));
   parts = ceil_div(parts, threads) * threads;
   t.part_rows = std::max<int64_t>(ceil_div(panels, parts), 1) * panel_rows;
   t.part_tokens = divided_tokens(t, threads);

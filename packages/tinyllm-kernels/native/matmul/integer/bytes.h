@@ -49,14 +49,15 @@ inline Words byte_words(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
   return ((byte_of_words<Bits, Bytes>(a, b, lanes) << 8 * Bytes) | ...);
 }
 
-// Quantizes x, row `token` of `M K`, to 8 bits.
+// Quantizes a part of row `token` of x to 8 bits.
 template <int Bits>
-void quantize_row_to_bytes(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
+void quantize_row_to_bytes(const float* x, int64_t token, const XRange& range, const Weights& w,
+                           const QuantizedX& to) {
   const int64_t first = token / kByteTokens * kByteTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kByteTokens, to.rows - first);
   const int64_t groups = w.columns / w.group;
-  int8_t* words = to.integers + first * w.columns + 4 * index;
-  for (int64_t g = 0; g < groups; ++g, x += w.group) {
+  int8_t* words = to.integers + first * w.columns + range.first_group * w.group * tokens + 4 * index;
+  for (int64_t g = range.first_group; g < range.last_group; ++g, x += w.group) {
     const float largest = largest_magnitude(x, w.group), inverse = largest > 0 ? 127 / largest : 0;
     Floats total = {};
     Ints integers = {};
@@ -76,6 +77,15 @@ void quantize_row_to_bytes(const float* x, int64_t token, const Weights& w, cons
     const int64_t at = first * groups + g * tokens + index;
     to.scales[at] = scale;
     to.group_sums[at] = scale * sum(__builtin_convertvector(integers, Floats));
+  }
+}
+
+// Quantizes a range of x to 8 bits.
+template <int Bits>
+void quantize_to_bytes(const XRange& range, const Weights& w, const QuantizedX& to) {
+  const float* x = range.x;
+  for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
+    quantize_row_to_bytes<Bits>(x, row, range, w, to);
   }
 }
 

@@ -63,14 +63,20 @@ float quantize_group(const float* x, int group, Store store) {
   return largest / 16256;
 }
 
-// Quantizes whole rows, `count` numbers, row by row: the layout of matmul/integer/gemv.h.
+// Quantizes a range of x, row by row: the layout of matmul/integer/gemv.h.
 template <int Bits>
-void quantize_rows(const float* x, int64_t count, int group, const QuantizedX& to) {
-  group_sums(x, count / group, group, to.group_sums);
-  for (int64_t g = 0; g < count / group; ++g, x += group) {
-    to.scales[g] = quantize_group(x, group, [&](Ints a, Ints b, int i) {
-      store_integers<Bits>(a, b, to.integers + 2 * (g * group + i));
-    });
+void quantize_rows(const XRange& range, const Weights& w, const QuantizedX& to) {
+  const int64_t groups = w.columns / w.group;
+  const float* x = range.x;
+  for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
+    int64_t at = row * groups + range.first_group;
+    group_sums(x, range.last_group - range.first_group, w.group, to.group_sums + at);
+    const float* group = x;
+    for (int64_t g = range.first_group; g < range.last_group; ++g, ++at, group += w.group) {
+      to.scales[at] = quantize_group(group, w.group, [&](Ints a, Ints b, int i) {
+        store_integers<Bits>(a, b, to.integers + 2 * (at * w.group + i));
+      });
+    }
   }
 }
 
@@ -149,20 +155,22 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
   for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
 }
 
-// Quantizes x, row `token` of `M K`, to the layout of matmul/integer/amx.h, with the numbers of
+// Quantizes a part of row `token` of x to the layout of matmul/integer/amx.h, with the numbers of
 // `quantize_rows`. Up to kTileTokens tokens are packed together. For each tile of w, a token has a
 // row of the high plane and a row of the low plane, and the tokens are side by side. So are the
 // scales and the sums of a group.
 template <int Bits>
-void quantize_token(const float* x, int64_t token, const Weights& w, const QuantizedX& to) {
+void quantize_token(const float* x, int64_t token, const XRange& range, const Weights& w,
+                    const QuantizedX& to) {
   constexpr int kGroups = 4;  // at a time
   const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
-  int8_t* row = to.integers + 2 * (first * w.columns + index * columns);
-  for (int64_t g = 0; g < groups; g += kGroups) {
+  const int64_t first_number = first * w.columns + range.first_group * w.group * tokens;
+  int8_t* row = to.integers + 2 * (first_number + index * columns);
+  for (int64_t g = range.first_group; g < range.last_group; g += kGroups) {
     float largest[kGroups], sums[kGroups];
-    const int count = static_cast<int>(std::min<int64_t>(groups - g, kGroups));
+    const int count = static_cast<int>(std::min<int64_t>(range.last_group - g, kGroups));
     if (count == kGroups) {
       scan_four_groups(x, w.group, largest, sums);
     } else {
@@ -196,31 +204,33 @@ inline bool uses_integer_gemm([[maybe_unused]] Phase phase, [[maybe_unused]] int
 #endif
 }
 
-inline QuantizedX from_row(const QuantizedX& x, const Weights& w, int64_t row) {
-  const int64_t group = row * (w.columns / w.group);
-  return {x.integers + 2 * row * w.columns, x.scales + group, x.group_sums + group, x.rows - row};
-}
-
-// Quantizes rows `first` to `last` of `M K`, which begin at x. For GEMM `first` begins a tile of
-// kTokenTile tokens.
+// Quantizes a range of x. For GEMM it has all groups of a tile of kTokenTile tokens.
 template <int Bits>
-void quantize_x(const float* x, [[maybe_unused]] Phase phase, const Weights& w, int64_t first,
-                int64_t last, const QuantizedX& to) {
+void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights& w,
+                const QuantizedX& to) {
+  [[maybe_unused]] const float* x = range.x;
 #if defined(TINYLLM_INTEGER_GEMM)
-  for (; uses_integer_gemm(phase, to.rows) && first < last; first += kIntegerTile) {
-    const int64_t tokens = std::min<int64_t>(last - first, kIntegerTile);
-    quantize_tile<Bits>(x, tokens, w.columns, w.group, from_row(to, w, first));
-    x += kIntegerTile * w.columns;
+  if (uses_integer_gemm(phase, to.rows)) {
+    for (int64_t row = range.first_row; row < range.last_row; row += kIntegerTile) {
+      const int64_t tokens = std::min<int64_t>(range.last_row - row, kIntegerTile);
+      const int64_t group = row * (w.columns / w.group);
+      quantize_tile<Bits>(x, tokens, w.columns, w.group,
+                          {to.integers + 2 * row * w.columns, to.scales + group,
+                           to.group_sums + group, to.rows - row});
+      x += kIntegerTile * range.stride;
+    }
+    return;
   }
 #endif
 #if defined(TINYLLM_TILES)
-  for (; uses_byte_tiles(phase, to.rows) && first < last; ++first, x += w.columns) {
-    quantize_token<Bits>(x, first, w, to);
+  if (uses_byte_tiles(phase, to.rows)) {
+    for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
+      quantize_token<Bits>(x, row, range, w, to);
+    }
+    return;
   }
 #endif
-  if (first < last) {
-    quantize_rows<Bits>(x, (last - first) * w.columns, w.group, from_row(to, w, first));
-  }
+  quantize_rows<Bits>(range, w, to);
 }
 
 #endif

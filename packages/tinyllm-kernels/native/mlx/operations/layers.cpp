@@ -90,8 +90,6 @@ class Layers : public CpuPrimitives {
     const size_t count = outputs.size() - 1 - 2 * table_of_layer_.size();
     CacheMemory caches = lent_ ? lent_->memory(inputs) : donate(inputs, outputs, count);
     GroupStates states(table_of_layer_, inputs, outputs);
-    move_caches_to_huge_pages(outputs);
-    move_caches_to_huge_pages(outputs);
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
               lent = lent_, caches = std::move(caches), states = std::move(states), phase = phase_,

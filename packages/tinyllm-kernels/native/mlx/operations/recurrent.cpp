@@ -22,7 +22,6 @@ class CausalConv : public CpuPrimitives {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
     const DonatedInput state(inputs[2], outputs[1]);
-    move_caches_to_huge_pages(outputs);
     dispatch(outputs, [&kernels = kernels_, x = Input(inputs[0]), weight = Input(inputs[1]), state,
                        table = StateTableInputs(inputs, 3), y, type = type_of(inputs[0].dtype())] {
       Copies copies;
@@ -44,7 +43,6 @@ class GatedDelta : public CpuPrimitives {
     release_inputs(inputs, outputs);
     char* o = allocate(outputs[0]);
     const DonatedInput state(inputs[7], outputs[1]);
-    move_caches_to_huge_pages(outputs);
     dispatch(outputs, [&kernels = kernels_, arrays = arrays_of(inputs), state, o,
                        table = StateTableInputs(inputs, 8), type = type_of(inputs[2].dtype()),
                        bias_type = type_of(inputs[6].dtype())] {

@@ -168,6 +168,13 @@ class SequenceCache(LayerCache):
     def offset(self) -> int:
         """The number of tokens seen so far, which is the position of the next token."""
 
+    def expect(self, length: int) -> None:
+        """Prepare for a text of `length` tokens, which later passes will append.
+
+        A cache whose arrays grow gets an array of this capacity at once, instead of one after the
+        other. Each of them is copied to the next. Other caches ignore the call.
+        """
+
     @abstractmethod
     def can_trim(self, length: int) -> bool:
         """Return True if the cache can be trimmed to its first `length` tokens."""

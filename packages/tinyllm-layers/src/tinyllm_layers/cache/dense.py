@@ -14,7 +14,7 @@ from tinyllm_layers.cache.base import KVCache
 from tinyllm_layers.cache.loan import TokenLoan
 
 STEP = 256
-"""Number of tokens by which the capacity of an array grows."""
+"""The capacity of an array is a multiple of this number of tokens."""
 
 
 class DenseCache(KVCache):
@@ -108,6 +108,10 @@ class DenseCache(KVCache):
         self._buffer.lend()
         self.lent = loan, index
 
+    def expect(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.expect`."""
+        self._buffer.expected = length
+
     def can_trim(self, length: int) -> bool:
         """Return True if the cache holds at least `length` tokens."""
         return 0 <= length <= self.offset
@@ -156,20 +160,24 @@ class DenseCache(KVCache):
 class TokenBuffer:
     """An array of shape `*lead tokens width` that grows by appending tokens.
 
-    The capacity grows in steps of `STEP` tokens, so that most appends write only the new tokens:
-    MLX updates an array in place if nothing else refers to it when the update is scheduled
-    (`mx.eval`, `mx.async_eval`). A running pass refers to its inputs. If the next pass is scheduled
-    while a pass still runs, the update copies the whole array. So a caller may build the graph of
-    the next pass while a pass runs, but must schedule it after the pass has ended.
+    The capacity grows by a quarter, and at least by `STEP` tokens, so that most appends write only
+    the new tokens: MLX updates an array in place if nothing else refers to it when the update is
+    scheduled (`mx.eval`, `mx.async_eval`). A running pass refers to its inputs. If the next pass is
+    scheduled while a pass still runs, the update copies the whole array. So a caller may build the
+    graph of the next pass while a pass runs, but must schedule it after the pass has ended.
+
+    Attributes:
+        length: the number of tokens that were appended and not trimmed.
+        expected: the number of tokens that an array has capacity for if it has to grow.
     """
 
     # Without a dict. While the layers of a token are computed, their weights evict these objects
     # from the processor's caches, and every dict is one more access to memory.
-    __slots__ = ("_accepted", "_array", "_capacity", "_reserved", "length")
+    __slots__ = ("_accepted", "_array", "_capacity", "_reserved", "expected", "length")
 
     def __init__(self) -> None:
         """Make an empty buffer. The first tokens determine shape and dtype."""
-        self.length = 0
+        self.length = self.expected = 0
         self._array: Shaped[mx.array, "*lead capacity width"] | None = None
         # Every token reserves memory in two buffers of each layer. Reading shapes and dtypes of
         # arrays takes most of that time, so the buffer keeps the last ones that fitted.
@@ -239,7 +247,7 @@ class TokenBuffer:
         if self._array is not None and end <= self._capacity and accepted == self._accepted:
             self._reserved = self._capacity
             return self._array
-        array = with_capacity(self._array, new_shape, dtype, -(-end // STEP) * STEP)
+        array = with_capacity(self._array, new_shape, dtype, self._capacity_for(end))
         self._reserved = array.shape[-2]
         if array is self._array:
             self._accepted = accepted
@@ -275,9 +283,16 @@ class TokenBuffer:
         Both buffers share one array. The next write to one of the buffers copies the array.
         """
         fork = TokenBuffer()
-        fork.length = self.length
+        fork.length, fork.expected = self.length, self.expected
         fork._array = None if self._array is None else alias(self._array)
         return fork
+
+    def _capacity_for(self, end: int) -> int:
+        """Return the capacity of an array with `end` tokens, which grows only if it must."""
+        present = 0 if self._array is None else self._array.shape[-2]
+        if end <= present:
+            return present
+        return -(-max(end, self.expected, present + present // 4) // STEP) * STEP
 
 
 def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:
@@ -305,7 +320,7 @@ def with_capacity(
     """
     *lead, _, width = new_shape
     if array is None:
-        return mx.zeros((*lead, capacity, width), dtype)
+        return _empty((*lead, capacity, width), dtype)
     if (*lead, width) != (*array.shape[:-2], array.shape[-1]):
         expected = (*array.shape[:-2], new_shape[-2], array.shape[-1])
         raise ValueError(f"x: expected shape {expected}, got {tuple(new_shape)}")
@@ -314,5 +329,14 @@ def with_capacity(
     missing = capacity - array.shape[-2]
     if missing <= 0:
         return array
-    more = mx.zeros((*array.shape[:-2], missing, array.shape[-1]), array.dtype)
+    more = _empty((*array.shape[:-2], missing, array.shape[-1]), array.dtype)
     return mx.concatenate([array, more], axis=-2)
+
+
+def _empty(shape: tuple[int, ...], dtype: mx.Dtype) -> Shaped[mx.array, "..."]:
+    """Return an array without tokens: one zero in memory, until the first tokens are written.
+
+    An op that updates a part of the array makes the memory. The native stack leaves it
+    uninitialized where no token has been written, because no kernel reads it.
+    """
+    return mx.broadcast_to(mx.array(0, dtype), shape)

@@ -77,6 +77,11 @@ class QuantizedCache(KVCache):
         self._commit(updated, k.shape[2])
         return out
 
+    def expect(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.expect`."""
+        for buffer in [*self._keys, *self._values]:
+            buffer.expected = length
+
     def can_trim(self, length: int) -> bool:
         """Return True if the cache holds at least `length` tokens."""
         return 0 <= length <= self.offset
