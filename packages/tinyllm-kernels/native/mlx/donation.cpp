@@ -26,7 +26,8 @@ void copy(const void* from, char* to, int64_t bytes) {
 
 int64_t copied_bytes() { return copied.load(std::memory_order_relaxed); }
 
-DonatedInput::DonatedInput(const mx::array& from, mx::array& to) : from_(from) {
+DonatedInput::DonatedInput(const mx::array& from, mx::array& to, bool without_tokens)
+    : from_(from) {
   if (from.is_donatable() && from.flags().row_contiguous) {
     to.copy_shared_buffer(from);
     data_ = to.data<char>();
@@ -35,12 +36,12 @@ DonatedInput::DonatedInput(const mx::array& from, mx::array& to) : from_(from) {
   }
   data_ = allocate(to);
   prepare_huge_pages(data_, to.nbytes());
-  is_empty_ = from.size() > 1 && from.data_size() == 1;
-  if (!is_empty_) copied.fetch_add(static_cast<int64_t>(to.nbytes()), std::memory_order_relaxed);
+  is_copied_ = !(without_tokens && from.data_size() == 1);
+  if (is_copied_) copied.fetch_add(static_cast<int64_t>(to.nbytes()), std::memory_order_relaxed);
 }
 
 char* DonatedInput::content() const {
-  if (from_.data != data_ && !is_empty_) {
+  if (is_copied_) {
     std::unique_ptr<char[]> compact;
     const int64_t bytes = from_.size * static_cast<int64_t>(from_.itemsize);
     copy(from_.compact(compact), data_, bytes);

@@ -24,13 +24,12 @@ int64_t copied_bytes();
 
 // An output with the content of an input. If the input is donatable, the output takes its memory.
 // Otherwise new memory is allocated at once, and filled when the task runs. The size of that copy is
-// added to `copied_bytes`. An input that repeats a single number in memory is an array without
-// tokens: it is not copied, and the new memory stays uninitialized.
-//
-// Memory of caches is moved to pages of 2 MB.
+// added to `copied_bytes`. The memory of large arrays is moved to pages of 2 MB.
 class DonatedInput {
  public:
-  DonatedInput(const mlx::core::array& from, mlx::core::array& to);
+  // A cache `without_tokens` may be one number that is repeated by strides of zero. It is not copied:
+  // the new memory stays uninitialized.
+  DonatedInput(const mlx::core::array& from, mlx::core::array& to, bool without_tokens = false);
 
   // An array that was donated before.
   explicit DonatedInput(mlx::core::array& held) : from_(held), data_(held.data<char>()) {}
@@ -45,7 +44,7 @@ class DonatedInput {
  private:
   Input from_;
   char* data_;
-  bool is_empty_ = false;  // no token has been written
+  bool is_copied_ = false;  // `content` copies the input
 };
 
 }  // namespace tinyllm

@@ -11,9 +11,11 @@ namespace tinyllm {
 namespace mx = mlx::core;
 
 CacheMemory donate(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs,
-                   size_t count) {
+                   size_t count, bool without_tokens) {
   auto memory = std::make_shared<std::vector<DonatedInput>>();
-  for (size_t i = 1; i <= count; ++i) memory->emplace_back(inputs[i], outputs[i]);
+  for (size_t i = 1; i <= count; ++i) {
+    memory->emplace_back(inputs[i], outputs[i], without_tokens);
+  }
   return memory;
 }
 
@@ -24,12 +26,12 @@ LentArrays::LentArrays(const std::vector<mx::array>& arrays) {
   }
 }
 
-CacheMemory LentArrays::memory(const std::vector<mx::array>& inputs) {
+CacheMemory LentArrays::memory(const std::vector<mx::array>& inputs, bool without_tokens) {
   if (memory_) return memory_;
   auto taken = std::make_shared<std::vector<DonatedInput>>();
   auto later = std::make_shared<std::vector<DonatedInput>>();
   for (size_t i = 0; i < arrays_.size(); ++i) {
-    taken->emplace_back(inputs[i + 1], arrays_[i]);
+    taken->emplace_back(inputs[i + 1], arrays_[i], without_tokens);
     arrays_[i].set_status(mx::array::Status::available);
     later->emplace_back(arrays_[i]);
   }

@@ -21,7 +21,8 @@ using CacheMemory = std::shared_ptr<const std::vector<DonatedInput>>;
 
 // Donates `count` inputs, from index 1 on, to the outputs of the same indices.
 CacheMemory donate(const std::vector<mlx::core::array>& inputs,
-                   std::vector<mlx::core::array>& outputs, size_t count);
+                   std::vector<mlx::core::array>& outputs, size_t count,
+                   bool without_tokens = false);
 
 // The arrays of a loan, shared with the primitives of its passes.
 class LentArrays {
@@ -31,7 +32,7 @@ class LentArrays {
 
   // Returns the memory for a pass, whose task must keep this object. The first call takes the memory
   // from the inputs, from index 1 on.
-  CacheMemory memory(const std::vector<mlx::core::array>& inputs);
+  CacheMemory memory(const std::vector<mlx::core::array>& inputs, bool without_tokens = false);
 
   // The arrays. They have shapes and dtypes before the first pass.
   const std::vector<mlx::core::array>& arrays() const { return arrays_; }

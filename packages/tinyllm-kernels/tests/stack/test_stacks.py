@@ -28,6 +28,7 @@ from tinyllm_layers import (
     Stack,
     make_stack,
 )
+from tinyllm_layers.cache.dense import STEP
 from tinyllm_layers.testing import Family
 from tinyllm_ops import REFERENCE, OpSet, Yarn
 from tinyllm_ops.testing import assert_close, exact
@@ -214,6 +215,22 @@ def test_a_view_is_read_as_it_is(ops: OpSet, dtype: mx.Dtype) -> None:
     x, batch = wide[:, 1:4, ::2], Batch.at(0, 2, 3)
     made = make_stack(layers, ops)(x, batch, make_caches("dense", 1, shape, dtype))
     assert same_bits(made, LayerStack(layers)(x, batch, make_caches("dense", 1, shape, dtype)))
+
+
+def test_tokens_that_repeat_one_number_are_kept(ops: OpSet) -> None:
+    """Only a cache without tokens may leave its memory undefined."""
+    shape, batch = LayerShape(), Batch.at(3, 2, 1)
+    layers = make_layers(shape, 2, mx.float32, ops)
+    x = make_input(batch, shape.width, mx.float32, seed=1)
+    results = []
+    for stack in (make_stack(layers, ops), LayerStack(layers)):
+        caches = make_caches("dense", 2, shape, mx.float32)
+        for cache in caches:
+            assert isinstance(cache, DenseCache)
+            size = (2, 2, shape.kv_heads, STEP, shape.head_dim)
+            cache.commit(mx.broadcast_to(mx.array(1.0), size), 3)
+        results.append(stack(x, batch, caches))
+    assert same_bits(*results)
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged"])

@@ -88,7 +88,9 @@ class Layers : public CpuPrimitives {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
     const size_t count = outputs.size() - 1 - 2 * table_of_layer_.size();
-    CacheMemory caches = lent_ ? lent_->memory(inputs) : donate(inputs, outputs, count);
+    const bool without_tokens = offset_ == 0;
+    CacheMemory caches = lent_ ? lent_->memory(inputs, without_tokens)
+                               : donate(inputs, outputs, count, without_tokens);
     GroupStates states(table_of_layer_, inputs, outputs);
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
