@@ -191,6 +191,14 @@ def test_several_ranks_cannot_keep_prefixes_in_a_file(
         Engine(*pico, EngineSettings(prefix_path=tmp_path / "prefixes"))
 
 
+def test_a_prompt_alone_gets_longer_steps(pico: Model) -> None:
+    engine = Engine(*pico)
+    engine._budget.tokens, engine._budget.tokens_alone = 4, 12
+    request = engine.add(Request([5] * 40, 1))
+    engine.step()
+    assert request.computed == 12
+
+
 def test_run_keeps_the_outputs_of_other_requests(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
