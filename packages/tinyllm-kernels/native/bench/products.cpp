@@ -1,7 +1,8 @@
 // A benchmark of all products of a pass without MLX or Python: 28 layers of Qwen3-0.6B's shape and its
 // head, with weights from memory. It prints milliseconds for some numbers of rows of x, and the part
 // of them that brings x into the forms that kernels read. `run.sh` builds it. Its arguments are the
-// bits of a code, the columns of a group, and `decode` or `prefill`. A prompt has one row of the head.
+// bits of a code (16 for dense weights in bfloat16), the columns of a group, and `decode` or `prefill`.
+// A prompt has one row of the head.
 //
 // The numbers of rows alternate. Each number is the median of 9 passes.
 #include <algorithm>
@@ -50,15 +51,18 @@ Aligned<BFloat16> numbers(int64_t count, float size) {
   return memory;
 }
 
-// A matrix of random codes, with interleaved rows.
+// A matrix of random codes, with interleaved rows, or of numbers in bfloat16.
 struct Matrix {
   Matrix(int rows, int columns, int bits, int group)
       : codes(aligned<uint32_t>(int64_t{rows} * columns * bits / 32)),
         scales(numbers(int64_t{rows} * columns / group, 0.002f)),
         biases(numbers(int64_t{rows} * columns / group, -0.016f)) {
-    for (int64_t i = 0; i < int64_t{rows} * columns * bits / 32; ++i) codes.get()[i] = generator();
-    w = {codes.get(), scales.get(), biases.get(), rows,          columns,
-         bits,        group,        Mode::affine, Type::bfloat16};
+    const bool dense = bits == 16;
+    for (int64_t i = 0; i < int64_t{rows} * columns * bits / 32; ++i) {
+      codes.get()[i] = dense ? generator() % 0x800 * 0x10001 + 0x3c003c00 : generator();
+    }
+    w = {codes.get(), scales.get(), biases.get(), rows, columns, bits, group,
+         dense ? Mode::dense : Mode::affine, Type::bfloat16};
     w.interleaved = kernels.linear_interleaved_rows(w);
     use_huge_pages(codes.get(), int64_t{rows} * columns * bits / 8);
     use_huge_pages(scales.get(), int64_t{rows} * columns / group * 2);

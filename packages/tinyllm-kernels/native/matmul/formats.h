@@ -12,6 +12,7 @@
 
 #include "isa/load_store.h"
 #include "isa/vectors.h"
+#include "runtime/prefetch_distances.h"
 #include "types.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -150,6 +151,13 @@ struct Dense {
   static Row row(const Weights& w, int64_t n) { return static_cast<Row>(w.data) + n * w.columns; }
   static Floats raw(Row row, int k) { return load_as_floats(row + k); }
   static float one(Row row, int k) { return to_float(row[k]); }
+
+  // Prefetches what follows the numbers at `from`.
+  static void prefetch(Row from, PrefetchDistances distances) {
+    const char* at = reinterpret_cast<const char*>(from);
+    __builtin_prefetch(at + distances.far, 0, 2);
+    __builtin_prefetch(at + distances.near, 0, 3);
+  }
 };
 
 template <Mode M, int Bits>
@@ -178,9 +186,6 @@ struct Quantized {
     if constexpr (M == Mode::affine) return to_floats(code);
     return Bits == 4 ? e2m1(code) : e4m3(code);
   }
-
-  // One number, for columns after the last whole vector: quantized rows have none.
-  static float one(Row, int) { return 0; }
 
   // Prefetches the codes that are `kPrefetchBytes` after column k.
   static void prefetch(Row row, int k) {

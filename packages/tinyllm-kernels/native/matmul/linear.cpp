@@ -81,9 +81,12 @@ void multiply_integers(const LinearTask& t, const LinearRange& range, float* scr
 
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
-  const bool uses_pairs = uses_integer_gemm(t.phase, t.rows) && !rounds_to_bytes(*t.w);
-  const int64_t pairs = uses_pairs ? t.w->columns / 2 * W : 0;
-  return interleaved + pairs;
+#if defined(TINYLLM_INTEGER_GEMM)
+  if (uses_integer_gemm(t.phase, t.rows) && !rounds_to_bytes(*t.w)) {
+    return interleaved + IntegerScratch::floats(*t.w, t.part_tokens);
+  }
+#endif
+  return interleaved;
 }
 
 #endif

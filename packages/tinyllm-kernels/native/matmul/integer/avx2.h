@@ -36,6 +36,8 @@ class CodeWords {
       uint32_t pair;
       std::memcpy(&pair, x, sizeof pair);
       sums.sums = add_products(sums.sums, pair_of_codes, Words{} + pair);
+      // GCC would first compute the products of all rows of x, in memory. This keeps the order.
+      asm("" : "+v"(sums.sums));
       x += sizeof pair;
     }
   }

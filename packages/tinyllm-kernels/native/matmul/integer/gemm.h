@@ -20,42 +20,65 @@ inline constexpr int kTileVectors = kIntegerTile / W;
 // Rows of w whose sums stay in registers. With two vectors of tokens the sums take W registers.
 inline constexpr int kIntegerTileRows = W / 2;
 
-// Unpacks W interleaved rows of w from `first` on: the first pairs of all rows, then the second
-// pairs, and so on.
-template <Codes C>
-void unpack_pairs(const Weights& w, int64_t first, uint32_t* panel) {
-  const int64_t words = w.columns / kCodesPerWord<kBits<C>>;
-  const auto* codes = static_cast<const uint32_t*>(w.data) + first * words;
-  for (int64_t i = 0; i < words; ++i, codes += W) {
-    for (const Words& pair : CodePairs<C>(codes).pairs) {
-      std::memcpy(panel, &pair, sizeof pair);
-      panel += W;
+// Columns that are multiplied at once. These columns of a tile of x and of W rows of w stay in the
+// first-level cache.
+inline constexpr int kBlockColumns = 512;
+
+// A block: some groups of W interleaved rows of w, unpacked. A row of each array has W numbers, one
+// for each row of w.
+struct IntegerBlock {
+  // `memory` has `floats(w)` floats.
+  IntegerBlock(const Weights& w, float* memory)
+      : pairs(reinterpret_cast<uint32_t*>(memory)),
+        scales(memory + kBlockColumns / 2 * W),
+        biases(scales + groups_of_block(w) * W) {}
+
+  static int groups_of_block(const Weights& w) { return kBlockColumns / w.group; }
+  static int64_t floats(const Weights& w) {
+    return (kBlockColumns / 2 + 2 * groups_of_block(w)) * W;
+  }
+
+  // Unpacks groups `first` to `last` of the rows from `row` on.
+  template <Codes C, typename T>
+  void unpack(const Weights& w, int64_t row, int64_t first, int64_t last) {
+    const int64_t words = w.columns / kCodesPerWord<kBits<C>>;
+    const int64_t group_words = w.group / kCodesPerWord<kBits<C>>;
+    const auto* codes = static_cast<const uint32_t*>(w.data) + row * words + first * group_words * W;
+    uint32_t* to = pairs;
+    for (int64_t i = 0; i < (last - first) * group_words; ++i, codes += W) {
+      for (const Words& pair : CodePairs<C>(codes).pairs) {
+        std::memcpy(to, &pair, sizeof pair);
+        to += W;
+      }
+    }
+    const RowAffines<T> affines(w, row);
+    for (int64_t g = first; g < last; ++g) {
+      const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);
+      store(scales + (g - first) * W, scale);
+      store(biases + (g - first) * W, bias);
     }
   }
-}
 
-// The operands of a tile of results: rows of w and a tile of tokens of x. T is the type of the
-// scales.
-template <typename T>
-struct IntegerOperands {
-  const uint32_t* w;                     // pairs, W rows side by side
-  const uint32_t* x;                     // pairs, kIntegerTile tokens side by side
-  RowAffines<T> affines;                 // of W rows
-  int64_t first;                         // row of these W rows
-  const float *x_scales, *x_group_sums;  // kIntegerTile tokens side by side
-  int64_t groups;
-  int pairs;  // of a group
+  uint32_t* pairs;
+  float *scales, *biases;
 };
 
-// Multiplies kIntegerTileRows rows by a tile of tokens. `out` has kIntegerTile results for each row.
-template <Codes C, typename T>
-void multiply_integer_tile(const IntegerOperands<T>& of, float* out) {
+// A tile of tokens of x: kIntegerTile tokens side by side.
+struct IntegerTile {
+  const uint32_t* pairs;
+  const float *scales, *group_sums;
+};
+
+// Multiplies kIntegerTileRows rows of a block, from `row` on, by a tile of tokens. Adds to `sums`,
+// which has kIntegerTile numbers for each row of w.
+inline void multiply_integer_tile(const IntegerBlock& block, IntegerTile tile, int row,
+                                  int64_t groups, int group_pairs, float* sums) {
   constexpr int V = kTileVectors;
-  Floats total[kIntegerTileRows][V] = {};
-  const uint32_t *w = of.w + of.first, *x = of.x;
-  for (int64_t g = 0; g < of.groups; ++g) {
-    Ints sums[kIntegerTileRows][V] = {};
-    for (int p = 0; p < of.pairs; ++p, w += W, x += kIntegerTile) {
+  const uint32_t *w = block.pairs + row, *x = tile.pairs;
+  for (int64_t g = 0; g < groups; ++g) {
+    Ints products[kIntegerTileRows][V] = {};
+#pragma GCC unroll 4
+    for (int p = 0; p < group_pairs; ++p, w += W, x += kIntegerTile) {
       Words tokens[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) std::memcpy(&tokens[v], x + v * W, sizeof tokens[v]);
@@ -63,70 +86,87 @@ void multiply_integer_tile(const IntegerOperands<T>& of, float* out) {
       for (int n = 0; n < kIntegerTileRows; ++n) {
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) {
-          sums[n][v] = add_products(sums[n][v], tokens[v], Words{} + w[n]);
+          products[n][v] = add_products(products[n][v], tokens[v], Words{} + w[n]);
         }
       }
     }
-    const auto [scales, biases] = of_integers<C>(of.affines[g], kCodeOffset<C>);
-    alignas(64) float scale[W], bias[W];
-    store(scale, scales);
-    store(bias, biases);
-#pragma GCC unroll 8
-    for (int n = 0; n < kIntegerTileRows; ++n) {
+    const float *scales = block.scales + g * W + row, *biases = block.biases + g * W + row;
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) {
-        const int64_t index = g * kIntegerTile + v * W;
-        const Floats products = __builtin_convertvector(sums[n][v], Floats);
-        total[n][v] += products * (load(of.x_scales + index) * scale[of.first + n]);
-        total[n][v] += load(of.x_group_sums + index) * bias[of.first + n];
+    for (int v = 0; v < V; ++v) {
+      const int64_t index = g * kIntegerTile + v * W;
+      const Floats x_scales = load(tile.scales + index), x_sums = load(tile.group_sums + index);
+#pragma GCC unroll 8
+      for (int n = 0; n < kIntegerTileRows; ++n) {
+        float* at = sums + n * kIntegerTile + v * W;
+        Floats total = load(at);
+        total += __builtin_convertvector(products[n][v], Floats) * (x_scales * scales[n]);
+        total += x_sums * biases[n];
+        store(at, total);
       }
     }
   }
-  for (int n = 0; n < kIntegerTileRows; ++n) {
-    std::memcpy(out + n * kIntegerTile, total[n], sizeof total[n]);
-  }
 }
 
-// Multiplies W interleaved rows of w from `first` on by the tokens of a part. `panel` has memory
-// for their pairs.
+// Memory of a part: a block of w, the sums of W rows and of the tokens, and W interleaved rows if w is
+// plain.
+struct IntegerScratch {
+  IntegerScratch(const Weights& w, int64_t tokens, float* memory)
+      : block(w, memory),
+        sums(memory + IntegerBlock::floats(w)),
+        interleaved(sums + tiled(tokens) * W) {}
+
+  // Floats without the interleaved rows.
+  static int64_t floats(const Weights& w, int64_t tokens) {
+    return IntegerBlock::floats(w) + tiled(tokens) * W;
+  }
+  static int64_t tiled(int64_t tokens) { return ceil_div(tokens, kIntegerTile) * kIntegerTile; }
+
+  IntegerBlock block;
+  float *sums, *interleaved;
+};
+
+// Multiplies W interleaved rows of w from `first` on by the tokens of a part.
 template <Codes C, typename T>
 void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64_t first,
-                            const Weights& w, uint32_t* panel) {
-  const int64_t rows = std::min<int64_t>(W, range.last_row - first), groups = w.columns / w.group;
-  const RowAffines<T> affines(w, first);
-  unpack_pairs<C>(w, first, panel);
-  alignas(64) float sums[W * kIntegerTile];
-  for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
-    const int64_t end = std::min<int64_t>(m + kIntegerTile, range.last_token);
-    for (int64_t n = 0; n < rows; n += kIntegerTileRows) {
-      const IntegerOperands<T> operands{
-          .w = panel,
-          .x = reinterpret_cast<const uint32_t*>(t.x_integers) + m * (w.columns / 2),
-          .affines = affines,
-          .first = n,
-          .x_scales = t.x_scales + m * groups,
-          .x_group_sums = t.x_group_sums + m * groups,
-          .groups = groups,
-          .pairs = w.group / 2,
+                            const Weights& w, IntegerScratch& scratch) {
+  const int64_t groups = w.columns / w.group, block_groups = IntegerBlock::groups_of_block(w);
+  const int64_t tokens = range.last_token - range.first_token;
+  std::fill_n(scratch.sums, IntegerScratch::tiled(tokens) * W, 0.0f);
+  for (int64_t g = 0; g < groups; g += block_groups) {
+    const int64_t end = std::min(g + block_groups, groups);
+    scratch.block.template unpack<C, T>(w, first, g, end);
+    for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
+      const IntegerTile tile{
+          .pairs = reinterpret_cast<const uint32_t*>(t.x_integers) + m * (w.columns / 2) +
+                   g * w.group / 2 * kIntegerTile,
+          .scales = t.x_scales + m * groups + g * kIntegerTile,
+          .group_sums = t.x_group_sums + m * groups + g * kIntegerTile,
       };
-      multiply_integer_tile<C>(operands, sums + n * kIntegerTile);
+      for (int row = 0; row < W; row += kIntegerTileRows) {
+        multiply_integer_tile(scratch.block, tile, row, end - g, w.group / 2,
+                              scratch.sums + (m - range.first_token) * W + row * kIntegerTile);
+      }
     }
-    with_type(t.type, [&]<typename Y>(Y*) {
-      store_transposed<Y>(t, m, end, first, rows, sums, kIntegerTile);
-    });
   }
+  const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+  with_type(t.type, [&]<typename Y>(Y*) {
+    for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
+      const int64_t end = std::min<int64_t>(m + kIntegerTile, range.last_token);
+      store_transposed<Y>(t, m, end, first, rows, scratch.sums + (m - range.first_token) * W,
+                          kIntegerTile);
+    }
+  });
 }
 
-// Computes a part, whose tokens are whole tiles except the last. `scratch` has the pairs of W rows,
-// then memory for W interleaved rows, used if w is plain.
+// Computes a part, whose tokens are whole tiles except the last.
 template <Codes C, typename T>
-void multiply_integer_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
-  uint32_t* panel = reinterpret_cast<uint32_t*>(scratch);
-  float* interleaved = scratch + t.w->columns / 2 * W;
+void multiply_integer_tiles(const LinearTask& t, const LinearRange& range, float* memory) {
+  IntegerScratch scratch(*t.w, t.part_tokens, memory);
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
-    const Weights w = t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, interleaved);
-    multiply_integer_panel<C, T>(t, range, first, w, panel);
+    const Weights w =
+        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch.interleaved);
+    multiply_integer_panel<C, T>(t, range, first, w, scratch);
   }
 }
 
