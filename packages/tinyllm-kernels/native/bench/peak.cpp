@@ -128,6 +128,12 @@ int main() {
   print("bytes", 4 * W,
         fastest<__m512i>([=](__m512i sum) { return _mm512_dpbusd_epi32(sum, bytes, bytes); }));
 #endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i integers = _mm256_set1_epi16(3);
+  print("pairs of 16-bit integers", 2 * W, fastest<__m256i>([=](__m256i sum) {
+          return _mm256_add_epi32(sum, _mm256_madd_epi16(sum, integers));
+        }));
+#endif
 #if defined(__AMX_BF16__)
   constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
   if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) == 0) {
