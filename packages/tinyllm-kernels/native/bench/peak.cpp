@@ -131,7 +131,9 @@ int main() {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i integers = _mm256_set1_epi16(3);
   print("pairs of 16-bit integers", 2 * W, fastest<__m256i>([=](__m256i sum) {
-          return _mm256_add_epi32(sum, _mm256_madd_epi16(sum, integers));
+          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(sum, integers));
+          asm("" : "+x"(sum));  // GCC would keep sums in memory
+          return sum;
         }));
 #endif
 #if defined(__AMX_BF16__)
