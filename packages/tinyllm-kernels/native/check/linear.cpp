@@ -141,6 +141,8 @@ void check_linear(const Kernels& kernels, Type type) {
     check_packed(kernels, type, Matrix(80, 384, bits, 32, type), Phase::prefill, {9, 33});
     // Whole tiles of rows, of columns and of tokens, and a remainder of each.
     check_packed(kernels, type, Matrix(70, 608, bits, 32, type), Phase::prefill, {17, 70});
+    // Two blocks of 512 columns of the integer kernels, and a remainder.
+    check_packed(kernels, type, Matrix(70, 1152, bits, 64, type), Phase::prefill, {17, 70});
   }
   for (Mode mode : {Mode::mxfp4, Mode::mxfp8, Mode::nvfp4}) {
     const Matrix matrix(27, 288, mode);
@@ -150,7 +152,7 @@ void check_linear(const Kernels& kernels, Type type) {
   const Matrix powers(48, 384, Mode::mxfp4);
   check_packed(kernels, type, powers, Phase::decode, {1, 5, 17});
   check_packed(kernels, type, powers, Phase::prefill, {9, 33});
-  check_packed(kernels, type, Matrix(70, 384, Mode::mxfp4), Phase::prefill, {70});
+  check_packed(kernels, type, Matrix(70, 1152, Mode::mxfp4), Phase::prefill, {70});
   check_bytes(kernels, type, powers);
   check_dense(kernels, type, 70, 608, Phase::decode, {1, 4});
   check_dense(kernels, type, 70, 608, Phase::prefill, {17, 70});
