@@ -54,7 +54,7 @@ def all_parts(tiers: Sequence[str]) -> list[Part]:
             cases["engine"] += " --prompt 4096"
             # llama.cpp takes two minutes to compute this context. Others need not compute it.
             context = "--prompt-tokens 512 --context 8192"
-            # The first token comes after drawing the context, which takes some seconds.
+            # The first token takes some seconds and would be the only sample.
             cases["after-8192"] = f"{_MODEL} {_OPENVINO} --seconds 1 {context}"
             cases["8-bit"] = f"{_MODEL} {programs} {empty} --bits 8"
             cases["bfloat16"] = f"{_MODEL} {peers} {empty} --bits 16"

@@ -68,13 +68,18 @@ def updated_page(page: str, table: str) -> str:
 
 
 def speeds(part: Mapping[str, Any] | None, regime: str) -> dict[str, dict[str, float]]:
-    """Return speed and share of reading by program. Speeds of several processes are added."""
+    """Return speed and share of reading by program. Speeds of several processes are added.
+
+    `cold` is 1 if a speed is that of a first call, the only sample of its process.
+    """
     found: dict[str, dict[str, float]] = {}
     for document in part["documents"] if part else ():
         for row in document["results"]:
             if row["what"] == "model" and row["regime"] == regime:
-                each = found.setdefault(row["by"].split()[0], {"speed": 0.0, "of_read": 0.0})
+                nothing = {"speed": 0.0, "of_read": 0.0, "cold": 0}
+                each = found.setdefault(row["by"].split()[0], nothing)
                 each["speed"] += row["tokens_per_second"]
+                each["cold"] = max(each["cold"], row["cold"])
                 each["of_read"] += row["share_of_read"] / len(part["documents"] if part else ())
     return found
 
@@ -141,4 +146,4 @@ def _is_read(case: Case) -> bool:
 
 
 def _speed(row: Mapping[str, float] | None) -> str:
-    return number(row["speed"]) if row else ""
+    return number(row["speed"]) + " †" * bool(row["cold"]) if row else ""

@@ -27,6 +27,7 @@ def model_part(*speeds: tuple[str, float]) -> dict[str, Any]:
             "by": by,
             "tokens_per_second": speed,
             "share_of_read": 0.5,
+            "cold": False,
         }
         for regime in ("prefill", "decode")
         for by, speed in speeds
@@ -110,6 +111,12 @@ def test_the_table_of_the_docs_is_that_of_the_measured_document() -> None:
         page = (DOCS / "kernels" / f"{machine}.md").read_text()
         measured = Document.read(DOCS / "measured" / f"cpu-kernels-{machine}.json")
         assert updated_page(page, markdown_table(measured)) == page
+
+
+def test_a_first_call_is_marked() -> None:
+    part = model_part(("cpu", 30.0))
+    part["documents"][1]["results"][0]["cold"] = True
+    assert "| prompt of 512 |  | 60.0 † |" in markdown_table(Document({"amx/prompt-512": part}))
 
 
 def test_every_tier_with_a_model_is_a_panel(tmp_path: Path) -> None:

@@ -131,8 +131,11 @@ int main() {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i integers = _mm256_set1_epi16(3);
   print("pairs of 16-bit integers", 2 * W, fastest<__m256i>([=](__m256i sum) {
-          sum = _mm256_add_epi32(sum, _mm256_madd_epi16(sum, integers));
-          asm("" : "+x"(sum));  // GCC would keep sums in memory
+          // GCC would copy each sum to another register.
+          __m256i products;
+          asm("vpmaddwd %2, %0, %1\n\tvpaddd %1, %0, %0"
+              : "+x"(sum), "=&x"(products)
+              : "x"(integers));
           return sum;
         }));
 #endif

@@ -141,7 +141,7 @@ void check_linear(const Kernels& kernels, Type type) {
     check_packed(kernels, type, Matrix(80, 384, bits, 32, type), Phase::prefill, {9, 33});
     // Whole tiles of rows, of columns and of tokens, and a remainder of each.
     check_packed(kernels, type, Matrix(70, 608, bits, 32, type), Phase::prefill, {17, 70});
-    // Two blocks of 512 columns of the integer kernels, and a remainder.
+    // Several blocks of columns of the integer kernels, and a remainder.
     check_packed(kernels, type, Matrix(70, 1152, bits, 64, type), Phase::prefill, {17, 70});
   }
   for (Mode mode : {Mode::mxfp4, Mode::mxfp8, Mode::nvfp4}) {

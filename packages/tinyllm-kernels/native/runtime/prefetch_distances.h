@@ -6,7 +6,8 @@
 // |---|---|---|---|
 // | codes of weights | 4,096 and 1,024 | 8,192 and 2,048 | kSingleCodes |
 // | scales and biases | kScales | kScales | none |
-// | keys and values, dense rows of w | 4,096 and 2,048 | 8,192 and 2,048 | none: a byte of each line is read |
+// | keys and values | 4,096 and 2,048 | 8,192 and 2,048 | none: a byte of each line is read |
+// | dense rows of w | 4,096 and 2,048 | 8,192 and 2,048 | none |
 //
 // The first of two distances is to the second-level cache, all others are to the first-level cache.
 // The column "others" was measured on Zen 5. Measured with the column "others", then with two

@@ -22,7 +22,7 @@ inline constexpr int kIntegerTileRows = W / 2;
 
 // Columns that are multiplied at once. These columns of a tile of x and of W rows of w stay in the
 // first-level cache.
-inline constexpr int kBlockColumns = 512;
+inline constexpr int kBlockColumns = 4096 / W;
 
 // A block: some groups of W interleaved rows of w, unpacked. A row of each array has W numbers, one
 // for each row of w.
