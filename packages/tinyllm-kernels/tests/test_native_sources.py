@@ -72,6 +72,12 @@ def test_mlx_is_included_only_in_its_folder() -> None:
     assert users == {"mlx"}
 
 
+def test_vectors_are_cast_by_an_inlined_function() -> None:
+    """Instruction sets share std::bit_cast in a build without optimization, which then crashes."""
+    users = {name(source) for source in SOURCES if "std::bit_cast" in source.read_text()}
+    assert users <= {"types.h", "isa/vectors.h"}  # plain numbers, and a comment
+
+
 def test_folders_are_small() -> None:
     folders = {path.parent for path in SOURCES}
     for folder in folders:

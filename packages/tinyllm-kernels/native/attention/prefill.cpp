@@ -40,7 +40,7 @@ uint32_t key_mask(int64_t j, const KeyRange& keys) {
 
 template <typename E>
 E masked(E element, uint32_t mask) {
-  return std::bit_cast<E>(std::bit_cast<uint32_t>(element) & mask);
+  return bit_cast<E>(bit_cast<uint32_t>(element) & mask);
 }
 
 // The computation of one part with elements of type E. `tile_row` counts the rows of the query

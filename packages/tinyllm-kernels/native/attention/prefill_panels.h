@@ -10,8 +10,7 @@ namespace tinyllm::TINYLLM_TIER {
 #if defined(__AVX512BF16__)
 // Rounds 2 W floats to W pairs of consecutive bfloat16 numbers.
 inline Words to_pairs(Floats first, Floats second) {
-  return std::bit_cast<Words>(
-      _mm512_cvtne2ps_pbh(std::bit_cast<__m512>(second), std::bit_cast<__m512>(first)));
+  return bit_cast<Words>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
 }
 #endif
 
@@ -32,7 +31,7 @@ Words load_elements(const KeyValues& kv, const RowPointers& rows, int64_t n, int
     return load_features<Rows>(rows.codes[n], feature, affine);
   };
   if constexpr (std::is_same_v<E, float>) {
-    return std::bit_cast<Words>(features(d));
+    return bit_cast<Words>(features(d));
 #if defined(__AVX512BF16__)
   } else if constexpr (std::is_same_v<Rows, DenseRows<BFloat16>>) {
     return load_words(rows.codes[n] + d * sizeof(BFloat16Pair));
@@ -79,7 +78,7 @@ void pack_values(const KeyValues& kv, const RowPointers& values, int64_t first, 
           if (i >= count) return Words{};
           Words bits = load_elements<float, Rows>(kv, values, i, d);
           if (std::is_same_v<Rows, DenseRows<BFloat16>>) return bits >> 16;  // nothing to round
-          return bfloat16_bits(std::bit_cast<Floats>(bits));
+          return bfloat16_bits(bit_cast<Floats>(bits));
         };
         store_words(to, bfloat16s(n) | bfloat16s(n + 1) << 16);
 #endif

@@ -38,9 +38,8 @@ inline Floats multiply_add(Floats sum, float a, const float* b) { return sum + a
 inline Floats multiply_add(Floats sum, BFloat16Pair a, const BFloat16Pair* b) {
   Words columns;
   std::memcpy(&columns, b, sizeof columns);
-  return std::bit_cast<Floats>(_mm512_dpbf16_ps(std::bit_cast<__m512>(sum),
-                                                std::bit_cast<__m512bh>(Words{} + a),
-                                                std::bit_cast<__m512bh>(columns)));
+  return bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(Words{} + a),
+                                           bit_cast<__m512bh>(columns)));
 }
 #endif
 

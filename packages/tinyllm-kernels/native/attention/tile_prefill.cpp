@@ -35,7 +35,7 @@ int64_t packed_keys(const AttentionTask& t) {
 
 __mmask16 subnormal_lanes(Floats v) {
   constexpr int kSubnormal = 0x20;
-  return _mm512_fpclass_ps_mask(std::bit_cast<__m512>(v), kSubnormal);
+  return _mm512_fpclass_ps_mask(bit_cast<__m512>(v), kSubnormal);
 }
 
 // Floats of a `SetSums` and its values.

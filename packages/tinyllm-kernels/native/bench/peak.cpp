@@ -119,7 +119,7 @@ int main() {
   // The sum is a factor, so that the product cannot be taken out of the loop.
   print("float32", W, fastest<Floats>([=](Floats sum) { return sum * half + one; }));
 #if defined(__AVX512BF16__)
-  const __m512bh pairs = std::bit_cast<__m512bh>(Words{} + 0x3fa03fa0u);  // 1.25, twice
+  const __m512bh pairs = bit_cast<__m512bh>(Words{} + 0x3fa03fa0u);  // 1.25, twice
   print("pairs of bfloat16", 2 * W,
         fastest<__m512>([=](__m512 sum) { return _mm512_dpbf16_ps(sum, pairs, pairs); }));
 #endif

@@ -1,7 +1,6 @@
 // Loads and stores of W numbers of type float, Float16 or BFloat16. Addresses need no alignment.
 #pragma once
 
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -19,9 +18,9 @@ using Float16s [[gnu::vector_size(2 * W)]] = Float16;
 
 inline Floats to_floats(Float16s v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Floats>(_mm512_cvtph_ps(std::bit_cast<__m256i>(v)));
+  return bit_cast<Floats>(_mm512_cvtph_ps(bit_cast<__m256i>(v)));
 #elif defined(__F16C__)
-  return std::bit_cast<Floats>(_mm256_cvtph_ps(std::bit_cast<__m128i>(v)));
+  return bit_cast<Floats>(_mm256_cvtph_ps(bit_cast<__m128i>(v)));
 #else
   return __builtin_convertvector(v, Floats);
 #endif
@@ -29,11 +28,9 @@ inline Floats to_floats(Float16s v) {
 
 inline Float16s to_float16s(Floats v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Float16s>(
-      _mm512_cvtps_ph(std::bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+  return bit_cast<Float16s>(_mm512_cvtps_ph(bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
-  return std::bit_cast<Float16s>(
-      _mm256_cvtps_ph(std::bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
+  return bit_cast<Float16s>(_mm256_cvtps_ph(bit_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
 #else
   return __builtin_convertvector(v, Float16s);
 #endif
@@ -47,7 +44,7 @@ Floats load_as_floats(const T* from) {
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     Shorts bits;
     std::memcpy(&bits, from, sizeof bits);
-    return std::bit_cast<Floats>(widen(bits) << 16);
+    return bit_cast<Floats>(widen(bits) << 16);
   } else {
     Float16s v;
     std::memcpy(&v, from, sizeof v);
@@ -57,7 +54,7 @@ Floats load_as_floats(const T* from) {
 
 // Rounds to bfloat16, ties to even. The 16 bits are in the lower half of each lane.
 inline Words bfloat16_bits(Floats v) {
-  Words bits = std::bit_cast<Words>(v);
+  Words bits = bit_cast<Words>(v);
   Words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   Words quiet_nan = bits >> 16 | 0x40;
   return v == v ? rounded : quiet_nan;
@@ -68,8 +65,8 @@ inline Words bfloat16_bits(Floats v) {
 inline Shorts to_bfloat16s(Floats v) {
 #if defined(__AVX512BF16__)
   constexpr int subnormal = 0x20;
-  if (!_mm512_fpclass_ps_mask(std::bit_cast<__m512>(v), subnormal)) [[likely]] {
-    return std::bit_cast<Shorts>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(v)));
+  if (!_mm512_fpclass_ps_mask(bit_cast<__m512>(v), subnormal)) [[likely]] {
+    return bit_cast<Shorts>(_mm512_cvtneps_pbh(bit_cast<__m512>(v)));
   }
 #endif
   return __builtin_convertvector(bfloat16_bits(v), Shorts);
@@ -79,7 +76,7 @@ inline Shorts to_bfloat16s(Floats v) {
 template <typename T>
 Floats rounded_to(Floats v) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    return std::bit_cast<Floats>(widen(to_bfloat16s(v)) << 16);
+    return bit_cast<Floats>(widen(to_bfloat16s(v)) << 16);
   } else if constexpr (std::is_same_v<T, Float16>) {
     return to_floats(to_float16s(v));
   } else {

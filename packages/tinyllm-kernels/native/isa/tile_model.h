@@ -65,7 +65,7 @@ class TileRegisters {
         first_sums = fused_multiply_add(first(pair), first(row_of(B, k)), first_sums);
         second_sums = fused_multiply_add(second(pair), second(row_of(B, k)), second_sums);
       }
-      const Floats previous = flush_subnormals(std::bit_cast<Floats>(row_of(Sums, row)));
+      const Floats previous = flush_subnormals(bit_cast<Floats>(row_of(Sums, row)));
       const Floats products = flush_subnormals(first_sums + second_sums);
       const Floats sums = flush_subnormals(previous + products);
       std::memcpy(tiles_[Sums][row], &sums, sizeof sums);
@@ -98,20 +98,20 @@ class TileRegisters {
 
   // Replaces subnormal numbers by zero of the same sign.
   static Floats flush_subnormals(Floats v) {
-    const Words bits = std::bit_cast<Words>(v), signed_zero = bits & 0x80000000u;
-    return std::bit_cast<Floats>((bits & 0x7f800000u) == 0 ? signed_zero : bits);
+    const Words bits = bit_cast<Words>(v), signed_zero = bits & 0x80000000u;
+    return bit_cast<Floats>((bits & 0x7f800000u) == 0 ? signed_zero : bits);
   }
 
   // The first or second bfloat16 number of each pair.
-  static Floats first(Words pairs) { return flush_subnormals(std::bit_cast<Floats>(pairs << 16)); }
+  static Floats first(Words pairs) { return flush_subnormals(bit_cast<Floats>(pairs << 16)); }
   static Floats second(Words pairs) {
-    return flush_subnormals(std::bit_cast<Floats>(pairs & 0xffff0000u));
+    return flush_subnormals(bit_cast<Floats>(pairs & 0xffff0000u));
   }
 
   static Floats fused_multiply_add(Floats a, Floats b, Floats sum) {
-    const __m512 fused = _mm512_fmadd_ps(std::bit_cast<__m512>(a), std::bit_cast<__m512>(b),
-                                         std::bit_cast<__m512>(sum));
-    return flush_subnormals(std::bit_cast<Floats>(fused));
+    const __m512 fused =
+        _mm512_fmadd_ps(bit_cast<__m512>(a), bit_cast<__m512>(b), bit_cast<__m512>(sum));
+    return flush_subnormals(bit_cast<Floats>(fused));
   }
 
   TileSizes sizes_;

@@ -4,7 +4,6 @@
 // Operators work lane by lane. The compiler contracts a * b + c to one fused multiply-add.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -28,6 +27,13 @@ using Ints [[gnu::vector_size(4 * W)]] = int32_t;
 using Words [[gnu::vector_size(4 * W)]] = uint32_t;
 using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
 using Bytes [[gnu::vector_size(W)]] = uint8_t;
+
+// Returns the bits of `from` as another type. Without optimization, std::bit_cast is a function
+// that files compiled for different instruction sets share, though they pass vectors differently.
+template <typename To, typename From>
+[[gnu::always_inline]] inline To bit_cast(From from) {
+  return __builtin_bit_cast(To, from);
+}
 
 // Loads and stores need no alignment.
 inline Floats load(const float* from) {
@@ -58,9 +64,9 @@ inline float sum(Floats v) {
 // would use two instructions for the choice, because it does not know that NaNs may go either way.
 inline Floats max(Floats a, Floats b) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Floats>(_mm512_max_ps(std::bit_cast<__m512>(a), std::bit_cast<__m512>(b)));
+  return bit_cast<Floats>(_mm512_max_ps(bit_cast<__m512>(a), bit_cast<__m512>(b)));
 #elif defined(__AVX__)
-  return std::bit_cast<Floats>(_mm256_max_ps(std::bit_cast<__m256>(a), std::bit_cast<__m256>(b)));
+  return bit_cast<Floats>(_mm256_max_ps(bit_cast<__m256>(a), bit_cast<__m256>(b)));
 #else
   return a > b ? a : b;
 #endif
@@ -69,9 +75,9 @@ inline Floats max(Floats a, Floats b) {
 // The smaller number of each lane. Returns `b` if one of the two is NaN.
 inline Floats min(Floats a, Floats b) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Floats>(_mm512_min_ps(std::bit_cast<__m512>(a), std::bit_cast<__m512>(b)));
+  return bit_cast<Floats>(_mm512_min_ps(bit_cast<__m512>(a), bit_cast<__m512>(b)));
 #elif defined(__AVX__)
-  return std::bit_cast<Floats>(_mm256_min_ps(std::bit_cast<__m256>(a), std::bit_cast<__m256>(b)));
+  return bit_cast<Floats>(_mm256_min_ps(bit_cast<__m256>(a), bit_cast<__m256>(b)));
 #else
   return a < b ? a : b;
 #endif
@@ -102,7 +108,7 @@ inline Floats exp_in_range(Floats x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   // The low bits of `n` are the integer.
-  Floats power = std::bit_cast<Floats>((std::bit_cast<Ints>(n) + 127) << 23);
+  Floats power = bit_cast<Floats>((bit_cast<Ints>(n) + 127) << 23);
   return p * power;
 }
 
@@ -117,7 +123,7 @@ inline Floats exp(Floats x) {
 // Zero-extends each lane. GCC 12 would use several instructions, even where one exists.
 inline Words widen(Shorts v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Words>(_mm512_cvtepu16_epi32(std::bit_cast<__m256i>(v)));
+  return bit_cast<Words>(_mm512_cvtepu16_epi32(bit_cast<__m256i>(v)));
 #else
   return __builtin_convertvector(v, Words);
 #endif
@@ -125,7 +131,7 @@ inline Words widen(Shorts v) {
 
 inline Words widen(Bytes v) {
 #if defined(__AVX512F__)
-  return std::bit_cast<Words>(_mm512_cvtepu8_epi32(std::bit_cast<__m128i>(v)));
+  return bit_cast<Words>(_mm512_cvtepu8_epi32(bit_cast<__m128i>(v)));
 #else
   return __builtin_convertvector(v, Words);
 #endif

@@ -4,7 +4,6 @@
 // order of the columns. So W consecutive codes begin at a byte.
 #pragma once
 
-#include <bit>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -40,7 +39,7 @@ inline uint64_t load_bytes(const uint8_t* stream) {
 // A vector that repeats 64 bits.
 inline Words repeat(uint64_t bits) {
   using Longs [[gnu::vector_size(4 * W)]] = uint64_t;
-  return std::bit_cast<Words>(Longs{} + bits);
+  return bit_cast<Words>(Longs{} + bits);
 }
 
 // The shuffle index of 32-bit word `word` of a 128-bit stream. Vector `low` repeats words 0 and 1,
@@ -76,7 +75,7 @@ inline Words unpack_codes(const uint8_t* stream) {
 }
 
 inline Floats to_floats(Words codes) {
-  return __builtin_convertvector(std::bit_cast<Ints>(codes), Floats);
+  return __builtin_convertvector(bit_cast<Ints>(codes), Floats);
 }
 
 // A float from the lower `Mantissa` + exponent bits of `code`. The smallest exponents of the format
@@ -86,26 +85,26 @@ template <int Mantissa, int Bias>
 inline Floats small_float(Words code) {
   constexpr uint32_t kExponent = 1u << 23, kAdded = (127 - Bias) * kExponent;
   // A subnormal code is read with exponent 1, which adds 2^(1 - Bias). The difference is exact.
-  const Words subnormal = std::bit_cast<Words>(code < (1u << Mantissa));
+  const Words subnormal = bit_cast<Words>(code < (1u << Mantissa));
   const Words bits = (code << (23 - Mantissa)) + kAdded + (subnormal & kExponent);
-  return std::bit_cast<Floats>(bits) - std::bit_cast<Floats>(subnormal & (kAdded + kExponent));
+  return bit_cast<Floats>(bits) - bit_cast<Floats>(subnormal & (kAdded + kExponent));
 }
 
 // E2M1: a sign bit, two bits of exponent, one bit of mantissa.
 inline Floats e2m1(Words code) {
 #if defined(__AVX512F__)
   constexpr Floats kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
-  return std::bit_cast<Floats>(
-      _mm512_permutexvar_ps(std::bit_cast<__m512i>(code), std::bit_cast<__m512>(kNumbers)));
+  return bit_cast<Floats>(
+      _mm512_permutexvar_ps(bit_cast<__m512i>(code), bit_cast<__m512>(kNumbers)));
 #else
 #if defined(__AVX2__)
   constexpr Floats kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  const Floats value = std::bit_cast<Floats>(  // reads the lower three bits of each index
-      _mm256_permutevar8x32_ps(std::bit_cast<__m256>(kNumbers), std::bit_cast<__m256i>(code)));
+  const Floats value = bit_cast<Floats>(  // reads the lower three bits of each index
+      _mm256_permutevar8x32_ps(bit_cast<__m256>(kNumbers), bit_cast<__m256i>(code)));
 #else
   const Floats value = small_float<1, 1>(code & 7);
 #endif
-  return std::bit_cast<Floats>(std::bit_cast<Words>(value) | (code & 8) << 28);
+  return bit_cast<Floats>(bit_cast<Words>(value) | (code & 8) << 28);
 #endif
 }
 
@@ -113,16 +112,16 @@ inline Floats e2m1(Words code) {
 // mantissa bits set is NaN. There is no infinity.
 inline Floats e4m3(Words code) {
   Floats value = small_float<3, 7>(code & 0x7f);
-  Words bits = std::bit_cast<Words>(value) | (code & 0x80) << 24;
-  Words nan = std::bit_cast<Words>((code & 0x7f) == 0x7f) & 0x7fc00000u;
-  return std::bit_cast<Floats>(bits | nan);
+  Words bits = bit_cast<Words>(value) | (code & 0x80) << 24;
+  Words nan = bit_cast<Words>((code & 0x7f) == 0x7f) & 0x7fc00000u;
+  return bit_cast<Floats>(bits | nan);
 }
 
 inline float e4m3(uint8_t code) { return e4m3(Words{} + code)[0]; }
 
 // E8M0: a power of two. Code 0 is 2^-127, which is subnormal, and code 255 is infinity.
 inline float e8m0(uint8_t code) {
-  return std::bit_cast<float>(code ? uint32_t{code} << 23 : uint32_t{1} << 22);
+  return bit_cast<float>(code ? uint32_t{code} << 23 : uint32_t{1} << 22);
 }
 
 // The scale and bias of a group: a code stands for code * scale + bias.

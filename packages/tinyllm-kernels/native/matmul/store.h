@@ -54,10 +54,10 @@ template <typename T>
 void store_transposed_square(const LinearTask& t, int64_t m, int64_t tokens, int64_t n,
                              const float* sums, int64_t stride) {
   Words square[W];
-  for (int i = 0; i < W; ++i) square[i] = std::bit_cast<Words>(load(sums + i * stride));
+  for (int i = 0; i < W; ++i) square[i] = bit_cast<Words>(load(sums + i * stride));
   transpose(square);
   for (int i = 0; i < tokens; ++i) {
-    store_vector_as<T>(t, m + i, n, std::bit_cast<Floats>(square[i]));
+    store_vector_as<T>(t, m + i, n, bit_cast<Floats>(square[i]));
   }
 }
 

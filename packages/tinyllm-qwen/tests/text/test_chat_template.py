@@ -4,6 +4,7 @@ import enum
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.chat_template import ChatTemplate
 from tinyllm_qwen.text.sandbox import meter
+from tinyllm_qwen.text.sandbox.sandbox import SandboxedTemplate
 
 ANSWERS = json.loads((Path(__file__).parents[1] / "goldens" / "chat_templates.json").read_text())
 USER = {"role": "user", "content": "hi"}
@@ -206,15 +208,18 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, data: bytes, mess
 
 
 def test_a_short_conversation_does_not_wait_for_a_long_one() -> None:
-    loops = "{% for m in messages %}{% for i in range(1000) %}{{ i }}{% endfor %}{% endfor %}"
-    template = ChatTemplate({"default": loops})
-    template.render([USER])  # compiles the template
+    template = SandboxedTemplate("{% for turn in turns %}{{ turn }}{% endfor %}", "test")
+    started, ended = threading.Event(), threading.Event()
 
-    def ask(turns: int) -> None:
-        template.render([{"role": "user", "content": "hello"}] * turns)
+    def long_turns() -> Iterator[str]:
+        started.set()
+        ended.wait(10)
+        yield "long"
 
-    long = threading.Thread(target=ask, args=(20,))
+    long = threading.Thread(target=template.render, args=({"turns": long_turns()},))
     long.start()
-    ask(1)
+    assert started.wait(10)
+    assert template.render({"turns": ["short"]}) == "short"
     assert long.is_alive(), "the short conversation waited for the long one"
+    ended.set()
     long.join()

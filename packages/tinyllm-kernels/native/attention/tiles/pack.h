@@ -33,8 +33,7 @@ struct StepFeatures {
 };
 
 inline __m512i round_step(Floats first, Floats second) {
-  return std::bit_cast<__m512i>(
-      _mm512_cvtne2ps_pbh(std::bit_cast<__m512>(second), std::bit_cast<__m512>(first)));
+  return bit_cast<__m512i>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
 }
 
 // The lanes of infinities and NaN.
@@ -59,7 +58,7 @@ StepFeatures load_step(const KeyValues& kv, const RowPointers& rows, int64_t n, 
     const __m256i low = _mm512_castsi512_si256(rounded);
     const __m256i high = _mm512_extracti64x4_epi64(rounded, 1);
     const auto as_floats = [](__m256i numbers) {
-      return std::bit_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
+      return bit_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
     };
     const __m512i remainders = round_step(first - as_floats(low), second - as_floats(high));
     return {rounded, _mm512_maskz_mov_epi16(~non_finite_lanes(rounded), remainders)};
@@ -90,8 +89,8 @@ void pack_key_panels(const AttentionTask& t, const RowPointers& keys, int64_t co
       for (int i = 0; i < W; ++i) {
         const StepFeatures features =
             n + i < count ? load_step<Rows>(t.k, keys, n + i, d, t.dim) : StepFeatures{};
-        rounded[i] = std::bit_cast<Words>(features.rounded);
-        remainders[i] = std::bit_cast<Words>(features.remainders);
+        rounded[i] = bit_cast<Words>(features.rounded);
+        remainders[i] = bit_cast<Words>(features.remainders);
       }
       uint16_t* tile = panel + d / kStepFeatures * 2 * kTileNumbers;
       transpose(rounded);

@@ -46,14 +46,14 @@ inline int64_t value_stride(const AttentionTask& t) { return t.padded_dim() + W;
 
 // 2^x with a relative error of 8e-5. Below 2^-126 the result is zero. NaN stays NaN.
 inline Floats power_of_two(Floats x) {
-  const __m512 v = std::bit_cast<__m512>(x);
+  const __m512 v = bit_cast<__m512>(x);
   const __mmask16 normal = _mm512_cmp_ps_mask(v, _mm512_set1_ps(-126), _CMP_NLT_UQ);
-  const Floats r = std::bit_cast<Floats>(_mm512_reduce_ps(v, _MM_FROUND_TO_NEG_INF | 8));
+  const Floats r = bit_cast<Floats>(_mm512_reduce_ps(v, _MM_FROUND_TO_NEG_INF | 8));
   Floats p = splat(0.07802452f);
   p = p * r + 0.22606716f;
   p = p * r + 0.69583353f;
   p = p * r + 0.99992522f;
-  return std::bit_cast<Floats>(_mm512_maskz_scalef_ps(normal, std::bit_cast<__m512>(p), v));
+  return bit_cast<Floats>(_mm512_maskz_scalef_ps(normal, bit_cast<__m512>(p), v));
 }
 
 // Turns the scores of a row set over a block into weights, a row at a time. So the caller can do it
@@ -106,17 +106,17 @@ class BlockSoftmax {
     const KeyRange keys = visible(row_);
     const float base = set_->sums->base[row_];
     const Floats shift = splat(softmax_shift(base)), factor = splat(factor_);
-    const auto ones = std::bit_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
+    const auto ones = bit_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
     float* from = scores(row_);
     auto* to = reinterpret_cast<uint16_t*>(from);
     __m512 sum = _mm512_setzero_ps();
     const auto weigh = [&](int64_t j, uint32_t bits) __attribute__((always_inline)) {
       const Floats a = power_of_two(load(from + j) * factor - shift);
       const Floats b = power_of_two(load(from + j + W) * factor - shift);
-      auto rounded = std::bit_cast<__m512i>(
-          _mm512_cvtne2ps_pbh(std::bit_cast<__m512>(b), std::bit_cast<__m512>(a)));
+      auto rounded =
+          bit_cast<__m512i>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(b), bit_cast<__m512>(a)));
       if (bits != ~0u) rounded = _mm512_maskz_mov_epi16(bits, rounded);
-      sum = _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(rounded), ones);
+      sum = _mm512_dpbf16_ps(sum, bit_cast<__m512bh>(rounded), ones);
       _mm512_store_si512(to + j, rounded);
     };
     const int64_t count = block_.count();
@@ -126,7 +126,7 @@ class BlockSoftmax {
     for (; j + kPanelBits <= keys.last; j += kPanelBits) weigh(j, ~0u);
     if (j < keys.last) weigh(j, visible_bits(keys, j)), j += kPanelBits;
     for (; j < count; j += kPanelBits) store_zeros(to + j);
-    set_->sums->weights[row_] += std::bit_cast<Floats>(sum);
+    set_->sums->weights[row_] += bit_cast<Floats>(sum);
     ++row_;
   }
 
@@ -151,13 +151,13 @@ class BlockSoftmax {
         }
         a = max(x, a), b = max(y, b);
       }
-      maxima[i] = std::bit_cast<Words>(max(a, b));
+      maxima[i] = bit_cast<Words>(max(a, b));
     }
     transpose(maxima);
-    Floats largest = std::bit_cast<Floats>(maxima[0]);
-    for (int i = 1; i < W; ++i) largest = max(std::bit_cast<Floats>(maxima[i]), largest);
-    const __m512 high = _mm512_roundscale_ps(std::bit_cast<__m512>(largest * factor_),
-                                             _MM_FROUND_TO_POS_INF | 8);
+    Floats largest = bit_cast<Floats>(maxima[0]);
+    for (int i = 1; i < W; ++i) largest = max(bit_cast<Floats>(maxima[i]), largest);
+    const __m512 high =
+        _mm512_roundscale_ps(bit_cast<__m512>(largest * factor_), _MM_FROUND_TO_POS_INF | 8);
     SetSums& sums = *set_->sums;
     const __m512 base = _mm512_load_ps(sums.base + row_);
     const __mmask16 grows =
@@ -178,8 +178,8 @@ class BlockSoftmax {
   }
 
   static Floats masked(Floats v, __mmask16 kept) {
-    return std::bit_cast<Floats>(
-        _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept, std::bit_cast<__m512>(v)));
+    return bit_cast<Floats>(
+        _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept, bit_cast<__m512>(v)));
   }
 
   // Scales the scores of W rows and adds the mask.

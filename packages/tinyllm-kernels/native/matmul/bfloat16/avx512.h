@@ -52,9 +52,8 @@ inline const uint32_t* block_of(const LinearTask& t, int64_t m) {
 }
 
 inline Floats add_products(Floats sums, uint32_t x, Words w) {
-  return std::bit_cast<Floats>(_mm512_dpbf16_ps(std::bit_cast<__m512>(sums),
-                                                std::bit_cast<__m512bh>(Words{} + x),
-                                                std::bit_cast<__m512bh>(w)));
+  return bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(sums), bit_cast<__m512bh>(Words{} + x),
+                                           bit_cast<__m512bh>(w)));
 }
 
 // The sums of M tokens, the first of a block, and V panels, `stride` words apart. The order of a sum is

@@ -35,10 +35,9 @@ inline Words rounded_pairs(Floats first, Floats second) {
   using Indices [[gnu::vector_size(sizeof(Words))]] = uint16_t;
   constexpr Indices kInterleaved = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512bh both =
-      _mm512_cvtne2ps_pbh(std::bit_cast<__m512>(second), std::bit_cast<__m512>(first));
-  return std::bit_cast<Words>(_mm512_permutexvar_epi16(std::bit_cast<__m512i>(kInterleaved),
-                                                       std::bit_cast<__m512i>(both)));
+  const __m512bh both = _mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first));
+  return bit_cast<Words>(
+      _mm512_permutexvar_epi16(bit_cast<__m512i>(kInterleaved), bit_cast<__m512i>(both)));
 }
 
 // Pair `index` of a word of codes of each row.

@@ -4,7 +4,6 @@
 // x is bfloat16 already. Rounding w adds a smaller error than the rounding of x did.
 #pragma once
 
-#include <bit>
 
 #include "isa/load_store.h"
 #include "matmul/formats.h"
@@ -25,11 +24,11 @@ namespace tinyllm::TINYLLM_TIER {
 // multiply bfloat16 treat them as zero anyway.
 inline Shorts round_to_bfloat16(Floats v) {
 #if defined(__AVX512BF16__)
-  return std::bit_cast<Shorts>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(v)));
+  return bit_cast<Shorts>(_mm512_cvtneps_pbh(bit_cast<__m512>(v)));
 #else
   float32x4_t quads[2];
   std::memcpy(quads, &v, sizeof v);
-  return std::bit_cast<Shorts>(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(quads[0]), quads[1]));
+  return bit_cast<Shorts>(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(quads[0]), quads[1]));
 #endif
 }
 
@@ -52,7 +51,7 @@ void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
 // bias. The table has each number twice, so that bit 4 of an index does not matter.
 inline __m512i bfloat16_table(Floats codes, Affine affine) {
   const Shorts numbers = round_to_bfloat16(codes * affine.scale + affine.bias);
-  return _mm512_broadcast_i64x4(std::bit_cast<__m256i>(numbers));
+  return _mm512_broadcast_i64x4(bit_cast<__m256i>(numbers));
 }
 
 // The numbers of 32 codes of 4 bits. Each byte becomes two indices of 16 bits, of which the

@@ -17,11 +17,11 @@ inline constexpr int kSumColumns = 2 * kTileRows;  // of the sums of a block: 32
 // Loads up to 16 numbers of bfloat16 as floats.
 inline Floats load_some(const BFloat16* from, __mmask16 mask) {
   const __m256i numbers = _mm256_maskz_loadu_epi16(mask, from);
-  return std::bit_cast<Floats>(widen(std::bit_cast<Shorts>(numbers)) << 16);
+  return bit_cast<Floats>(widen(bit_cast<Shorts>(numbers)) << 16);
 }
 
 inline void store_some(BFloat16* to, __mmask16 mask, Floats v) {
-  _mm256_mask_storeu_epi16(to, mask, std::bit_cast<__m256i>(round_to_bfloat16(v)));
+  _mm256_mask_storeu_epi16(to, mask, bit_cast<__m256i>(round_to_bfloat16(v)));
 }
 
 // The results of one block: sums of up to 32 tokens from `token` on and up to 32 rows of w from
@@ -69,8 +69,8 @@ class BlockResults {
         first += load_some(residual_, masks_[0]), second += load_some(residual_ + W, masks_[1]);
         residual_ += residual_stride_;
       }
-      const __m512i both = std::bit_cast<__m512i>(
-          _mm512_cvtne2ps_pbh(std::bit_cast<__m512>(second), std::bit_cast<__m512>(first)));
+      const __m512i both =
+          bit_cast<__m512i>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
       _mm512_mask_storeu_epi16(y_, masks_[0] | static_cast<__mmask32>(masks_[1]) << W, both);
     }
     sums_ += kSumColumns;
@@ -78,9 +78,7 @@ class BlockResults {
     --left_;
   }
 
-  static Floats rounded(Floats v) {
-    return std::bit_cast<Floats>(widen(round_to_bfloat16(v)) << 16);
-  }
+  static Floats rounded(Floats v) { return bit_cast<Floats>(widen(round_to_bfloat16(v)) << 16); }
 
   int64_t left_ = 0;  // tokens that are not stored yet
   const float* sums_ = nullptr;

@@ -8,7 +8,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <bit>
 #include <type_traits>
 
 #include "isa/load_store.h"
@@ -74,10 +73,10 @@ struct GroupWeights {
   Words operator()(Words moved) const {
     constexpr uint32_t mask = ((1u << kBits<C>)-1) << Position;
     constexpr int and_or = 0xEA;  // (a & b) | c
-    const __m512i bits = _mm512_ternarylogic_epi32(
-        std::bit_cast<__m512i>(moved), _mm512_set1_epi32(static_cast<int>(mask)),
-        _mm512_set1_epi32(0x3f800000), and_or);
-    return std::bit_cast<Words>(std::bit_cast<Floats>(bits) * scale + bias);
+    const __m512i bits = _mm512_ternarylogic_epi32(bit_cast<__m512i>(moved),
+                                                   _mm512_set1_epi32(static_cast<int>(mask)),
+                                                   _mm512_set1_epi32(0x3f800000), and_or);
+    return bit_cast<Words>(bit_cast<Floats>(bits) * scale + bias);
   }
 
   Floats scale, bias;
@@ -88,9 +87,7 @@ template <int Position>
 struct GroupWeights<Codes::e2m1, Position> {
   explicit GroupWeights(Affines affines) : scale(affines.scales) {}
 
-  Words operator()(Words moved) const {
-    return std::bit_cast<Words>(e2m1(moved >> Position) * scale);
-  }
+  Words operator()(Words moved) const { return bit_cast<Words>(e2m1(moved >> Position) * scale); }
 
   Floats scale;
 };
@@ -100,8 +97,8 @@ inline __m512i upper_halves(Words first, Words second) {
   // Bytes 2 and 3 of each lane of `first` go to bytes 0 and 1.
   const __m512i bytes = _mm512_set4_epi32(0x0f0e, 0x0b0a, 0x0706, 0x0302);
   constexpr __mmask64 lower_halves = 0x3333333333333333;
-  return _mm512_mask_shuffle_epi8(std::bit_cast<__m512i>(second), lower_halves,
-                                  std::bit_cast<__m512i>(first), bytes);
+  return _mm512_mask_shuffle_epi8(bit_cast<__m512i>(second), lower_halves, bit_cast<__m512i>(first),
+                                  bytes);
 }
 
 // Unpacks one step of 16 interleaved rows: a tile.
@@ -170,8 +167,8 @@ Words step_of_row(const Weights& w, int64_t n, int k) {
         }
       }
     }
-    pairs = std::bit_cast<Words>(_mm512_cvtne2ps_pbh(std::bit_cast<__m512>(halves[1]),
-                                                     std::bit_cast<__m512>(halves[0])));
+    pairs = bit_cast<Words>(
+        _mm512_cvtne2ps_pbh(bit_cast<__m512>(halves[1]), bit_cast<__m512>(halves[0])));
   }
   return pairs;
 }

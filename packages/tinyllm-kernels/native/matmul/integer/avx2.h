@@ -64,11 +64,9 @@ struct CodeBytes {
 // Sums of two products, of `codes` and x, in 16 bits: at most 2 * 24 * 127.
 inline Words add_byte_pairs(Words codes, Words x) {
 #if defined(__AVX512BW__)
-  return std::bit_cast<Words>(
-      _mm512_maddubs_epi16(std::bit_cast<__m512i>(codes), std::bit_cast<__m512i>(x)));
+  return bit_cast<Words>(_mm512_maddubs_epi16(bit_cast<__m512i>(codes), bit_cast<__m512i>(x)));
 #else
-  return std::bit_cast<Words>(
-      _mm256_maddubs_epi16(std::bit_cast<__m256i>(codes), std::bit_cast<__m256i>(x)));
+  return bit_cast<Words>(_mm256_maddubs_epi16(bit_cast<__m256i>(codes), bit_cast<__m256i>(x)));
 #endif
 }
 
@@ -81,10 +79,10 @@ struct ByteSums {
     for (const Words& bytes : codes.bytes) {
       uint32_t word;
       std::memcpy(&word, x, sizeof word);
-      pairs += std::bit_cast<Halves>(add_byte_pairs(bytes, Words{} + word));
+      pairs += bit_cast<Halves>(add_byte_pairs(bytes, Words{} + word));
       x += stride;
     }
-    sums = add_products(sums, std::bit_cast<Words>(pairs), Words{} + 0x10001u);
+    sums = add_products(sums, bit_cast<Words>(pairs), Words{} + 0x10001u);
   }
 
   Floats to_floats() const { return __builtin_convertvector(sums, Floats); }

@@ -37,7 +37,7 @@ inline constexpr int kByteWords = 8 / Bits;
 template <int Bits, int Byte, int... Lanes>
 inline Words byte_of_words(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
   constexpr int words = kByteWords<Bits>;
-  return std::bit_cast<Words>(__builtin_shufflevector(
+  return bit_cast<Words>(__builtin_shufflevector(
              a, b,
              (Lanes % (W / 2) / words * kCodesPerWord<Bits> + Byte * words + Lanes % words)...)) &
          255;

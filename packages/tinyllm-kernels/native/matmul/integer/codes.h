@@ -4,7 +4,6 @@
 // E2M1 is an integer from -12 to 12, so both are products of integers with a scale.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -59,8 +58,8 @@ class RowAffines {
       Bytes exponents;
       std::memcpy(&exponents, scales_ + group * W, sizeof exponents);
       const Words words = widen(exponents);
-      const Words smallest = std::bit_cast<Words>(words == 0) & 1u << 22;  // 2^-127 is subnormal
-      return {std::bit_cast<Floats>(words << 23 | smallest), Floats{}};
+      const Words smallest = bit_cast<Words>(words == 0) & 1u << 22;  // 2^-127 is subnormal
+      return {bit_cast<Floats>(words << 23 | smallest), Floats{}};
     }
   }
 
@@ -108,11 +107,11 @@ inline Words e2m1_bytes(Words codes) {
   std::memcpy(&table, kDoubledE2m1, sizeof table);
   table = _mm_add_epi8(table, _mm_set1_epi8(12));
 #if defined(__AVX512BW__)
-  return std::bit_cast<Words>(
-      _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), std::bit_cast<__m512i>(codes)));
+  return bit_cast<Words>(
+      _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), bit_cast<__m512i>(codes)));
 #else
-  return std::bit_cast<Words>(
-      _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), std::bit_cast<__m256i>(codes)));
+  return bit_cast<Words>(
+      _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), bit_cast<__m256i>(codes)));
 #endif
 }
 

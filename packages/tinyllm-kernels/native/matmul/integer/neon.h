@@ -5,7 +5,6 @@
 
 #include <arm_neon.h>
 
-#include <bit>
 
 #include "matmul/integer/words.h"
 
@@ -62,7 +61,7 @@ struct IntegerSums {
       const int32x4_t high = vuzp1q_s32(first, second), low = vuzp2q_s32(first, second);
       floats[i] = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 7), low));
     }
-    return std::bit_cast<Floats>(floats);
+    return bit_cast<Floats>(floats);
   }
 
   int32x4_t pairs[4]{};  // of two rows each: high and low sum of one row, then of the next
@@ -114,7 +113,7 @@ struct IntegerSums {
     for (int i = 0; i < 2; ++i) {
       floats[i] = vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high[i], 7), low[i]));
     }
-    return std::bit_cast<Floats>(floats);
+    return bit_cast<Floats>(floats);
   }
 
   int32x4_t high[2]{}, low[2]{};  // one sum for each plane of x
@@ -165,7 +164,7 @@ struct ByteSums {
 
   Floats to_floats() const {
     const float32x4_t floats[2] = {vcvtq_f32_s32(sums[0]), vcvtq_f32_s32(sums[1])};
-    return std::bit_cast<Floats>(floats);
+    return bit_cast<Floats>(floats);
   }
 
   int32x4_t sums[2]{};

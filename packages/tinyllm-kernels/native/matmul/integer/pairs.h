@@ -9,7 +9,6 @@
 
 #include <immintrin.h>
 
-#include <bit>
 
 #include "matmul/integer/words.h"
 
@@ -19,7 +18,7 @@ namespace tinyllm::TINYLLM_TIER {
 template <int Bits, int Member, int... Lanes>
 inline Words pair_members(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
   constexpr int pairs = kXWords<Bits>;
-  return std::bit_cast<Words>(__builtin_shufflevector(
+  return bit_cast<Words>(__builtin_shufflevector(
       a, b, (first_number<Bits>(Lanes) + Member * pairs + Lanes % pairs)...));
 }
 
@@ -51,14 +50,12 @@ struct CodePairs {
 
 inline Ints add_products(Ints sums, Words a, Words b) {
 #if defined(__AVX512VNNI__)
-  return std::bit_cast<Ints>(_mm512_dpwssd_epi32(
-      std::bit_cast<__m512i>(sums), std::bit_cast<__m512i>(a), std::bit_cast<__m512i>(b)));
+  return bit_cast<Ints>(
+      _mm512_dpwssd_epi32(bit_cast<__m512i>(sums), bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
 #elif defined(__AVX512BW__)
-  return sums + std::bit_cast<Ints>(_mm512_madd_epi16(std::bit_cast<__m512i>(a),
-                                                      std::bit_cast<__m512i>(b)));
+  return sums + bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
 #else
-  return sums + std::bit_cast<Ints>(_mm256_madd_epi16(std::bit_cast<__m256i>(a),
-                                                      std::bit_cast<__m256i>(b)));
+  return sums + bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
 #endif
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 
 #include "isa/lanes.h"
 #include "isa/tile_registers.h"
@@ -49,7 +48,7 @@ inline float inverse_scale(float largest) { return largest > 0 ? 16256 / largest
 // Quantizes W numbers. Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of
 // the sum.
 inline Ints quantized(Floats x, float inverse) {
-  return std::bit_cast<Ints>(x * inverse + 12582912.0f) - 0x4b400000;
+  return bit_cast<Ints>(x * inverse + 12582912.0f) - 0x4b400000;
 }
 
 // Quantizes a group. Calls `store(a, b, i)` with 2 W integers, those of numbers i to i + 2 W - 1.
@@ -121,7 +120,7 @@ constexpr int group_tile_columns(int group) { return std::min(group, 64); }
 // and shuffles bytes lane by lane, so the instructions are named.
 template <int Bits>
 inline __m128i code_order(Ints numbers) {
-  const __m128i bytes = _mm512_cvtepi32_epi8(std::bit_cast<__m512i>(numbers));
+  const __m128i bytes = _mm512_cvtepi32_epi8(bit_cast<__m512i>(numbers));
   if constexpr (Bits == 8) return bytes;
   // Of each word of codes the even columns, then the odd columns.
   return _mm_shuffle_epi8(bytes,

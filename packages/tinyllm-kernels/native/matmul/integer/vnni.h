@@ -6,7 +6,6 @@
 
 #include <immintrin.h>
 
-#include <bit>
 
 #include "matmul/integer/words.h"
 
@@ -25,8 +24,7 @@ inline void store_integers(Ints a, Ints b, int8_t* to) {
 struct IntegerSums {
   // 128 high + low.
   Floats to_floats() const {
-    return std::bit_cast<Floats>(
-        _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low)));
+    return bit_cast<Floats>(_mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low)));
   }
 
   __m512i high{}, low{};  // one sum for each plane of x
@@ -45,7 +43,7 @@ struct CodeBytes {
   explicit CodeBytes(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
-    const __m512i codes = std::bit_cast<__m512i>(word);
+    const __m512i codes = bit_cast<__m512i>(word);
     if constexpr (C == Codes::uint8) {
       bytes[0] = codes;
     } else {
@@ -55,7 +53,7 @@ struct CodeBytes {
     }
     if constexpr (C == Codes::e2m1) {
       for (__m512i& each : bytes) {
-        each = std::bit_cast<__m512i>(e2m1_bytes(std::bit_cast<Words>(each)));
+        each = bit_cast<__m512i>(e2m1_bytes(bit_cast<Words>(each)));
       }
     }
   }
@@ -94,7 +92,7 @@ struct ByteSums {
     }
   }
 
-  Floats to_floats() const { return std::bit_cast<Floats>(_mm512_cvtepi32_ps(sums)); }
+  Floats to_floats() const { return bit_cast<Floats>(_mm512_cvtepi32_ps(sums)); }
 
   __m512i sums{};
 };

@@ -107,7 +107,7 @@ inline Words plane_words(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
   constexpr Ints is_high = high_plane_mask<Bits>(lanes);
   const auto plane_byte = [&](Ints numbers) {
     const Ints high = (numbers + 64) >> 7;  // rounded, so that `low` is from -64 to 63
-    return std::bit_cast<Words>((is_high ? high : numbers - (high << 7)) & 255);
+    return bit_cast<Words>((is_high ? high : numbers - (high << 7)) & 255);
   };
   return ((plane_byte(byte_numbers<Bits, Bytes>(a, b, lanes)) << 8 * Bytes) | ...);
 }
