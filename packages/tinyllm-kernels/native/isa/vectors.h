@@ -31,7 +31,7 @@ using Bytes [[gnu::vector_size(W)]] = uint8_t;
 // Returns the bits of `from` as another type. Without optimization, std::bit_cast is a function
 // that files compiled for different instruction sets share, though they pass vectors differently.
 template <typename To, typename From>
-[[gnu::always_inline]] inline To bit_cast(From from) {
+[[gnu::always_inline]] inline To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 }
 
@@ -44,7 +44,8 @@ inline Floats load(const float* from) {
 
 inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
-inline Floats splat(float x) { return Floats{} + x; }
+// The compiler folds x - 0 to x, but not 0 + x, which is +0 for x = -0.
+inline Floats splat(float x) { return x - Floats{}; }
 
 // Lane i of the result is lane i + Shift of `v`, cyclically.
 template <int Shift, int... Lanes>
