@@ -82,6 +82,11 @@ def test_a_long_row_is_multiplied_in_parts(ops: OpSet, dtype: mx.Dtype, inputs: 
     assert_close(ops.linear(x[None], w)[0], expected)
 
 
+def test_a_long_prompt_is_multiplied_in_parts(ops: OpSet, dtype: mx.Dtype) -> None:
+    x, w = normal((1, 1100, 65), dtype, seed=1), normal((51, 65), dtype, seed=2)
+    assert_close(ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+
+
 @given(
     lead=st.lists(st.integers(0, 4), max_size=3),
     inputs=st.integers(0, 90),

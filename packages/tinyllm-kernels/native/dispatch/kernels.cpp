@@ -14,6 +14,7 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(linear_interleaved_rows)                                                      \
   KERNEL(linear_reads_rows)                                                            \
   KERNEL(linear_packs_x)                                                               \
+  KERNEL(linear_packed_words)                                                          \
   KERNEL(linear_pack_x)                                                                \
   KERNEL(linear_plan)                                                                  \
   KERNEL(linear_part_count)                                                            \

@@ -35,12 +35,14 @@ struct Kernels {
   int (*linear_interleaved_rows)(const Weights&);
   // True if prefill reads rows of x in bfloat16 where they lie. `type` is the type of x.
   bool (*linear_reads_rows)(Type type);
-  // True if prefill with w reads packed x in bfloat16. `type` is the type of x.
+  // True if prefill with w reads packed x, in pairs of bfloat16 or in floats. `type` is the type of
+  // x.
   bool (*linear_packs_x)(const Weights&, Type type);
-  // Packs tiles `first` to `last` of kTokenTile rows of x `M K`, which is bfloat16. Each tile takes
-  // kTokenTile * packed_pairs(columns) words of `packed`.
-  void (*linear_pack_x)(const void* x, int64_t rows, int columns, int64_t first, int64_t last,
-                        uint32_t* packed);
+  // The number of words of a row of packed x.
+  int64_t (*linear_packed_words)(Type type, int columns);
+  // Packs tiles `first` to `last` of kTokenTile rows of x `M K`.
+  void (*linear_pack_x)(const void* x, Type type, int64_t rows, int columns, int64_t first,
+                        int64_t last, uint32_t* packed);
 
   // Sets `part_rows` and `part_tokens` of a task.
   void (*linear_plan)(LinearTask&, int threads);

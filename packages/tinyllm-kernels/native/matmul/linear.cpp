@@ -41,22 +41,28 @@ int64_t tokens_for_cache(const LinearTask& t, int64_t token_bytes) {
   return std::min(std::max<int64_t>(kTokenRangeBytes / token_bytes / 32 * 32, 32), t.rows);
 }
 
-int64_t float_gemm_tokens(const LinearTask& t) {
-  const int64_t depth = std::min(t.w->columns, kFloatDepth);
-  return tokens_for_cache(t, depth * int64_t{sizeof(float)});
+// True if packed x of this type is in pairs of bfloat16. Otherwise it is in floats.
+bool packs_pairs([[maybe_unused]] Type type) {
+#if defined(TINYLLM_PACKED_BFLOAT16)
+  return type == Type::bfloat16;
+#else
+  return false;
+#endif
 }
 
-// True if the kernels of packed x read interleaved rows.
+bool has_pairs(const LinearTask& t) { return t.x_packed && packs_pairs(t.type); }
+
+// True if the kernels of packed pairs read interleaved rows.
 #if defined(TINYLLM_FEW_TOKENS)
-constexpr bool kPackedReadInterleaved = true;
+constexpr bool kPairsReadInterleaved = true;
 #else
-constexpr bool kPackedReadInterleaved = false;
+constexpr bool kPairsReadInterleaved = false;
 #endif
 
 // True if the kernel of the task reads w in its layout. Otherwise rows are separated first.
 bool reads_layout(const LinearTask& t) {
   if (!t.w->interleaved || t.x_rows) return true;
-  return t.w->interleaved == W && (t.x_integers || (t.x_packed && kPackedReadInterleaved));
+  return t.w->interleaved == W && (t.x_integers || (has_pairs(t) && kPairsReadInterleaved));
 }
 
 #if defined(TINYLLM_INTEGERS)
@@ -131,20 +137,25 @@ bool linear_reads_rows([[maybe_unused]] Type type) {
 #endif
 }
 
-bool linear_packs_x([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
-#if defined(TINYLLM_PACKED_BFLOAT16)
-  return type == Type::bfloat16 && !rounds_to_bytes(w);
-#else
-  return false;
-#endif
+bool linear_packs_x(const Weights& w, Type type) {
+  return packs_pairs(type) ? !linear_rounds_to_bytes(w) : !linear_uses_integers(w, type);
 }
 
-void linear_pack_x([[maybe_unused]] const void* x, [[maybe_unused]] int64_t rows,
-                   [[maybe_unused]] int columns, [[maybe_unused]] int64_t first,
-                   [[maybe_unused]] int64_t last, [[maybe_unused]] uint32_t* packed) {
+int64_t linear_packed_words(Type type, int columns) {
+  return packs_pairs(type) ? packed_pairs(columns) : columns;
+}
+
+void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t first, int64_t last,
+                   uint32_t* packed) {
 #if defined(TINYLLM_PACKED_BFLOAT16)
-  pack_tokens(static_cast<const uint16_t*>(x), rows, columns, first, last, packed);
+  if (packs_pairs(type)) {
+    return pack_tokens(static_cast<const uint16_t*>(x), rows, columns, first, last, packed);
+  }
 #endif
+  with_type(type, [&]<typename T>(T*) {
+    pack_floats(static_cast<const T*>(x), rows, columns, first, last,
+                reinterpret_cast<float*>(packed));
+  });
 }
 
 void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Phase phase,
@@ -161,13 +172,12 @@ void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Ph
 #endif
 }
 
-// Decode and integer products have many small parts. A part of any other prefill product is one
-// panel of w.
+// Decode and integer products have many small parts.
 void linear_plan(LinearTask& t, int threads) {
 #if defined(TINYLLM_TILES)
   if (t.x_rows) return plan_bfloat16(t, threads);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (t.x_packed) return plan_bfloat16(t, threads);
+  if (has_pairs(t)) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
     // With tiles a part begins by filling a pipeline, so parts are larger.
@@ -176,8 +186,7 @@ void linear_plan(LinearTask& t, int threads) {
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), W) * W;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
   } else {
-    t.part_rows = kFloatPanel;
-    t.part_tokens = float_gemm_tokens(t);
+    plan_floats(t, threads);
   }
 }
 
@@ -200,10 +209,10 @@ int64_t linear_scratch(const LinearTask& t) {
 #if defined(TINYLLM_TILES)
   if (t.x_rows) return bfloat16_scratch(t);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (t.x_packed) return separated + bfloat16_scratch(t);
+  if (has_pairs(t)) return separated + bfloat16_scratch(t);
 #endif
   if (t.phase == Phase::decode) return separated;
-  return separated + kFloatPanel * (std::min(t.w->columns, kFloatDepth) + float_gemm_tokens(t));
+  return separated + float_scratch(t);
 }
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
@@ -219,7 +228,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     scratch += separate_rows_floats(*t.w, t.part_rows);
   }
 #if defined(TINYLLM_FEW_TOKENS)
-  if (t.x_packed && uses_few_tokens(w, t.rows)) {
+  if (has_pairs(t) && uses_few_tokens(w, t.rows)) {
     return with_codes(w, [&]<Codes C, typename T>() { multiply_few_tokens<C, T>(t, range); });
   }
 #endif
@@ -231,7 +240,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   }
 #endif
 #if defined(TINYLLM_PACKED_BFLOAT16)
-  if (t.x_packed) return multiply_bfloat16(task, range, scratch);
+  if (has_pairs(t)) return multiply_bfloat16(task, range, scratch);
 #endif
   with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
 }

@@ -4,8 +4,7 @@
 //
 // - Decode is limited by memory bandwidth, because each weight is used a few times only. Every code
 //   is multiplied as it is unpacked (GEMV).
-// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM). A
-//   part has so few rows of x that they stay in the second-level cache.
+// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM).
 //
 // The arithmetic depends on the types and on the instruction set:
 //
@@ -34,11 +33,11 @@ inline constexpr int kTokenTile = 32;
 // `linear_plan` and then computes all parts, in any order and on any threads.
 struct LinearTask {
   // x in one or several of its forms. `Operand` (layers/) makes the forms that the kernels use.
-  const float* x = nullptr;             // M K; unused if there is x_packed
+  const float* x = nullptr;             // M K, for decode in floats
   const float* x_group_sums = nullptr;  // M K/group: sums of x over each quantization group of w
   const int8_t* x_integers = nullptr;   // see `QuantizedX`; null if x is not quantized
   const float* x_scales = nullptr;      // see `QuantizedX`
-  const uint32_t* x_packed = nullptr;   // x in bfloat16: see matmul/bfloat16; null if not used
+  const uint32_t* x_packed = nullptr;  // for prefill, tiles of tokens: pairs of bfloat16, or floats
   const BFloat16* x_rows = nullptr;     // M K where it lies, K a multiple of 32; null if not used
   int64_t x_stride = 0;                 // numbers from a row of x_rows to the next
   int64_t rows = 0;                     // M

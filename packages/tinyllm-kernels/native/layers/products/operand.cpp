@@ -26,7 +26,7 @@ void Operand::fill(LinearTask& task) {
   }
   const bool in_integers = kernels_.linear_uses_integers(w, type_);
   if (!in_integers) task.x = floats();
-  if (in_integers || (phase_ == Phase::decode && w.mode == Mode::affine)) {
+  if (in_integers || w.mode == Mode::affine) {
     const GroupedForm& form = grouped(w, in_integers ? w.bits : 0);
     task.x_group_sums = form.sums.get();
     task.x_integers = form.integers.get();
@@ -55,9 +55,9 @@ void Operand::fill_rows(LinearTask& task) {
 const uint32_t* Operand::packed() {
   if (packed_) return packed_.get();
   const int64_t count = (rows_ + kRowsPerTile - 1) / kRowsPerTile;
-  packed_ = aligned<uint32_t>(count * kRowsPerTile * packed_pairs(columns_));
+  packed_ = aligned<uint32_t>(count * kRowsPerTile * kernels_.linear_packed_words(type_, columns_));
   parallel_for(count, kRowsPerTile * columns_, [&](int64_t first, int64_t last) {
-    kernels_.linear_pack_x(x_, rows_, columns_, first, last, packed_.get());
+    kernels_.linear_pack_x(x_, type_, rows_, columns_, first, last, packed_.get());
   });
   return packed_.get();
 }

@@ -1,88 +1,153 @@
-// Prefill in float32: many rows of x times a panel of w that is unpacked once.
+// Prefill in float32: tiles of tokens times panels of w that are unpacked once.
+//
+// Lanes are tokens. x is packed once for all panels: a tile has the first numbers of its tokens
+// side by side, then their second numbers, and so on. A number of w is broadcast to all lanes. Sums
+// stay in registers for a block of columns and in memory between blocks, so that a block of a tile
+// and of a panel stay in the first-level cache.
 #pragma once
 
 #include <algorithm>
 
-#include "isa/unroll.h"
+#include "isa/transpose.h"
 #include "matmul/formats.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kFloatPanel = 24;    // rows of w in a panel
-inline constexpr int kFloatDepth = 2048;  // columns of a panel that are unpacked at once, at most
+inline constexpr int kFloatVectors = 2;               // vectors of tokens in a tile
+inline constexpr int kFloatTile = kFloatVectors * W;  // tokens in a tile
+inline constexpr int kFloatPanel = 3 * W;             // rows of w in a panel
+inline constexpr int kFloatDepth = 2048 / W;          // columns of a block, in whole groups
+static_assert(kTokenTile % kFloatTile == 0);
 
-// A tile of results in registers: MR rows of x times NR rows of w, which are MR * NR vectors of
-// sums and MR + 1 vectors of operands.
-inline constexpr int MR = W == 8 ? 3 : 4;
-inline constexpr int NR = W == 16 ? 6 : 4;
+// Tokens of a part, at most.
+inline constexpr int64_t kFloatTokenRange = 512;
 
-// Adds the products of M rows of x with N rows of the panel to `out`, whose rows are kFloatPanel
-// apart. Lanes run along the columns.
-template <int M, int N>
-void multiply_tile(const float* x, int64_t x_stride, const float* panel, int depth, float* out) {
-  Floats sums[M][N] = {};
-  int k = 0;
-  for (; k + W <= depth; k += W) {
-    Floats xs[M];
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) xs[m] = load(x + m * x_stride + k);
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      Floats ws = load(panel + n * depth + k);
-#pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) sums[m][n] += xs[m] * ws;
+// Rows of w whose sums with the vectors of a tile stay in registers.
+#if defined(__AVX512F__)
+inline constexpr int kFloatRows = 12;
+#elif defined(__AVX__) || defined(__aarch64__)
+inline constexpr int kFloatRows = 6;
+#else
+inline constexpr int kFloatRows = 2;
+#endif
+
+// Packs tiles `first` to `last` of kTokenTile rows of x `M K`. The last row is repeated for missing
+// ones.
+template <typename T>
+void pack_floats(const T* x, int64_t rows, int columns, int64_t first, int64_t last,
+                 float* packed) {
+  const int64_t end = std::min(ceil_div(rows, W) * W, last * kTokenTile);
+  for (int64_t m = first * kTokenTile; m < end; m += W) {
+    const T* tokens[W];
+    for (int i = 0; i < W; ++i) tokens[i] = x + std::min(m + i, rows - 1) * columns;
+    float* to = packed + m / kFloatTile * kFloatTile * columns + m % kFloatTile;
+    int k = 0;
+    for (; k + W <= columns; k += W) {
+      Words square[W];
+      for (int i = 0; i < W; ++i) square[i] = bit_cast<Words>(load_as_floats(tokens[i] + k));
+      transpose(square);
+      for (int i = 0; i < W; ++i, to += kFloatTile) store(to, bit_cast<Floats>(square[i]));
     }
-  }
-  for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) {
-      float total = sum(sums[m][n]);
-      for (int rest = k; rest < depth; ++rest) {
-        total += x[m * x_stride + rest] * panel[n * depth + rest];
-      }
-      out[m * kFloatPanel + n] += total;
+    for (; k < columns; ++k, to += kFloatTile) {
+      for (int i = 0; i < W; ++i) to[i] = to_float(tokens[i][k]);
     }
   }
 }
 
-// The same for any number of rows of the panel.
-template <int M>
-void multiply_panel_rows(const float* x, int64_t x_stride, const float* panel, int rows, int depth,
-                         float* out) {
-  int n = 0;
-  for (; n + NR <= rows; n += NR) {
-    multiply_tile<M, NR>(x, x_stride, panel + n * depth, depth, out + n);
+// Adds the products of V vectors of tokens and N rows of a panel, over `depth` columns, to `sums`.
+// Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth.
+template <int N, int V>
+void multiply_float_tile(const float* x, const float* panel, int depth, float* sums) {
+  Floats totals[N][V] = {};
+  for (int k = 0; k < depth; ++k, x += kFloatTile) {
+    Floats tokens[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) tokens[v] = load(x + v * W);
+#pragma GCC unroll 24
+    for (int n = 0; n < N; ++n) {
+      const Floats weight = splat(panel[n * kFloatDepth + k]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) totals[n][v] += tokens[v] * weight;
+    }
   }
-  for (; n < rows; ++n) multiply_tile<M, 1>(x, x_stride, panel + n * depth, depth, out + n);
+#pragma GCC unroll 24
+  for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      float* at = sums + n * kFloatTile + v * W;
+      store(at, load(at) + totals[n][v]);
+    }
+  }
 }
 
-// Computes a part of at most kFloatPanel rows of w. `scratch` has the panel, then the results.
+// Multiplies V vectors of tokens of a tile by the first `rows` rows of a panel, rounded up to a
+// multiple of N.
+template <int N, int V>
+void multiply_panel_rows(const float* x, const float* panel, int64_t rows, int depth, float* sums) {
+  static_assert(kFloatPanel % N == 0);
+  for (int64_t n = 0; n < rows; n += N) {
+    multiply_float_tile<N, V>(x, panel + n * kFloatDepth, depth, sums + n * kFloatTile);
+  }
+}
+
+// Prefetches columns k0 to k1 of row n of w to the second-level cache.
+template <typename Format>
+void prefetch_columns(const Weights& w, int64_t n, int k0, int k1) {
+  const auto* row = reinterpret_cast<const char*>(Format::row(w, n));
+  const int64_t bytes = reinterpret_cast<const char*>(Format::row(w, n + 1)) - row;
+  for (int64_t i = bytes * k0 / w.columns; i < bytes * k1 / w.columns; i += 64) {
+    __builtin_prefetch(row + i, 0, 2);
+  }
+}
+
+// Computes a part of at most kFloatPanel rows of w. `scratch` has the panel, then the sums of each
+// tile.
 template <typename Format>
 void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* scratch) {
   const Weights& w = *t.w;
   const auto [m0, m1, n0, n1] = range;
-  const int rows = static_cast<int>(n1 - n0);
-  float* panel = scratch;
-  float* out = scratch + kFloatPanel * std::min(w.columns, kFloatDepth);
-  std::fill_n(out, (m1 - m0) * kFloatPanel, 0.0f);
+  const int64_t rows = n1 - n0;
+  // The last row is repeated for missing ones, because the sums of some rows are computed together.
+  constexpr int kTogether = kFloatVectors * kFloatRows;
+  const int64_t padded = ceil_div(rows, kTogether) * kTogether;
+  const auto* x = reinterpret_cast<const float*>(t.x_packed);
+  float *panel = scratch, *sums = scratch + kFloatPanel * kFloatDepth;
+  const auto sums_of = [&](int64_t m) { return sums + (m - m0) * kFloatPanel; };
+  std::fill_n(sums, ceil_div(m1 - m0, kFloatTile) * kFloatTile * kFloatPanel, 0.0f);
   for (int k0 = 0; k0 < w.columns; k0 += kFloatDepth) {
-    const int depth = std::min(kFloatDepth, w.columns - k0);
-    for (int n = 0; n < rows; ++n) {
-      decode_row<Format>(w, n0 + n, k0, k0 + depth, panel + n * depth);
+    const int k1 = std::min(k0 + kFloatDepth, w.columns);
+    for (int64_t n = 0; n < padded; ++n) {
+      const int64_t row = std::min(n0 + n, n1 - 1);
+      prefetch_columns<Format>(w, row + kFloatPanel, k0, k1);  // of the next part
+      decode_row<Format>(w, row, k0, k1, panel + n * kFloatDepth);
     }
-    for (int64_t m = m0; m < m1; m += MR) {
-      with_constant<MR>(m1 - m, [&]<int M>() {
-        multiply_panel_rows<M>(t.x + m * w.columns + k0, w.columns, panel, rows, depth,
-                               out + (m - m0) * kFloatPanel);
-      });
-    }
-  }
-  for (int64_t m = m0; m < m1; ++m) {
-    for (int n = 0; n < rows; ++n) {
-      store_result(t, m, n0 + n, out[(m - m0) * kFloatPanel + n]);
+    for (int64_t m = m0; m < m1; m += kFloatTile) {
+      const auto multiply = m1 - m > W ? multiply_panel_rows<kFloatRows, kFloatVectors>
+                                       : multiply_panel_rows<kTogether, 1>;
+      multiply(x + m * w.columns + k0 * kFloatTile, panel, rows, k1 - k0, sums_of(m));
     }
   }
+  with_type(t.type, [&]<typename T>(T*) {
+    for (int64_t m = m0; m < m1; m += kFloatTile) {
+      const int64_t end = std::min<int64_t>(m + kFloatTile, m1);
+      store_transposed<T>(t, m, end, n0, rows, sums_of(m), kFloatTile);
+    }
+  });
+}
+
+// Sets `part_rows` and `part_tokens`. If there are fewer panels than wanted parts, tokens are
+// divided, too.
+inline void plan_floats(LinearTask& t, int64_t threads) {
+  t.part_rows = kFloatPanel;
+  t.part_tokens = std::min(divided_tokens(t, kPartsPerThread * threads), kFloatTokenRange);
+}
+
+// Floats of scratch memory for each thread.
+inline int64_t float_scratch(const LinearTask& t) {
+  const int64_t tokens = std::min(t.part_tokens, ceil_div(t.rows, kFloatTile) * kFloatTile);
+  return kFloatPanel * (kFloatDepth + tokens);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER
