@@ -15,16 +15,24 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kFloatVectors = 2;               // vectors of tokens in a tile
-inline constexpr int kFloatTile = kFloatVectors * W;  // tokens in a tile
-inline constexpr int kFloatPanel = 3 * W;             // rows of w in a panel
-inline constexpr int kFloatDepth = 2048 / W;          // columns of a block, in whole groups
+inline constexpr int kFloatTile = 2 * W;      // tokens in a tile
+inline constexpr int kFloatPanel = 3 * W;     // rows of w in a panel
+inline constexpr int kFloatDepth = 2048 / W;  // columns of a block, in whole groups
 static_assert(kTokenTile % kFloatTile == 0);
 
 // Tokens of a part, at most.
 inline constexpr int64_t kFloatTokenRange = 512;
 
-// Rows of w whose sums with the vectors of a tile stay in registers.
+// A register of floats. If a vector takes two registers, GCC keeps arrays of vectors in memory.
+#if defined(__AVX__)
+using FloatRegister = Floats;
+#else
+using FloatRegister [[gnu::vector_size(16)]] = float;
+#endif
+inline constexpr int kRegisterFloats = sizeof(FloatRegister) / sizeof(float);
+inline constexpr int kTileRegisters = kFloatTile / kRegisterFloats;  // even
+
+// Rows of w whose sums with the tokens of a tile stay in registers.
 #if defined(__AVX512F__)
 inline constexpr int kFloatRows = 12;
 #elif defined(__AVX__) || defined(__aarch64__)
@@ -56,39 +64,42 @@ void pack_floats(const T* x, int64_t rows, int columns, int64_t first, int64_t l
   }
 }
 
-// Adds the products of V vectors of tokens and N rows of a panel, over `depth` columns, to `sums`.
-// Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth.
-template <int N, int V>
+// Adds the products of the first R registers of tokens and N rows of a panel, over `depth` columns,
+// to `sums`. Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth.
+template <int N, int R>
 void multiply_float_tile(const float* x, const float* panel, int depth, float* sums) {
-  Floats totals[N][V] = {};
+  FloatRegister totals[N][R] = {};
   for (int k = 0; k < depth; ++k, x += kFloatTile) {
-    Floats tokens[V];
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) tokens[v] = load(x + v * W);
+    FloatRegister tokens[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) std::memcpy(&tokens[r], x + r * kRegisterFloats, sizeof tokens[r]);
 #pragma GCC unroll 24
     for (int n = 0; n < N; ++n) {
-      const Floats weight = splat(panel[n * kFloatDepth + k]);
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) totals[n][v] += tokens[v] * weight;
+      const float weight = panel[n * kFloatDepth + k];
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) totals[n][r] += tokens[r] * weight;
     }
   }
 #pragma GCC unroll 24
   for (int n = 0; n < N; ++n) {
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) {
-      float* at = sums + n * kFloatTile + v * W;
-      store(at, load(at) + totals[n][v]);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      float* at = sums + n * kFloatTile + r * kRegisterFloats;
+      FloatRegister total;
+      std::memcpy(&total, at, sizeof total);
+      total += totals[n][r];
+      std::memcpy(at, &total, sizeof total);
     }
   }
 }
 
-// Multiplies V vectors of tokens of a tile by the first `rows` rows of a panel, rounded up to a
+// Multiplies R registers of tokens of a tile by the first `rows` rows of a panel, rounded up to a
 // multiple of N.
-template <int N, int V>
+template <int N, int R>
 void multiply_panel_rows(const float* x, const float* panel, int64_t rows, int depth, float* sums) {
   static_assert(kFloatPanel % N == 0);
   for (int64_t n = 0; n < rows; n += N) {
-    multiply_float_tile<N, V>(x, panel + n * kFloatDepth, depth, sums + n * kFloatTile);
+    multiply_float_tile<N, R>(x, panel + n * kFloatDepth, depth, sums + n * kFloatTile);
   }
 }
 
@@ -110,7 +121,7 @@ void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* 
   const auto [m0, m1, n0, n1] = range;
   const int64_t rows = n1 - n0;
   // The last row is repeated for missing ones, because the sums of some rows are computed together.
-  constexpr int kTogether = kFloatVectors * kFloatRows;
+  constexpr int kTogether = 2 * kFloatRows;
   const int64_t padded = ceil_div(rows, kTogether) * kTogether;
   const auto* x = reinterpret_cast<const float*>(t.x_packed);
   float *panel = scratch, *sums = scratch + kFloatPanel * kFloatDepth;
@@ -124,8 +135,8 @@ void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* 
       decode_row<Format>(w, row, k0, k1, panel + n * kFloatDepth);
     }
     for (int64_t m = m0; m < m1; m += kFloatTile) {
-      const auto multiply = m1 - m > W ? multiply_panel_rows<kFloatRows, kFloatVectors>
-                                       : multiply_panel_rows<kTogether, 1>;
+      const auto multiply = m1 - m > W ? multiply_panel_rows<kFloatRows, kTileRegisters>
+                                       : multiply_panel_rows<kTogether, kTileRegisters / 2>;
       multiply(x + m * w.columns + k0 * kFloatTile, panel, rows, k1 - k0, sums_of(m));
     }
   }
