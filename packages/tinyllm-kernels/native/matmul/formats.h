@@ -4,7 +4,6 @@
 // order of the columns. So W consecutive codes begin at a byte.
 #pragma once
 
-
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif

@@ -26,7 +26,7 @@
 
 namespace tinyllm {
 
-// Rows of x that bfloat16 and integer GEMM kernels pack together: a tile of tokens.
+// Rows of x that GEMM kernels pack together: a tile of tokens.
 inline constexpr int kTokenTile = 32;
 
 // A product. It points to memory of its caller. The caller sets `part_rows` and `part_tokens` with

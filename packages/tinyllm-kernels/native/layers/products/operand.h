@@ -8,7 +8,7 @@
 
 namespace tinyllm {
 
-// Rows of x `M K`. A kernel may need them as they are, as floats, as tiles of bfloat16 pairs, or as
+// Rows of x `M K`. A kernel may need them as they are, as floats, in tiles of tokens, or as
 // integers with sums over quantization groups. Each form is computed at its first use and kept, so
 // that several products of the same x share it. `x` must outlive the operand.
 class Operand {

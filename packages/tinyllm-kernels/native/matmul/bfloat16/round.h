@@ -4,7 +4,6 @@
 // x is bfloat16 already. Rounding w adds a smaller error than the rounding of x did.
 #pragma once
 
-
 #include "isa/load_store.h"
 #include "matmul/formats.h"
 

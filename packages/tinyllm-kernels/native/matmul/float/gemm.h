@@ -18,7 +18,7 @@ namespace tinyllm::TINYLLM_TIER {
 inline constexpr int kFloatTile = 2 * W;      // tokens in a tile
 inline constexpr int kFloatPanel = 3 * W;     // rows of w in a panel
 inline constexpr int kFloatDepth = 2048 / W;  // columns of a block, in whole groups
-static_assert(kTokenTile % kFloatTile == 0);
+static_assert(kTokenTile % kFloatTile == 0 && kFloatDepth % 128 == 0);
 
 // Tokens of a part, at most.
 inline constexpr int64_t kFloatTokenRange = 512;

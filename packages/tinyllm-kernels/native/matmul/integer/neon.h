@@ -5,7 +5,6 @@
 
 #include <arm_neon.h>
 
-
 #include "matmul/integer/words.h"
 
 namespace tinyllm::TINYLLM_TIER {

@@ -9,7 +9,6 @@
 
 #include <immintrin.h>
 
-
 #include "matmul/integer/words.h"
 
 namespace tinyllm::TINYLLM_TIER {

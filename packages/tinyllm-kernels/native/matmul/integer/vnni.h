@@ -6,7 +6,6 @@
 
 #include <immintrin.h>
 
-
 #include "matmul/integer/words.h"
 
 namespace tinyllm::TINYLLM_TIER {
