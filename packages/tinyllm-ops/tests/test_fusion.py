@@ -53,7 +53,7 @@ def recorded() -> Any:
         ({"rope": own_rope, "rms_norm": own_norm}, "rms_norm, rope"),
         ({"rope": MLX.rope}, "rope"),
     ],
-    ids=str,
+    ids=["rope", "rms_norm", "both", "a known rope"],
 )
 def test_a_fusion_of_a_replaced_op_is_dropped_with_one_warning(
     recorded: list[warnings.WarningMessage], changes: dict[str, Any], named: str
@@ -80,7 +80,9 @@ def test_a_dropped_fusion_warns_once_and_stays_dropped(
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"name": "other"}, {"swiglu": own_swiglu}, {"rope": OPS.rope}], ids=str
+    "changes",
+    [{}, {"name": "other"}, {"swiglu": own_swiglu}, {"rope": OPS.rope}],
+    ids=["nothing", "name", "swiglu", "the same rope"],
 )
 def test_a_fusion_stays_when_its_ops_do(
     recorded: list[warnings.WarningMessage], changes: dict[str, Any]
