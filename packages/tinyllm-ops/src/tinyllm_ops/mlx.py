@@ -110,18 +110,8 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
     rows = w[ids.reshape(-1)]  # `mx.dequantize` needs a matrix
     if ids.size == 0:
         return mx.zeros((*ids.shape, w.shape[-1]), embedding_dtype(w.scales))
-    wide = None if rows.biases is None else rows.biases.astype(mx.float32)
-    scales = rows.scales if wide is None else rows.scales.astype(mx.float32)
-    out = mx.dequantize(
-        rows.packed,
-        scales,
-        wide,
-        group_size=w.group_size,
-        bits=w.bits,
-        mode=w.mode,
-        dtype=mx.float32,
-    )
-    return out.reshape(*ids.shape, w.shape[-1]).astype(embedding_dtype(w.scales))
+    out = _dequantized(rows).reshape(*ids.shape, w.shape[-1])
+    return out.astype(embedding_dtype(w.scales))
 
 
 def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
@@ -200,8 +190,17 @@ def attention(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:
-    """Call `mx.fast.scaled_dot_product_attention`, or two quantized products for packed k or v."""
+    """Call `mx.fast.scaled_dot_product_attention`, or two quantized products for packed k or v.
+
+    For CUDA, packed k and v are dequantized: MLX's quantized products there take no slices, as
+    those of a cache are, and are wrong if several heads share keys.
+    """
     check_attention(q, k, v, mask)
+    if _on_cuda():
+        k, v = (
+            part if isinstance(part, mx.array) else _dequantized(part).astype(q.dtype)
+            for part in (k, v)
+        )
     *batch, heads, length, dim = q.shape
     keys = k.shape[-2]
     scale = dim**-0.5 if scale is None else scale
@@ -284,6 +283,8 @@ def _fast_attention(
         mask: additive, `*batch H L S`, or "causal" or None.
     """
     dtype = mx.float32 if _on_cpu() else q.dtype
+    if scale == 0:  # the result of MLX's CUDA kernels is NaN
+        q, scale = mx.zeros_like(q), 1.0
     flat = [x.reshape(-1, *x.shape[-3:]).astype(dtype) for x in (q, k, v)]  # MLX: one batch axis
     if not isinstance(mask, mx.array):
         out = mx.fast.scaled_dot_product_attention(*flat, scale=scale, mask=mask)
@@ -328,8 +329,27 @@ def _quantized_matmul(x: mx.array, w: QuantizedTensor, *, transpose: bool) -> mx
     return y.astype(x.dtype)
 
 
+def _dequantized(w: QuantizedTensor) -> Float[mx.array, "*lead I"]:
+    """Return the numbers of w in float32. w has at least two axes."""
+    biases = None if w.biases is None else w.biases.astype(mx.float32)
+    scales = w.scales if biases is None else w.scales.astype(mx.float32)
+    return mx.dequantize(
+        w.packed,
+        scales,
+        biases,
+        group_size=w.group_size,
+        bits=w.bits,
+        mode=w.mode,
+        dtype=mx.float32,
+    )
+
+
 def _on_cpu() -> bool:
     return bool(mx.default_device().type == mx.cpu)
+
+
+def _on_cuda() -> bool:
+    return not _on_cpu() and bool(mx.cuda.is_available())
 
 
 MLX = OpSet(

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_ops import OpSet, QuantizedTensor, quantize, scaled_dot_product_attention_simple
+from tinyllm_ops import MLX, OpSet, QuantizedTensor, quantize, scaled_dot_product_attention_simple
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle, rounded
 
 HEADS = [(1, 1), (2, 1), (6, 3), (7, 7), (14, 2), (40, 1), (40, 8), (40, 40)]
@@ -169,6 +169,20 @@ def test_reads_quantized_keys_and_values(
         out = ops.attention(q, keys, values, mask=mask)
         assert out.dtype == dtype
         assert_close(out, expected(q, keys, values, mask=mask))
+
+
+@pytest.mark.parametrize(("mode", "bits"), [("affine", 4), ("mxfp8", 8)])
+def test_packed_keys_and_values_are_dequantized_for_cuda(
+    monkeypatch: pytest.MonkeyPatch, dtype: mx.Dtype, mode: str, bits: int
+) -> None:
+    monkeypatch.setattr("tinyllm_ops.mlx._on_cuda", lambda: True)
+    monkeypatch.setattr(mx, "quantized_matmul", None)
+    q, *kv = qkv((2,), (6, 2), (3, 9), 64, dtype)
+    k, v = (quantize(part, 32, bits, mode) for part in kv)
+    for keys, values in ((k, v), (k, kv[1]), (kv[0], v)):
+        out = MLX.attention(q, keys, values, mask="causal")
+        assert out.dtype == dtype
+        assert_close(out, expected(q, keys, values, mask="causal"))
 
 
 @pytest.mark.parametrize("magnitude", [1e-3, 30.0])
