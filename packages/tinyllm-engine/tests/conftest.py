@@ -1,10 +1,13 @@
 """Fixtures: the built-in model in float32, prompts, and the tokens of `generate` as the oracle."""
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 import pytest
 from tinyllm_engine.kv import memory_plan
 from tinyllm_engine.testing import Oracle, sample_prompts
 from tinyllm_kernels import available, opset
+from tinyllm_ops.testing import without_checks
 from tinyllm_qwen import Qwen, Tokenizer, generate, load
 
 
@@ -12,6 +15,17 @@ from tinyllm_qwen import Qwen, Tokenizer, generate, load
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the page pool to 16 MiB, because touching 400 MB takes 0.3 s per engine."""
     monkeypatch.setattr(memory_plan, "_DEFAULT_BYTES", 1 << 24)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Run a test without the run-time check of signatures.
+
+    The check takes most of the time of random schedules. Other tests call the same functions with
+    it.
+    """
+    with without_checks():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,7 @@ def assert_pages_are_alike(engine: Engine, request: RequestState) -> None:
             assert_close(rows[0], exact(rows[1]), position=length)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("is_right", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_draft_leaves_the_tokens_of_a_request_alone(

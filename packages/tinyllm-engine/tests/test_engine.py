@@ -41,6 +41,7 @@ def tally_of(pico: Model, prompts: list[list[int]], generated: Oracle) -> Callab
     return cache(lambda seed: run_schedule(*pico, prompts, generated, seed))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     tally_of: Callable[[int], Tally], seed: int
@@ -50,6 +51,7 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     assert tally.tokens >= tally.requests - tally.cancelled > 0
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_random_schedules_reach_every_event(tally_of: Callable[[int], Tally]) -> None:
     tallies = [tally_of(seed) for seed in SEEDS]
     events = asdict(sum(tallies, Tally()))

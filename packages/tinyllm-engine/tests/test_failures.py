@@ -148,6 +148,7 @@ def test_each_part_of_a_step_may_fail(
         assert answer(handle) == generated(handle.request.prompt, 5, DRAWN)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_schedules_with_failures_lose_nothing(
     pico: Model, prompts: list[list[int]], generated: Oracle, seed: int

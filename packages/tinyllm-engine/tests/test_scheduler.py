@@ -100,8 +100,8 @@ class SchedulesWithStates(Schedules):
 
 for machine in (Schedules, SchedulesWithStates):
     machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestSchedules = Schedules.TestCase
-TestSchedulesWithStates = SchedulesWithStates.TestCase
+TestSchedules = pytest.mark.usefixtures("unchecked")(Schedules.TestCase)
+TestSchedulesWithStates = pytest.mark.usefixtures("unchecked")(SchedulesWithStates.TestCase)
 
 
 def run(world: SchedulerMemory, budget: int = 8, steps: int = 500) -> list[RequestState]:

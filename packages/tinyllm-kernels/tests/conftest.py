@@ -19,14 +19,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jaxtyping
 import mlx.core as mx
 import pytest
 from hypothesis import settings
 from metalhost import SWEEP
 from tinyllm_kernels import available, opset
 from tinyllm_layers import Backend
-from tinyllm_ops.testing import TOLERANCE
+from tinyllm_ops.testing import TOLERANCE, without_checks
 
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -107,15 +106,6 @@ def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
     """Run a test with each dtype that ops accept."""
     chosen: mx.Dtype = request.param
     return chosen
-
-
-@contextlib.contextmanager
-def without_checks() -> Iterator[None]:
-    """Turn off the run-time check of signatures, which users do not have."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

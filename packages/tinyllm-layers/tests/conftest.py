@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-import jaxtyping
 import mlx.core as mx
 import pytest
 from hypothesis import settings
 from tinyllm_layers import Batch, KVCache
 from tinyllm_layers.testing import packed
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
-from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE, normal
+from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE, normal, without_checks
 
 # Draw the same few examples in every run and on every machine, so that a failure can be repeated.
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
@@ -44,10 +43,9 @@ def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Turn off the run-time check of signatures, which users do not have."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    """Run a test without the run-time check of signatures."""
+    with without_checks():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import jaxtyping
 import mlx.core as mx
 import pytest
 from hypothesis import settings
 from tinyllm_ops import OpSet
-from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE
+from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE, without_checks
 
 # Draw the same few examples in every run and on every machine, so that a failure can be repeated.
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
@@ -41,7 +40,6 @@ def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Turn off the run-time check of signatures, which users do not have."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    """Run a test without the run-time check of signatures."""
+    with without_checks():
+        yield

@@ -37,6 +37,7 @@ def snapshots(engine: Engine) -> list[bytes]:
     return list(engine._states.snapshots.registered)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     hybrid: Model, prompts: Prompts, answers: Oracle, tmp_path: Path
 ) -> None:
@@ -51,6 +52,7 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     assert {name: count for name, count in events.items() if count < 10} == {}
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("speculation", [0, 3])
 @pytest.mark.parametrize("bits", [None, 8])
 def test_logits_have_the_bits_of_generate_alone(

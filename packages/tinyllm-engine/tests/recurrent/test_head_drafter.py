@@ -43,6 +43,7 @@ def answer(handle: RequestState) -> list[int]:
     return handle.tokens[len(handle.request.prompt) :]
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "name", [pytest.param("random_head", marks=pytest.mark.exhaustive), "counting"]
 )
@@ -61,6 +62,7 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     assert name != "counting" or tally.drafted > tally.accepted > tally.drafted // 2
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("bits", [None, 8])
 @pytest.mark.parametrize("name", ["random_head", "counting"])
 def test_logits_have_the_bits_of_generate_alone(

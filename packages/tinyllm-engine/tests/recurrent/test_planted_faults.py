@@ -131,10 +131,12 @@ def schedules() -> None:
         schedule(seed)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_schedules_pass_without_a_fault() -> None:
     schedules()
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_random_schedules_find_the_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     owner, name, old, new = FAULTS[fault]

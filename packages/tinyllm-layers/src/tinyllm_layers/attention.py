@@ -162,11 +162,6 @@ class GroupedQueryAttention:
         """Compute the queries, keys and values of the new tokens, normalized and rotated."""
         rope = self.rope
         self.check(batch)
-
-        def heads(w: Weight, bias: mx.array | None) -> Float[mx.array, "B L heads D"]:
-            y = self.ops.linear(x, w, bias, phase=batch.phase)
-            return mx.unflatten(y, -1, (-1, self.head_dim))
-
         q, k = (
             norm_rope(
                 self.ops,
@@ -180,11 +175,18 @@ class GroupedQueryAttention:
                 rope.dims,
             )
             for projected, norm in (
-                (heads(self.wq, self.biases.q), self.q_norm),
-                (heads(self.wk, self.biases.k), self.k_norm),
+                (self._heads(x, self.wq, self.biases.q, batch), self.q_norm),
+                (self._heads(x, self.wk, self.biases.k, batch), self.k_norm),
             )
         )
-        return q, k, heads(self.wv, self.biases.v).swapaxes(1, 2)
+        return q, k, self._heads(x, self.wv, self.biases.v, batch).swapaxes(1, 2)
+
+    def _heads(
+        self, x: Float[mx.array, "B L E"], w: Weight, bias: mx.array | None, batch: Batch
+    ) -> Float[mx.array, "B L heads D"]:
+        """Multiply by one of the three weights, and split the result into heads."""
+        y = self.ops.linear(x, w, bias, phase=batch.phase)
+        return mx.unflatten(y, -1, (-1, self.head_dim))
 
 
 def following(x: Float[mx.array, "B L E"], cache: LayerCache | None) -> Batch:

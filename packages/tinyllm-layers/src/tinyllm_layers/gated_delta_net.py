@@ -137,16 +137,15 @@ class GatedDeltaNet:
             batch = following(x, cache)
         ops, phase = self.ops, batch.phase
         held = RecurrentCache() if cache is None else state_cache(cache)
-
-        def project(w: Weight) -> Float[mx.array, "T features"]:  # T = B L: all tokens of the pass
-            return ops.linear(x, w, phase=phase).flatten(0, 1)
-
+        qkv, a, b, z = (
+            ops.linear(x, w, phase=phase).flatten(0, 1)  # T = B L: all tokens of the pass
+            for w in (self.wqkv, self.wa, self.wb, self.wz)
+        )
         conv, state, table = held.states(batch, self.state_shape)
-        qkv, conv = ops.causal_conv(project(self.wqkv), self.conv, conv, table)
+        qkv, conv = ops.causal_conv(qkv, self.conv, conv, table)
         q, k, v = self._heads(qkv)
-        a, b = project(self.wa), project(self.wb)
         out, state = ops.gated_delta(q, k, v, a, b, self.a_log, self.dt_bias, state, table)
-        gate = mx.unflatten(project(self.wz), -1, (self.num_value_heads, self.value_dim))
+        gate = mx.unflatten(z, -1, (self.num_value_heads, self.value_dim))
         out = ops.gated_rms_norm(out, gate, self.norm, self.norm_eps)  # T Hv Dv
         held.commit(conv, state, table, phase)
 

@@ -10,6 +10,8 @@ and the bits of a chunked algorithm depend on the chunks. On a CPU it takes 1.4 
 
 from __future__ import annotations
 
+from functools import partial
+
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
@@ -157,28 +159,25 @@ def rope(
     if scaling is not None:
         periods = 1 / mx.array(rotary_frequencies(dim, base, scaling))
         x = x * scaling.magnitude
-
-    def rotate(x: mx.array, offset: int | mx.array) -> mx.array:  # x B H L D
-        return mx.fast.rope(
-            x,
-            dim,
-            traditional=traditional,
-            base=base if periods is None else None,
-            scale=1.0,
-            offset=offset,
-            freqs=periods,
-        )
-
+    rotate = partial(  # of x B H L D
+        mx.fast.rope,
+        dims=dim,
+        traditional=traditional,
+        base=base if periods is None else None,
+        scale=1.0,
+        freqs=periods,
+    )
     position_ids = position_array(positions, batch, length)
     if x.size == 0:
         return x
     if isinstance(positions, mx.array):  # arbitrary positions: pass each token as its own row
         position_ids = mx.broadcast_to(position_ids, (batch, length))
         rows = x.reshape(batch * length, heads, 1, dim)
-        return rotate(rows, position_ids.reshape(-1)).reshape(x.shape)
+        return rotate(rows, offset=position_ids.reshape(-1)).reshape(x.shape)
     if isinstance(positions, slice):
-        return rotate(x.swapaxes(1, 2), slice_start(positions, length)).swapaxes(1, 2)
-    return rotate(x.swapaxes(1, 2), row_starts(positions, batch, length)).swapaxes(1, 2)
+        return rotate(x.swapaxes(1, 2), offset=slice_start(positions, length)).swapaxes(1, 2)
+    starts = row_starts(positions, batch, length)
+    return rotate(x.swapaxes(1, 2), offset=starts).swapaxes(1, 2)
 
 
 def attention(

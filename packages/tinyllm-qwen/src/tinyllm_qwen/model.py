@@ -1,6 +1,7 @@
 """The models Qwen2, Qwen2.5, Qwen3, Qwen3-MoE and Qwen3.5, from token ids to logits."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import mlx.core as mx
@@ -251,7 +252,7 @@ class Qwen:
         """The dtype of activations, which is the dtype of the norms."""
         return self.norm.weight.dtype
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The size of the weights in this process in bytes, in packed form."""
         return sum(weight.nbytes for weight in self.weights())

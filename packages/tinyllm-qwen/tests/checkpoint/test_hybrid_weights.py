@@ -40,6 +40,7 @@ def test_both_kinds_of_files_give_the_same_bits(folders: dict[str, Path], shape:
     assert mx.array_equal(ours(PROMPT), theirs(PROMPT))
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-4bit", "tiny-moe-4bit"])
 def test_op_sets_give_the_same_greedy_tokens(folders: dict[str, Path], name: str) -> None:
     answers = []

@@ -57,6 +57,7 @@ def test_the_steps_are_in_the_order_of_vllm(settings: dict[str, Any], left: Any)
     assert set(sequence(sampler, 300, values)) == left
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_draws_follow_the_temperature(temperature: float) -> None:
     values = np.array([1.0, 0.0])

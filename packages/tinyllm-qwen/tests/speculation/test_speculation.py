@@ -12,6 +12,8 @@ from tinyllm_qwen import Piece, Qwen, SamplingParams, Tokenizer, generate, load
 from tinyllm_qwen.speculation import Speculation
 from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 Model = tuple[Qwen, Tokenizer]
 PROMPT = [int(token) for token in mx.random.randint(0, 2041, (90,), key=mx.random.key(3))]
 GREEDY = SamplingParams(top_logprobs=2)

@@ -184,16 +184,16 @@ def _in_format(rows: mx.array, stored: Weight, ops: OpSet) -> Weight:
 
 def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
     """Return pages in which the pages at `targets` are replaced by `rows`."""
-
-    def replace_in(array: mx.array, new: mx.array) -> mx.array:
-        array = alias(array)
-        array[targets] = new
-        return array
-
     if isinstance(pages, mx.array):
         assert isinstance(rows, mx.array)  # in the format of the pages
-        return replace_in(pages, rows)
+        return _replaced_array(pages, targets, rows)
     assert isinstance(rows, QuantizedTensor)
     pairs = zip(pages.arrays, rows.arrays, strict=True)
-    packed, scales, *biases = (replace_in(*pair) for pair in pairs)
+    packed, scales, *biases = (_replaced_array(part, targets, new) for part, new in pairs)
     return replace(pages, packed=packed, scales=scales, biases=biases[0] if biases else None)
+
+
+def _replaced_array(pages: mx.array, targets: mx.array, rows: mx.array) -> mx.array:
+    pages = alias(pages)
+    pages[targets] = rows
+    return pages

@@ -93,12 +93,10 @@ def scaled_dot_product_attention_grouped(
     elif mask is not None:
         whole = mx.broadcast_to(additive_mask(mask), (*batch, heads, length, keys))
         mask = whole.reshape(*grouped, keys)
-
-    def shared(x: Weight) -> mx.array:
-        dense = dequantize(x) if isinstance(x, QuantizedTensor) else x
-        return dense[..., None, :, :]  # *batch Hkv 1 S D
-
-    out = _attend(q.reshape(*grouped, dim), shared(k), shared(v), scale, mask)
+    k, v = (
+        (dequantize(x) if isinstance(x, QuantizedTensor) else x)[..., None, :, :] for x in (k, v)
+    )  # *batch Hkv 1 S D
+    out = _attend(q.reshape(*grouped, dim), k, v, scale, mask)
     return out.reshape(q.shape).astype(q.dtype)
 
 

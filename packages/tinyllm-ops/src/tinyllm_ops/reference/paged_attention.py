@@ -72,19 +72,21 @@ def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
     if len(pages.stored) < pages.count:
         chosen = mx.array(list(pages.stored))
         rows, slots = rows[chosen], slots[chosen]
-
-    def write(part: mx.array, new: mx.array) -> mx.array:
-        part = part[...]  # a second array object: the update must not change the caller's array
-        part[slots // pages.page_size, :, slots % pages.page_size] = new
-        return part
-
     if isinstance(stored, mx.array):
         assert isinstance(rows, mx.array)  # checked above
-        return write(stored, rows)
+        return _written(stored, rows, slots, pages.page_size)
     assert isinstance(rows, QuantizedTensor)
-    parts = [write(*pair) for pair in zip(stored.arrays, rows.arrays, strict=True)]
+    pairs = zip(stored.arrays, rows.arrays, strict=True)
+    parts = [_written(*pair, slots, pages.page_size) for pair in pairs]
     packed, scales, *biases = parts
     return replace(stored, packed=packed, scales=scales, biases=biases[0] if biases else None)
+
+
+def _written(stored: mx.array, rows: mx.array, slots: mx.array, page_size: int) -> mx.array:
+    """Return an array of pages with rows in some slots."""
+    stored = stored[...]  # a second array object: the update must not change the caller's array
+    stored[slots // page_size, :, slots % page_size] = rows
+    return stored
 
 
 def attend_by_sequence(
@@ -116,13 +118,15 @@ def attend_by_sequence(
 
 def _gather_tokens(x: Weight, pages: mx.array, length: int) -> Weight:
     """Copy the first `length` tokens of the listed pages: `P Hkv page D` to `Hkv length D`."""
+    if isinstance(x, QuantizedTensor):
+        return x.map(lambda part: _gather_rows(part, pages, length))
+    return _gather_rows(x, pages, length)
 
-    def gather(part: mx.array) -> mx.array:
-        _, heads, page, width = part.shape
-        tokens = part[pages].swapaxes(0, 1)  # Hkv blocks page width
-        return tokens.reshape(heads, pages.size * page, width)[:, :length]
 
-    return gather(x) if isinstance(x, mx.array) else x.map(gather)
+def _gather_rows(stored: mx.array, pages: mx.array, length: int) -> mx.array:
+    _, heads, page_size, width = stored.shape
+    tokens = stored[pages].swapaxes(0, 1)  # Hkv blocks page width
+    return tokens.reshape(heads, pages.size * page_size, width)[:, :length]
 
 
 def _causal_mask(queries: int, length: int, window: int | None) -> mx.array | str:

@@ -12,6 +12,7 @@ from tinyllm_ops.testing import oracle
 from tinyllm_ops.testing.arrays import exact, normal, rounded
 from tinyllm_ops.testing.devices import DEVICES
 from tinyllm_ops.testing.page_table import page_table
+from tinyllm_ops.testing.signatures import without_checks
 from tinyllm_ops.testing.state_table import scan_sequences
 from tinyllm_ops.testing.tolerance import TOLERANCE, assert_close
 
@@ -28,4 +29,5 @@ __all__ = [
     "page_table",
     "rounded",
     "scan_sequences",
+    "without_checks",
 ]

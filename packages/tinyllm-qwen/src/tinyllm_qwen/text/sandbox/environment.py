@@ -121,23 +121,23 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _metered(self, name: str, function: Function) -> Function:
         """Return a filter that charges its cost before the call and its result after the call."""
+        metered = functools.partial(self._filter, name, function)
+        return functools.update_wrapper(metered, function)
+
+    def _filter(self, name: str, function: Function, /, *args: object, **kwargs: object) -> object:
+        """Call a filter, and charge for it."""
         # jinja2 passes a context before the value if the function has this attribute.
         index = 0 if getattr(function, "jinja_pass_arg", None) is None else 1
+        before, value, rest = args[:index], args[index], args[index + 1 :]
+        if name == "join" and isinstance(value, Iterable):
+            value = [self.meter.spend_on_text(item) for item in value]
+            separator = rest[0] if rest else kwargs.get("d", "")
+            self.meter.spend(len(str(self.meter.spend_on_text(separator))) * len(value))
+        elif name in _TEXT_FILTERS:
+            self.meter.spend_on_text(value)
         cost = FILTER_COSTS.get(name)
-
-        @functools.wraps(function)
-        def metered(*args: object, **kwargs: object) -> object:
-            before, value, rest = args[:index], args[index], args[index + 1 :]
-            if name == "join" and isinstance(value, Iterable):
-                value = [self.meter.spend_on_text(item) for item in value]
-                separator = rest[0] if rest else kwargs.get("d", "")
-                self.meter.spend(len(str(self.meter.spend_on_text(separator))) * len(value))
-            elif name in _TEXT_FILTERS:
-                self.meter.spend_on_text(value)
-            self.meter.spend(cost(value, [*rest, *kwargs.values()]) if cost else 0)
-            return self.meter.spend_on(function(*before, value, *rest, **kwargs))
-
-        return metered
+        self.meter.spend(cost(value, [*rest, *kwargs.values()]) if cost else 0)
+        return self.meter.spend_on(function(*before, value, *rest, **kwargs))
 
     def _sum(
         self, items: Iterable[object], attribute: str | int | None = None, start: object = 0
