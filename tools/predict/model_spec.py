@@ -43,7 +43,7 @@ class ModelSpec:
             UsageError: if there is no such shape or format.
         """
         config = QwenConfig.from_hf(published_config(shape))
-        chosen = WeightFormat.choose(bits, group_size, mode, dtype, gpu=True)
+        chosen = WeightFormat.choose(bits, group_size, mode, dtype, prefers_16_bits=True)
         if not chosen.is_quantized:
             return cls(shape, config, chosen.dtype)
         packed = PackedFormat(group_size=chosen.group_size, bits=chosen.bits, mode=chosen.mode)

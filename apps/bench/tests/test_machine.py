@@ -110,14 +110,14 @@ def test_a_model_needs_its_weights_and_room_to_compute(
     bits: int, ops: tuple[str, ...], least: int
 ) -> None:
     config = QwenConfig.from_hf(published_config("qwen3-4b"))
-    weight_format = WeightFormat.choose(bits, 64, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(bits, 64, "affine", "auto", prefers_16_bits=False)
     needed = needed_memory(Settings(ops=list(ops)), config, weight_format)
     assert least < needed < 3 * least
 
 
 def test_mlx_lm_needs_the_weights_again() -> None:
     config = QwenConfig.from_hf(published_config("qwen3-4b"))
-    weight_format = WeightFormat.choose(4, 64, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(4, 64, "affine", "auto", prefers_16_bits=False)
     alone = needed_memory(Settings(ops=["mlx"]), config, weight_format)
     beside = needed_memory(
         Settings(ops=["mlx"], peers=True, peer=["mlx-lm"]), config, weight_format

@@ -37,7 +37,7 @@ NORMS = 28 * (2 * 1024 + 2 * 128) + 1024
 
 @pytest.mark.parametrize("context", [0, 1, 512])
 def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int) -> None:
-    weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
+    weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", prefers_16_bits=False)
     cost = ModelCosts(config, sizes(config, weight_format), 2).decode(context)
     # Four bits a number, and of every 64 numbers two more of 16 bits.
     matrices = (28 * BLOCK + HEAD) * 36 // 64
@@ -47,7 +47,7 @@ def test_a_token_reads_all_weights_and_all_keys(config: QwenConfig, context: int
 
 
 def test_bytes_of_a_token_limit_its_speed(config: QwenConfig) -> None:
-    weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", gpu=False)
+    weight_format = WeightFormat.choose(4, 64, "affine", "bfloat16", prefers_16_bits=False)
     empty, long = (
         ModelCosts(config, sizes(config, weight_format), 2).decode(keys) for keys in (0, 512)
     )
@@ -57,7 +57,7 @@ def test_bytes_of_a_token_limit_its_speed(config: QwenConfig) -> None:
 
 
 def test_a_prompt_reads_weights_once_and_computes_the_head_once(config: QwenConfig) -> None:
-    weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(16, 64, "affine", "auto", prefers_16_bits=False)
     cost = ModelCosts(config, sizes(config, weight_format), 2).prefill(10)
     assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS) + 28 * 2 * 8 * 128 * 2 * 10
     pairs = 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 + 10
@@ -67,7 +67,7 @@ def test_a_prompt_reads_weights_once_and_computes_the_head_once(config: QwenConf
 def test_an_embedding_that_is_not_the_head_is_read_by_row() -> None:
     hf = published_config("qwen3-0.6b") | {"tie_word_embeddings": False}
     config = QwenConfig.from_hf(hf)
-    weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(16, 64, "affine", "auto", prefers_16_bits=False)
     cost = ModelCosts(config, sizes(config, weight_format), 2).decode(0)
     assert cost.bytes == 2 * (28 * BLOCK + HEAD + NORMS + 1024)
 
@@ -84,7 +84,7 @@ def test_only_chosen_experts_are_read() -> None:
         "mlp_only_layers": [],
     }
     config = QwenConfig.from_hf(hf)
-    weight_format = WeightFormat.choose(16, 64, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(16, 64, "affine", "auto", prefers_16_bits=False)
     attention = 2 * 2048 * 1024 + 2 * 1024 * 1024
     expert, router, norms = 3 * 64 * 1024, 8 * 1024, 2 * 1024 + 2 * 128 + 1024
     one = ModelCosts(config, sizes(config, weight_format), 2).decode(0)

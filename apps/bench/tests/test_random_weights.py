@@ -4,9 +4,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_bench.errors import UsageError
+from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_floats, random_quantized, random_weights
 from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import WeightFormat
+from tinyllm_bench.settings import Settings
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
@@ -21,7 +23,7 @@ FORMATS = [
 
 @pytest.mark.parametrize(("bits", "group_size", "mode"), FORMATS)
 def test_quantized_numbers_are_small_and_spread(bits: int, group_size: int, mode: str) -> None:
-    weight_format = WeightFormat.choose(bits, group_size, mode, "float32", gpu=False)
+    weight_format = WeightFormat.choose(bits, group_size, mode, "float32", prefers_16_bits=False)
     w = random_quantized((64, 256), weight_format, np.random.default_rng(0))
     assert isinstance(w, QuantizedTensor)
     assert w.nbytes == weight_format.nbytes((64, 256))
@@ -49,7 +51,7 @@ def test_floats_are_small_and_spread(dtype: mx.Dtype) -> None:
 @pytest.mark.parametrize(("bits", "dtype"), [(4, "float32"), (32, "float32"), (16, "bfloat16")])
 def test_opsets_compute_the_same_numbers_from_random_weights(bits: int, dtype: str) -> None:
     config = QwenConfig.from_hf(published_config("pico"))
-    weight_format = WeightFormat.choose(bits, 64, "affine", dtype, gpu=False)
+    weight_format = WeightFormat.choose(bits, 64, "affine", dtype, prefers_16_bits=False)
     weights = random_weights(config, weight_format)
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     assert shapes == expected_shapes(config)
@@ -65,11 +67,11 @@ def test_opsets_compute_the_same_numbers_from_random_weights(bits: int, dtype: s
     assert np.abs(one - two).max() < (0.05 if bits == 16 else 1e-4) * np.abs(one).max()
 
 
-def test_the_dtype_follows_device_and_width() -> None:
+def test_the_dtype_follows_the_ops_and_the_width() -> None:
     chosen = {
-        (bits, gpu): WeightFormat.choose(bits, 64, "affine", "auto", gpu=gpu).dtype
+        (bits, fast): WeightFormat.choose(bits, 64, "affine", "auto", prefers_16_bits=fast).dtype
         for bits in (4, 16, 32)
-        for gpu in (False, True)
+        for fast in (False, True)
     }
     assert chosen == {
         (4, False): mx.float32,
@@ -79,6 +81,25 @@ def test_the_dtype_follows_device_and_width() -> None:
         (32, False): mx.float32,
         (32, True): mx.float32,
     }
+
+
+@pytest.mark.parametrize("model", [None, "pico"])
+@pytest.mark.parametrize(
+    ("ops", "gpu", "dtype"),
+    [
+        (["cpu"], False, mx.bfloat16),
+        (["cpu", "cpu-int8"], False, mx.bfloat16),
+        (["cpu", "mlx"], False, mx.float32),
+        (["reference"], False, mx.float32),
+        ([], False, mx.float32),
+        (["mlx"], True, mx.bfloat16),
+    ],
+)
+def test_only_mlx_on_a_cpu_is_measured_in_float32(
+    monkeypatch: pytest.MonkeyPatch, model: str | None, ops: list[str], gpu: bool, dtype: mx.Dtype
+) -> None:
+    monkeypatch.setattr("tinyllm_bench.models.model.on_gpu", lambda: gpu)
+    assert BenchModel.make(Settings(model=model, ops=ops)).format.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -95,10 +116,10 @@ def test_an_unknown_format_is_refused(
     bits: int, group_size: int, mode: str, dtype: str, says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
-        WeightFormat.choose(bits, group_size, mode, dtype, gpu=False)
+        WeightFormat.choose(bits, group_size, mode, dtype, prefers_16_bits=False)
 
 
 def test_rows_that_groups_do_not_divide_are_refused() -> None:
-    weight_format = WeightFormat.choose(4, 128, "affine", "auto", gpu=False)
+    weight_format = WeightFormat.choose(4, 128, "affine", "auto", prefers_16_bits=False)
     with pytest.raises(UsageError, match=r"--group-size: expected a divisor of 192, .* got 128"):
         weight_format.nbytes((8, 192))

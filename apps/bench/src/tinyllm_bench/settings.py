@@ -28,7 +28,7 @@ class Settings:
     dtype: str = option(
         "auto",
         "auto|float32|float16|bfloat16",
-        "Type of activations. auto: float32 for quantized weights on a CPU.",
+        "Type of activations. auto: bfloat16, or float32 for MLX's operations on a CPU.",
     )
     ops: list[str] = option([], "NAME", "Only this OpSet; may be repeated.")
     op: list[str] = option([], "NAME", "Only this operation, no model; may be repeated.")

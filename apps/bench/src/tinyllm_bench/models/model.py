@@ -63,7 +63,11 @@ class BenchModel:
             return cls._load(settings, settings.model)
         hf = published_config(settings.shape)
         weight_format = WeightFormat.choose(
-            settings.bits, settings.group_size, settings.mode, settings.dtype, gpu=on_gpu()
+            settings.bits,
+            settings.group_size,
+            settings.mode,
+            settings.dtype,
+            prefers_16_bits=_prefers_16_bits(settings),
         )
         if weight_format.is_quantized:
             names = ("bits", "group_size", "mode")
@@ -76,17 +80,24 @@ class BenchModel:
 
     @classmethod
     def _load(cls, settings: Settings, name: str) -> "BenchModel":
-        """Load a checkpoint in the requested dtype, or in the dtype that suits the device."""
+        """Load a checkpoint in the requested dtype, or in the dtype that suits the OpSets."""
         folder = resolve(name)
         hf = read_json_object(folder / "config.json")
         config = QwenConfig.from_hf(hf, str(folder / "config.json"))
-        dtype = DTYPES.get(settings.dtype, mx.bfloat16 if on_gpu() else mx.float32)
+        usual = mx.bfloat16 if _prefers_16_bits(settings) else mx.float32
+        dtype = DTYPES.get(settings.dtype, usual)
         weight_format = WeightFormat(dtype.size * 8, 64, AFFINE, dtype)
         if config.quantization is not None:
             packing = config.quantization.default
             weight_format = WeightFormat(packing.bits, packing.group_size, packing.mode, dtype)
         _check(settings, name, config, weight_format)
         return cls(name, hf, config, load_weights(folder, config, dtype=dtype), weight_format)
+
+
+def _prefers_16_bits(settings: Settings) -> bool:
+    """Return True if no OpSet is slow in 16 bits, as those of MLX are on a CPU."""
+    chosen = set(settings.ops)
+    return on_gpu() or (bool(chosen) and chosen.isdisjoint({"mlx", "reference"}))
 
 
 def _check(settings: Settings, name: str, config: QwenConfig, weight_format: WeightFormat) -> None:

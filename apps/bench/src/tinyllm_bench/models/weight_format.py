@@ -36,18 +36,23 @@ class WeightFormat:
 
     @classmethod
     def choose(
-        cls, bits: int | None, group_size: int | None, mode: str | None, dtype: str, *, gpu: bool
+        cls,
+        bits: int | None,
+        group_size: int | None,
+        mode: str | None,
+        dtype: str,
+        *,
+        prefers_16_bits: bool,
     ) -> "WeightFormat":
         """Return a format. None stands for the default: 4 bits, groups of 64, affine.
 
-        The dtype "auto" depends on the bits and the device. With quantized weights it is float32 on
-        a CPU, where MLX's 16-bit arithmetic is slow, and bfloat16 on a GPU. Plain floats of 16 bits
-        are bfloat16.
+        The dtype "auto" depends on the bits. With quantized weights it is bfloat16 if everything
+        measured `prefers_16_bits`, otherwise float32. Plain floats of 16 bits are bfloat16.
         """
         bits = 4 if bits is None else bits
         chosen = DTYPES.get(dtype)
         if chosen is None:
-            wide = bits == 32 or (bits != 16 and not gpu)
+            wide = bits == 32 or (bits != 16 and not prefers_16_bits)
             chosen = mx.float32 if wide else mx.bfloat16
         return cls(bits, 64 if group_size is None else group_size, mode or AFFINE, chosen)
 
