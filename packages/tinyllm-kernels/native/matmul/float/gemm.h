@@ -1,9 +1,9 @@
 // Prefill in float32: tiles of tokens times panels of w that are unpacked once.
 //
-// Lanes are tokens. x is packed once for all panels: a tile has the first numbers of its tokens
-// side by side, then their second numbers, and so on. A number of w is broadcast to all lanes. Sums
-// stay in registers for a block of columns and in memory between blocks, so that a block of a tile
-// and of a panel stay in the first-level cache.
+// Lanes are tokens, or rows of w for very few tokens. x is packed once for all panels: a tile has the
+// first numbers of its tokens side by side, then their second numbers, and so on. A number of w is
+// broadcast to all lanes. Sums stay in registers for a block of columns and in memory between blocks,
+// so that a block of a tile and of a panel stay in the first-level cache.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,9 @@ static_assert(kTokenTile % kFloatTile == 0 && kFloatDepth % 128 == 0);
 
 // Tokens of a part, at most.
 inline constexpr int64_t kFloatTokenRange = 512;
+
+// Tokens of a prompt for which lanes are rows of w, at most.
+inline constexpr int kFewFloats = 4;
 
 // A register of floats. If a vector takes two registers, GCC keeps arrays of vectors in memory.
 #if defined(__AVX__)
@@ -64,12 +67,42 @@ void pack_floats(const T* x, int64_t rows, int columns, int64_t first, int64_t l
   }
 }
 
+// Prefetches a block of columns of some rows to the second-level cache, one cache line at a time.
+// Many at once would wait for each other, and the products for them.
+class BlockPrefetch {
+ public:
+  BlockPrefetch(const char* first, int64_t stride, int lines, int64_t rows)
+      : row_(first), stride_(stride), lines_(lines), rows_(lines ? rows : 0) {}
+
+  void step() {
+    if (!rows_) return;
+    __builtin_prefetch(row_ + 64 * line_, 0, 2);
+    if (++line_ < lines_) return;
+    line_ = 0;
+    row_ += stride_;
+    --rows_;
+  }
+
+  void finish() {
+    while (rows_) step();
+  }
+
+ private:
+  const char* row_;
+  int64_t stride_;
+  int lines_, line_ = 0;
+  int64_t rows_;
+};
+
 // Adds the products of the first R registers of tokens and N rows of a panel, over `depth` columns,
-// to `sums`. Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth.
-template <int N, int R>
-void multiply_float_tile(const float* x, const float* panel, int depth, float* sums) {
+// to `sums`. Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth. With
+// `kPrefetches`, takes a step of `prefetch` in each column.
+template <int N, int R, bool kPrefetches>
+void multiply_float_tile(const float* x, const float* panel, int depth, float* sums,
+                         BlockPrefetch& prefetch) {
   FloatRegister totals[N][R] = {};
   for (int k = 0; k < depth; ++k, x += kFloatTile) {
+    if constexpr (kPrefetches) prefetch.step();
     FloatRegister tokens[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) std::memcpy(&tokens[r], x + r * kRegisterFloats, sizeof tokens[r]);
@@ -95,28 +128,77 @@ void multiply_float_tile(const float* x, const float* panel, int depth, float* s
 
 // Multiplies R registers of tokens of a tile by the first `rows` rows of a panel, rounded up to a
 // multiple of N.
-template <int N, int R>
-void multiply_panel_rows(const float* x, const float* panel, int64_t rows, int depth, float* sums) {
+template <int N, int R, bool kPrefetches>
+void multiply_panel_rows(const float* x, const float* panel, int64_t rows, int depth, float* sums,
+                         BlockPrefetch& prefetch) {
   static_assert(kFloatPanel % N == 0);
   for (int64_t n = 0; n < rows; n += N) {
-    multiply_float_tile<N, R>(x, panel + n * kFloatDepth, depth, sums + n * kFloatTile);
+    multiply_float_tile<N, R, kPrefetches>(x, panel + n * kFloatDepth, depth,
+                                           sums + n * kFloatTile, prefetch);
   }
 }
 
-// Prefetches columns k0 to k1 of row n of w to the second-level cache.
+// Adds the products of the first kFewFloats tokens and W rows of a panel to `sums`, in the order of
+// multiply_float_tile. Lanes are rows, because a vector of tokens would be nearly empty. Squares of
+// the panel are transposed in registers.
+inline void multiply_few_floats(const float* x, const float* panel, int depth, float* sums,
+                                BlockPrefetch& prefetch) {
+  Floats totals[kFewFloats] = {};
+  const auto add = [&](int k, Floats weights) {
+#pragma GCC unroll 4
+    for (int m = 0; m < kFewFloats; ++m) totals[m] += weights * x[k * kFloatTile + m];
+  };
+  int k = 0;
+  for (; k + W <= depth; k += W) {
+    Words square[W];
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) square[i] = bit_cast<Words>(load(panel + i * kFloatDepth + k));
+    transpose(square);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) add(k + i, bit_cast<Floats>(square[i]));
+    for (int i = 0; i < W * W / 32; ++i) prefetch.step();  // as many lines as the square in 16 bits
+  }
+  for (; k < depth; ++k) {
+    Floats weights;
+    for (int i = 0; i < W; ++i) weights[i] = panel[i * kFloatDepth + k];
+    add(k, weights);
+  }
+  for (int i = 0; i < W; ++i) {
+    for (int m = 0; m < kFewFloats; ++m) sums[i * kFloatTile + m] += totals[m][i];
+  }
+}
+
+// Returns the prefetch of columns k0 to k1 of `rows` rows, of which n is the first.
 template <typename Format>
-void prefetch_columns(const Weights& w, int64_t n, int k0, int k1) {
+BlockPrefetch prefetch_block(const Weights& w, int64_t n, int64_t rows, int k0, int k1) {
   const auto* row = reinterpret_cast<const char*>(Format::row(w, n));
-  const int64_t bytes = reinterpret_cast<const char*>(Format::row(w, n + 1)) - row;
-  for (int64_t i = bytes * k0 / w.columns; i < bytes * k1 / w.columns; i += 64) {
-    __builtin_prefetch(row + i, 0, 2);
+  const int64_t stride = reinterpret_cast<const char*>(Format::row(w, n + 1)) - row;
+  const int64_t first = stride * k0 / w.columns, bytes = stride * (k1 - k0) / w.columns;
+  return {row + first, stride, static_cast<int>(ceil_div(bytes, 64)), rows};
+}
+
+// Computes the sums of a part with at most kFewFloats tokens. W rows are read from their first to
+// their last column, as far as possible in the order of memory.
+template <typename Format>
+void sum_few_floats(const LinearTask& t, const LinearRange& range, float* panel, float* sums) {
+  const Weights& w = *t.w;
+  const auto [m0, m1, n0, n1] = range;
+  const float* x = reinterpret_cast<const float*>(t.x_packed) + m0 * w.columns;
+  for (int64_t n = n0; n < n1; n += W, sums += W * kFloatTile) {
+    for (int k0 = 0; k0 < w.columns; k0 += kFloatDepth) {
+      const int k1 = std::min(k0 + kFloatDepth, w.columns);
+      for (int64_t i = 0; i < W; ++i) {  // the last row is repeated for missing ones
+        decode_row<Format>(w, std::min(n + i, n1 - 1), k0, k1, panel + i * kFloatDepth);
+      }
+      BlockPrefetch prefetch = prefetch_block<Format>(w, n + W, W, k0, k1);
+      multiply_few_floats(x + k0 * kFloatTile, panel, k1 - k0, sums, prefetch);
+    }
   }
 }
 
-// Computes a part of at most kFloatPanel rows of w. `scratch` has the panel, then the sums of each
-// tile.
+// Computes the sums of a part. The next part is prefetched.
 template <typename Format>
-void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* scratch) {
+void sum_floats(const LinearTask& t, const LinearRange& range, float* panel, float* sums) {
   const Weights& w = *t.w;
   const auto [m0, m1, n0, n1] = range;
   const int64_t rows = n1 - n0;
@@ -124,26 +206,40 @@ void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* 
   constexpr int kTogether = 2 * kFloatRows;
   const int64_t padded = ceil_div(rows, kTogether) * kTogether;
   const auto* x = reinterpret_cast<const float*>(t.x_packed);
-  float *panel = scratch, *sums = scratch + kFloatPanel * kFloatDepth;
-  const auto sums_of = [&](int64_t m) { return sums + (m - m0) * kFloatPanel; };
-  std::fill_n(sums, ceil_div(m1 - m0, kFloatTile) * kFloatTile * kFloatPanel, 0.0f);
   for (int k0 = 0; k0 < w.columns; k0 += kFloatDepth) {
     const int k1 = std::min(k0 + kFloatDepth, w.columns);
     for (int64_t n = 0; n < padded; ++n) {
-      const int64_t row = std::min(n0 + n, n1 - 1);
-      prefetch_columns<Format>(w, row + kFloatPanel, k0, k1);  // of the next part
-      decode_row<Format>(w, row, k0, k1, panel + n * kFloatDepth);
+      decode_row<Format>(w, std::min(n0 + n, n1 - 1), k0, k1, panel + n * kFloatDepth);
     }
+    BlockPrefetch prefetch = prefetch_block<Format>(w, n1, kFloatPanel, k0, k1);
     for (int64_t m = m0; m < m1; m += kFloatTile) {
-      const auto multiply = m1 - m > W ? multiply_panel_rows<kFloatRows, kTileRegisters>
-                                       : multiply_panel_rows<kTogether, kTileRegisters / 2>;
-      multiply(x + m * w.columns + k0 * kFloatTile, panel, rows, k1 - k0, sums_of(m));
+      const auto multiply =
+          m1 - m <= W ? multiply_panel_rows<kTogether, kTileRegisters / 2, true>
+          : m == m0   ? multiply_panel_rows<kFloatRows, kTileRegisters, true>
+                      : multiply_panel_rows<kFloatRows, kTileRegisters, false>;
+      multiply(x + m * w.columns + k0 * kFloatTile, panel, rows, k1 - k0,
+               sums + (m - m0) * kFloatPanel, prefetch);
     }
+    prefetch.finish();
+  }
+}
+
+// Computes a part of at most kFloatPanel rows of w. `scratch` has the panel, then the sums of each
+// tile.
+template <typename Format>
+void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* scratch) {
+  const auto [m0, m1, n0, n1] = range;
+  float *panel = scratch, *sums = scratch + kFloatPanel * kFloatDepth;
+  std::fill_n(sums, ceil_div(m1 - m0, kFloatTile) * kFloatTile * kFloatPanel, 0.0f);
+  if (m1 - m0 <= kFewFloats) {
+    sum_few_floats<Format>(t, range, panel, sums);
+  } else {
+    sum_floats<Format>(t, range, panel, sums);
   }
   with_type(t.type, [&]<typename T>(T*) {
     for (int64_t m = m0; m < m1; m += kFloatTile) {
       const int64_t end = std::min<int64_t>(m + kFloatTile, m1);
-      store_transposed<T>(t, m, end, n0, rows, sums_of(m), kFloatTile);
+      store_transposed<T>(t, m, end, n0, n1 - n0, sums + (m - m0) * kFloatPanel, kFloatTile);
     }
   });
 }
