@@ -1,9 +1,9 @@
 // Prefill in float32: tiles of tokens times panels of w that are unpacked once.
 //
-// Lanes are tokens, or rows of w for very few tokens. x is packed once for all panels: a tile has the
-// first numbers of its tokens side by side, then their second numbers, and so on. A number of w is
-// broadcast to all lanes. Sums stay in registers for a block of columns and in memory between blocks,
-// so that a block of a tile and of a panel stay in the first-level cache.
+// Lanes are tokens, or rows of w for very few tokens. x is packed once for all panels: a tile has
+// the first numbers of its tokens side by side, then their second numbers, and so on. A number of w
+// is broadcast to all lanes. Sums stay in registers for a block of columns and in memory between
+// blocks, so that a block of a tile and of a panel stay in the first-level cache.
 #pragma once
 
 #include <algorithm>
