@@ -85,21 +85,29 @@ def test_the_dtype_follows_the_ops_and_the_width() -> None:
 
 @pytest.mark.parametrize("model", [None, "pico"])
 @pytest.mark.parametrize(
-    ("ops", "gpu", "dtype"),
+    ("ops", "peer", "gpu", "dtype"),
     [
-        (["cpu"], False, mx.bfloat16),
-        (["cpu", "cpu-int8"], False, mx.bfloat16),
-        (["cpu", "mlx"], False, mx.float32),
-        (["reference"], False, mx.float32),
-        ([], False, mx.float32),
-        (["mlx"], True, mx.bfloat16),
+        (["cpu"], "llama.cpp", False, mx.bfloat16),
+        (["cpu"], "mlx-lm", False, mx.float32),
+        (["cpu", "cpu-int8"], None, False, mx.bfloat16),
+        (["cpu", "mlx"], None, False, mx.float32),
+        (["reference"], None, False, mx.float32),
+        ([], None, False, mx.float32),
+        (["mlx"], "mlx-lm", True, mx.bfloat16),
     ],
 )
 def test_only_mlx_on_a_cpu_is_measured_in_float32(
-    monkeypatch: pytest.MonkeyPatch, model: str | None, ops: list[str], gpu: bool, dtype: mx.Dtype
+    monkeypatch: pytest.MonkeyPatch,
+    model: str | None,
+    ops: list[str],
+    peer: str | None,
+    gpu: bool,
+    dtype: mx.Dtype,
 ) -> None:
     monkeypatch.setattr("tinyllm_bench.models.model.on_gpu", lambda: gpu)
-    assert BenchModel.make(Settings(model=model, ops=ops)).format.dtype == dtype
+    peers = [] if peer is None else [peer]
+    settings = Settings(model=model, ops=ops, peers=bool(peers), peer=peers)
+    assert BenchModel.make(settings).format.dtype == dtype
 
 
 @pytest.mark.parametrize(

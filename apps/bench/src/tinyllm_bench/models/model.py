@@ -95,9 +95,9 @@ class BenchModel:
 
 
 def _prefers_16_bits(settings: Settings) -> bool:
-    """Return True if no OpSet is slow in 16 bits, as those of MLX are on a CPU."""
-    chosen = set(settings.ops)
-    return on_gpu() or (bool(chosen) and chosen.isdisjoint({"mlx", "reference"}))
+    """Return True if nothing measured is slow in 16 bits, as MLX's operations are on a CPU."""
+    measured = {*settings.ops, *settings.chosen_peers}
+    return on_gpu() or (bool(settings.ops) and measured.isdisjoint({"mlx", "reference", "mlx-lm"}))
 
 
 def _check(settings: Settings, name: str, config: QwenConfig, weight_format: WeightFormat) -> None:

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "isa/transpose.h"
+#include "matmul/float/block_prefetch.h"
 #include "matmul/formats.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
@@ -66,33 +67,6 @@ void pack_floats(const T* x, int64_t rows, int columns, int64_t first, int64_t l
     }
   }
 }
-
-// Prefetches a block of columns of some rows to the second-level cache, one cache line at a time.
-// Many at once would wait for each other, and the products for them.
-class BlockPrefetch {
- public:
-  BlockPrefetch(const char* first, int64_t stride, int lines, int64_t rows)
-      : row_(first), stride_(stride), lines_(lines), rows_(lines ? rows : 0) {}
-
-  void step() {
-    if (!rows_) return;
-    __builtin_prefetch(row_ + 64 * line_, 0, 2);
-    if (++line_ < lines_) return;
-    line_ = 0;
-    row_ += stride_;
-    --rows_;
-  }
-
-  void finish() {
-    while (rows_) step();
-  }
-
- private:
-  const char* row_;
-  int64_t stride_;
-  int lines_, line_ = 0;
-  int64_t rows_;
-};
 
 // Adds the products of the first R registers of tokens and N rows of a panel, over `depth` columns,
 // to `sums`. Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth. With
@@ -166,15 +140,6 @@ inline void multiply_few_floats(const float* x, const float* panel, int depth, f
   for (int i = 0; i < W; ++i) {
     for (int m = 0; m < kFewFloats; ++m) sums[i * kFloatTile + m] += totals[m][i];
   }
-}
-
-// Returns the prefetch of columns k0 to k1 of `rows` rows, of which n is the first.
-template <typename Format>
-BlockPrefetch prefetch_block(const Weights& w, int64_t n, int64_t rows, int k0, int k1) {
-  const auto* row = reinterpret_cast<const char*>(Format::row(w, n));
-  const int64_t stride = reinterpret_cast<const char*>(Format::row(w, n + 1)) - row;
-  const int64_t first = stride * k0 / w.columns, bytes = stride * (k1 - k0) / w.columns;
-  return {row + first, stride, static_cast<int>(ceil_div(bytes, 64)), rows};
 }
 
 // Computes the sums of a part with at most kFewFloats tokens. W rows are read from their first to
