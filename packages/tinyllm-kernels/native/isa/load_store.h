@@ -69,14 +69,18 @@ inline Shorts to_bfloat16s(Floats v) {
     return bit_cast<Shorts>(_mm512_cvtneps_pbh(bit_cast<__m512>(v)));
   }
 #endif
-  return __builtin_convertvector(bfloat16_bits(v), Shorts);
+  return narrow(bfloat16_bits(v));
 }
 
 // Rounds W floats to type T, as floats.
 template <typename T>
 Floats rounded_to(Floats v) {
   if constexpr (std::is_same_v<T, BFloat16>) {
+#if defined(__AVX512BF16__)
     return bit_cast<Floats>(widen(to_bfloat16s(v)) << 16);
+#else
+    return bit_cast<Floats>(bfloat16_bits(v) << 16);
+#endif
   } else if constexpr (std::is_same_v<T, Float16>) {
     return to_floats(to_float16s(v));
   } else {

@@ -121,10 +121,13 @@ inline Floats exp(Floats x) {
   return x < low ? zero : y;
 }
 
-// Zero-extends each lane. GCC 12 would use several instructions, even where one exists.
+// Zero-extends each lane. GCC 12 would use several instructions, even where one exists, so they are
+// named.
 inline Words widen(Shorts v) {
 #if defined(__AVX512F__)
   return bit_cast<Words>(_mm512_cvtepu16_epi32(bit_cast<__m256i>(v)));
+#elif defined(__AVX2__)
+  return bit_cast<Words>(_mm256_cvtepu16_epi32(bit_cast<__m128i>(v)));
 #else
   return __builtin_convertvector(v, Words);
 #endif
@@ -133,8 +136,21 @@ inline Words widen(Shorts v) {
 inline Words widen(Bytes v) {
 #if defined(__AVX512F__)
   return bit_cast<Words>(_mm512_cvtepu8_epi32(bit_cast<__m128i>(v)));
+#elif defined(__AVX2__)
+  return bit_cast<Words>(_mm256_cvtepu8_epi32(_mm_set_epi64x(0, bit_cast<long long>(v))));
 #else
   return __builtin_convertvector(v, Words);
+#endif
+}
+
+// The lower 16 bits of each lane, whose upper bits are zero.
+inline Shorts narrow(Words v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i words = bit_cast<__m256i>(v);
+  return bit_cast<Shorts>(
+      _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+#else
+  return __builtin_convertvector(v, Shorts);
 #endif
 }
 
