@@ -48,21 +48,16 @@ struct Decode {
 void compute_scores(const Decode& work) {
   const int64_t width = work.t.padded_dim(), dim = work.vector_dim();
   const KeyValues& k = work.t.k;
-  work.for_row_batches(k, [&]<typename Rows>(Rows, const RowPointers& keys, int64_t first,
-                                             int64_t count) {
-    for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
-      const float* q = work.q + row * width;
-      float* scores = work.scores + row * kDecodeSplit + first;
-      int64_t j = 0;
-      for (; j + kDecodeKeys <= count; j += kDecodeKeys) {
-        for (int64_t n = j; row == 0 && n < j + kDecodeKeys; ++n) {
-          work.stream.fetch<Rows>(keys, n, first + n, dim);
-        }
-        score_keys<Rows, R, kDecodeKeys>(k, keys, j, dim, q, width, scores);
-      }
-      for (; j < count; ++j) score_keys<Rows, R, 1>(k, keys, j, dim, q, width, scores);
-    });
-  });
+  work.for_row_batches(
+      k, [&]<typename Rows>(Rows, const RowPointers& keys, int64_t first, int64_t count) {
+        for_key_blocks(count, [&]<int N>(int64_t j, std::integral_constant<int, N>) {
+          for (int n = 0; n < N; ++n) work.stream.fetch<Rows>(keys, j + n, first + j + n, dim);
+          for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
+            score_keys<Rows, R, N>(k, keys, j, dim, work.q + row * width, width,
+                                   work.scores + row * kDecodeSplit + first);
+          });
+        });
+      });
 }
 
 void compute_weights(const Decode& work, PartialResult& result) {
@@ -80,14 +75,18 @@ void sum_values(const Decode& work, PartialResult& result) {
   const KeyValues& v = work.t.v;
   const int64_t key_count = work.part.keys.count();
   std::fill_n(result.values, work.rows() * width, 0.0f);
-  work.for_row_batches(v, [&]<typename Rows>(Rows, const RowPointers& rows, int64_t first,
-                                             int64_t count) {
-    const ValueRows values{v, rows, work.stream, key_count + first, count, dim};
-    for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
-      accumulate_values<Rows, R>(values, work.scores + row * kDecodeSplit + first,
-                                 result.values + row * width, width);
-    });
-  });
+  work.for_row_batches(
+      v, [&]<typename Rows>(Rows, const RowPointers& rows, int64_t first, int64_t count) {
+        const ValueRows values{v, rows, dim};
+        for_key_blocks(count, [&]<int N>(int64_t j, std::integral_constant<int, N>) {
+          const int64_t index = key_count + first + j;  // of the first value in the stream
+          for (int n = 0; n < N; ++n) work.stream.fetch<Rows>(rows, j + n, index + n, dim);
+          for_row_tiles(work.rows(), [&]<int R>(int64_t row, std::integral_constant<int, R>) {
+            accumulate_values<Rows, R, N>(values, j, work.scores + row * kDecodeSplit + first,
+                                          result.values + row * width, width);
+          });
+        });
+      });
 }
 
 }  // namespace

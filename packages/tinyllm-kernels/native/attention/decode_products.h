@@ -13,10 +13,9 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// The register tile: query rows, keys and vectors of features whose sums stay in registers.
+// The register tile: query rows, and keys or values.
 inline constexpr int kDecodeRows = W == 16 ? 4 : 2;
 inline constexpr int kDecodeKeys = 4;
-inline constexpr int kDecodeVectors = 4;
 
 // Calls `work(std::integral_constant<int, I>)` for each vector I of a step of a row format.
 template <typename Rows, typename Work>
@@ -37,6 +36,17 @@ void for_row_tiles(int64_t rows, Work work) {
     if (n + 2 <= rows) work(n, std::integral_constant<int, 2>()), n += 2;
   }
   if (n < rows) work(n, std::integral_constant<int, 1>());
+}
+
+// Calls `work(first, std::integral_constant<int, N>)` for keys or values `first` to `first + N`: N
+// is kDecodeKeys, and 1 for the last ones.
+template <typename Work>
+void for_key_blocks(int64_t count, Work work) {
+  int64_t j = 0;
+  for (; j + kDecodeKeys <= count; j += kDecodeKeys) {
+    work(j, std::integral_constant<int, kDecodeKeys>());
+  }
+  for (; j < count; ++j) work(j, std::integral_constant<int, 1>());
 }
 
 // Writes the dot products of R query rows with N keys from the j-th on: scores[r * kDecodeSplit +
@@ -78,63 +88,45 @@ void score_keys(const KeyValues& kv, const RowPointers& keys, int64_t j, int64_t
   }
 }
 
-// Values of a part: `count` rows, the first of which has the number `index` in the stream.
 struct ValueRows {
   const KeyValues& kv;
   const RowPointers& rows;
-  const DecodeStream& stream;
-  int64_t index, count, dim;
+  int64_t dim;
 };
 
-// Adds values times their weights to `sums`, for N vectors of features from d on. `sums` has R rows
-// that are `width` apart. weights[r * kDecodeSplit + j] belongs to row r and value j.
+// Adds N values from the j-th on, times their weights, to `sums`, whose R rows are `width` apart.
+// weights[r * kDecodeSplit + j] belongs to row r and value j. N is 1 or kDecodeKeys. Whole rows are
+// read in order, so that memory is busy all the time. The sums stay in the first-level cache.
 template <typename Rows, int R, int N>
-void accumulate_vectors(const ValueRows& values, int64_t d, const float* weights, float* sums,
-                        int64_t width) {
+void accumulate_values(const ValueRows& values, int64_t j, const float* weights, float* sums,
+                       int64_t width) {
   const KeyValues& kv = values.kv;
-  Floats total[R][N];
+  Floats weight[R][N];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) total[r][n] = load(sums + r * width + d + n * W);
-  }
-  for (int64_t j = 0; j < values.count; ++j) {
-    if (d == 0) values.stream.fetch<Rows>(values.rows, j, values.index + j, values.dim);
-    Affine affine{};
-#pragma GCC unroll 8
-    for (int n = 0; n < N; n += Rows::kVectors) {
-      const int64_t feature = d + n * W;
-      if (Rows::kScaled && (n == 0 || kv.group_of(feature) != kv.group_of(feature - W))) {
-        affine = Rows::affine(kv, values.rows, j, kv.group_of(feature));
-      }
-      for_each_vector<Rows>([&]<int I>(std::integral_constant<int, I>) {
-        Floats features = load_features<Rows, I>(values.rows.codes[j], feature, affine);
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) total[r][n + I] += weights[r * kDecodeSplit + j] * features;
+    for (int n = 0; n < N; ++n) weight[r][n] = splat(weights[r * kDecodeSplit + j + n]);
+  }
+  const int64_t group = Rows::kScaled ? kv.group : values.dim;
+  for (int64_t d0 = 0; d0 < values.dim; d0 += group) {
+    Affine affine[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) affine[n] = Rows::affine(kv, values.rows, j + n, d0 / group);
+    for (int64_t d = d0; d < d0 + group; d += Rows::kVectors * W) {
+      for_each_vector<Rows>([&]<int I>(std::integral_constant<int, I>) {
+        Floats total[R];
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) total[r] = load(sums + r * width + d + I * W);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) {
+          Floats features = load_features<Rows, I>(values.rows.codes[j + n], d, affine[n]);
+#pragma GCC unroll 4
+          for (int r = 0; r < R; ++r) total[r] += weight[r][n] * features;
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) store(sums + r * width + d + I * W, total[r]);
       });
     }
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) store(sums + r * width + d + n * W, total[r][n]);
-  }
-}
-
-// The same for all features.
-template <typename Rows, int R>
-void accumulate_values(const ValueRows& values, const float* weights, float* sums, int64_t width) {
-  // AVX-512 has 32 registers: with one or two query rows more features fit.
-  constexpr int kMost = W == 16 && R <= 2 ? 2 * kDecodeVectors : kDecodeVectors;
-  int64_t d = 0;
-  for (; d + kMost * W <= values.dim; d += kMost * W) {
-    accumulate_vectors<Rows, R, kMost>(values, d, weights, sums, width);
-  }
-  for (; d + kDecodeVectors * W <= values.dim; d += kDecodeVectors * W) {
-    accumulate_vectors<Rows, R, kDecodeVectors>(values, d, weights, sums, width);
-  }
-  for (; d < values.dim; d += Rows::kVectors * W) {
-    accumulate_vectors<Rows, R, Rows::kVectors>(values, d, weights, sums, width);
   }
 }
 
