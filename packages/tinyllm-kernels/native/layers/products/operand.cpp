@@ -104,7 +104,7 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
   // To quantize a number takes some four times as long as to read it.
   constexpr int64_t kCost = 4;
   const bool converts = type_ != Type::float32;
-  if (phase_ == Phase::prefill) {
+  if (phase_ == Phase::prefill && tiles > 1) {
     Scratch buffers(converts ? rows_per_tile * columns : 0);
     parallel_for(tiles, kCost * rows_per_tile * columns, [&](int64_t from, int64_t to, int thread) {
       for (int64_t tile = from; tile < to; ++tile) {
@@ -113,8 +113,9 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
       }
     });
   } else {
-    // Threads that quantize different rows would write to the same cache lines: scales of all rows of a
-    // group may be side by side.
+    // Threads that quantize different rows would write to the same cache lines: scales of all rows
+    // of a group may be side by side. A single tile has work for several threads in its groups
+    // alone.
     Scratch buffers(converts ? rows_ * columns : 0);
     parallel_for(groups, kCost * rows_ * w.group, [&](int64_t first, int64_t last, int thread) {
       quantize(w, {nullptr, 0, 0, rows_, first, last}, buffers[thread], quantized);

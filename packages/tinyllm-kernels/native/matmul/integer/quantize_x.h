@@ -84,18 +84,20 @@ void quantize_rows(const XRange& range, const Weights& w, const QuantizedX& to) 
 inline constexpr int kIntegerTile = 2 * W;  // tokens that are packed together
 static_assert(kTokenTile % kIntegerTile == 0);
 
-// Quantizes and packs a tile of tokens of x `M K`: the layout of matmul/integer/gemm.h. The first
-// pairs of all tokens are side by side, then the second pairs, and so on. Scales and sums of a
-// group are side by side, too. Missing tokens of the last tile are left as they are, because each
-// token has a lane of its own and the lanes of missing tokens are not stored.
+// Quantizes and packs the groups of a range for a tile of its tokens, whose first one is x: the
+// layout of matmul/integer/gemm.h. The first pairs of all tokens are side by side, then the second
+// pairs, and so on. Scales and sums of a group are side by side, too. Missing tokens of the last
+// tile are left as they are, because each token has a lane of its own and the lanes of missing
+// tokens are not stored.
 template <int Bits>
-void quantize_tile(const float* x, int64_t tokens, int columns, int group, const QuantizedX& to) {
+void quantize_tile(const float* x, int64_t tokens, const XRange& range, int group,
+                   const QuantizedX& to) {
   constexpr int kMaxPairs = 64;  // of a group
   uint32_t* pairs = reinterpret_cast<uint32_t*>(to.integers);
-  for (int g = 0; g < columns / group; ++g) {
+  for (int64_t g = range.first_group; g < range.last_group; ++g, x += group) {
     uint32_t* group_pairs = pairs + g * group / 2 * kIntegerTile;
     for (int64_t i = 0; i < tokens; ++i) {
-      const float* numbers = x + i * columns + g * group;
+      const float* numbers = x + i * range.stride;
       const int64_t index = g * kIntegerTile + i;
       uint32_t token_pairs[kMaxPairs];
       to.scales[index] = quantize_group(numbers, group, [&](Ints a, Ints b, int first) {
@@ -203,7 +205,7 @@ inline bool uses_integer_gemm([[maybe_unused]] Phase phase, [[maybe_unused]] int
 #endif
 }
 
-// Quantizes a range of x. For GEMM it has all groups of a tile of kTokenTile tokens.
+// Quantizes a range of x. For GEMM it begins with a tile of tokens.
 template <int Bits>
 void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights& w,
                 const QuantizedX& to) {
@@ -213,7 +215,7 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
     for (int64_t row = range.first_row; row < range.last_row; row += kIntegerTile) {
       const int64_t tokens = std::min<int64_t>(range.last_row - row, kIntegerTile);
       const int64_t group = row * (w.columns / w.group);
-      quantize_tile<Bits>(x, tokens, w.columns, w.group,
+      quantize_tile<Bits>(x, tokens, range, w.group,
                           {to.integers + 2 * row * w.columns, to.scales + group,
                            to.group_sums + group, to.rows - row});
       x += kIntegerTile * range.stride;
