@@ -10,7 +10,7 @@ namespace tinyllm {
 
 void run_attention(const Kernels& kernels, const AttentionTask& task) {
   ThreadPool& pool = ThreadPool::shared();
-  const AttentionPlan plan(task, kernels.attention_tile_rows(task), thread_count());
+  const AttentionPlan plan(task, kernels.attention_tile_rows(task), pool.threads());
   const Aligned<float> partials = aligned<float>(plan.partial_floats);
   Scratch scratch(kernels.attention_scratch(task));
   pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {
@@ -23,53 +23,50 @@ void run_attention(const Kernels& kernels, const AttentionTask& task) {
 
 namespace {
 
-// Normalizes and rotates the heads of tokens `first` to `last` of a projection, and writes them to
-// their output.
+// Normalizes and rotates a head of some tokens of a projection, and writes it to its output.
 struct NormAndRope {
   const ProjectTask& t;
   const Kernels& kernels;
-  char* rows;      // B L heads D
-  int64_t stride;  // numbers from a token to the next
-  int64_t heads;
+  const char* rows;  // B L heads D; the output may be the same memory
+  int64_t stride;    // numbers from a token to the next
   Norm norm;
   const Heads& to;
   const float* table;  // see RopeTask
 
-  void operator()(int64_t first, int64_t last) const {
-    for (int64_t n = first; n < last && norm.weight; ++n) {
-      char* token = rows + n * stride * size_of(t.type);
-      kernels.rms_norm_rows({token, norm.weight, token, t.dim, norm.eps, t.type}, 0, heads);
-    }
+  void operator()(int64_t head, int64_t first_token, int64_t last_token) const {
+    const int64_t size = size_of(t.type);
     RopeTask rope{};
-    rope.x = rows, rope.y = to.data;
+    rope.x = rows + head * t.dim * size;
+    rope.y = static_cast<char*>(to.data) + head * to.strides[1] * size;
     rope.strides[0] = t.length * stride;
     rope.strides[1] = stride;
-    rope.strides[2] = t.dim;
     rope.y_strides[0] = to.strides[0];
     rope.y_strides[1] = to.strides[2];
-    rope.y_strides[2] = to.strides[1];
     rope.table = table, rope.shares_positions = t.positions.are_shared;
-    rope.length = t.length, rope.heads = heads, rope.dim = t.dim;
+    rope.length = t.length, rope.heads = 1, rope.dim = t.dim;
     rope.pairs = t.rope.pairs;
     rope.traditional = t.rope.traditional, rope.type = t.type;
-    kernels.rope_tokens(rope, first, last);
+    rope.norm_weight = norm.weight, rope.eps = norm.eps;
+    kernels.rope_tokens(rope, first_token, last_token);
   }
 };
 
-// Copies the values of tokens `first` to `last` to their output. `stride` is the distance of tokens
-// in `rows`, in numbers.
-void copy_values(const ProjectTask& t, const char* rows, int64_t stride, int64_t first,
-                 int64_t last) {
-  const int64_t size = size_of(t.type), bytes = t.dim * size;
-  for (int64_t n = first; n < last; ++n) {
-    for (int64_t head = 0; head < t.kv_heads; ++head) {
+// Copies a head of some tokens of the values to its output.
+struct CopyValues {
+  const ProjectTask& t;
+  const char* rows;  // B L heads D
+  int64_t stride;    // numbers from a token to the next
+
+  void operator()(int64_t head, int64_t first_token, int64_t last_token) const {
+    const int64_t size = size_of(t.type), bytes = t.dim * size;
+    for (int64_t n = first_token; n < last_token; ++n) {
       const int64_t at = n / t.length * t.to_v.strides[0] + head * t.to_v.strides[1] +
                          n % t.length * t.to_v.strides[2];
       std::memcpy(static_cast<char*>(t.to_v.data) + at * size,
                   rows + n * stride * size + head * bytes, bytes);
     }
   }
-}
+};
 
 // Returns the keys, or values, of a sequence from its first token on. `added` are the rows of the
 // tokens from `offset` on.
@@ -143,20 +140,18 @@ void run(const Kernels& kernels, const ProjectTask& t) {
   if (!in_place) other = aligned<char>(rows * q_stride * size);
   char* q = in_place ? static_cast<char*>(t.to_q.data) : other.get();
   auto k = aligned<char>(rows * k_stride * size), v = aligned<char>(rows * v_stride * size);
-  std::vector<Product> products = {{&operand, &t.q, t.q_bias, nullptr, q, q_stride},
-                                   {&operand, &t.k, t.k_bias, nullptr, k.get(), k_stride},
-                                   {&operand, &t.v, t.v_bias, nullptr, v.get(), v_stride}};
-  if (t.to_gate) products.push_back({&operand, &t.gate, nullptr, nullptr, t.to_gate});
-  multiply(kernels, products);
   RopeTable own;
   const float* table = (t.rope_table ? *t.rope_table : own).get(kernels, t.positions, t.rope);
-  const NormAndRope queries{t, kernels, q, q_stride, t.heads, t.q_norm, t.to_q, table};
-  const NormAndRope keys{t, kernels, k.get(), k_stride, t.kv_heads, t.k_norm, t.to_k, table};
-  parallel_for(rows, t.q.rows + 2 * t.k.rows, [&](int64_t first, int64_t last) {
-    queries(first, last);
-    keys(first, last);
-    copy_values(t, v.get(), v_stride, first, last);
-  });
+  const NormAndRope queries{t, kernels, q, q_stride, t.q_norm, t.to_q, table};
+  const NormAndRope keys{t, kernels, k.get(), k_stride, t.k_norm, t.to_k, table};
+  const ColumnBlocks query_heads{t.dim, queries}, key_heads{t.dim, keys};
+  const ColumnBlocks value_heads{t.dim, CopyValues{t, v.get(), v_stride}};
+  std::vector<Product> products = {
+      {&operand, &t.q, t.q_bias, nullptr, q, q_stride, &query_heads},
+      {&operand, &t.k, t.k_bias, nullptr, k.get(), k_stride, &key_heads},
+      {&operand, &t.v, t.v_bias, nullptr, v.get(), v_stride, &value_heads}};
+  if (t.to_gate) products.push_back({&operand, &t.gate, nullptr, nullptr, t.to_gate});
+  multiply(kernels, products);
 }
 
 void run(const Kernels& kernels, const AttentionLayerTask& t) {

@@ -1,32 +1,16 @@
 // RMSNorm of rows.
-#include <cmath>
+#include "rows/rms_norm.h"
 
-#include "isa/load_store.h"
 #include "rows/tasks.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
 template <typename T>
 void rms_norm(const T* x, const T* weight, T* y, int64_t width, float eps) {
-  Floats squares = {};
+  const Normalized<T> normalized{x, weight, inverse_rms(x, width, eps)};
   int64_t i = 0;
-  for (; i + W <= width; i += W) {
-    Floats v = load_as_floats(x + i);
-    squares += v * v;
-  }
-  float total = sum(squares);
-  for (; i < width; ++i) total += to_float(x[i]) * to_float(x[i]);
-
-  const float scale = 1 / std::sqrt(total / static_cast<float>(width) + eps);
-  // The quotient is rounded to T before the weight multiplies it.
-  for (i = 0; i + W <= width; i += W) {
-    const Floats quotient = rounded_to<T>(load_as_floats(x + i) * scale);
-    store_floats(y + i, quotient * load_as_floats(weight + i));
-  }
-  for (; i < width; ++i) {
-    const float normalized = to_float(from_float<T>(to_float(x[i]) * scale));
-    y[i] = from_float<T>(normalized * to_float(weight[i]));
-  }
+  for (; i + W <= width; i += W) store_floats(y + i, normalized.vector(i));
+  for (; i < width; ++i) y[i] = from_float<T>(normalized[i]);
 }
 
 void rms_norm_rows(const RmsNormTask& t, int64_t first, int64_t last) {

@@ -32,7 +32,8 @@ struct RopeTableTask {
   float* table;              // for each position the cosines of all pairs, then the sines
 };
 
-// Rotary position embedding: rotates each pair of features by the angles of its position.
+// Rotary position embedding: rotates each pair of features by the angles of its position. With a
+// weight, RMSNorm of the heads comes first, with the results of RmsNormTask.
 struct RopeTask {
   const void* x;         // B L H D; only the rows of D numbers must be contiguous
   int64_t strides[3];    // of B, L and H, in numbers
@@ -43,7 +44,9 @@ struct RopeTask {
   int64_t pairs;          // the number of pairs, of the first features; the others are not changed
   bool shares_positions;  // positions are 1 L: all rows of the batch have the same positions
   bool traditional;       // feature pairs are (2i, 2i + 1), otherwise (i, i + pairs)
-  Type type;              // of x and y
+  Type type;              // of x, y and the weight
+  const void* norm_weight = nullptr;  // D, or null
+  float eps = 0;                      // of RMSNorm
 };
 
 // y = silu(gate) * up, number by number, with silu(x) = x sigmoid(x).

@@ -1,6 +1,8 @@
 #include "layers/products/products.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <utility>
 
 #include "runtime/parallel.h"
@@ -105,6 +107,38 @@ void run_parts(const Kernels& kernels, const std::vector<Task>& tasks, const Par
   pool.run(parts.total(), work, &next);
 }
 
+// Counts the columns of each block and range of tokens that are not computed yet.
+class BlockCounters {
+ public:
+  BlockCounters(const ColumnBlocks& blocks, const LinearTask& task)
+      : blocks_(blocks),
+        blocks_per_row_(task.w->rows / blocks.width),
+        part_tokens_(task.part_tokens),
+        columns_left_((task.rows + part_tokens_ - 1) / part_tokens_ * blocks_per_row_) {
+    for (std::atomic<int64_t>& left : columns_left_) left.store(blocks.width);
+  }
+
+  // Processes the blocks that are complete with this part.
+  void add(const LinearRange& part) {
+    const int64_t width = blocks_.width;
+    for (int64_t n = part.first_row; n < part.last_row;) {
+      const int64_t block = n / width, end = std::min(part.last_row, (block + 1) * width);
+      std::atomic<int64_t>& left =
+          columns_left_[part.first_token / part_tokens_ * blocks_per_row_ + block];
+      // The thread that subtracts the last columns sees the results of the others.
+      if (left.fetch_sub(end - n, std::memory_order_acq_rel) == end - n) {
+        blocks_.process(block, part.first_token, part.last_token);
+      }
+      n = end;
+    }
+  }
+
+ private:
+  const ColumnBlocks& blocks_;
+  int64_t blocks_per_row_, part_tokens_;
+  std::vector<std::atomic<int64_t>> columns_left_;
+};
+
 // Computes a gated product whose two matrices have different parts, for example because their
 // formats differ.
 void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
@@ -119,10 +153,13 @@ void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
 
 void multiply(const Kernels& kernels, const std::vector<Product>& products) {
   std::vector<LinearTask> tasks;
+  std::vector<std::unique_ptr<BlockCounters>> counters;
   Parts parts;
   int64_t floats = 0;
   for (const Product& product : products) {
     tasks.push_back(task_of(kernels, product));
+    counters.push_back(
+        product.blocks ? std::make_unique<BlockCounters>(*product.blocks, tasks.back()) : nullptr);
     floats = std::max(floats, kernels.linear_scratch(tasks.back()));
     parts.add(kernels.linear_part_count(tasks.back()));
   }
@@ -130,6 +167,7 @@ void multiply(const Kernels& kernels, const std::vector<Product>& products) {
   run_parts(kernels, tasks, parts, [&](int64_t part, int thread) {
     const auto [task, part_of_task] = parts[part];
     kernels.linear_part(tasks[task], part_of_task, scratch[thread]);
+    if (counters[task]) counters[task]->add(kernels.linear_part_range(tasks[task], part_of_task));
   });
 }
 

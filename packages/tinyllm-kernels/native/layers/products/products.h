@@ -1,11 +1,21 @@
 // Matrix products on all threads: several products of one operand are one task of the pool.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "layers/products/operand.h"
 
 namespace tinyllm {
+
+// Columns of y that are processed further as soon as all of them are computed, such as the features
+// of a head: they are still in a cache, and no thread waits.
+struct ColumnBlocks {
+  int64_t width;  // of a block; N is a multiple
+  // Called once for each block and range of tokens.
+  std::function<void(int64_t block, int64_t first_token, int64_t last_token)> process;
+};
 
 // y = x w^T + bias + residual, `M N`.
 struct Product {
@@ -15,6 +25,7 @@ struct Product {
   const void* residual;  // M N, or null
   void* y;               // M N
   int64_t y_stride = 0;  // numbers from a row of y to the next, if not N
+  const ColumnBlocks* blocks = nullptr;
 };
 
 // y = silu(x gate^T) * (x up^T), `M F`.
