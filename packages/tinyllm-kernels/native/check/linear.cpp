@@ -157,6 +157,11 @@ void check_linear(const Kernels& kernels, Type type) {
   check_dense(kernels, type, 70, 608, Phase::decode, {1, 4});
   check_dense(kernels, type, 70, 608, Phase::prefill, {17, 70});
   check_dense(kernels, type, 33, 37, Phase::prefill, {2, 33});
+  // More bytes of x than a matrix unit keeps in a cache, with too few panels of w for two threads
+  // and with enough.
+  if (kernels.linear_reads_rows(type)) {
+    for (int N : {33, 70}) check_dense(kernels, type, N, 8192, Phase::prefill, {70});
+  }
   // 512 columns and rows: `row_stride` adds a gap. The matrices have different formats.
   const Matrix plain(512, 512, 4, 64, type), up(512, 512, 8, 32, type);
   const Matrix gate = kernels.linear_interleaved_rows(plain.w) ? plain.interleaved(16) : plain;

@@ -7,7 +7,7 @@
 // Each weight is unpacked once for all tokens of a part. If all tokens fit into the second-level
 // cache, panels follow each other, and the next panel is unpacked while all tokens are multiplied
 // by the present one. Otherwise a group of panels is unpacked to that cache, and tokens stream past
-// it.
+// it, or, if there are too few groups for the threads, tokens are divided into ranges that fit.
 #pragma once
 
 #include <algorithm>
@@ -28,9 +28,12 @@ inline int64_t rows_per_panel(const LinearTask& t) { return t.up ? kTileRows : k
 
 inline int64_t panel_numbers(const LinearTask& t) { return steps_of(t) * kStepNumbers; }
 
-inline bool are_tokens_cached(const LinearTask& t) {
-  return t.rows * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)} <= kTokenBytes;
+// Bytes of x in a part.
+inline int64_t token_bytes(const LinearTask& t) {
+  return t.part_tokens * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
 }
+
+inline bool are_tokens_cached(const LinearTask& t) { return token_bytes(t) <= kTokenBytes; }
 
 // Panels that memory is needed for. If tokens are cached, one is multiplied and one is unpacked.
 inline int64_t panels_in_memory(const LinearTask& t) {
@@ -111,18 +114,28 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
 }
 
 // Sets the size of the parts. A part has all tokens, so that each weight is unpacked once, unless w
-// has fewer panels than there are threads. There are several parts for each thread, so that a
-// thread that is preempted leaves the others to other threads.
+// has too few panels for the threads. There are several parts for each thread, so that a thread
+// that is preempted leaves the others to other threads.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   constexpr int64_t kAmxPartsPerThread = 4;
   const int64_t panel_rows = rows_per_panel(t), panels = ceil_div(t.w->rows, panel_rows);
-  t.part_rows = t.w->rows;
-  int64_t parts = kAmxPartsPerThread * threads;
-  // A part is a group of panels, which all tokens stream past.
-  if (!are_tokens_cached(t)) parts = ceil_div(panels, panels_in_memory(t));
-  parts = ceil_div(parts, threads) * threads;
-  t.part_rows = std::max<int64_t>(ceil_div(panels, parts), 1) * panel_rows;
-  t.part_tokens = divided_tokens(t, threads);
+  t.part_rows = t.w->rows, t.part_tokens = t.rows;
+  int64_t parts = kAmxPartsPerThread * threads, token_ranges = 1;
+  if (!are_tokens_cached(t)) {
+    // A part is a group of panels, which all tokens stream past. With too few groups for the
+    // threads it is a range of tokens that are cached.
+    const int64_t groups = ceil_div(panels, panels_in_memory(t));
+    if (groups < threads) {
+      token_ranges = ceil_div(token_bytes(t), kTokenBytes);
+    } else {
+      parts = groups;
+    }
+  }
+  parts = ceil_div(ceil_div(parts, threads) * threads, token_ranges);
+  const int64_t panels_of_part = std::max<int64_t>(ceil_div(panels, parts), 1);
+  t.part_rows = panels_of_part * panel_rows;
+  t.part_tokens =
+      divided_tokens(t, std::max(threads, token_ranges * ceil_div(panels, panels_of_part)));
 }
 
 inline int64_t bfloat16_scratch(const LinearTask& t) {
