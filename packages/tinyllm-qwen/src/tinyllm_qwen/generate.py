@@ -198,4 +198,5 @@ def _next(
     if model.num_ranks > 1 and sampler.num_candidates is not None:
         best = model.best(tokens, batch, cache, sampler.num_candidates)
         return sampler.from_candidates(best.at(0))
-    return sampler(model(tokens, cache, batch, last=1)[0, 0])
+    logits = model(tokens, cache, batch, last=1)
+    return sampler(logits.reshape(-1))  # an index would copy them

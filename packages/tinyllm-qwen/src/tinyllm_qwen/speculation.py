@@ -122,7 +122,7 @@ class Speculation:
         """Compute the last chunk of a prompt, and choose the first token of the answer."""
         batch = Batch.at(self._cache[0].offset, 1, len(tokens), "prefill")
         h = self._model.hidden(mx.array([list(tokens)], dtype=mx.int32), batch, self._cache)
-        sample = sampler(self._model.logits(h[:, -1:])[0, 0])
+        sample = sampler(self._model.logits(h[:, -1:]).reshape(-1))
         following = [*tokens[1:], int(sample.token)]  # waits for the device
         self._output = self.follow(h, following, batch)[:, -1:]
         return sample

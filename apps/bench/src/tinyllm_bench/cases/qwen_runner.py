@@ -81,7 +81,7 @@ class QwenRunner(LocalRunner):
         """Return the most probable token after `tokens`."""
         batch = Batch.at(cache[0].offset, 1, len(tokens), phase)
         logits = self._model(tokens[None], cache, batch, last=1)
-        return self._model.ops.argmax(logits[0])
+        return self._model.ops.argmax(logits.squeeze(0))
 
     def _filled_cache(self) -> list[SequenceCache]:
         """Return caches with random keys and values for the context.
