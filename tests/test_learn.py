@@ -120,7 +120,7 @@ def test_every_picture_has_a_script() -> None:
 def test_code_of_the_cpu_kernel_is_in_its_file() -> None:
     (shown,) = re.findall(r"^```cpp\n(.*?)^```", page("kernel"), re.DOTALL | re.MULTILINE)
     root = Path(__file__).parents[1]
-    kernel = root / "packages/tinyllm-kernels/native/rows/rms_norm.cpp"
+    kernel = root / "packages/tinyllm-kernels/native/rows/rms_norm.h"
     assert shown in kernel.read_text(encoding="utf-8")
 
 
