@@ -25,7 +25,7 @@ struct Product {
   const void* residual;  // M N, or null
   void* y;               // M N
   int64_t y_stride = 0;  // numbers from a row of y to the next, if not N
-  const ColumnBlocks* blocks = nullptr;
+  const ColumnBlocks* blocks = nullptr;  // of y, or null
 };
 
 // y = silu(x gate^T) * (x up^T), `M F`.
