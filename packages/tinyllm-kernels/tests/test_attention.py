@@ -197,10 +197,11 @@ def test_chunks_have_the_bits_of_the_whole_prompt(
     assert mx.array_equal(parts, attend(0, length)).item()
 
 
-def test_the_scale_may_be_negative(ops: OpSet, dtype: mx.Dtype) -> None:
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+def test_the_scale_may_be_negative_or_zero(ops: OpSet, dtype: mx.Dtype, scale: float) -> None:
     q, k, v = qkv((1, 2, 1, 40, 300, 64), dtype)
-    y = ops.attention(q, k, v, -0.3, "causal")
-    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), -0.3, "causal"))
+    y = ops.attention(q, k, v, scale, "causal")
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), scale, "causal"))
 
 
 @pytest.mark.parametrize("length", [1, 20])

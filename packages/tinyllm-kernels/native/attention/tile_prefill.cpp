@@ -110,11 +110,6 @@ class TilePrefill {
            (request_.first_query + query) * strides[2];
   }
 
-  // Steps of the products of a set with whole panels.
-  int64_t steps(KeyRange keys, int64_t planes) const {
-    return keys.count() / kPanelKeys * planes * (width_ / kStepFeatures);
-  }
-
   const AttentionTask& t_;
   const QueryTile& tile_;
   const KeyRange part_keys_;
@@ -187,11 +182,13 @@ void TilePrefill::pack(KeyRange keys) {
 }
 
 // Sets the rows of a set from row `first` of the tile on, which may be after the last row. Queries
-// of negative scales are negated, so that the largest score has the largest weight.
+// of negative scales are negated, so that the largest score has the largest weight. Queries of a
+// scale of zero are zero.
 void TilePrefill::load_rows(RowSet& set, int64_t first) {
   set.first = first;
   set.count = static_cast<int>(std::clamp<int64_t>(tile_.rows - first, 0, kSetRows));
   set.any = {request_.keys, 0};
+  set.all = {0, request_.keys};
   const __m512i sign = _mm512_set1_epi16(t_.scale < 0 ? static_cast<int16_t>(0x8000) : 0);
   for (int n = 0; n < kSetRows; ++n) {
     uint16_t* to = set.q + n * width_;
@@ -203,12 +200,13 @@ void TilePrefill::load_rows(RowSet& set, int64_t first) {
     const auto* from = static_cast<const BFloat16*>(t_.q) + offset(first + n, t_.q_strides);
     for (int64_t d = 0; d < width_; d += kStepFeatures) {
       const int64_t left = t_.dim - d;
-      const __mmask32 lanes = left >= kStepFeatures ? ~0u : (1u << left) - 1;
+      const __mmask32 lanes = t_.scale == 0 ? 0 : left >= kStepFeatures ? ~0u : (1u << left) - 1;
       const __m512i numbers = _mm512_maskz_loadu_epi16(lanes, from + d);
       _mm512_storeu_si512(to + d, _mm512_xor_si512(numbers, sign));
     }
     const KeyRange visible = visible_keys(t_, request_, query_of(first + n));
     set.keys[n] = visible;
+    set.all = {std::max(set.all.first, visible.first), std::min(set.all.last, visible.last)};
     if (visible.empty()) continue;
     set.any = {std::min(set.any.first, visible.first), std::max(set.any.last, visible.last)};
   }
@@ -243,11 +241,10 @@ void TilePrefill::attend() {
   const int64_t first = std::max(any_first, packed_.first) / kBlockKeys;
   const int64_t last = (std::min(any_last, packed_.last) + kBlockKeys - 1) / kBlockKeys;
   if (first >= last) return;
-  const int64_t planes = key_planes(t_);
   KeyRange next = panels(sets_[0], first);
   score(sets_[0], next);
   KeyRange other = panels(sets_[1], first);
-  softmax_.begin(sets_[0], next, steps(other, planes));
+  softmax_.begin(sets_[0], next);
   score(sets_[1], other);
   softmax_.finish();
   for (int64_t block = first; block < last; ++block) {
@@ -255,7 +252,7 @@ void TilePrefill::attend() {
       // The scores of the other set are of this block if i is 0, and of the next block if i is 1.
       RowSet &set = sets_[i], &waiting = sets_[1 - i];
       const KeyRange keys = panels(set, block), next_keys = panels(set, block + 1);
-      softmax_.begin(waiting, panels(waiting, block + i), steps(keys, 1) + steps(next_keys, planes));
+      softmax_.begin(waiting, panels(waiting, block + i));
       add_values(set, keys);
       score(set, next_keys);
       softmax_.finish();
@@ -268,11 +265,10 @@ void TilePrefill::score(RowSet& set, KeyRange keys) {
   const int64_t planes = key_planes(t_), panel = planes * panel_numbers(t_);
   const uint16_t* panels = keys_ + (keys.first - packed_.first) / kPanelKeys * panel;
   const int64_t count = keys.count() / kPanelKeys;
-  const auto beside = [this]() __attribute__((always_inline)) { softmax_.step(); };
   if (set.count <= W) {
-    multiply_keys<1>(tiles_, set, panels, count, planes, width_, beside);
+    multiply_keys<1>(tiles_, set, panels, count, planes, width_, softmax_);
   } else {
-    multiply_keys<2>(tiles_, set, panels, count, planes, width_, beside);
+    multiply_keys<2>(tiles_, set, panels, count, planes, width_, softmax_);
   }
 }
 
@@ -281,11 +277,10 @@ void TilePrefill::add_values(RowSet& set, KeyRange keys) {
   const int64_t first = (keys.first - packed_.first) / kPanelKeys;
   const uint16_t* panels = values_ + first * panel_numbers(t_);
   const int64_t count = keys.count() / kPanelKeys;
-  const auto beside = [this]() __attribute__((always_inline)) { softmax_.step(); };
   if (set.count <= W) {
-    multiply_values<1>(tiles_, set, panels, count, width_, beside);
+    multiply_values<1>(tiles_, set, panels, count, width_, softmax_);
   } else {
-    multiply_values<2>(tiles_, set, panels, count, width_, beside);
+    multiply_values<2>(tiles_, set, panels, count, width_, softmax_);
   }
   const bool* flags = non_finite_ + first;
   if (std::find(flags, flags + count, true) != flags + count) add_non_finite(set, keys);

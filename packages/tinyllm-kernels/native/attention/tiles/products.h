@@ -13,10 +13,30 @@ namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_TILES)
 
-// Writes the scores of a row set, before scaling: q k^T. Calls `beside()` at each step.
-template <int Halves, typename Beside>
+// The products of one step of 32 features or keys: `rows` and `next_rows` are 16 rows of operand A
+// each, `stride` bytes apart, and `panel` two tiles of operand B.
+template <int Halves>
+[[gnu::always_inline]] inline void multiply_tiles(TileRegisters& tiles, const uint16_t* rows,
+                                                  const uint16_t* next_rows, int64_t stride,
+                                                  const uint16_t* panel, BlockSoftmax& beside) {
+  tiles.load<4>(rows, stride);
+  tiles.load_streamed<6>(panel, 4 * W);
+  tiles.multiply_add<0, 4, 6>(), beside.step();
+  tiles.load_streamed<7>(panel + kTileNumbers, 4 * W);
+  tiles.multiply_add<1, 4, 7>(), beside.step();
+  if constexpr (Halves == 2) {
+    tiles.load<5>(next_rows, stride);
+    tiles.multiply_add<2, 5, 6>(), beside.step();
+    tiles.multiply_add<3, 5, 7>(), beside.step();
+  }
+}
+
+// Writes the scores of a row set, before scaling: q k^T. Between products it computes `softmax` of
+// another set.
+template <int Halves>
 void multiply_keys(TileRegisters& tiles, const RowSet& set, const uint16_t* panels, int64_t count,
-                   int64_t planes, int64_t width, Beside beside) {
+                   int64_t planes, int64_t width, BlockSoftmax& softmax) {
+  BlockSoftmax beside = softmax;
   constexpr int64_t kRow = kScoreStride * sizeof(float);
   const int64_t q_row = width * sizeof(uint16_t);
   for (int64_t n = 0; n < count; ++n) {
@@ -24,15 +44,8 @@ void multiply_keys(TileRegisters& tiles, const RowSet& set, const uint16_t* pane
     if constexpr (Halves == 2) tiles.zero<2>(), tiles.zero<3>();
     for (int64_t plane = 0; plane < planes; ++plane) {
       for (int64_t d = 0; d < width; d += kStepFeatures, panels += 2 * kTileNumbers) {
-        tiles.load<4>(set.q + d, q_row);
-        tiles.load_streamed<6>(panels, 4 * W);
-        tiles.load_streamed<7>(panels + kTileNumbers, 4 * W);
-        if constexpr (Halves == 2) tiles.load<5>(set.q + W * width + d, q_row);
-        tiles.multiply_add<0, 4, 6>(), tiles.multiply_add<1, 4, 7>();
-        if constexpr (Halves == 2) {
-          tiles.multiply_add<2, 5, 6>(), tiles.multiply_add<3, 5, 7>();
-        }
-        beside();
+        const uint16_t* q = set.q + d;
+        multiply_tiles<Halves>(tiles, q, q + W * width, q_row, panels, beside);
       }
     }
     float* to = set.scores + n * kPanelKeys;
@@ -41,13 +54,15 @@ void multiply_keys(TileRegisters& tiles, const RowSet& set, const uint16_t* pane
       tiles.store<2>(to + W * kScoreStride, kRow), tiles.store<3>(to + W * kScoreStride + W, kRow);
     }
   }
+  softmax = beside;
 }
 
-// Adds the weighted values of `count` panels to the sums of a row set. Calls `beside()` at each
-// step.
-template <int Halves, typename Beside>
+// Adds the weighted values of `count` panels to the sums of a row set. Between products it computes
+// `softmax` of another set.
+template <int Halves>
 void multiply_values(TileRegisters& tiles, RowSet& set, const uint16_t* panels, int64_t count,
-                     int64_t width, Beside beside) {
+                     int64_t width, BlockSoftmax& softmax) {
+  BlockSoftmax beside = softmax;
   constexpr int64_t kRow = kScoreStride * sizeof(float);
   const int64_t stride = width + W, row = stride * sizeof(float);
   for (int64_t d = 0; d < width; d += kStepFeatures, panels += 2 * kTileNumbers) {
@@ -64,15 +79,7 @@ void multiply_values(TileRegisters& tiles, RowSet& set, const uint16_t* panels, 
     const uint16_t* panel = panels;
     const auto* weights = reinterpret_cast<const uint16_t*>(set.scores);
     for (int64_t n = 0; n < count; ++n, panel += kPanelKeys * width, weights += kPanelKeys) {
-      tiles.load<4>(weights, kRow);
-      tiles.load_streamed<6>(panel, 4 * W);
-      tiles.load_streamed<7>(panel + kTileNumbers, 4 * W);
-      if constexpr (Halves == 2) tiles.load<5>(weights + 2 * W * kScoreStride, kRow);
-      tiles.multiply_add<0, 4, 6>(), tiles.multiply_add<1, 4, 7>();
-      if constexpr (Halves == 2) {
-        tiles.multiply_add<2, 5, 6>(), tiles.multiply_add<3, 5, 7>();
-      }
-      beside();
+      multiply_tiles<Halves>(tiles, weights, weights + 2 * W * kScoreStride, kRow, panel, beside);
     }
     tiles.store<0>(sums, row), tiles.store<1>(sums + W, row);
     if constexpr (Halves == 2) {
@@ -80,6 +87,7 @@ void multiply_values(TileRegisters& tiles, RowSet& set, const uint16_t* panels, 
     }
   }
   set.sums->is_empty = false;
+  softmax = beside;
 }
 
 #endif  // TINYLLM_TILES

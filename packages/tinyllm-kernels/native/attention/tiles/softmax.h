@@ -5,11 +5,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "attention/query_rows.h"
 #include "attention/softmax.h"
 #include "isa/tile_registers.h"
-#include "isa/transpose.h"
 
 namespace tinyllm::TINYLLM_TIER {
 
@@ -35,6 +36,7 @@ struct RowSet {
   int count = 0;             // rows
   KeyRange keys[kSetRows]{};  // of each row; empty for missing rows
   KeyRange any{0, 0};        // from the first key of any row to the last key of any row
+  KeyRange all{0, 0};        // keys that all rows attend to
   uint16_t* q = nullptr;     // kSetRows x padded_dim, bfloat16
   float* scores = nullptr;   // kSetRows x kScoreStride: scores, then weights in bfloat16 in place
   float* values = nullptr;   // kSetRows x `value_stride`
@@ -56,156 +58,135 @@ inline Floats power_of_two(Floats x) {
   return bit_cast<Floats>(_mm512_maskz_scalef_ps(normal, bit_cast<__m512>(p), v));
 }
 
-// Turns the scores of a row set over a block into weights, a row at a time. So the caller can do it
-// between instructions of the matrix unit, which work on another row set.
+// Turns the scores of a row set over a block into weights, 32 keys of a row at a time. So the
+// caller can do it between the products of the matrix unit, which work on another row set.
+//
+// The processor looks ahead a few hundred instructions. If the instructions here are spread evenly
+// over the products, it computes both at once. A row at a time, the matrix unit would wait.
+//
+// A loop of products copies an object of this class to a local variable, because the compiler
+// assumes that tile instructions change other memory.
 class BlockSoftmax {
  public:
-  BlockSoftmax(const AttentionTask& t, const QueryTile& tile) : t_(t), tile_(tile) {}
+  BlockSoftmax(const AttentionTask& t, const QueryTile& tile)
+      : t_(&t), tile_(&tile), factor_((scales_in_place(t) ? 1 : std::abs(t.scale)) * kLog2E) {}
 
-  // `block` are the keys whose scores the row set has, in whole panels. The rows will be spread
-  // over `steps` calls of `step`.
-  void begin(RowSet& set, KeyRange block, int64_t steps) {
-    finish();
-    set_ = &set, block_ = block;
-    row_ = 0, count_ = block.empty() ? 0 : set.count;
-    rate_ = steps > 0 ? (static_cast<uint32_t>(count_) * kOne + steps - 1) / steps : 0;
-    due_ = 0;
+  // `block` are the keys whose scores the row set has, in whole panels.
+  void begin(RowSet& set, KeyRange block) {
+    set_ = &set, columns_ = block.count();
+    row_ = 0, rows_ = block.empty() ? 0 : set.count;
+    if (rows_ == 0) return;
+    if (t_->mask || block.first < set.all.first || block.last > set.all.last) {
+      for (int n = 0; n < rows_; ++n) hide_scores(*t_, *tile_, set, n, block);
+    }
+    for (int n = 0; n < std::min(kRowsAhead, rows_); ++n) {
+      maxima_ = splat(kMinusInfinity);
+      const float* scores = set.scores + n * kScoreStride;
+      for (int64_t j = 0; j < columns_; j += kPieceKeys) add_maxima(scores + j);
+      raise_base(n);
+    }
+    begin_row();
   }
 
+  // Computes the next 32 weights, if there are more.
   [[gnu::always_inline]] void step() {
-    for (due_ += rate_; due_ >= kOne; due_ -= kOne) next_row();
+    if (row_ < rows_) next_piece();
   }
 
   void finish() {
-    while (row_ < count_) next_row();
+    while (row_ < rows_) next_piece();
   }
 
  private:
-  static constexpr uint32_t kOne = 1 << 16;
+  // True if scores are scaled before they become weights: for a mask, which is added to scaled
+  // scores. A scale of zero has zero as queries.
+  static bool scales_in_place(const AttentionTask& t) { return t.mask || t.scale == 0; }
 
-  // The keys of row n in the block, from its first key on.
-  KeyRange visible(int n) const {
-    const KeyRange& keys = set_->keys[n];
-    return {std::clamp(keys.first, block_.first, block_.last) - block_.first,
-            std::clamp(keys.last, block_.first, block_.last) - block_.first};
+  static constexpr int64_t kPieceKeys = 32;
+  // The base of a row is known this many rows earlier, so that no weight waits for it.
+  static constexpr int kRowsAhead = 2;
+
+  [[gnu::always_inline]] void begin_row() {
+    scores_ = set_->scores + row_ * kScoreStride;
+    ahead_ = row_ + kRowsAhead < rows_ ? scores_ + kRowsAhead * kScoreStride : scores_;
+    shift_ = splat(softmax_shift(set_->sums->base[row_]));
+    sum_ = _mm512_setzero_ps();
+    maxima_ = splat(kMinusInfinity);
+    column_ = 0;
   }
 
-  // A bit for each of the 32 keys from j on.
-  static uint32_t visible_bits(const KeyRange& keys, int64_t j) {
-    const auto below = [j](int64_t key) {
-      return (uint64_t{1} << std::clamp<int64_t>(key - j, 0, kPanelBits)) - 1;
-    };
-    return static_cast<uint32_t>(below(keys.last) & ~below(keys.first));
-  }
-
-  float* scores(int n) const { return set_->scores + n * kScoreStride; }
-
-  [[gnu::noinline]] void next_row() {
-    if (row_ >= count_) return;
-    if (row_ % W == 0) update_bases();
-    const KeyRange keys = visible(row_);
-    const float base = set_->sums->base[row_];
-    const Floats shift = splat(softmax_shift(base)), factor = splat(factor_);
+  [[gnu::always_inline]] void next_piece() {
+    add_maxima(ahead_ + column_);
+    const Floats factor = splat(factor_);
+    const Floats a = power_of_two(load(scores_ + column_) * factor - shift_);
+    const Floats b = power_of_two(load(scores_ + column_ + W) * factor - shift_);
+    const auto weights = _mm512_cvtne2ps_pbh(bit_cast<__m512>(b), bit_cast<__m512>(a));
     const auto ones = bit_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
-    float* from = scores(row_);
-    auto* to = reinterpret_cast<uint16_t*>(from);
-    __m512 sum = _mm512_setzero_ps();
-    const auto weigh = [&](int64_t j, uint32_t bits) __attribute__((always_inline)) {
-      const Floats a = power_of_two(load(from + j) * factor - shift);
-      const Floats b = power_of_two(load(from + j + W) * factor - shift);
-      auto rounded =
-          bit_cast<__m512i>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(b), bit_cast<__m512>(a)));
-      if (bits != ~0u) rounded = _mm512_maskz_mov_epi16(bits, rounded);
-      sum = _mm512_dpbf16_ps(sum, bit_cast<__m512bh>(rounded), ones);
-      _mm512_store_si512(to + j, rounded);
-    };
-    const int64_t count = block_.count();
-    int64_t j = 0;
-    for (; j < count && j + kPanelBits <= keys.first; j += kPanelBits) store_zeros(to + j);
-    if (j < keys.first) weigh(j, visible_bits(keys, j)), j += kPanelBits;
-    for (; j + kPanelBits <= keys.last; j += kPanelBits) weigh(j, ~0u);
-    if (j < keys.last) weigh(j, visible_bits(keys, j)), j += kPanelBits;
-    for (; j < count; j += kPanelBits) store_zeros(to + j);
-    set_->sums->weights[row_] += bit_cast<Floats>(sum);
-    ++row_;
+    sum_ = _mm512_dpbf16_ps(sum_, weights, ones);
+    _mm512_store_si512(reinterpret_cast<uint16_t*>(scores_) + column_, bit_cast<__m512i>(weights));
+    column_ += kPieceKeys;
+    if (column_ < columns_) return;
+    set_->sums->weights[row_] += bit_cast<Floats>(sum_);
+    if (row_ + kRowsAhead < rows_) raise_base(row_ + kRowsAhead);
+    if (++row_ < rows_) begin_row();
   }
 
-  static void store_zeros(uint16_t* to) { _mm512_store_si512(to, _mm512_setzero_si512()); }
+  [[gnu::always_inline]] void add_maxima(const float* scores) {
+    maxima_ = max(load(scores + W), max(load(scores), maxima_));  // skips NaN
+  }
 
-  // Raises the bases of rows `row_` to `row_ + W` to the scores of the block, if necessary.
-  void update_bases() {
-    factor_ = std::abs(t_.scale) * kLog2E;
-    if (t_.mask) apply_mask();
-    Words maxima[W];
-    for (int i = 0; i < W; ++i) {
-      const KeyRange keys = visible(row_ + i);
-      const float* from = scores(row_ + i);
-      Floats a = splat(kMinusInfinity), b = a;  // max(x, a) skips NaN
-      int64_t j = keys.first / kPanelBits * kPanelBits;
-      for (; j < keys.last; j += kPanelBits) {
-        const uint32_t bits = visible_bits(keys, j);
-        Floats x = load(from + j), y = load(from + j + W);
-        if (bits != ~0u) {
-          x = masked(x, static_cast<__mmask16>(bits));
-          y = masked(y, static_cast<__mmask16>(bits >> W));
-        }
-        a = max(x, a), b = max(y, b);
-      }
-      maxima[i] = bit_cast<Words>(max(a, b));
+  // Raises the base of row n to `maxima_`, if necessary.
+  [[gnu::always_inline]] void raise_base(int n) const {
+    const Floats limit = splat(set_->sums->base[n] + kBaseSlack);
+    if (_mm512_cmp_ps_mask(bit_cast<__m512>(maxima_ * splat(factor_)), bit_cast<__m512>(limit),
+                           _CMP_GT_OQ)) {
+      set_base(*set_, n, std::ceil(largest_lane(maxima_) * factor_), t_->padded_dim());
     }
-    transpose(maxima);
-    Floats largest = bit_cast<Floats>(maxima[0]);
-    for (int i = 1; i < W; ++i) largest = max(bit_cast<Floats>(maxima[i]), largest);
-    const __m512 high =
-        _mm512_roundscale_ps(bit_cast<__m512>(largest * factor_), _MM_FROUND_TO_POS_INF | 8);
-    SetSums& sums = *set_->sums;
-    const __m512 base = _mm512_load_ps(sums.base + row_);
-    const __mmask16 grows =
-        _mm512_cmp_ps_mask(high, _mm512_add_ps(base, _mm512_set1_ps(kBaseSlack)), _CMP_GT_OQ);
-    if (!grows) return;
-    _mm512_mask_store_ps(sums.base + row_, grows, high);
+  }
+
+  [[gnu::noinline]] static void set_base(RowSet& set, int n, float base, int64_t width) {
+    SetSums& sums = *set.sums;
+    const float before = std::exchange(sums.base[n], base);
     if (sums.is_empty) return;
-    alignas(64) float factors[W];
-    _mm512_store_ps(factors, _mm512_scalef_ps(_mm512_set1_ps(1), _mm512_sub_ps(base, high)));
-    for (uint32_t rows = grows; rows; rows &= rows - 1) {
-      const int i = std::countr_zero(rows), n = row_ + i;
-      float* values = set_->values + n * value_stride(t_);
-      for (int64_t d = 0; d < t_.padded_dim(); d += W) {
-        store(values + d, load(values + d) * factors[i]);
+    const auto ratio =
+        bit_cast<Floats>(_mm512_scalef_ps(_mm512_set1_ps(1), _mm512_set1_ps(before - base)));
+    float* values = set.values + n * (width + W);
+    for (int64_t d = 0; d < width; d += W) store(values + d, load(values + d) * ratio);
+    sums.weights[n] *= ratio;
+  }
+
+  // Adds the mask to the scores of row n. Scores of keys that the row does not attend to, which may
+  // be any number, become -infinity: their weights are zero.
+  [[gnu::noinline]] static void hide_scores(const AttentionTask& t, const QueryTile& tile,
+                                            const RowSet& set, int n, KeyRange block) {
+    const int64_t count = block.count();
+    const int64_t first = std::clamp<int64_t>(set.keys[n].first - block.first, 0, count);
+    const int64_t last = std::clamp<int64_t>(set.keys[n].last - block.first, first, count);
+    float* scores = set.scores + n * kScoreStride;
+    if (t.mask && first < last) {
+      for (int64_t j = first / W * W; j < last; j += W) {
+        store(scores + j, load(scores + j) * std::abs(t.scale));
       }
-      sums.weights[n] *= factors[i];
+      add_mask(t, tile, set.first + n, {block.first + first, block.first + last}, scores + first);
     }
+    std::fill(scores, scores + first, kMinusInfinity);
+    std::fill(scores + last, scores + count, kMinusInfinity);
   }
 
-  static Floats masked(Floats v, __mmask16 kept) {
-    return bit_cast<Floats>(
-        _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept, bit_cast<__m512>(v)));
-  }
-
-  // Scales the scores of W rows and adds the mask.
-  [[gnu::noinline]] void apply_mask() {
-    factor_ = kLog2E;
-    for (int n = row_; n < std::min(row_ + W, count_); ++n) {
-      const KeyRange keys = visible(n);
-      if (keys.empty()) continue;
-      float* from = scores(n);
-      for (int64_t j = keys.first / W * W; j < keys.last; j += W) {
-        store(from + j, load(from + j) * std::abs(t_.scale));
-      }
-      add_mask(t_, tile_, set_->first + n,
-               {block_.first + keys.first, block_.first + keys.last}, from + keys.first);
-    }
-  }
-
-  static constexpr int64_t kPanelBits = 32;  // keys of a panel
-
-  const AttentionTask& t_;
-  const QueryTile& tile_;
+  const AttentionTask* t_;
+  const QueryTile* tile_;
+  float factor_;
   RowSet* set_ = nullptr;
-  KeyRange block_{0, 0};
-  float factor_ = 0;
-  int row_ = 0, count_ = 0;
-  uint32_t rate_ = 0, due_ = 0;
+  int64_t columns_ = 0;  // keys of the block
+  int row_ = 0, rows_ = 0;
+  // Of the row:
+  float* scores_ = nullptr;
+  int64_t column_ = 0;  // of the next piece
+  Floats shift_{};
+  __m512 sum_{};  // of the weights, lane by lane
+  // Of the row that is kRowsAhead further, if there is one:
+  const float* ahead_ = nullptr;
+  Floats maxima_{};  // of the scores, lane by lane
 };
 
 #endif  // TINYLLM_TILES
