@@ -162,10 +162,13 @@ void check_linear(const Kernels& kernels, Type type) {
   if (kernels.linear_reads_rows(type)) {
     for (int N : {33, 70}) check_dense(kernels, type, N, 8192, Phase::prefill, {70});
   }
-  // 512 columns and rows: `row_stride` adds a gap. The matrices have different formats.
-  const Matrix plain(512, 512, 4, 64, type), up(512, 512, 8, 32, type);
-  const Matrix gate = kernels.linear_interleaved_rows(plain.w) ? plain.interleaved(16) : plain;
+  // 512 columns and rows: `row_stride` adds a gap. Formats are equal or differ.
+  const Matrix plain(512, 512, 4, 64, type), equal(512, 512, 4, 64, type);
+  const bool interleaves = kernels.linear_interleaved_rows(plain.w);
+  const Matrix gate = interleaves ? plain.interleaved(16) : plain;
+  const Matrix equal_up = interleaves ? equal.interleaved(16) : equal, up(512, 512, 8, 32, type);
   for (int rows : {3, 37}) {
+    check_gated(kernels, gate.w, equal_up.w, type, rows);
     check_gated(kernels, gate.w, up.w, type, rows);
     check_gated(kernels, Matrix(27, 512, 3, 32, type).w, Matrix(27, 512, Mode::mxfp4).w, type,
                 rows);

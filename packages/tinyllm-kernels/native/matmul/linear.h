@@ -43,7 +43,8 @@ struct LinearTask {
   int64_t rows = 0;                     // M
   Phase phase{};
   const Weights* w = nullptr;      // N K
-  const Weights* up = nullptr;     // N K: y = silu(x w^T) * (x up^T); only with x_rows
+  // N K, in the format of w: y = silu(x w^T) * (x up^T); only with x_rows
+  const Weights* up = nullptr;
   const void* bias = nullptr;      // N of `type`, or null
   const void* residual = nullptr;  // M N of `type`, or null
   void* y = nullptr;               // M N of `type`

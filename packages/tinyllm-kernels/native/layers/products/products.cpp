@@ -54,6 +54,11 @@ struct GatedTask {
   }
 };
 
+bool have_equal_formats(const Weights& a, const Weights& b) {
+  return a.mode == b.mode && a.bits == b.bits && a.group == b.group && a.type == b.type &&
+         a.interleaved == b.interleaved;
+}
+
 // Appends the memory of the weights that a part reads.
 void add_weights(const Kernels& kernels, const LinearTask& task, int64_t part, PrefetchList& to) {
   const Weights& w = *task.w;
@@ -179,7 +184,7 @@ void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& pro
     const Product gate{product.x, product.gate, nullptr, nullptr, product.y, product.y_stride};
     const Product up{product.x, product.up, nullptr, nullptr, product.up_scratch, product.y_stride};
     GatedTask task{task_of(kernels, gate), task_of(kernels, up)};
-    if (task.gate.x_rows) {
+    if (task.gate.x_rows && have_equal_formats(*product.gate, *product.up)) {
       task.gate.up = product.up;
       kernels.linear_plan(task.gate, ThreadPool::shared().threads());
     } else if (!task.have_equal_parts()) {

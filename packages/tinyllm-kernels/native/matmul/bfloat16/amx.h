@@ -43,61 +43,71 @@ inline int64_t panels_in_memory(const LinearTask& t) {
   return std::max<int64_t>(std::min(kGroupBytes / panel_bytes, panels), 1);
 }
 
-// Unpacks the panel of w from row `first` on. Calls `after_tile` after each of its tiles, if w is
-// interleaved.
-template <typename AfterTile>
-void unpack_panel(const LinearTask& t, int64_t first, uint16_t* panel, float* memory,
-                  AfterTile after_tile) {
-  for (int half = 0; half < 2; ++half) {
-    const Weights& w = half && t.up ? *t.up : *t.w;
-    const int64_t row = first + (half && !t.up ? kTileRows : 0);
-    const int64_t rows = std::min<int64_t>(w.rows - row, kTileRows);
-    if (rows > 0) unpack_rows(w, row, rows, panel + half * kTileNumbers, memory, after_tile);
+// The two tiles of rows of the panel from row `first` of w on.
+struct Panel {
+  Panel(const LinearTask& t, int64_t first) {
+    for (int half = 0; half < 2; ++half) {
+      const Weights& w = half && t.up ? *t.up : *t.w;
+      const int64_t row = first + (half && !t.up ? kTileRows : 0);
+      tiles[half] = {&w, row, std::min<int64_t>(w.rows - row, kTileRows)};
+    }
+  }
+
+  TileOfRows tiles[2];
+};
+
+// Multiplies all tokens of a part by a panel of w from `row` on.
+template <typename Beside>
+void multiply_panel(const LinearRange& range, BlockProduct& block, int64_t row,
+                    const uint16_t* panel, Beside& beside) {
+  for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
+    block.begin(m, std::min<int64_t>(range.last_token - m, kTokenTile), row, panel);
+    block.multiply(beside);
+    block.end();
   }
 }
 
-// Multiplies a part whose tokens are cached. The next panel is unpacked between the steps of the
+// Multiplies a part whose tokens are cached. The next panel is unpacked between the products of the
 // present one.
-inline void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct& block,
-                            uint16_t* panels, float* memory) {
+template <typename Unpacker>
+void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct& block,
+                     uint16_t* panels, float* memory) {
   uint16_t *panel = panels, *next_panel = panels + panel_numbers(t);
-  const int64_t blocks = ceil_div(range.last_token - range.first_token, kTokenTile);
-  unpack_panel(t, range.first_row, panel, memory, [] {});
+  int64_t products = 0;
+  for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
+    products += block.products(range.last_token - m);
+  }
+  Unpacker unpacker;
+  unpacker.begin(Panel(t, range.first_row).tiles, panel, memory, 0);
   for (int64_t n = range.first_row; n < range.last_row; n += rows_per_panel(t)) {
-    PanelProduct product(block, range, n, panel);
+    unpacker.finish();
     const int64_t next = n + rows_per_panel(t);
-    if (next < range.last_row) {
-      // A panel has two tiles for each step of a block.
-      int64_t half_steps = 0;
-      unpack_panel(t, next, next_panel, memory, [&] {
-        half_steps += blocks;
-        product.multiply(half_steps / 2);
-        half_steps %= 2;
-      });
-    }
-    product.finish();
+    if (next < range.last_row) unpacker.begin(Panel(t, next).tiles, next_panel, memory, products);
+    multiply_panel(range, block, n, panel, unpacker);
     std::swap(panel, next_panel);
   }
 }
 
 // Multiplies a part by groups of panels.
-inline void multiply_groups(const LinearTask& t, const LinearRange& range, BlockProduct& block,
-                            uint16_t* panels, float* memory) {
+template <typename Unpacker>
+void multiply_groups(const LinearTask& t, const LinearRange& range, BlockProduct& block,
+                     uint16_t* panels, float* memory) {
   const int64_t panel_rows = rows_per_panel(t), group_rows = panels_in_memory(t) * panel_rows;
+  Unpacker unpacker;
+  NoWork none;
   for (int64_t first = range.first_row; first < range.last_row; first += group_rows) {
     const int64_t last = std::min(first + group_rows, range.last_row);
     const auto panel_of = [&](int64_t n) {
       return panels + (n - first) / panel_rows * panel_numbers(t);
     };
     for (int64_t n = first; n < last; n += panel_rows) {
-      unpack_panel(t, n, panel_of(n), memory, [] {});
+      unpacker.begin(Panel(t, n).tiles, panel_of(n), memory, 0);
+      unpacker.finish();
     }
     for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
-      const int64_t tokens = std::min<int64_t>(range.last_token - m, kTokenTile);
+      const LinearRange tokens{m, std::min(m + kTokenTile, range.last_token), 0, 0};
       for (int64_t n = first; n < last; n += panel_rows) {
-        block.begin(m, tokens, n, panel_of(n));
-        block.multiply(block.steps_left());
-        block.end();
+        multiply_panel(tokens, block, n, panel_of(n), none);
       }
     }
   }
@@ -108,8 +118,11 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
   BlockProduct block(t, scratch);
   auto* panels = reinterpret_cast<uint16_t*>(scratch + BlockProduct::kFloats);
   float* memory = reinterpret_cast<float*>(panels + panels_in_memory(t) * panel_numbers(t));
-  const auto multiply = are_tokens_cached(t) ? multiply_panels : multiply_groups;
-  multiply(t, range, block, panels, memory);
+  with_unpacker(*t.w, [&]<typename Unpacker>() {
+    const auto multiply =
+        are_tokens_cached(t) ? multiply_panels<Unpacker> : multiply_groups<Unpacker>;
+    multiply(t, range, block, panels, memory);
+  });
   block.finish();
 }
 
@@ -140,8 +153,7 @@ inline void plan_bfloat16(LinearTask& t, int64_t threads) {
 
 inline int64_t bfloat16_scratch(const LinearTask& t) {
   const int64_t panels = panels_in_memory(t) * panel_numbers(t) / 2;
-  return BlockProduct::kFloats + panels +
-         std::max(unpack_floats(*t.w), t.up ? unpack_floats(*t.up) : 0);
+  return BlockProduct::kFloats + panels + 2 * unpack_floats(*t.w);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -17,6 +17,11 @@ inline constexpr int kStepsBetweenStores = 12;
 
 inline int64_t steps_of(const LinearTask& t) { return ceil_div(t.w->columns, kStepColumns); }
 
+// No work beside the products of a block.
+struct NoWork {
+  void step() {}
+};
+
 // Multiplies blocks one after the other. The results of a block are rounded and stored while the
 // next block is multiplied.
 //
@@ -46,25 +51,26 @@ class BlockProduct {
   void begin(int64_t token, int64_t tokens, int64_t row, const uint16_t* panel) {
     if (tokens != tokens_) registers_.configure(sizes_of_block(tokens));
     token_ = token, tokens_ = tokens, row_ = row, panel_ = panel;
-    step_ = 0;
     x_ = reinterpret_cast<const char*>(t_.x_rows) + token * x_stride_;
     y_ = static_cast<const char*>(t_.y) + token * y_stride_ + row * int64_t{sizeof(BFloat16)};
     registers_.zero<0>(), registers_.zero<1>();
     if (tokens > kTileRows) registers_.zero<2>(), registers_.zero<3>();
   }
 
-  int64_t steps_left() const { return steps_ - step_; }
+  // Products of tiles of a block of `tokens`.
+  int64_t products(int64_t tokens) const { return steps_ * (tokens > kTileRows ? 4 : 2); }
 
-  // Multiplies the next `count` <= steps_left() times 32 columns of the block.
-  void multiply(int64_t count) {
+  // Multiplies all columns of the block. Calls `beside.step()` after each product of tiles.
+  template <typename Beside>
+  void multiply(Beside& beside) {
     if (tokens_ > kTileRows) {
-      multiply_tiles<true>(count);
+      multiply_tiles<true>(beside);
     } else {
-      multiply_tiles<false>(count);
+      multiply_tiles<false>(beside);
     }
   }
 
-  // Ends the block after its last step.
+  // Ends the block.
   void end() {
     constexpr int64_t sum_stride = kSumColumns * sizeof(float);  // bytes
     previous_.store_all();
@@ -85,28 +91,29 @@ class BlockProduct {
  private:
   // kHasUpperTokens is true if the block has more than 16 tokens. The state of the loop is copied
   // to local variables, because the compiler assumes that tile instructions change other memory.
-  template <bool kHasUpperTokens>
-  void multiply_tiles(int64_t count) {
+  template <bool kHasUpperTokens, typename Beside>
+  void multiply_tiles(Beside& work) {
     constexpr int64_t tile_stride = 64;  // bytes
     const int64_t x_stride = x_stride_, y_stride = y_stride_, tokens = tokens_;
-    const int64_t tokens_a_step = tokens_a_step_, last_step = step_ + count;
+    const int64_t tokens_a_step = tokens_a_step_, steps = steps_;
     const char *x = x_, *y = y_;
     const uint16_t* panel = panel_;
     BlockResults previous = previous_;
+    Beside beside = work;
     TileRegisters& registers = registers_;
     float* unused = unused_;
-    for (int64_t step = step_; step < last_step; ++step) {
+    for (int64_t step = 0; step < steps; ++step) {
       registers.load_streamed<6>(panel, tile_stride);
       registers.load_streamed<4>(x, x_stride);
       if constexpr (kHasUpperTokens) {
         registers.load_streamed<5>(x + kTileRows * x_stride, x_stride);
       }
       registers.load_streamed<7>(panel + kTileNumbers, tile_stride);
-      registers.multiply_add<0, 4, 6>();
-      registers.multiply_add<1, 4, 7>();
+      registers.multiply_add<0, 4, 6>(), beside.step();
+      registers.multiply_add<1, 4, 7>(), beside.step();
       if constexpr (kHasUpperTokens) {
-        registers.multiply_add<2, 5, 6>();
-        registers.multiply_add<3, 5, 7>();
+        registers.multiply_add<2, 5, 6>(), beside.step();
+        registers.multiply_add<3, 5, 7>(), beside.step();
       }
       if (step % kStepsBetweenStores == kStepsBetweenStores - 1) {
         registers.store<7>(unused, tile_stride);
@@ -116,7 +123,7 @@ class BlockProduct {
       x += kStepColumns * sizeof(BFloat16);
       panel += kStepNumbers;
     }
-    step_ = last_step, x_ = x, panel_ = panel, previous_ = previous;
+    previous_ = previous, work = beside;
   }
 
   // Sizes of the tile registers for `tokens` <= 32 tokens.
@@ -129,60 +136,16 @@ class BlockProduct {
     return sizes;
   }
 
-  // Asks for a line that is written later. Stores wait for their lines in order.
-  static void prefetch_to_write(const void* line) {
-    asm volatile("prefetchw (%0)" ::"r"(line) : "memory");
-  }
-
   TileRegisters registers_;
   const LinearTask& t_;
   const int64_t steps_, tokens_a_step_;
   const int64_t x_stride_, y_stride_;  // bytes
-  int64_t token_ = 0, tokens_ = kTokenTile, row_ = 0, step_ = 0;
+  int64_t token_ = 0, tokens_ = kTokenTile, row_ = 0;
   const uint16_t* panel_ = nullptr;
   const char* x_ = nullptr;
   const char* y_ = nullptr;
   BlockResults previous_;
   float *sums_, *other_sums_, *unused_;
-};
-
-// The blocks of all tokens of a part with one panel, step by step.
-class PanelProduct {
- public:
-  PanelProduct(BlockProduct& block, const LinearRange& range, int64_t row, const uint16_t* panel)
-      : block_(block), token_(range.first_token), last_token_(range.last_token), row_(row),
-        panel_(panel) {
-    begin_block();
-  }
-
-  bool has_steps() const { return token_ < last_token_; }
-
-  // Computes up to `count` more steps.
-  void multiply(int64_t count) {
-    while (count > 0 && has_steps()) {
-      const int64_t now = std::min(count, block_.steps_left());
-      block_.multiply(now);
-      count -= now;
-      if (block_.steps_left()) continue;
-      block_.end();
-      token_ += kTokenTile;
-      if (has_steps()) begin_block();
-    }
-  }
-
-  void finish() {
-    while (has_steps()) multiply(std::max<int64_t>(block_.steps_left(), 1));
-  }
-
- private:
-  void begin_block() {
-    block_.begin(token_, std::min<int64_t>(last_token_ - token_, kTokenTile), row_, panel_);
-  }
-
-  BlockProduct& block_;
-  int64_t token_;
-  const int64_t last_token_, row_;
-  const uint16_t* panel_;
 };
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -29,6 +29,11 @@ inline constexpr int kStepNumbers = 2 * kTileNumbers;
 // Codes are prefetched this many bytes ahead while they are unpacked.
 inline constexpr int kAheadOfCodes = 1024;
 
+// Asks for a line that is written later. Stores wait for their lines in order.
+inline void prefetch_to_write(const void* line) {
+  asm volatile("prefetchw (%0)" ::"r"(line) : "memory");
+}
+
 // The two positions of codes in a lane from which they are read. One shift moves the two codes of a
 // pair to both positions. `kShifts` has the shift to the left for each pair of a word.
 //
@@ -64,6 +69,7 @@ struct CodePositions<Codes::e2m1> {
 // the result, rounding to the nearest has 2.25e-3 and needs two more instructions for 32 weights.
 template <Codes C, int Position>
 struct GroupWeights {
+  GroupWeights() = default;
   explicit GroupWeights(Affines affines) {
     constexpr float enlarged = 1 + 0.69f / 256;
     scale = affines.scales * (enlarged * static_cast<float>(1 << (23 - Position)));
@@ -85,6 +91,7 @@ struct GroupWeights {
 // bfloat16 represents a number of E2M1 times a power of two exactly.
 template <int Position>
 struct GroupWeights<Codes::e2m1, Position> {
+  GroupWeights() = default;
   explicit GroupWeights(Affines affines) : scale(affines.scales) {}
 
   Words operator()(Words moved) const { return bit_cast<Words>(e2m1(moved >> Position) * scale); }
@@ -101,47 +108,128 @@ inline __m512i upper_halves(Words first, Words second) {
                                   bytes);
 }
 
-// Unpacks one step of 16 interleaved rows: a tile.
-template <Codes C>
-inline void unpack_tile(const uint32_t* codes,
-                        const GroupWeights<C, CodePositions<C>::kFirst>& first,
-                        const GroupWeights<C, CodePositions<C>::kSecond>& second, uint16_t* to) {
+// Up to 16 rows of w from `first` on, a multiple of 16. None exist if `rows` is not positive.
+struct TileOfRows {
+  const Weights* w;
+  int64_t first, rows;
+};
+
+// Floats of memory to unpack a tile of rows.
+inline int64_t unpack_floats(const Weights& w) {
+  if (w.mode == Mode::dense) return 0;
+  const int64_t separated = w.interleaved ? separate_rows_floats(w, kTileRows) : 0;
+  return separated + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
+}
+
+// Unpacks panels of interleaved codes, a vector of codes at a time. So the caller can do it between
+// the products of another panel, and the processor computes both at once. The numbers of rows that
+// do not exist are undefined. T is the type of scales and biases.
+//
+// A loop of products copies an object of this class to a local variable, because the compiler
+// assumes that tile instructions change other memory.
+template <Codes C, typename T>
+class CodeUnpacker {
+ public:
+  // Begins a panel of two tiles of rows. `memory` has `unpack_floats` floats for each. The vectors
+  // of codes will be spread over `steps` calls of `step`.
+  void begin(const TileOfRows (&tiles)[2], uint16_t* panel, float* memory, int64_t steps) {
+    const Weights& w = *tiles[0].w;
+    group_tiles_ = w.group / kStepColumns, groups_ = w.columns / w.group;
+    has_next_ = tiles[1].rows > 0;
+    if (has_next_) next_ = in_lanes(tiles[1], panel + kTileNumbers, memory);
+    rows_ = in_lanes(tiles[0], panel, memory + unpack_floats(*tiles[1].w));
+    const int64_t vectors = (has_next_ ? 2 : 1) * groups_ * group_tiles_ * kTileVectors;
+    burst_ = static_cast<int>(steps > 0 ? (vectors + steps - 1) / steps : 0);
+    period_ = static_cast<int>(std::max<int64_t>(steps / vectors, 1));
+    wait_ = period_;
+    is_done_ = false;
+    group_ = 0;
+    begin_group();
+  }
+
+  // Unpacks the vectors that are due.
+  [[gnu::always_inline]] void step() {
+    if (--wait_ > 0) return;
+    wait_ = period_;
+    for (int n = burst_; n > 0 && !is_done_; --n) unpack_vector();
+  }
+
+  // Unpacks the rest of the panel.
+  void finish() {
+    while (!is_done_) unpack_vector();
+  }
+
+ private:
   using Positions = CodePositions<C>;
-  constexpr int words = kStepColumns * kBits<C> / 32;
-#pragma GCC unroll 8
-  for (int i = 0; i < words; ++i) {
+  static constexpr int kTileVectors = kStepColumns * kBits<C> / 32;
+
+  // 16 interleaved rows, and the first of their tiles, which are kStepNumbers apart.
+  struct Rows {
+    const uint32_t* codes = nullptr;
+    RowAffines<T> affines;
+    uint16_t* to = nullptr;
+  };
+
+  // Interleaves rows that are not.
+  static Rows in_lanes(const TileOfRows& tile, uint16_t* to, float* memory) {
+    static_assert(W == kTileRows);
+    Weights w = *tile.w;
+    if (w.interleaved && w.interleaved != W) {
+      w = separate_rows(w, tile.first, tile.first + tile.rows, memory);
+      memory += separate_rows_floats(*tile.w, kTileRows);
+    }
+    if (!w.interleaved) w = interleave_rows(w, tile.first, tile.rows, memory);
+    const auto* codes = static_cast<const uint32_t*>(w.data) + tile.first * RowSizes(w).words;
+    return {codes, RowAffines<T>(w, tile.first), to};
+  }
+
+  [[gnu::always_inline]] void begin_group() {
+    const Affines affines = rows_.affines[group_];
+    first_codes_ = GroupWeights<C, Positions::kFirst>(affines);
+    second_codes_ = GroupWeights<C, Positions::kSecond>(affines);
+    tiles_left_ = group_tiles_, vectors_left_ = kTileVectors;
+  }
+
+  [[gnu::always_inline]] void unpack_vector() {
     Words word;
-    std::memcpy(&word, codes + i * W, sizeof word);
-    __builtin_prefetch(reinterpret_cast<const char*>(codes + i * W) + kAheadOfCodes);
+    std::memcpy(&word, rows_.codes, sizeof word);
+    __builtin_prefetch(reinterpret_cast<const char*>(rows_.codes) + kAheadOfCodes);
 #pragma GCC unroll 4
     for (int p = 0; p < Positions::kPairs; ++p) {
       const int shift = Positions::kShifts[p];
       const Words moved = shift > 0 ? word << shift : word >> -shift;
-      const __m512i pair = upper_halves(first(moved), second(moved));
-      std::memcpy(to + (i * Positions::kPairs + p) * 2 * W, &pair, sizeof pair);
+      const __m512i pair = upper_halves(first_codes_(moved), second_codes_(moved));
+      uint16_t* to = rows_.to + p * 2 * W;
+      std::memcpy(to, &pair, sizeof pair);
+      prefetch_to_write(to + 2 * kStepNumbers);
     }
+    rows_.codes += W;
+    rows_.to += Positions::kPairs * 2 * W;
+    if (--vectors_left_ == 0) end_tile();
   }
-}
 
-// Unpacks 16 interleaved rows of w from `first` on, which is a multiple of 16. T is the type of
-// scales and biases. Tiles are kStepNumbers apart. Calls `after_tile` after each.
-template <Codes C, typename T, typename AfterTile>
-void unpack_interleaved(const Weights& w, int64_t first, uint16_t* to, AfterTile after_tile) {
-  using Positions = CodePositions<C>;
-  const RowSizes sizes(w);
-  const uint32_t* codes = static_cast<const uint32_t*>(w.data) + first * sizes.words;
-  const RowAffines<T> affines(w, first);
-  for (int64_t group = 0; group < sizes.groups; ++group) {
-    const GroupWeights<C, Positions::kFirst> first_codes(affines[group]);
-    const GroupWeights<C, Positions::kSecond> second_codes(affines[group]);
-    for (int k = 0; k < w.group; k += kStepColumns) {
-      unpack_tile<C>(codes, first_codes, second_codes, to);
-      codes += kStepColumns * kBits<C> / 32 * W;
-      to += kStepNumbers;
-      after_tile();
+  [[gnu::always_inline]] void end_tile() {
+    vectors_left_ = kTileVectors;
+    rows_.to += kStepNumbers - kTileNumbers;
+    if (--tiles_left_ > 0) return;
+    if (++group_ == groups_) {
+      is_done_ = !has_next_;
+      if (is_done_) return;
+      rows_ = next_;
+      has_next_ = false;
+      group_ = 0;
     }
+    begin_group();
   }
-}
+
+  Rows rows_, next_;  // `next_` if `has_next_`
+  bool has_next_ = false, is_done_ = true;
+  int64_t group_ = 0, groups_ = 0;
+  int group_tiles_ = 0, tiles_left_ = 0, vectors_left_ = 0;
+  int burst_ = 0, period_ = 1, wait_ = 1;
+  GroupWeights<C, Positions::kFirst> first_codes_;
+  GroupWeights<C, Positions::kSecond> second_codes_;
+};
 
 // Returns columns k to k + 31 of row n as pairs of bfloat16. Columns that do not exist are zero.
 template <typename Format>
@@ -184,36 +272,32 @@ void unpack_plain(const Weights& w, int64_t first, int64_t rows, uint16_t* to) {
   }
 }
 
-// Unpacks `rows` <= 16 rows of w from `first` on, a multiple of 16. The numbers of missing rows are
-// undefined. Tiles are kStepNumbers apart. `memory` has `unpack_floats(w)` floats. Calls
-// `after_tile` after each tile of weights that can be interleaved.
-template <typename AfterTile>
-void unpack_rows(const Weights& w, int64_t first, int64_t rows, uint16_t* to, float* memory,
-                 AfterTile after_tile) {
-  static_assert(W == kTileRows);
-  const bool is_in_lanes = supports_integers(w);
-  Weights in_place = w;
-  if (w.interleaved && (w.interleaved != W || !is_in_lanes)) {
-    in_place = separate_rows(w, first, first + rows, memory);
-    memory += separate_rows_floats(w, kTileRows);
+// Unpacks panels of all other formats. Has nothing to do between products.
+class PlainUnpacker {
+ public:
+  void begin(const TileOfRows (&tiles)[2], uint16_t* panel, float* memory, int64_t) {
+    for (const auto& [w, first, rows] : tiles) {
+      if (rows > 0) unpack(*w, first, rows, panel, memory);
+      panel += kTileNumbers;
+    }
   }
-  if (!is_in_lanes) {
-    with_format(in_place, [&]<typename Format>() {
-      unpack_plain<Format>(in_place, first, rows, to);
-    });
-    return;
-  }
-  if (!in_place.interleaved) in_place = interleave_rows(in_place, first, rows, memory);
-  with_codes(w, [&]<Codes C, typename T>() {
-    unpack_interleaved<C, T>(in_place, first, to, after_tile);
-  });
-}
 
-// Floats of memory for `unpack_rows`.
-inline int64_t unpack_floats(const Weights& w) {
-  if (w.mode == Mode::dense) return 0;
-  const int64_t separated = w.interleaved ? separate_rows_floats(w, kTileRows) : 0;
-  return separated + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
+  void step() {}
+  void finish() {}
+
+ private:
+  static void unpack(const Weights& w, int64_t first, int64_t rows, uint16_t* to, float* memory) {
+    Weights plain = w;
+    if (w.interleaved) plain = separate_rows(w, first, first + rows, memory);
+    with_format(plain, [&]<typename Format>() { unpack_plain<Format>(plain, first, rows, to); });
+  }
+};
+
+// Calls `work.operator()<Unpacker>()` with the class that unpacks w.
+template <typename Work>
+void with_unpacker(const Weights& w, Work work) {
+  if (!supports_integers(w)) return work.template operator()<PlainUnpacker>();
+  with_codes(w, [&]<Codes C, typename T>() { work.template operator()<CodeUnpacker<C, T>>(); });
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

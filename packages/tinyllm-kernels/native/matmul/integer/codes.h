@@ -45,6 +45,7 @@ struct Affines {
 template <typename T>
 class RowAffines {
  public:
+  RowAffines() = default;
   RowAffines(const Weights& w, int64_t first) {
     const int64_t offset = first * (w.columns / w.group);
     scales_ = static_cast<const T*>(w.scales) + offset;
@@ -73,7 +74,7 @@ class RowAffines {
  private:
   static constexpr bool kBiased = !std::is_same_v<T, E8M0>;
 
-  const T *scales_, *biases_ = nullptr;
+  const T *scales_ = nullptr, *biases_ = nullptr;
 };
 
 // Returns the same for the integers that stand for codes, from which `offset` was subtracted.
