@@ -73,16 +73,16 @@ template <typename Unpacker>
 void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct& block,
                      uint16_t* panels, float* memory) {
   uint16_t *panel = panels, *next_panel = panels + panel_numbers(t);
-  int64_t products = 0;
+  int64_t calls = 0;
   for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
-    products += block.products(range.last_token - m);
+    calls += block.calls(range.last_token - m);
   }
   Unpacker unpacker;
   unpacker.begin(Panel(t, range.first_row).tiles, panel, memory, 0);
   for (int64_t n = range.first_row; n < range.last_row; n += rows_per_panel(t)) {
     unpacker.finish();
     const int64_t next = n + rows_per_panel(t);
-    if (next < range.last_row) unpacker.begin(Panel(t, next).tiles, next_panel, memory, products);
+    if (next < range.last_row) unpacker.begin(Panel(t, next).tiles, next_panel, memory, calls);
     multiply_panel(range, block, n, panel, unpacker);
     std::swap(panel, next_panel);
   }

@@ -57,10 +57,10 @@ class BlockProduct {
     if (tokens > kTileRows) registers_.zero<2>(), registers_.zero<3>();
   }
 
-  // Products of tiles of a block of `tokens`.
-  int64_t products(int64_t tokens) const { return steps_ * (tokens > kTileRows ? 4 : 2); }
+  // Calls of `beside.step()` in a block of `tokens`.
+  int64_t calls(int64_t tokens) const { return steps_ * (tokens > kTileRows ? 2 : 1); }
 
-  // Multiplies all columns of the block. Calls `beside.step()` after each product of tiles.
+  // Multiplies all columns of the block. Calls `beside.step()` after every two products of tiles.
   template <typename Beside>
   void multiply(Beside& beside) {
     if (tokens_ > kTileRows) {
@@ -109,11 +109,13 @@ class BlockProduct {
         registers.load_streamed<5>(x + kTileRows * x_stride, x_stride);
       }
       registers.load_streamed<7>(panel + kTileNumbers, tile_stride);
-      registers.multiply_add<0, 4, 6>(), beside.step();
-      registers.multiply_add<1, 4, 7>(), beside.step();
+      registers.multiply_add<0, 4, 6>();
+      registers.multiply_add<1, 4, 7>();
+      beside.step();
       if constexpr (kHasUpperTokens) {
-        registers.multiply_add<2, 5, 6>(), beside.step();
-        registers.multiply_add<3, 5, 7>(), beside.step();
+        registers.multiply_add<2, 5, 6>();
+        registers.multiply_add<3, 5, 7>();
+        beside.step();
       }
       if (step % kStepsBetweenStores == kStepsBetweenStores - 1) {
         registers.store<7>(unused, tile_stride);

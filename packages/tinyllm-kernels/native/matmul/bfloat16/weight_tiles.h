@@ -131,16 +131,16 @@ template <Codes C, typename T>
 class CodeUnpacker {
  public:
   // Begins a panel of two tiles of rows. `memory` has `unpack_floats` floats for each. The vectors
-  // of codes will be spread over `steps` calls of `step`.
-  void begin(const TileOfRows (&tiles)[2], uint16_t* panel, float* memory, int64_t steps) {
+  // of codes will be spread over `calls` of `step`.
+  void begin(const TileOfRows (&tiles)[2], uint16_t* panel, float* memory, int64_t calls) {
     const Weights& w = *tiles[0].w;
     group_tiles_ = w.group / kStepColumns, groups_ = w.columns / w.group;
     has_next_ = tiles[1].rows > 0;
     if (has_next_) next_ = in_lanes(tiles[1], panel + kTileNumbers, memory);
     rows_ = in_lanes(tiles[0], panel, memory + unpack_floats(*tiles[1].w));
     const int64_t vectors = (has_next_ ? 2 : 1) * groups_ * group_tiles_ * kTileVectors;
-    burst_ = static_cast<int>(steps > 0 ? (vectors + steps - 1) / steps : 0);
-    period_ = static_cast<int>(std::max<int64_t>(steps / vectors, 1));
+    burst_ = static_cast<int>(calls > 0 ? (vectors + calls - 1) / calls : 0);
+    period_ = static_cast<int>(std::max<int64_t>(calls / vectors, 1));
     wait_ = period_;
     is_done_ = false;
     group_ = 0;
