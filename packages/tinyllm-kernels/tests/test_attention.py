@@ -204,6 +204,14 @@ def test_the_scale_may_be_negative_or_zero(ops: OpSet, dtype: mx.Dtype, scale: f
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), scale, "causal"))
 
 
+def test_scores_may_grow_along_the_keys(ops: OpSet, dtype: mx.Dtype) -> None:
+    """Kernels subtract the largest score so far, and rescale when a block of keys exceeds it."""
+    q, k, v = qkv((1, 2, 1, 40, 900, 64), dtype)
+    k = k * mx.linspace(0, 12, 900).astype(dtype)[:, None]
+    y = ops.attention(q, k, v, None, "causal")
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, "causal"))
+
+
 @pytest.mark.parametrize("length", [1, 20])
 def test_a_row_has_the_same_result_alone_and_in_a_batch(
     ops: OpSet, dtype: mx.Dtype, length: int
