@@ -56,34 +56,27 @@ struct Panel {
   TileOfRows tiles[2];
 };
 
-// Multiplies all tokens of a part by a panel of w from `row` on.
-template <typename Beside>
-void multiply_panel(const LinearRange& range, BlockProduct& block, int64_t row,
-                    const uint16_t* panel, Beside& beside) {
-  for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
-    block.begin(m, std::min<int64_t>(range.last_token - m, kTokenTile), row, panel);
-    block.multiply(beside);
-    block.end();
-  }
-}
-
 // Multiplies a part whose tokens are cached. The next panel is unpacked between the products of the
 // present one.
 template <typename Unpacker>
 void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct& block,
                      uint16_t* panels, float* memory) {
   uint16_t *panel = panels, *next_panel = panels + panel_numbers(t);
+  const auto for_each_block = [&range](auto work) {
+    for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
+      work(m, std::min<int64_t>(range.last_token - m, kTokenTile));
+    }
+  };
   int64_t calls = 0;
-  for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
-    calls += block.calls(range.last_token - m);
-  }
+  for_each_block([&](int64_t, int64_t tokens) { calls += block.calls(tokens); });
   Unpacker unpacker;
   unpacker.begin(Panel(t, range.first_row).tiles, panel, memory, 0);
   for (int64_t n = range.first_row; n < range.last_row; n += rows_per_panel(t)) {
     unpacker.finish();
     const int64_t next = n + rows_per_panel(t);
     if (next < range.last_row) unpacker.begin(Panel(t, next).tiles, next_panel, memory, calls);
-    multiply_panel(range, block, n, panel, unpacker);
+    for_each_block(
+        [&](int64_t m, int64_t tokens) { block.multiply(m, tokens, n, panel, unpacker); });
     std::swap(panel, next_panel);
   }
 }
@@ -105,9 +98,9 @@ void multiply_groups(const LinearTask& t, const LinearRange& range, BlockProduct
       unpacker.finish();
     }
     for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
-      const LinearRange tokens{m, std::min(m + kTokenTile, range.last_token), 0, 0};
+      const int64_t tokens = std::min<int64_t>(range.last_token - m, kTokenTile);
       for (int64_t n = first; n < last; n += panel_rows) {
-        multiply_panel(tokens, block, n, panel_of(n), none);
+        block.multiply(m, tokens, n, panel_of(n), none);
       }
     }
   }

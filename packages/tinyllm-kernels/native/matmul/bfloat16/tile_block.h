@@ -47,41 +47,32 @@ class BlockProduct {
         other_sums_(sums_ + kSums),
         unused_(other_sums_ + kSums) {}
 
-  // Begins the block of `tokens` <= 32 tokens from `token` on and the panel of w from `row` on.
-  void begin(int64_t token, int64_t tokens, int64_t row, const uint16_t* panel) {
-    if (tokens != tokens_) registers_.configure(sizes_of_block(tokens));
-    token_ = token, tokens_ = tokens, row_ = row, panel_ = panel;
-    x_ = reinterpret_cast<const char*>(t_.x_rows) + token * x_stride_;
-    y_ = static_cast<const char*>(t_.y) + token * y_stride_ + row * int64_t{sizeof(BFloat16)};
-    registers_.zero<0>(), registers_.zero<1>();
-    if (tokens > kTileRows) registers_.zero<2>(), registers_.zero<3>();
-  }
-
   // Calls of `beside.step()` in a block of `tokens`.
   int64_t calls(int64_t tokens) const { return steps_ * (tokens > kTileRows ? 2 : 1); }
 
-  // Multiplies all columns of the block. Calls `beside.step()` after every two products of tiles.
+  // Multiplies `tokens` <= 32 tokens from `token` on by the panel of w from `row` on. Calls
+  // `beside.step()` after every two products of tiles.
   template <typename Beside>
-  void multiply(Beside& beside) {
-    if (tokens_ > kTileRows) {
-      multiply_tiles<true>(beside);
-    } else {
-      multiply_tiles<false>(beside);
-    }
-  }
-
-  // Ends the block.
-  void end() {
+  void multiply(int64_t token, int64_t tokens, int64_t row, const uint16_t* panel, Beside& beside) {
     constexpr int64_t sum_stride = kSumColumns * sizeof(float);  // bytes
+    if (tokens != tokens_) registers_.configure(sizes_of_block(tokens));
+    tokens_ = tokens;
+    registers_.zero<0>(), registers_.zero<1>();
+    if (tokens > kTileRows) {
+      registers_.zero<2>(), registers_.zero<3>();
+      multiply_tiles<true>(token, row, panel, beside);
+    } else {
+      multiply_tiles<false>(token, row, panel, beside);
+    }
     previous_.store_all();
     registers_.store<0>(sums_, sum_stride);
     registers_.store<1>(sums_ + W, sum_stride);
-    if (tokens_ > kTileRows) {
+    if (tokens > kTileRows) {
       float* upper_sums = sums_ + kTileRows * kSumColumns;
       registers_.store<2>(upper_sums, sum_stride);
       registers_.store<3>(upper_sums + W, sum_stride);
     }
-    previous_ = BlockResults(t_, token_, tokens_, row_, sums_);
+    previous_ = BlockResults(t_, token, tokens, row, sums_);
     std::swap(sums_, other_sums_);
   }
 
@@ -92,12 +83,13 @@ class BlockProduct {
   // kHasUpperTokens is true if the block has more than 16 tokens. The state of the loop is copied
   // to local variables, because the compiler assumes that tile instructions change other memory.
   template <bool kHasUpperTokens, typename Beside>
-  void multiply_tiles(Beside& work) {
+  void multiply_tiles(int64_t token, int64_t row, const uint16_t* panel, Beside& work) {
     constexpr int64_t tile_stride = 64;  // bytes
     const int64_t x_stride = x_stride_, y_stride = y_stride_, tokens = tokens_;
     const int64_t tokens_a_step = tokens_a_step_, steps = steps_;
-    const char *x = x_, *y = y_;
-    const uint16_t* panel = panel_;
+    const char* x = reinterpret_cast<const char*>(t_.x_rows) + token * x_stride;
+    const char* y =
+        static_cast<const char*>(t_.y) + token * y_stride + row * int64_t{sizeof(BFloat16)};
     BlockResults previous = previous_;
     Beside beside = work;
     TileRegisters& registers = registers_;
@@ -142,10 +134,7 @@ class BlockProduct {
   const LinearTask& t_;
   const int64_t steps_, tokens_a_step_;
   const int64_t x_stride_, y_stride_;  // bytes
-  int64_t token_ = 0, tokens_ = kTokenTile, row_ = 0;
-  const uint16_t* panel_ = nullptr;
-  const char* x_ = nullptr;
-  const char* y_ = nullptr;
+  int64_t tokens_ = kTokenTile;        // for which the registers are configured
   BlockResults previous_;
   float *sums_, *other_sums_, *unused_;
 };
