@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -81,6 +82,18 @@ def test_4_bit_weights_are_multiplied_in_bytes_wherever_the_backend_is(
     byte_ops: OpSet, dtype: mx.Dtype
 ) -> None:
     assert rounds(dtype, 4)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_do_not_overflow(
+    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], sign: int
+) -> None:
+    w = quantize(normal((45, 384), dtype, seed=2), *form)
+    largest = 0x77777777 if form[2] == "mxfp4" else 0xFFFFFFFF
+    w = replace(w, packed=mx.full(w.packed.shape, largest, mx.uint32))
+    x = mx.full((9, 384), sign, dtype)
+    assert_close(byte_ops.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 
 @pytest.mark.parametrize("form", [(64, 4, "affine"), (64, 8, "affine"), (32, 4, "mxfp4")], ids=str)

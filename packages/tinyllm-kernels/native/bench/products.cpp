@@ -1,8 +1,8 @@
-// A benchmark of all products of a pass without MLX or Python: 28 layers of Qwen3-0.6B's shape and its
-// head, with weights from memory. It prints milliseconds for some numbers of rows of x, and the part
-// of them that brings x into the forms that kernels read. `run.sh` builds it. Its arguments are the
-// bits of a code (16 for dense weights in bfloat16), the columns of a group, and `decode` or `prefill`.
-// A prompt has one row of the head.
+// A benchmark of all products of a pass without MLX or Python: 28 layers of Qwen3-0.6B's shape and
+// its head, with weights from memory. It prints milliseconds for some numbers of rows of x, and the
+// part of them that brings x into the forms that kernels read. `run.sh` builds it. Its arguments
+// are the bits of a code (16 for dense weights in bfloat16), the columns of a group, `decode` or
+// `prefill`, and `bytes` for x in 8 bits. A prompt has one row of the head.
 //
 // The numbers of rows alternate. Each number is the median of 9 passes.
 #include <algorithm>
@@ -53,7 +53,7 @@ Aligned<BFloat16> numbers(int64_t count, float size) {
 
 // A matrix of random codes, with interleaved rows, or of numbers in bfloat16.
 struct Matrix {
-  Matrix(int rows, int columns, int bits, int group)
+  Matrix(int rows, int columns, int bits, int group, bool byte_activations)
       : codes(aligned<uint32_t>(int64_t{rows} * columns * bits / 32)),
         scales(numbers(int64_t{rows} * columns / group, 0.002f)),
         biases(numbers(int64_t{rows} * columns / group, -0.016f)) {
@@ -63,6 +63,7 @@ struct Matrix {
     }
     w = {codes.get(), scales.get(), biases.get(), rows, columns, bits, group,
          dense ? Mode::dense : Mode::affine, Type::bfloat16};
+    w.byte_activations = byte_activations;
     w.interleaved = kernels.linear_interleaved_rows(w);
     use_huge_pages(codes.get(), int64_t{rows} * columns * bits / 8);
     use_huge_pages(scales.get(), int64_t{rows} * columns / group * 2);
@@ -75,14 +76,14 @@ struct Matrix {
 };
 
 struct Layer {
-  Layer(int bits, int group)
-      : q(kHeads, kWidth, bits, group),
-        k(kWidth, kWidth, bits, group),
-        v(kWidth, kWidth, bits, group),
-        o(kWidth, kHeads, bits, group),
-        gate(kHidden, kWidth, bits, group),
-        up(kHidden, kWidth, bits, group),
-        down(kWidth, kHidden, bits, group) {}
+  Layer(int bits, int group, bool bytes)
+      : q(kHeads, kWidth, bits, group, bytes),
+        k(kWidth, kWidth, bits, group, bytes),
+        v(kWidth, kWidth, bits, group, bytes),
+        o(kWidth, kHeads, bits, group, bytes),
+        gate(kHidden, kWidth, bits, group, bytes),
+        up(kHidden, kWidth, bits, group, bytes),
+        down(kWidth, kHidden, bits, group, bytes) {}
 
   Matrix q, k, v, o, gate, up, down;
 };
@@ -161,9 +162,10 @@ int main(int count, char** arguments) {
 #endif
   const int bits = count > 1 ? std::atoi(arguments[1]) : 4;
   const int group = count > 2 ? std::atoi(arguments[2]) : 64;
+  const bool bytes = count > 4 && std::string_view(arguments[4]) == "bytes";
   std::vector<Layer> layers;
-  for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group);
-  const Matrix head(kVocabulary, kWidth, bits, group);
+  for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group, bytes);
+  const Matrix head(kVocabulary, kWidth, bits, group, bytes);
   const bool is_prompt = count > 3 && std::string_view(arguments[3]) == "prefill";
   const std::vector<int>& row_counts = is_prompt ? kPrefillRows : kDecodeRows;
   std::vector<Tokens> tokens;
@@ -180,8 +182,8 @@ int main(int count, char** arguments) {
       forms[i].push_back(now() - middle);
     }
   }
-  std::printf("%s, %d threads, %d bits, groups of %d\n", kernels.name,
-              ThreadPool::shared().threads(), bits, group);
+  std::printf("%s, %d threads, %d bits, groups of %d%s\n", kernels.name,
+              ThreadPool::shared().threads(), bits, group, bytes ? ", x in 8 bits" : "");
   std::printf("rows  products, ms  of these forms of x, ms\n");
   for (size_t i = 0; i < tokens.size(); ++i) {
     std::printf("%4d  %12.2f  %23.2f\n", row_counts[i], median(products[i]), median(forms[i]));

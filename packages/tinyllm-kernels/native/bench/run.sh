@@ -2,8 +2,8 @@
 # Build one of the programs beside this file for the instruction set of this machine, or for the
 # given compiler flags, and run it:
 #   TINYLLM_NUM_THREADS=1 native/bench/run.sh attention -mavx2 -mfma -mf16c
-# BENCH_ARGUMENTS has the arguments of the program: for `products` the bits of a code, a group, and
-# `decode` or `prefill`.
+# BENCH_ARGUMENTS has the arguments of the program: for `products` the bits of a code, a group,
+# `decode` or `prefill`, and `bytes` for x in 8 bits.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

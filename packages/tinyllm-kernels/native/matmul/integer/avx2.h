@@ -9,7 +9,9 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kGemvTokens = 8, kByteRows = W / 2;
+inline constexpr int kGemvTokens = 8, kByteRows = 8;
+
+using Halves [[gnu::vector_size(sizeof(Words))]] = int16_t;
 
 template <Codes C>
 inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;
@@ -61,32 +63,43 @@ struct CodeBytes {
   Words bytes[2];  // the even codes, then the odd codes
 };
 
-// Sums of two products, of `codes` and x, in 16 bits: at most 2 * 24 * 127.
-inline Words add_byte_pairs(Words codes, Words x) {
+// Adds two products of `codes` and x to each sum of 16 bits.
+inline Halves add_byte_pairs(Halves sums, Words codes, Words x) {
 #if defined(__AVX512BW__)
-  return bit_cast<Words>(_mm512_maddubs_epi16(bit_cast<__m512i>(codes), bit_cast<__m512i>(x)));
+  const __m512i pairs = _mm512_maddubs_epi16(bit_cast<__m512i>(codes), bit_cast<__m512i>(x));
 #else
-  return bit_cast<Words>(_mm256_maddubs_epi16(bit_cast<__m256i>(codes), bit_cast<__m256i>(x)));
+  const __m256i pairs = _mm256_maddubs_epi16(bit_cast<__m256i>(codes), bit_cast<__m256i>(x));
 #endif
+  return sums + bit_cast<Halves>(pairs);
 }
+
+// Words of codes whose products are added up in 16 bits. A word has four products for each sum of
+// 16 bits, of at most 15 * 127, or 24 * 127 for E2M1.
+template <Codes C>
+inline constexpr int kWordsOfHalves = C == Codes::e2m1 ? 2 : 4;
 
 struct ByteSums {
   // Adds the products with both words of x that belong to these codes, `stride` bytes apart.
   template <Codes C>
   void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
-    using Halves [[gnu::vector_size(sizeof(Words))]] = int16_t;
-    Halves pairs{};
     for (const Words& bytes : codes.bytes) {
       uint32_t word;
       std::memcpy(&word, x, sizeof word);
-      pairs += bit_cast<Halves>(add_byte_pairs(bytes, Words{} + word));
+      halves = add_byte_pairs(halves, bytes, Words{} + word);
+      asm("" : "+v"(halves));  // as in `CodeWords`
       x += stride;
     }
-    sums = add_products(sums, bit_cast<Words>(pairs), Words{} + 0x10001u);
+  }
+
+  // Must be called after kWordsOfHalves words of codes.
+  void widen() {
+    sums = add_products(sums, bit_cast<Words>(halves), Words{} + 0x10001u);
+    halves = Halves{};
   }
 
   Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
 
+  Halves halves{};
   Ints sums{};
 };
 

@@ -102,6 +102,7 @@ template <Codes C, typename T, int M, typename Prefetch>
 void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
                        int64_t first, int64_t rows, Prefetch prefetch) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
+  constexpr int kWords = std::max(kWordsOfHalves<C>, Prefetch::kWordsOfLine);
   const int64_t groups = w.columns / w.group;
   const int group_words = w.group / kCodes;
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * (w.columns / kCodes);
@@ -110,15 +111,17 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
   Floats results[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
     ByteSums sums[M] = {};
-    for (int i = 0; i < group_words; i += Prefetch::kWordsOfLine) {
-      prefetch.codes(codes);
-#pragma GCC unroll 2
-      for (int n = 0; n < Prefetch::kWordsOfLine; ++n, codes += W) {
+    for (int i = 0; i < group_words; i += kWords) {
+#pragma GCC unroll 4
+      for (int n = 0; n < kWords; ++n, codes += W) {
+        if (n % Prefetch::kWordsOfLine == 0) prefetch.codes(codes);
         const CodeBytes<C> bytes(codes);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) sums[m].multiply_add(bytes, x.words + 4 * m, stride);
         x.words += kByteWords<kBits<C>> * stride;
       }
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) sums[m].widen();
     }
     if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
     const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);

@@ -147,6 +147,9 @@ class CodeWords : private CodeBytes<C> {
 
 #endif
 
+template <Codes C>
+inline constexpr int kWordsOfHalves = 1;
+
 // Sums of products with a row of x in bytes.
 struct ByteSums {
   // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
@@ -160,6 +163,7 @@ struct ByteSums {
       x += stride;
     }
   }
+  void widen() {}
 
   Floats to_floats() const {
     const float32x4_t floats[2] = {vcvtq_f32_s32(sums[0]), vcvtq_f32_s32(sums[1])};

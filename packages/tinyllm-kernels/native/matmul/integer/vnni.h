@@ -79,6 +79,9 @@ class CodeWords : private CodeBytes<C> {
   }
 };
 
+template <Codes C>
+inline constexpr int kWordsOfHalves = 1;
+
 // Sums of products with a row of x in bytes, one sum for each of W rows.
 struct ByteSums {
   // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
@@ -90,6 +93,7 @@ struct ByteSums {
       x += stride;
     }
   }
+  void widen() {}
 
   Floats to_floats() const { return bit_cast<Floats>(_mm512_cvtepi32_ps(sums)); }
 

@@ -35,14 +35,15 @@
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
 #endif
 
-// Defined if there are products with x in 8 bits (matmul/integer/bytes.h). The file of the instruction
-// set then has two more classes:
+// Defined if there are products with x in 8 bits (matmul/integer/bytes.h). The file of the
+// instruction set then has:
 //
+//   kByteRows       rows of x that are multiplied by a word of codes at once
+//   kWordsOfHalves  words of codes whose products are added up in 16 bits; 1 if none are
 //   CodeBytes       a word of codes of each of W rows, as bytes
 //   ByteSums        sums of products with one row of x in bytes, one sum for each of W rows
 //
-// and kByteRows, the rows of x that are multiplied by a word of codes at once. AMX multiplies x of 15
-// bits as fast.
+// AMX multiplies x of 15 bits as fast.
 #if defined(TINYLLM_INTEGERS) && !defined(TINYLLM_TILES)
 #define TINYLLM_BYTES
 #endif
