@@ -4,16 +4,17 @@
 // matmul/bfloat16/weight_tiles.h. A block is 32 tokens by a panel of 32 rows of w. Its sums stay in
 // four tile registers over all columns, and are then rounded once.
 //
-// Each weight is unpacked once for all tokens of a part. If all tokens fit into the second-level
-// cache, panels follow each other, and the next panel is unpacked while all tokens are multiplied
-// by the present one. Otherwise a group of panels is unpacked to that cache, and tokens stream past
-// it, or, if there are too few groups for the threads, tokens are divided into ranges that fit.
+// Each weight is unpacked once for all tokens of a part: right before its product if there is one
+// block of tokens. If all tokens fit into the second-level cache, panels follow each other, and the
+// next panel is unpacked while all tokens are multiplied by the present one. Otherwise a group of
+// panels is unpacked to that cache, and tokens stream past it, or, if there are too few groups for
+// the threads, tokens are divided into ranges that fit.
 #pragma once
 
 #include <algorithm>
 
 #include "matmul/bfloat16/tile_block.h"
-#include "matmul/bfloat16/weight_tiles.h"
+#include "matmul/bfloat16/unpackers.h"
 #include "matmul/linear.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -56,6 +57,18 @@ struct Panel {
   TileOfRows tiles[2];
 };
 
+// Multiplies a part of one block of tokens. Each tile of w is unpacked right before its only
+// product.
+template <typename Unpacker>
+void multiply_steps(const LinearTask& t, const LinearRange& range, BlockProduct& block,
+                    uint16_t* panel, float* memory) {
+  const int64_t panel_rows = rows_per_panel(t), tokens = range.last_token - range.first_token;
+  for (int64_t n = range.first_row; n < range.last_row; n += panel_rows) {
+    Unpacker unpacker(Panel(t, n).tiles, panel, memory, panel_rows);
+    block.multiply(range.first_token, tokens, n, PanelTiles(panel, kStepsInMemory), unpacker);
+  }
+}
+
 // Multiplies a part whose tokens are cached. The next panel is unpacked between the products of the
 // present one.
 template <typename Unpacker>
@@ -68,15 +81,16 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct
     }
   };
   int64_t calls = 0;
-  for_each_block([&](int64_t, int64_t tokens) { calls += block.calls(tokens); });
+  for_each_block([&](int64_t, int64_t) { calls += block.calls(); });
   Unpacker unpacker;
   unpacker.begin(Panel(t, range.first_row).tiles, panel, memory, 0);
   for (int64_t n = range.first_row; n < range.last_row; n += rows_per_panel(t)) {
     unpacker.finish();
     const int64_t next = n + rows_per_panel(t);
     if (next < range.last_row) unpacker.begin(Panel(t, next).tiles, next_panel, memory, calls);
-    for_each_block(
-        [&](int64_t m, int64_t tokens) { block.multiply(m, tokens, n, panel, unpacker); });
+    for_each_block([&](int64_t m, int64_t tokens) {
+      block.multiply(m, tokens, n, PanelTiles(panel, steps_of(t)), unpacker);
+    });
     std::swap(panel, next_panel);
   }
 }
@@ -100,7 +114,7 @@ void multiply_groups(const LinearTask& t, const LinearRange& range, BlockProduct
     for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
       const int64_t tokens = std::min<int64_t>(range.last_token - m, kTokenTile);
       for (int64_t n = first; n < last; n += panel_rows) {
-        block.multiply(m, tokens, n, panel_of(n), none);
+        block.multiply(m, tokens, n, PanelTiles(panel_of(n), steps_of(t)), none);
       }
     }
   }
@@ -111,6 +125,12 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
   BlockProduct block(t, scratch);
   auto* panels = reinterpret_cast<uint16_t*>(scratch + BlockProduct::kFloats);
   float* memory = reinterpret_cast<float*>(panels + panels_in_memory(t) * panel_numbers(t));
+  if (supports_integers(*t.w) && range.last_token - range.first_token <= kTokenTile) {
+    with_codes(*t.w, [&]<Codes C, typename T>() {
+      multiply_steps<StepUnpacker<C, T>>(t, range, block, panels, memory);
+    });
+    return block.finish();
+  }
   with_unpacker(*t.w, [&]<typename Unpacker>() {
     const auto multiply =
         are_tokens_cached(t) ? multiply_panels<Unpacker> : multiply_groups<Unpacker>;

@@ -6,7 +6,7 @@
 
 #include "isa/tile_registers.h"
 #include "matmul/bfloat16/tile_results.h"
-#include "matmul/bfloat16/weight_tiles.h"
+#include "matmul/bfloat16/unpackers.h"
 #include "matmul/linear.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -19,7 +19,15 @@ inline int64_t steps_of(const LinearTask& t) { return ceil_div(t.w->columns, kSt
 
 // No work beside the products of a block.
 struct NoWork {
-  void step() {}
+  void step(int) {}
+};
+
+// The tiles of a panel: of all its steps, or of some steps, whose memory is used in turn.
+struct PanelTiles {
+  PanelTiles(const uint16_t* memory, int64_t steps)
+      : begin(memory), end(memory + steps * kStepNumbers) {}
+
+  const uint16_t *begin, *end;
 };
 
 // Multiplies blocks one after the other. The results of a block are rounded and stored while the
@@ -47,13 +55,13 @@ class BlockProduct {
         other_sums_(sums_ + kSums),
         unused_(other_sums_ + kSums) {}
 
-  // Calls of `beside.step()` in a block of `tokens`.
-  int64_t calls(int64_t tokens) const { return steps_ * (tokens > kTileRows ? 2 : 1); }
+  // Calls of `beside.step` in a block.
+  int64_t calls() const { return steps_ * 2; }
 
   // Multiplies `tokens` <= 32 tokens from `token` on by the panel of w from `row` on. Calls
-  // `beside.step()` after every two products of tiles.
+  // `beside.step(0)` and `beside.step(1)` in each step, between products of tiles.
   template <typename Beside>
-  void multiply(int64_t token, int64_t tokens, int64_t row, const uint16_t* panel, Beside& beside) {
+  void multiply(int64_t token, int64_t tokens, int64_t row, PanelTiles panel, Beside& beside) {
     constexpr int64_t sum_stride = kSumColumns * sizeof(float);  // bytes
     if (tokens != tokens_) registers_.configure(sizes_of_block(tokens));
     tokens_ = tokens;
@@ -83,39 +91,42 @@ class BlockProduct {
   // kHasUpperTokens is true if the block has more than 16 tokens. The state of the loop is copied
   // to local variables, because the compiler assumes that tile instructions change other memory.
   template <bool kHasUpperTokens, typename Beside>
-  void multiply_tiles(int64_t token, int64_t row, const uint16_t* panel, Beside& work) {
+  void multiply_tiles(int64_t token, int64_t row, PanelTiles panel, Beside& work) {
     constexpr int64_t tile_stride = 64;  // bytes
     const int64_t x_stride = x_stride_, y_stride = y_stride_, tokens = tokens_;
     const int64_t tokens_a_step = tokens_a_step_, steps = steps_;
     const char* x = reinterpret_cast<const char*>(t_.x_rows) + token * x_stride;
     const char* y =
         static_cast<const char*>(t_.y) + token * y_stride + row * int64_t{sizeof(BFloat16)};
+    const uint16_t* w = panel.begin;
     BlockResults previous = previous_;
     Beside beside = work;
     TileRegisters& registers = registers_;
     float* unused = unused_;
     for (int64_t step = 0; step < steps; ++step) {
-      registers.load_streamed<6>(panel, tile_stride);
+      registers.load_streamed<6>(w, tile_stride);
       registers.load_streamed<4>(x, x_stride);
       if constexpr (kHasUpperTokens) {
         registers.load_streamed<5>(x + kTileRows * x_stride, x_stride);
       }
-      registers.load_streamed<7>(panel + kTileNumbers, tile_stride);
+      registers.load_streamed<7>(w + kTileNumbers, tile_stride);
       registers.multiply_add<0, 4, 6>();
+      if constexpr (!kHasUpperTokens) beside.step(0);
       registers.multiply_add<1, 4, 7>();
-      beside.step();
       if constexpr (kHasUpperTokens) {
+        beside.step(0);
         registers.multiply_add<2, 5, 6>();
         registers.multiply_add<3, 5, 7>();
-        beside.step();
       }
+      beside.step(1);
       if (step % kStepsBetweenStores == kStepsBetweenStores - 1) {
         registers.store<7>(unused, tile_stride);
       }
       if (step < tokens) prefetch_to_write(y + step * y_stride);
       previous.store(tokens_a_step);
       x += kStepColumns * sizeof(BFloat16);
-      panel += kStepNumbers;
+      w += kStepNumbers;
+      if (w == panel.end) w = panel.begin;
     }
     previous_ = previous, work = beside;
   }

@@ -29,11 +29,6 @@ inline constexpr int kStepNumbers = 2 * kTileNumbers;
 // Codes are prefetched this many bytes ahead while they are unpacked.
 inline constexpr int kAheadOfCodes = 1024;
 
-// Asks for a line that is written later. Stores wait for their lines in order.
-inline void prefetch_to_write(const void* line) {
-  asm volatile("prefetchw (%0)" ::"r"(line) : "memory");
-}
-
 // The two positions of codes in a lane from which they are read. One shift moves the two codes of a
 // pair to both positions. `kShifts` has the shift to the left for each pair of a word.
 //
@@ -121,112 +116,60 @@ inline int64_t unpack_floats(const Weights& w) {
   return separated + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
 }
 
-// Unpacks panels of interleaved codes, a vector of codes at a time. So the caller can do it between
-// the products of another panel, and the processor computes both at once. The numbers of rows that
-// do not exist are undefined. T is the type of scales and biases.
-//
-// A loop of products copies an object of this class to a local variable, because the compiler
-// assumes that tile instructions change other memory.
+// 16 interleaved rows of w, whose codes are unpacked from the first column to the last. T is the
+// type of scales and biases. The numbers of rows that do not exist are undefined.
 template <Codes C, typename T>
-class CodeUnpacker {
- public:
-  // Begins a panel of two tiles of rows. `memory` has `unpack_floats` floats for each. The vectors
-  // of codes will be spread over `calls` of `step`.
-  void begin(const TileOfRows (&tiles)[2], uint16_t* panel, float* memory, int64_t calls) {
-    const Weights& w = *tiles[0].w;
-    group_tiles_ = w.group / kStepColumns, groups_ = w.columns / w.group;
-    has_next_ = tiles[1].rows > 0;
-    if (has_next_) next_ = in_lanes(tiles[1], panel + kTileNumbers, memory);
-    rows_ = in_lanes(tiles[0], panel, memory + unpack_floats(*tiles[1].w));
-    const int64_t vectors = (has_next_ ? 2 : 1) * groups_ * group_tiles_ * kTileVectors;
-    burst_ = static_cast<int>(calls > 0 ? (vectors + calls - 1) / calls : 0);
-    period_ = static_cast<int>(std::max<int64_t>(calls / vectors, 1));
-    wait_ = period_;
-    is_done_ = false;
-    group_ = 0;
-    begin_group();
-  }
-
-  // Unpacks the vectors that are due.
-  [[gnu::always_inline]] void step() {
-    if (--wait_ > 0) return;
-    wait_ = period_;
-    for (int n = burst_; n > 0 && !is_done_; --n) unpack_vector();
-  }
-
-  // Unpacks the rest of the panel.
-  void finish() {
-    while (!is_done_) unpack_vector();
-  }
-
- private:
+class RowsOfCodes {
   using Positions = CodePositions<C>;
-  static constexpr int kTileVectors = kStepColumns * kBits<C> / 32;
 
-  // 16 interleaved rows, and the first of their tiles, which are kStepNumbers apart.
-  struct Rows {
-    const uint32_t* codes = nullptr;
-    RowAffines<T> affines;
-    uint16_t* to = nullptr;
-  };
+ public:
+  static constexpr int kTileVectors = kStepColumns * kBits<C> / 32;  // vectors of codes of a tile
+  static constexpr int kVectorRows = Positions::kPairs;  // rows of a tile from a vector of codes
+  static_assert(W == kTileRows);
 
-  // Interleaves rows that are not.
-  static Rows in_lanes(const TileOfRows& tile, uint16_t* to, float* memory) {
-    static_assert(W == kTileRows);
+  RowsOfCodes() = default;
+
+  // Interleaves rows that are not. `memory` has `unpack_floats` floats.
+  RowsOfCodes(const TileOfRows& tile, float* memory) {
     Weights w = *tile.w;
     if (w.interleaved && w.interleaved != W) {
       w = separate_rows(w, tile.first, tile.first + tile.rows, memory);
       memory += separate_rows_floats(*tile.w, kTileRows);
     }
     if (!w.interleaved) w = interleave_rows(w, tile.first, tile.rows, memory);
-    const auto* codes = static_cast<const uint32_t*>(w.data) + tile.first * RowSizes(w).words;
-    return {codes, RowAffines<T>(w, tile.first), to};
+    codes_ = static_cast<const uint32_t*>(w.data) + tile.first * RowSizes(w).words;
+    affines_ = RowAffines<T>(w, tile.first);
   }
 
-  [[gnu::always_inline]] void begin_group() {
-    const Affines affines = rows_.affines[group_];
+  [[gnu::always_inline]] void begin_group(int64_t group) {
+    const Affines affines = affines_[group];
     first_codes_ = GroupWeights<C, Positions::kFirst>(affines);
     second_codes_ = GroupWeights<C, Positions::kSecond>(affines);
-    tiles_left_ = group_tiles_, vectors_left_ = kTileVectors;
   }
 
-  [[gnu::always_inline]] void unpack_vector() {
+  // Unpacks the next vector of codes to kVectorRows rows of a tile.
+  [[gnu::always_inline]] void unpack_vector(uint16_t* to) {
     Words word;
-    std::memcpy(&word, rows_.codes, sizeof word);
-    __builtin_prefetch(reinterpret_cast<const char*>(rows_.codes) + kAheadOfCodes);
+    std::memcpy(&word, codes_, sizeof word);
 #pragma GCC unroll 4
-    for (int p = 0; p < Positions::kPairs; ++p) {
+    for (int p = 0; p < Positions::kPairs; ++p, to += kStepColumns) {
       const int shift = Positions::kShifts[p];
       const Words moved = shift > 0 ? word << shift : word >> -shift;
       const __m512i pair = upper_halves(first_codes_(moved), second_codes_(moved));
-      uint16_t* to = rows_.to + p * 2 * W;
       std::memcpy(to, &pair, sizeof pair);
-      prefetch_to_write(to + 2 * kStepNumbers);
     }
-    rows_.codes += W;
-    rows_.to += Positions::kPairs * 2 * W;
-    if (--vectors_left_ == 0) end_tile();
+    codes_ += W;
   }
 
-  [[gnu::always_inline]] void end_tile() {
-    vectors_left_ = kTileVectors;
-    rows_.to += kStepNumbers - kTileNumbers;
-    if (--tiles_left_ > 0) return;
-    if (++group_ == groups_) {
-      is_done_ = !has_next_;
-      if (is_done_) return;
-      rows_ = next_;
-      has_next_ = false;
-      group_ = 0;
-    }
-    begin_group();
+  // Prefetches the codes some bytes further, to cache `Level`: 3 is the first level, 2 the second.
+  template <int Level>
+  [[gnu::always_inline]] void prefetch(int64_t bytes) const {
+    __builtin_prefetch(reinterpret_cast<const char*>(codes_) + bytes, 0, Level);
   }
 
-  Rows rows_, next_;  // `next_` if `has_next_`
-  bool has_next_ = false, is_done_ = true;
-  int64_t group_ = 0, groups_ = 0;
-  int group_tiles_ = 0, tiles_left_ = 0, vectors_left_ = 0;
-  int burst_ = 0, period_ = 1, wait_ = 1;
+ private:
+  const uint32_t* codes_ = nullptr;
+  RowAffines<T> affines_;
   GroupWeights<C, Positions::kFirst> first_codes_;
   GroupWeights<C, Positions::kSecond> second_codes_;
 };
@@ -270,34 +213,6 @@ void unpack_plain(const Weights& w, int64_t first, int64_t rows, uint16_t* to) {
     transpose(tile);
     std::memcpy(to, tile, sizeof tile);
   }
-}
-
-// Unpacks panels of all other formats. Has nothing to do between products.
-class PlainUnpacker {
- public:
-  void begin(const TileOfRows (&tiles)[2], uint16_t* panel, float* memory, int64_t) {
-    for (const auto& [w, first, rows] : tiles) {
-      if (rows > 0) unpack(*w, first, rows, panel, memory);
-      panel += kTileNumbers;
-    }
-  }
-
-  void step() {}
-  void finish() {}
-
- private:
-  static void unpack(const Weights& w, int64_t first, int64_t rows, uint16_t* to, float* memory) {
-    Weights plain = w;
-    if (w.interleaved) plain = separate_rows(w, first, first + rows, memory);
-    with_format(plain, [&]<typename Format>() { unpack_plain<Format>(plain, first, rows, to); });
-  }
-};
-
-// Calls `work.operator()<Unpacker>()` with the class that unpacks w.
-template <typename Work>
-void with_unpacker(const Weights& w, Work work) {
-  if (!supports_integers(w)) return work.template operator()<PlainUnpacker>();
-  with_codes(w, [&]<Codes C, typename T>() { work.template operator()<CodeUnpacker<C, T>>(); });
 }
 
 }  // namespace tinyllm::TINYLLM_TIER
