@@ -166,6 +166,11 @@ int main(int count, char** arguments) {
   std::vector<Layer> layers;
   for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group, bytes);
   const Matrix head(kVocabulary, kWidth, bits, group, bytes);
+  if (bytes && !kernels.linear_rounds_to_bytes(head.w)) {
+    std::fprintf(stderr, "products: %s has no products of %d bits with x in 8 bits\n", kernels.name,
+                 bits);
+    return EXIT_FAILURE;
+  }
   const bool is_prompt = count > 3 && std::string_view(arguments[3]) == "prefill";
   const std::vector<int>& row_counts = is_prompt ? kPrefillRows : kDecodeRows;
   std::vector<Tokens> tokens;

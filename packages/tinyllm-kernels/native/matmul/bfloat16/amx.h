@@ -75,22 +75,17 @@ template <typename Unpacker>
 void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct& block,
                      uint16_t* panels, float* memory) {
   uint16_t *panel = panels, *next_panel = panels + panel_numbers(t);
-  const auto for_each_block = [&range](auto work) {
-    for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
-      work(m, std::min<int64_t>(range.last_token - m, kTokenTile));
-    }
-  };
-  int64_t calls = 0;
-  for_each_block([&](int64_t, int64_t) { calls += block.calls(); });
+  const int64_t calls = block.calls() * ceil_div(range.last_token - range.first_token, kTokenTile);
   Unpacker unpacker;
   unpacker.begin(Panel(t, range.first_row).tiles, panel, memory, 0);
   for (int64_t n = range.first_row; n < range.last_row; n += rows_per_panel(t)) {
     unpacker.finish();
     const int64_t next = n + rows_per_panel(t);
     if (next < range.last_row) unpacker.begin(Panel(t, next).tiles, next_panel, memory, calls);
-    for_each_block([&](int64_t m, int64_t tokens) {
+    for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
+      const int64_t tokens = std::min<int64_t>(range.last_token - m, kTokenTile);
       block.multiply(m, tokens, n, PanelTiles(panel, steps_of(t)), unpacker);
-    });
+    }
     std::swap(panel, next_panel);
   }
 }
