@@ -22,61 +22,90 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Prefetches `Lines` cache lines of codes: each to the second-level cache, and later to the first.
-// The function is inlined, because GCC removes calls of functions that only prefetch.
-template <int Lines>
-[[gnu::always_inline]] inline void prefetch_codes(const uint32_t* codes) {
+// Prefetches a cache line of codes: to the second-level cache, and later to the first. The function
+// is inlined, because GCC removes calls of functions that only prefetch.
+[[gnu::always_inline]] inline void prefetch_line(const uint32_t* codes) {
   constexpr int kFarBytes = 4096, kNearBytes = 1024;
   const char* from = reinterpret_cast<const char*>(codes);
-#pragma GCC unroll 16
-  for (int i = 0; i < Lines; ++i, from += 64) {
-    __builtin_prefetch(from + kFarBytes, 0, 2);
-    __builtin_prefetch(from + kNearBytes);
-  }
+  __builtin_prefetch(from + kFarBytes, 0, 2);
+  __builtin_prefetch(from + kNearBytes);
 }
 
-// Memory of a `TilePipeline` for some consecutive groups. It is no member, so that the compiler keeps
-// the members in registers.
+// Memory of a `TilePipeline` for some consecutive groups. It is no member, so that the compiler
+// keeps the members in registers.
 template <Codes C, int Group, int M>
 struct alignas(64) TileBuffers {
-  static constexpr unsigned kGroups = 4;
+  static constexpr unsigned kCodeGroups = 4, kSumGroups = 2;
 
-  uint8_t codes[kGroups][kBits<C> == 4 ? Group * W : 1];
-  int32_t sums[kGroups][2 * M * W];
+  uint8_t codes[kCodeGroups][kBits<C> == 4 ? Group * W : 1];
+  int32_t sums[kSumGroups][2 * M * W];
 };
 
 // Products of M <= kTileTokens tokens with consecutive groups of w: all groups of W rows, then all
 // groups of the next W rows.
 //
-// Three steps work on different groups, so that none waits for the step before it: unpack group
-// n + 2, multiply group n + 1, read the sums of group n.
+// Step n unpacks group n + 3 and multiplies group n + 1, and its caller uses the sums of group n.
+// So none waits for another. A step has M pieces, which the caller puts between its own
+// instructions: the processor looks ahead a few hundred instructions, and works on products,
+// stores of tiles and vectors at once only if they alternate finely. After the last group, steps
+// unpack it again, and nothing uses it.
 template <Codes C, int Group, int M>
 class TilePipeline {
  public:
   [[gnu::always_inline]] TilePipeline(const uint32_t* codes, const int8_t* x, int columns,
-                                      unsigned groups, TileBuffers<C, Group, M>& buffers)
+                                      int64_t groups, TileBuffers<C, Group, M>& buffers)
       : codes_(codes),
+        last_codes_(codes + (groups - 1) * kGroupWords),
         x_begin_(x),
         x_end_(x + int64_t{2} * M * columns),
         x_(x),
-        groups_(groups),
         registers_(tile_sizes()),
         buffers_(buffers) {
-    unpack();
-    unpack();
-    multiply();
+    for (; step_ != -1u; ++step_) {
+      for (int line = 0; line < kLines; ++line) unpack(line);
+      next_codes();
+    }
+#pragma GCC unroll 16
+    for (int piece = 0; piece < M; ++piece) run(piece);
+    finish();
   }
 
-  // The sums of the next group: for each token W sums of the high plane, then of the low plane. They
-  // are valid until the next call.
-  [[gnu::always_inline]] const int32_t* next() {
-    unpack();
-    multiply();
-    return buffers_.sums[read_++ % kSlots];
+  // The sums of the group of this step: for each token W sums of the high plane, then of the low
+  // plane.
+  const int32_t* sums() const { return buffers_.sums[step_ % Buffers::kSumGroups]; }
+
+  // Runs a piece of the step, a number below M. Each is run once, in order.
+  [[gnu::always_inline]] void run(int piece) {
+#pragma GCC unroll 2
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int first = tile * M / kTiles;
+      if (piece == first) multiply_first_half(tile);
+      if (kSecondHalf > 0 && piece == first + M / 4) multiply_second_half(tile);
+    }
+    int32_t* sums = buffers_.sums[(step_ + 1) % Buffers::kSumGroups];
+    if (piece == M * 3 / 4) registers_.template store<kSums>(sums, sizeof(Ints));
+    if (kSecondHalf > 0 && piece == M - 1) {
+      registers_.template store<kSums2>(sums + 2 * kFirstHalf * W, sizeof(Ints));
+    }
+#pragma GCC unroll 32
+    for (int line = 0; line < kLines; ++line) {
+      if (line * M / kLines == piece) unpack(line);
+    }
+  }
+
+  // Ends the step.
+  [[gnu::always_inline]] void finish() {
+    next_codes();
+    x_ += 2 * M * Group;
+    if (x_ == x_end_) x_ = x_begin_;
+    ++step_;
   }
 
  private:
-  static constexpr unsigned kSlots = TileBuffers<C, Group, M>::kGroups;
+  using Buffers = TileBuffers<C, Group, M>;
+  static constexpr bool kUnpacks = kBits<C> == 4;
+  static constexpr int kGroupWords = Group / kCodesPerWord<kBits<C>> * W;
+  static constexpr int kLines = kGroupWords / W;                                   // of codes
   static constexpr int kFirstHalf = std::min(M, 8), kSecondHalf = M - kFirstHalf;  // tokens
   static constexpr int kColumns = group_tile_columns(Group), kTiles = Group / kColumns;
   static constexpr int kTileWords = kColumns / 4 * W;  // of a tile of bytes
@@ -92,53 +121,49 @@ class TilePipeline {
     return sizes;
   }
 
-  // Unpacks a group of 4-bit codes: W words become their even codes, then their odd codes.
-  [[gnu::always_inline]] void unpack() {
-    if (kBits<C> == 8 || unpacked_ == groups_) return;
-    constexpr int words = Group / kCodesPerWord<4>;
-    uint8_t* to = buffers_.codes[unpacked_++ % kSlots];
-    prefetch_codes<words>(codes_);
-#pragma GCC unroll 16
-    for (int i = 0; i < words; ++i, codes_ += W, to += 2 * sizeof(Words)) {
-      const CodeBytes<C> codes(codes_);
-      std::memcpy(to, codes.bytes, sizeof codes.bytes);
+  // Prefetches and unpacks a line of codes. Words of 4-bit codes become their even codes, then
+  // their odd codes.
+  [[gnu::always_inline]] void unpack(int line) {
+    const uint32_t* from = codes_ + line * W;
+    prefetch_line(from);
+    if constexpr (kUnpacks) {
+      uint8_t* to = buffers_.codes[(step_ + 3) % Buffers::kCodeGroups] + 2 * line * sizeof(Words);
+      const CodeBytes<C> codes(from);
+      // GCC 12 copies an array that is in registers through another place in memory.
+      std::memcpy(to, &codes.bytes[0], sizeof(Words));
+      std::memcpy(to + sizeof(Words), &codes.bytes[1], sizeof(Words));
     }
   }
 
-  [[gnu::always_inline]] void multiply() {
-    if (multiplied_ == groups_) return;
-    const uint8_t* unpacked = buffers_.codes[multiplied_ % kSlots];
-    int32_t* sums = buffers_.sums[multiplied_++ % kSlots];
-    registers_.template zero<kSums>();
-    if constexpr (kSecondHalf > 0) registers_.template zero<kSums2>();
-#pragma GCC unroll 2
-    for (int i = 0; i < kTiles; ++i, x_ += 2 * M * kColumns) {
-      if constexpr (kBits<C> == 4) {
-        registers_.template load<kCodes>(unpacked + i * 4 * kTileWords, sizeof(Words));
-      } else {
-        prefetch_codes<kColumns / 4>(codes_);
-        registers_.template load<kCodes>(codes_, sizeof(Words));
-        codes_ += kTileWords;
-      }
-      registers_.template load<kX>(x_, kColumns);
-      registers_.template multiply_add_bytes<kSums, kX, kCodes>();
-      if constexpr (kSecondHalf > 0) {
-        registers_.template load<kX2>(x_ + 2 * kFirstHalf * kColumns, kColumns);
-        registers_.template multiply_add_bytes<kSums2, kX2, kCodes>();
-      }
-    }
-    if (x_ == x_end_) x_ = x_begin_;
-    registers_.template store<kSums>(sums, sizeof(Ints));
-    if constexpr (kSecondHalf > 0) {
-      registers_.template store<kSums2>(sums + 2 * kFirstHalf * W, sizeof(Ints));
-    }
+  [[gnu::always_inline]] void next_codes() {
+    if (codes_ < last_codes_) codes_ += kGroupWords;
   }
 
-  const uint32_t* codes_;
-  const int8_t *x_begin_, *x_end_, *x_;
-  unsigned groups_, unpacked_ = 0, multiplied_ = 0, read_ = 0;
+  [[gnu::always_inline]] void multiply_first_half(int tile) {
+    if (tile == 0) {
+      registers_.template zero<kSums>();
+      if (kSecondHalf > 0) registers_.template zero<kSums2>();
+    }
+    if constexpr (kUnpacks) {
+      const uint8_t* codes = buffers_.codes[(step_ + 1) % Buffers::kCodeGroups];
+      registers_.template load<kCodes>(codes + tile * 4 * kTileWords, sizeof(Words));
+    } else {
+      registers_.template load<kCodes>(codes_ + tile * kTileWords, sizeof(Words));
+    }
+    registers_.template load<kX>(x_ + tile * 2 * M * kColumns, kColumns);
+    registers_.template multiply_add_bytes<kSums, kX, kCodes>();
+  }
+
+  [[gnu::always_inline]] void multiply_second_half(int tile) {
+    registers_.template load<kX2>(x_ + 2 * (tile * M + kFirstHalf) * kColumns, kColumns);
+    registers_.template multiply_add_bytes<kSums2, kX2, kCodes>();
+  }
+
+  const uint32_t *codes_, *last_codes_;  // of the group that is unpacked, or else multiplied
+  const int8_t *x_begin_, *x_end_, *x_;  // of the group that is multiplied
+  unsigned step_ = kUnpacks ? -3u : -1u;
   TileRegisters registers_;
-  TileBuffers<C, Group, M>& buffers_;
+  Buffers& buffers_;
 };
 
 // Stores `rows` <= W results of each of `tokens` tokens. `values` has W floats for each token. The
@@ -199,7 +224,7 @@ template <Codes C, int Group, int M>
 void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
                        int64_t last) {
   const int64_t columns = w.columns, groups = columns / Group;
-  const unsigned all_groups = ceil_div(last - first, W) * groups;
+  const int64_t all_groups = ceil_div(last - first, W) * groups;
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * columns / kCodes;
   const AnyRowAffines<C> affines(w, first);
@@ -214,11 +239,12 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
 #pragma GCC unroll 16
     for (Floats& result : results) result = Floats{};
     for (int64_t g = 0; g < groups; ++g, ++group) {
-      const int32_t* sums = products.next();
+      const int32_t* sums = products.sums();
       affines.prefetch(group);
       const auto [scale, bias] = of_integers<C>(affines[group], kCodeOffset<C>);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
+        products.run(m);
         Ints high, low;
         std::memcpy(&high, sums + 2 * m * W, sizeof high);
         std::memcpy(&low, sums + (2 * m + 1) * W, sizeof low);
@@ -226,6 +252,7 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
         results[m] += total * (scale * x_scales[m]);
         results[m] += bias * x_group_sums[m];
       }
+      products.finish();
       x_scales += M, x_group_sums += M;
     }
     alignas(64) float values[M][W];
@@ -249,8 +276,7 @@ void multiply_tokens_in_tiles(const LinearTask& t, const LinearRange& range, con
 // Computes a part, whose tokens are whole blocks of kTileTokens except the last. `scratch` has
 // memory for W interleaved rows, used if w is plain.
 template <Codes C>
-void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& range,
-                                    float* scratch) {
+void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
   auto multiply = multiply_tokens_in_tiles<C, 32>;
   if constexpr (C != Codes::e2m1) {  // whose groups have 32 columns
     if (t.w->group == 64) multiply = multiply_tokens_in_tiles<C, 64>;
