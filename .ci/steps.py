@@ -38,24 +38,29 @@ def table(nightly: bool) -> dict[str, Step]:
     """
     short = "" if nightly else ' -m "not exhaustive"'
     every = "TINYLLM_TEST_TIERS=all " if nightly else ""
+    # As many steps run at once as there are cores. Threads that wait for a part spin for a moment,
+    # which slows down another step's server more than a second thread helps.
+    single = "" if nightly else "TINYLLM_NUM_THREADS=1 "
     elsewhere = f" tests tools{short}"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
     steps = {
         # requests and sockets against a server, each with the time and memory that it may cost
-        "attack": Step(f"uv run --no-sync pytest -q tests/attack{' --full' if nightly else ''}"),
+        "attack": Step(
+            f"{single}uv run --no-sync pytest -q tests/attack{' --full' if nightly else ''}"
+        ),
         **{
             name: Step(
-                f"uv run --isolated --exact --locked --package {name} "
-                f"pytest -q {members[name].relative_to(ROOT)}{short}"
+                f"{single if folder.parent.name == 'apps' else ''}uv run --isolated --exact "
+                f"--locked --package {name} pytest -q {folder.relative_to(ROOT)}{short}"
             )
-            for name in sorted(members, key=_length)
+            for name, folder in sorted(members.items(), key=lambda member: _length(member[0]))
         },
         # the CPU kernels without MLX: under sanitizers, and for aarch64
         "native": Step(
             f"{every}bash packages/tinyllm-kernels/native/check/check.sh" if LINUX else "true"
         ),
         # the README's test command, without the tests of the steps above: these are not collected
-        "workspace": Step(f"uv run pytest -q{'' if nightly else elsewhere}"),
+        "workspace": Step(f"{single}uv run pytest -q{'' if nightly else elsewhere}"),
         # each wheel alone in an empty environment, running its README's example
         "wheels": Step("uv run --no-sync python tools/check_wheels.py"),
         # the commands of docs/depend.md, each in an empty project

@@ -15,9 +15,12 @@ KERNELS = ROOT / "packages" / "tinyllm-kernels" / "src" / "tinyllm_kernels" / "m
 
 # Steps always run under metalhost, which needs Linux.
 @pytest.mark.skipif(sys.platform == "darwin", reason="steps run under metalhost")
+@pytest.mark.parametrize(
+    "options", [["--quick"], pytest.param([], marks=pytest.mark.exhaustive)], ids=" ".join
+)
 @pytest.mark.parametrize("page", PAGES_WITH_STEPS, ids=lambda page: page.name)
-def test_every_step_is_right(page: Path) -> None:
-    command = [sys.executable, str(TOOL), "steps", str(page)]
+def test_every_step_is_right(page: Path, options: list[str]) -> None:
+    command = [sys.executable, str(TOOL), "steps", *options, str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.splitlines()) == page.read_text().count("```cpp") > 0

@@ -47,9 +47,8 @@ struct Rows {
     part.strides[0] = heads * tokens * row;
   }
 
-  double at(int64_t row, int64_t d, int64_t dim) const {
-    return bits ? packed.at(row, d) : dense.at(row * dim + d);
-  }
+  // All rows as numbers.
+  std::vector<double> numbers() const { return bits ? packed.numbers() : dense.numbers(); }
 
   int bits;
   Array dense;
@@ -97,33 +96,25 @@ struct Case {
 
   // softmax(q k^T scale) v over the keys that each query attends to.
   std::vector<double> expected() const {
-    std::vector<double> result(shape.heads * shape.length * shape.dim);
+    const std::vector<double> queries = q.numbers(), keys = k.numbers(), values = v.numbers();
+    std::vector<double> result(queries.size());
     for (int64_t h = 0; h < shape.heads; ++h) {
       for (int64_t l = 0; l < shape.length; ++l) {
         const int64_t last = l + shape.keys - shape.length + 1;
         const int64_t first = task.window ? std::max<int64_t>(0, last - task.window) : 0;
-        attend(h / task.heads_per_kv(), first, last, (h * shape.length + l) * shape.dim, result);
+        const int64_t at = (h * shape.length + l) * shape.dim;
+        double total = 0;
+        for (int64_t j = first; j < last; ++j) {
+          const int64_t from = row(h / task.heads_per_kv(), j) * shape.dim;
+          const double score = dot(&queries[at], &keys[from], shape.dim);
+          const double weight = std::exp(score * task.scale);
+          total += weight;
+          add_scaled(weight, &values[from], shape.dim, &result[at]);
+        }
+        for (int64_t d = 0; d < shape.dim && total > 0; ++d) result[at + d] /= total;
       }
     }
     return result;
-  }
-
-  // One query over the keys from `first` to `last`.
-  void attend(int64_t head, int64_t first, int64_t last, int64_t at,
-              std::vector<double>& result) const {
-    double total = 0;
-    for (int64_t j = first; j < last; ++j) {
-      double score = 0;
-      for (int64_t d = 0; d < shape.dim; ++d) {
-        score += q.at(at + d) * k.at(row(head, j), d, shape.dim);
-      }
-      const double weight = std::exp(score * task.scale);
-      total += weight;
-      for (int64_t d = 0; d < shape.dim; ++d) {
-        result[at + d] += weight * v.at(row(head, j), d, shape.dim);
-      }
-    }
-    for (int64_t d = 0; d < shape.dim && total > 0; ++d) result[at + d] /= total;
   }
 
   Shape shape;

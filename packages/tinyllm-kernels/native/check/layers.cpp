@@ -12,12 +12,6 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-Numbers exact(const Array& array, size_t size) {
-  Numbers numbers(size);
-  for (size_t i = 0; i < size; ++i) numbers[i] = array.at(i);
-  return numbers;
-}
-
 // RMSNorm of rows of `width` numbers.
 Numbers normalized(Numbers x, const Array& weight, size_t width) {
   for (size_t first = 0; first < x.size(); first += width) {
@@ -50,7 +44,7 @@ void check_mlp(const Kernels& kernels, Type type, Phase phase, int rows) {
   const Matrix gate = packed(F, E, type), up = packed(F, E, type), down = packed(E, F, type);
   run(kernels, MlpTask{x.bytes.data(), x.bytes.data(), rows, phase, {norm.bytes.data(), kEps},
                             gate.w, up.w, down.w, y.bytes.data(), type});
-  const Numbers normal = normalized(exact(x, size), norm, E), upped = product(normal, up);
+  const Numbers normal = normalized(x.numbers(), norm, E), upped = product(normal, up);
   Numbers gated = product(normal, gate);
   for (size_t i = 0; i < gated.size(); ++i) gated[i] *= upped[i] / (1 + std::exp(-gated[i]));
   Numbers expected = product(gated, down);
@@ -78,7 +72,7 @@ struct CheckedSequence : Sequence {
 
   // The result of `compute`. Call it first: `compute` changes the cached keys and values.
   Numbers expected() const {
-    const Numbers normal = normalized(exact(x, size_t(length) * E), norm, E);
+    const Numbers normal = normalized(x.numbers(), norm, E);
     const Numbers queries = rotated(product(normal, q, &q_bias), q_norm, H, offset);
     const Numbers new_keys = rotated(product(normal, k), k_norm, Hkv, offset);
     const Numbers new_values = product(normal, v);

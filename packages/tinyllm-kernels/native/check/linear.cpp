@@ -41,21 +41,10 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
   for (int m = 0; m < rows; ++m) {
     const std::vector<double> row = multiplied_row(kernels, w, x, m);
     for (int n = 0; n < N; ++n) {
-      double total = bias.at(n) + residual.at(m * N + n);
-      for (int k = 0; k < K; ++k) total += row[k] * numbers[n * K + k];
-      expected[m * N + n] = total;
+      expected[m * N + n] = bias.at(n) + residual.at(m * N + n) + dot(&row[0], &numbers[n * K], K);
     }
   }
   compare(kernels, "linear", y, expected);
-}
-
-std::vector<double> numbers_of(const Matrix& matrix) {
-  const int N = matrix.w.rows, K = matrix.w.columns;
-  std::vector<double> numbers(size_t(N) * K);
-  for (int n = 0; n < N; ++n) {
-    for (int k = 0; k < K; ++k) numbers[n * K + k] = matrix.at(n, k);
-  }
-  return numbers;
 }
 
 // silu(x gate^T) * (x up^T) in separate products and together. Rows of x and y are `row_stride`
@@ -92,7 +81,7 @@ void check_gated(const Kernels& kernels, const Weights& gate, const Weights& up,
 void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase phase,
                   std::initializer_list<int> rows) {
   const int N = matrix.w.rows;
-  const std::vector<double> numbers = numbers_of(matrix);
+  const std::vector<double> numbers = matrix.numbers();
   for (int count : rows) check_product(kernels, matrix.w, numbers, type, phase, count);
   const bool can_interleave = kernels.linear_interleaved_rows(matrix.w);
   for (int side : {4, 8, 16}) {  // W of this instruction set, and other numbers
@@ -120,8 +109,7 @@ void check_dense(const Kernels& kernels, Type type, int N, int K, Phase phase,
   Array matrix = Array::random(type, size_t(N) * K);
   Weights w{};
   w.data = matrix.bytes.data(), w.rows = N, w.columns = K, w.mode = Mode::dense, w.type = type;
-  std::vector<double> numbers(size_t(N) * K);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = matrix.at(i);
+  const std::vector<double> numbers = matrix.numbers();
   for (int count : rows) check_product(kernels, w, numbers, type, phase, count);
 }
 

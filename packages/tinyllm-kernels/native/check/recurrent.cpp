@@ -84,7 +84,7 @@ std::vector<double> gated_norm(const Mixer& m, int token, std::vector<double> o)
 // The results of a pass in float64.
 struct ExactPass {
   explicit ExactPass(const Mixer& m)
-      : conv_state(numbers(m.conv_state)), state(numbers(m.state)) {
+      : conv_state(m.conv_state.numbers()), state(m.state.numbers()) {
     for (size_t i = 0; i + 1 < m.starts.size(); ++i) {
       ExactMixer mixer(m);
       mixer.load(m, m.loads[i]);
@@ -97,12 +97,6 @@ struct ExactPass {
                   state.begin() + m.saves[token] * mixer.state.size());
       }
     }
-  }
-
-  static std::vector<double> numbers(const Array& array) {
-    std::vector<double> numbers(array.bytes.size() / size_of(array.type));
-    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = array.at(i);
-    return numbers;
   }
 
   static void append(std::vector<double>& to, const std::vector<double>& more) {

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from cases import CASES
+from metalhost import SWEEP
 from mutation import MISSED, REPORTED, WRONG, mutations
 from planting import planted
 from step import steps
@@ -51,11 +52,11 @@ def plant(kernel: str | None, quick: bool) -> int:
     return 1 if missed else 0
 
 
-def run_steps(pages: list[Path]) -> int:
+def run_steps(pages: list[Path], quick: bool) -> int:
     """Run the optimization steps of the pages. A wrong step ends the command with its error."""
     for page in pages:
         for step in steps(page):
-            step.run()
+            step.run(SWEEP[:1] if quick else SWEEP)
             sys.stdout.write(f"{step}\n")
     return 0
 
@@ -68,10 +69,11 @@ def main() -> int:
     faults.add_argument("--quick", action="store_true", help="only the first fault of each kernel")
     faults.add_argument("--kernel", choices=sorted(CASES), help="only the faults of this kernel")
     pages = commands.add_parser("steps", help="run the optimization steps of pages")
+    pages.add_argument("--quick", action="store_true", help="only the first setting of the sweep")
     pages.add_argument("pages", type=Path, nargs="+")
     arguments = parser.parse_args()
     if arguments.command == "steps":
-        return run_steps(arguments.pages)
+        return run_steps(arguments.pages, arguments.quick)
     return plant(arguments.kernel, arguments.quick)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from cases import CASES
-from metalhost import SWEEP, using
+from metalhost import SWEEP, Settings, using
 from planting import planted
 
 # Cases of a file that is part of other kernels than the one of its name.
@@ -39,7 +39,7 @@ class Step:
     title: str
     text: str
 
-    def run(self) -> None:
+    def run(self, sweep: Sequence[Settings] = SWEEP) -> None:
         """Run the cases of all kernels that include the file, under all settings of the sweep.
 
         Raises:
@@ -52,7 +52,7 @@ class Step:
         name = path.parent.name if path.stem == "kernel" else path.stem
         for kernel in _KERNELS.get(name, (name,)):
             with planted(text, self.text):
-                for settings in SWEEP:
+                for settings in sweep:
                     with using(settings):
                         CASES[kernel]()
 

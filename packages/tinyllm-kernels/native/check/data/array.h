@@ -19,7 +19,7 @@ inline double normal() { return std::normal_distribution<double>()(generator); }
 // Numbers of one type in an allocation of exactly their size, so that a sanitizer sees each
 // access beyond the end.
 struct Array {
-  Array(Type type, size_t size) : type(type), bytes(size * (type == Type::float32 ? 4 : 2)) {}
+  Array(Type type, size_t size) : type(type), bytes(size * size_of(type)) {}
 
   double at(size_t i) const {
     const void* data = bytes.data();
@@ -28,6 +28,13 @@ struct Array {
       case Type::float16: return to_float(static_cast<const Float16*>(data)[i]);
       default: return to_float(static_cast<const BFloat16*>(data)[i]);
     }
+  }
+
+  // All numbers.
+  std::vector<double> numbers() const {
+    std::vector<double> found(bytes.size() / size_of(type));
+    for (size_t i = 0; i < found.size(); ++i) found[i] = at(i);
+    return found;
   }
 
   void set(size_t i, double value) {
@@ -49,6 +56,17 @@ struct Array {
   Type type;
   std::vector<char> bytes;
 };
+
+inline double dot(const double* a, const double* b, int64_t size) {
+  double total = 0;
+  for (int64_t i = 0; i < size; ++i) total += a[i] * b[i];
+  return total;
+}
+
+// Adds `factor` times `size` numbers to as many sums.
+inline void add_scaled(double factor, const double* numbers, int64_t size, double* sums) {
+  for (int64_t i = 0; i < size; ++i) sums[i] += factor * numbers[i];
+}
 
 // Tolerances of the contract, relative to the largest expected number.
 inline double tolerance(Type type) {

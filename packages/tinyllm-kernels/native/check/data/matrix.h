@@ -62,6 +62,13 @@ struct Matrix {
     return code * scales.at(group) + biases.at(group);
   }
 
+  // All numbers, row by row.
+  std::vector<double> numbers() const {
+    std::vector<double> found(size_t(w.rows) * w.columns);
+    for (size_t i = 0; i < found.size(); ++i) found[i] = at(i / w.columns, i % w.columns);
+    return found;
+  }
+
   // Returns the matrix with groups of `side` rows interleaved.
   Matrix interleaved(int side) const {
     Matrix found = *this;
