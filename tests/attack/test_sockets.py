@@ -32,7 +32,7 @@ def half_a_body(victim: Victim, connection: socket.socket) -> None:
 
 def large_half_of_a_body(victim: Victim, connection: socket.socket) -> None:
     """Send all of a large body but its last byte. The server may close the connection earlier."""
-    connection.settimeout(0.5)  # the server reads later bodies later
+    connection.settimeout(0.2)  # the server reads later bodies later
     with suppress(OSError):
         connection.sendall(victim.raw(CHAT, b" " * 9_800_000, length=9_800_001))
 

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,6 +18,9 @@ from attack.watcher import Readings
 from tinyllm_serve.testing import Server
 
 HOSTILE, GOOD, THIRD = KEYS = ("hostile", "well-behaved", "third")
+FAVORED = "favored"
+"""A key of weight 20. While another key is active, the server delays a body of 10 MB by 4 seconds,
+divided by the weight."""
 CHAT = "/v1/chat/completions"
 MEGABYTE = 1_000_000
 
@@ -131,13 +135,18 @@ class Costs:
 
 
 class Victim:
-    """A server with three keys, and the process that watches it."""
+    """A server with four keys, and the process that watches it."""
 
     def __init__(self, *options: str, ready: bool = True, watched: bool = True) -> None:
         """Start the server and its watcher, and warm up both.
 
         Without `watched` there is no watcher, whose stream is work for the server.
         """
+        self._folder = tempfile.TemporaryDirectory()
+        file = Path(self._folder.name) / "keys.toml"
+        file.write_text(f'[[keys]]\nname = "{FAVORED}"\nkey = "{FAVORED}"\nweight = 20\n')
+        file.chmod(0o600)
+        options = ("--api-key-file", str(file), *options)
         self.server = Server(*options, ready=ready, TINYLLM_API_KEY=" ".join(KEYS))
         self.url, self.pid = self.server.url, self.server.process.pid
         self._watcher: subprocess.Popen[str] | None = None
@@ -165,7 +174,7 @@ class Victim:
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.communicate()
-        with self.server:
+        with self.server, self._folder:
             pass
 
     def read(self) -> Readings:
