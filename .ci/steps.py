@@ -39,7 +39,7 @@ def table(nightly: bool) -> dict[str, Step]:
     short = "" if nightly else ' -m "not exhaustive"'
     every = "TINYLLM_TEST_TIERS=all " if nightly else ""
     # As many steps run at once as there are cores. Threads that wait for a part spin for a moment,
-    # which slows down another step's server more than a second thread helps.
+    # which slows down another step more than a second thread helps. The kernels are the exception.
     single = "" if nightly else "TINYLLM_NUM_THREADS=1 "
     elsewhere = f" tests tools{short}"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
@@ -50,7 +50,7 @@ def table(nightly: bool) -> dict[str, Step]:
         ),
         **{
             name: Step(
-                f"{single if folder.parent.name == 'apps' else ''}uv run --isolated --exact "
+                f"{'' if name == 'tinyllm-kernels' else single}uv run --isolated --exact "
                 f"--locked --package {name} pytest -q {folder.relative_to(ROOT)}{short}"
             )
             for name, folder in sorted(members.items(), key=lambda member: _length(member[0]))
