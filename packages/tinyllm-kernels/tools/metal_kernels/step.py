@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from cases import CASES
-from metalhost import SWEEP, Settings, using
+from metalhost import Settings, using
 from planting import planted
 
 # Cases of a file that is part of other kernels than the one of its name.
@@ -39,8 +39,8 @@ class Step:
     title: str
     text: str
 
-    def run(self, sweep: Sequence[Settings] = SWEEP) -> None:
-        """Run the cases of all kernels that include the file, under all settings of the sweep.
+    def run(self, sweep: Sequence[Settings]) -> None:
+        """Run the cases of all kernels that include the file, under all settings of `sweep`.
 
         Raises:
             AssertionError: if a number is wrong.
