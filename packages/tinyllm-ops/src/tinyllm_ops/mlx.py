@@ -312,8 +312,14 @@ def _quantized_matmul(x: mx.array, w: QuantizedTensor, *, transpose: bool) -> mx
     """Call `mx.quantized_matmul`, on the CPU with x in float32.
 
     On the CPU, MLX 0.32 sums in the dtype of x. A sum in bfloat16 has an error of 4 to 6 percent,
-    and takes seven times as long as a sum in float32.
+    and takes seven times as long as a sum in float32. MLX's CUDA kernels take no vector, and on
+    Hopper a product of matrices whose rows have one group is wrong.
     """
+    if x.ndim == 1:
+        return _quantized_matmul(x[None], w, transpose=transpose)[0]
+    if _on_cuda() and w.shape[-1] <= w.group_size:
+        dense = _dequantized(w).astype(x.dtype)
+        return x @ (dense.swapaxes(-1, -2) if transpose else dense)
     wide = x.astype(mx.float32) if _on_cpu() else x
     y = mx.quantized_matmul(
         wide,

@@ -1,10 +1,12 @@
+from typing import Any
+
 import mlx.core as mx
 import mlx.nn
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_ops import OpSet, quantize
+from tinyllm_ops import MLX, OpSet, quantize
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle
 
 FORMATS = [("affine", 2, 32), ("affine", 3, 64), ("affine", 4, 64), ("affine", 5, 128)]
@@ -54,6 +56,29 @@ def test_reads_quantized_weights_as_the_numbers_they_stand_for(
     y = ops.linear(x, w, bias)
     assert y.dtype == dtype
     assert_close(y, oracle.linear(exact(x), exact(w), exact(bias)))
+
+
+@pytest.mark.parametrize("lead", [(), (9,), (2, 3)])
+@pytest.mark.parametrize("inputs", [64, 128])
+def test_products_that_are_wrong_on_cuda_are_not_asked_of_mlx(
+    monkeypatch: pytest.MonkeyPatch, dtype: mx.Dtype, lead: tuple[int, ...], inputs: int
+) -> None:
+    multiply = mx.quantized_matmul
+
+    def product_of_cuda(
+        x: mx.array, packed: mx.array, scales: mx.array, *rest: Any, **more: Any
+    ) -> mx.array:
+        assert x.ndim > 1
+        assert scales.shape[-1] > 1
+        return multiply(x, packed, scales, *rest, **more)
+
+    monkeypatch.setattr("tinyllm_ops.mlx._on_cuda", lambda: True)
+    monkeypatch.setattr(mx, "quantized_matmul", product_of_cuda)
+    x = normal((*lead, inputs), dtype, seed=1)
+    w = quantize(normal((11, inputs), dtype, seed=2), 64)
+    y = MLX.linear(x, w)
+    assert y.dtype == dtype
+    assert_close(y, oracle.linear(exact(x), exact(w), None))
 
 
 @given(

@@ -29,11 +29,18 @@ def fetch(repository: str, revision: str | None) -> Path:
     """
     _check_space(repository, revision)
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=_FILES))
+        folder = snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=_FILES,
+            # Some versions of the client, such as 1.33, ask the Hub for a commit even offline.
+            local_files_only=constants.HF_HUB_OFFLINE,
+        )
     # The Hub's client passes on exceptions of its HTTP library, and has replaced that library
     # before. So any exception is taken to mean that the repository could not be fetched.
     except Exception as error:
         raise HubError(_explain(error, repository, revision)) from error
+    return Path(folder)
 
 
 def _check_space(repository: str, revision: str | None) -> None:
