@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -11,10 +12,16 @@
 
 namespace tinyllm::check {
 
-inline std::mt19937 generator(0);
+inline std::mt19937_64 generator(0);
 inline int failures = 0;
 
-inline double normal() { return std::normal_distribution<double>()(generator); }
+// A random number of mean 0 and variance 1: the sum of four uniform numbers of 16 bits. With a
+// logarithm for each, numbers took a third of the time of all checks.
+inline double normal() {
+  const uint64_t bits = generator();
+  const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+  return (static_cast<double>(sum) / 0xffff - 2) * 1.7320508075688772;
+}
 
 // Numbers of one type in an allocation of exactly their size, so that a sanitizer sees each
 // access beyond the end.
