@@ -42,9 +42,9 @@ CASES = [
 def test_logits_and_greedy_tokens_are_those_of_mlx_lm(
     family: str, form: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # mlx-lm takes 0.1 s per token, so all steps run only for unquantized models. For other formats,
-    # docs/parity-tables.md has the results of all steps.
-    if str(form) != "not packed":
+    # mlx-lm takes 0.1 s per token, so one model runs all steps. docs/parity-tables.md has all steps
+    # of all models, and tests of tinyllm-qwen compare 64 steps with those of transformers.
+    if (family, str(form)) != ("qwen3", "not packed"):
         monkeypatch.setattr(PARITY, "STEPS", 12)
     for row in PARITY.against_mlx_lm(family, form):
         for dtype, error in row.logits.items():
