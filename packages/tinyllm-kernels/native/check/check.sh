@@ -2,8 +2,8 @@
 # Build check.cpp with the compiler's sanitizers and run it for each instruction set, and threads.cpp
 # with the thread sanitizer. With `apt-get install g++-aarch64-linux-gnu qemu-user`, check.cpp is
 # also built for aarch64 and run under qemu. TINYLLM_TEST_TIERS=all checks all instruction sets, and
-# AMX with the tiles of this machine too. The default compiles, and does not run, some that have most
-# of their code in common with a faster one.
+# AMX with the tiles of this machine and undefined behavior too. The default compiles, and does not
+# run, some that have most of their code in common with a faster one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

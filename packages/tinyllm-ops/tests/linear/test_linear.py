@@ -64,12 +64,14 @@ def test_products_that_are_wrong_on_cuda_are_not_asked_of_mlx(
     monkeypatch: pytest.MonkeyPatch, dtype: mx.Dtype, lead: tuple[int, ...], inputs: int
 ) -> None:
     multiply = mx.quantized_matmul
+    products: list[mx.array] = []
 
     def product_of_cuda(
         x: mx.array, packed: mx.array, scales: mx.array, *rest: Any, **more: Any
     ) -> mx.array:
         assert x.ndim > 1
         assert scales.shape[-1] > 1
+        products.append(packed)
         return multiply(x, packed, scales, *rest, **more)
 
     monkeypatch.setattr("tinyllm_ops.mlx._on_cuda", lambda: True)
@@ -79,6 +81,7 @@ def test_products_that_are_wrong_on_cuda_are_not_asked_of_mlx(
     y = MLX.linear(x, w)
     assert y.dtype == dtype
     assert_close(y, oracle.linear(exact(x), exact(w), None))
+    assert len(products) == (inputs > 64)  # longer rows stay packed
 
 
 @given(

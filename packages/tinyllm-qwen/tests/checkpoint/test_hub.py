@@ -125,6 +125,18 @@ def test_a_cached_repository_is_found_offline(tmp_path: Path, revision: str | No
     assert (resolve(REPOSITORY, revision) / "config.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("offline", [True, False])
+def test_the_cache_alone_is_asked_offline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, offline: bool
+) -> None:
+    download = Mock(return_value=str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(repository, "HfApi", Mock(side_effect=TimeoutError))
+    monkeypatch.setattr(repository, "snapshot_download", download)
+    assert resolve(REPOSITORY, COMMIT) == tmp_path
+    assert download.call_args.kwargs["local_files_only"] is offline
+
+
 def test_a_repository_that_is_not_cached_is_an_error_offline(tmp_path: Path) -> None:
     with pytest.raises(HubError, match=r"incomplete in the cache .*HF_HUB_OFFLINE.*unset it"):
         resolve(REPOSITORY)

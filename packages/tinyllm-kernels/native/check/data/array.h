@@ -15,8 +15,8 @@ namespace tinyllm::check {
 inline std::mt19937_64 generator(0);
 inline int failures = 0;
 
-// A random number of mean 0 and variance 1: the sum of four uniform numbers of 16 bits. With a
-// logarithm for each, numbers took a third of the time of all checks.
+// A random number of mean 0 and variance 1: the sum of four uniform numbers, whose mean is 2 and
+// whose variance is 1/3. With a logarithm for each, numbers took a third of the time of all checks.
 inline double normal() {
   const uint64_t bits = generator();
   const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
