@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from tinyllm_bench.errors import UsageError
 
-_QWEN = "--shape qwen3-0.6b --dtype bfloat16 --ops cpu"
-_MODEL = f"model {_QWEN} --decode-tokens 64"
+_QWEN = "--shape qwen3-0.6b --dtype bfloat16"
+_MODEL = f"model {_QWEN} --ops cpu --decode-tokens 64"
 _LLAMA, _OPENVINO = "--peers --peer llama.cpp", "--peers --peer openvino"
 _PEERS = f"{_LLAMA} --peer openvino"
 # One of each kind of processor, beside the fastest of the machine.
@@ -32,9 +32,8 @@ def all_parts(tiers: Sequence[str]) -> list[Part]:
     for tier in (fastest, *(each for each in _OTHER_TIERS if each in tiers[1:])):
         # OpenVINO chooses its own instruction set, so it is measured beside the fastest tier alone.
         peers = _PEERS if tier == fastest else _LLAMA
-        # There is no backend `cpu-int8` for AMX. Elsewhere it is for weights of 4 and 8 bits with
-        # scales of 16 bits.
-        programs = peers if tier == "amx" else f"--ops cpu-int8 {peers}"
+        # This backend is for weights of 4 and 8 bits with scales of 16 bits.
+        programs = f"--ops cpu-int8 {peers}"
         model = f"{_MODEL} {programs} --seconds {0.3 if tier == fastest else 0.2}"
         # With AVX2, this prompt takes three seconds, and the first sample is cold.
         empty = f"--seconds {0.6 if tier == 'amx' else 2} --prompt-tokens 512 --context 0"
@@ -43,10 +42,9 @@ def all_parts(tiers: Sequence[str]) -> list[Part]:
             "prompt-128": f"{model} --prompt-tokens 128 --context 512",
             "prompt-16": f"{model} --prompt-tokens 16 --context 2048",
             "pico": f"model --ops cpu {peers} --seconds 0.1",
-            "engine": f"engine {_QWEN} --rounds 2 --tokens 48",
+            "engine": f"engine {_QWEN} --ops cpu --rounds 2 --tokens 48",
+            "engine-int8": f"engine {_QWEN} --ops cpu-int8 --rounds 2 --tokens 48",
         }
-        if tier != "amx":
-            cases["engine-int8"] = cases["engine"].replace("--ops cpu", "--ops cpu-int8")
         if tier != "avx2":
             # llama.cpp takes half a minute for this prompt, which is its only sample.
             cases["prompt-4096"] = f"{model} --prompt-tokens 4096 --context 0"

@@ -11,12 +11,18 @@
 namespace tinyllm::check {
 namespace {
 
-// Row m of x, rounded to 8 bits group by group if products with w do so.
-std::vector<double> multiplied_row(const Kernels& kernels, const Weights& w, const Array& x, int m) {
+// True if products of this phase round x to 8 bits. Those that read rows of x do not.
+bool rounds_to_bytes(const Kernels& kernels, const Weights& w, Type type, Phase phase) {
+  const bool reads_rows = phase == Phase::prefill && kernels.linear_reads_rows(type);
+  return kernels.linear_rounds_to_bytes(w) && !reads_rows;
+}
+
+// Row m of x, rounded to 8 bits group by group if `rounds`.
+std::vector<double> multiplied_row(const Weights& w, const Array& x, int m, bool rounds) {
   const int K = w.columns;
   std::vector<double> row(K);
   for (int k = 0; k < K; ++k) row[k] = x.at(m * K + k);
-  if (!kernels.linear_rounds_to_bytes(w)) return row;
+  if (!rounds) return row;
   for (int first = 0; first < K; first += w.group) {
     double* group = row.data() + first;
     double largest = 0;
@@ -38,8 +44,9 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
   Operand operand(kernels, x.bytes.data(), type, rows, K, phase);
   multiply(kernels, {{&operand, &w, bias.bytes.data(), residual.bytes.data(), y.bytes.data()}});
   std::vector<double> expected(size_t(rows) * N);
+  const bool rounds = rounds_to_bytes(kernels, w, type, phase);
   for (int m = 0; m < rows; ++m) {
-    const std::vector<double> row = multiplied_row(kernels, w, x, m);
+    const std::vector<double> row = multiplied_row(w, x, m, rounds);
     for (int n = 0; n < N; ++n) {
       expected[m * N + n] = bias.at(n) + residual.at(m * N + n) + dot(&row[0], &numbers[n * K], K);
     }

@@ -69,17 +69,17 @@ bool reads_layout(const LinearTask& t) {
 
 template <Codes C, typename T>
 void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
-#if defined(TINYLLM_BYTES)
-  if (rounds_to_bytes(*t.w)) return multiply_bytes<C, T>(t, range, scratch);
+#if defined(TINYLLM_TILES)
+  if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
+    const auto multiply = rounds_to_bytes(*t.w) ? multiply_integer_rows_in_tiles<C, 1>
+                                                : multiply_integer_rows_in_tiles<C, 2>;
+    return multiply(t, range, scratch);
+  }
 #endif
+  if (rounds_to_bytes(*t.w)) return multiply_bytes<C, T>(t, range, scratch);
 #if defined(TINYLLM_INTEGER_GEMM)
   if (uses_integer_gemm(t.phase, t.rows)) {
     return multiply_integer_tiles<C, T>(t, range, scratch);
-  }
-#endif
-#if defined(TINYLLM_TILES)
-  if (uses_byte_tiles(t.phase, t.rows)) {
-    return multiply_integer_rows_in_tiles<C>(t, range, scratch);
   }
 #endif
   multiply_integer_rows<C, T>(t, range, scratch);
@@ -161,7 +161,7 @@ void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t 
 void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Phase phase,
                        [[maybe_unused]] const Weights& w, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
-#if defined(TINYLLM_BYTES)
+#if !defined(TINYLLM_TILES)
   if (rounds_to_bytes(w)) {
     const auto quantize = w.bits == 4 ? quantize_to_bytes<4> : quantize_to_bytes<8>;
     return quantize(range, w, to);
@@ -180,9 +180,11 @@ void linear_plan(LinearTask& t, int threads) {
   if (has_pairs(t)) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
+    int64_t parts = kPartsPerThread * threads;
+#if defined(TINYLLM_TILES)
     // With tiles a part begins by filling a pipeline, so parts are larger.
-    const bool uses_tiles = t.x_integers && uses_byte_tiles(t.phase, t.rows);
-    const int64_t parts = (uses_tiles ? kPartsPerThread / 4 : kPartsPerThread) * threads;
+    if (t.x_integers && uses_byte_tiles(*t.w, t.phase, t.rows)) parts /= 4;
+#endif
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), W) * W;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
   } else {

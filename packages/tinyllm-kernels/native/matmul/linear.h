@@ -54,8 +54,8 @@ struct LinearTask {
   int64_t part_tokens = 0;         // rows of x in a part
 };
 
-// x quantized to 15 bits with a scale for each group of each row, for integer kernels. The caller
-// allocates the arrays. For decode they are row by row. For prefill on x86-64, and for decode of
+// x quantized to 15 bits, or to 8, with a scale for each group of each row, for integer kernels.
+// The caller allocates the arrays. For decode they are row by row. For prefill on x86-64, and for
 // several rows with AMX, rows are packed together (see matmul/integer/quantize_x.h).
 struct QuantizedX {
   int8_t* integers;   // M K 2: two bytes for each number

@@ -1,4 +1,4 @@
-// Decode of several rows of x in integers, with the AMX matrix unit.
+// Several rows of x in integers, with the AMX matrix unit.
 //
 // Operand B of a product has up to 64 columns of W interleaved rows of w: a column of the tile is a
 // row of w, and a row of the tile has four codes of each. Codes of 8 bits have this order in
@@ -6,6 +6,9 @@
 // high and the low plane. So one instruction multiplies 1,024 codes by 8 tokens. The sums of a
 // group are the integers of matmul/integer/gemv.h, and they become floats in the same way. A row
 // has the same bits with both kernels.
+//
+// x in 8 bits has one plane, so that operand A has up to 16 tokens. Its bits are those of
+// matmul/integer/bytes.h.
 #pragma once
 
 #include <algorithm>
@@ -33,12 +36,12 @@ namespace tinyllm::TINYLLM_TIER {
 
 // Memory of a `TilePipeline` for some consecutive groups. It is no member, so that the compiler
 // keeps the members in registers.
-template <Codes C, int Group, int M>
+template <Codes C, int Group, int Planes, int M>
 struct alignas(64) TileBuffers {
   static constexpr unsigned kCodeGroups = 4, kSumGroups = 2;
 
   uint8_t codes[kCodeGroups][kBits<C> == 4 ? Group * W : 1];
-  int32_t sums[kSumGroups][2 * M * W];
+  int32_t sums[kSumGroups][Planes * M * W];
 };
 
 // Products of M <= kTileTokens tokens with consecutive groups of w: all groups of W rows, then all
@@ -49,15 +52,17 @@ struct alignas(64) TileBuffers {
 // instructions: the processor looks ahead a few hundred instructions, and works on products,
 // stores of tiles and vectors at once only if they alternate finely. After the last group, steps
 // unpack it again, and nothing uses it.
-template <Codes C, int Group, int M>
+template <Codes C, int Group, int Planes, int M>
 class TilePipeline {
  public:
+  using Buffers = TileBuffers<C, Group, Planes, M>;
+
   [[gnu::always_inline]] TilePipeline(const uint32_t* codes, const int8_t* x, int columns,
-                                      int64_t groups, TileBuffers<C, Group, M>& buffers)
+                                      int64_t groups, Buffers& buffers)
       : codes_(codes),
         last_codes_(codes + (groups - 1) * kGroupWords),
         x_begin_(x),
-        x_end_(x + int64_t{2} * M * columns),
+        x_end_(x + int64_t{Planes} * M * columns),
         x_(x),
         registers_(tile_sizes()),
         buffers_(buffers) {
@@ -70,9 +75,15 @@ class TilePipeline {
     finish();
   }
 
-  // The sums of the group of this step: for each token W sums of the high plane, then of the low
-  // plane.
-  const int32_t* sums() const { return buffers_.sums[step_ % Buffers::kSumGroups]; }
+  // The sums of the group of this step and of token m, for W rows.
+  [[gnu::always_inline]] Ints sums(int m) const {
+    const int32_t* from = buffers_.sums[step_ % Buffers::kSumGroups] + Planes * m * W;
+    Ints high, low;
+    std::memcpy(&low, from + (Planes - 1) * W, sizeof low);
+    if constexpr (Planes == 1) return low;
+    std::memcpy(&high, from, sizeof high);
+    return (high << 7) + low;
+  }
 
   // Runs a piece of the step, a number below M. Each is run once, in order.
   [[gnu::always_inline]] void run(int piece) {
@@ -85,7 +96,7 @@ class TilePipeline {
     int32_t* sums = buffers_.sums[(step_ + 1) % Buffers::kSumGroups];
     if (piece == M * 3 / 4) registers_.template store<kSums>(sums, sizeof(Ints));
     if (kSecondHalf > 0 && piece == M - 1) {
-      registers_.template store<kSums2>(sums + 2 * kFirstHalf * W, sizeof(Ints));
+      registers_.template store<kSums2>(sums + Planes * kFirstHalf * W, sizeof(Ints));
     }
 #pragma GCC unroll 32
     for (int line = 0; line < kLines; ++line) {
@@ -96,17 +107,17 @@ class TilePipeline {
   // Ends the step.
   [[gnu::always_inline]] void finish() {
     next_codes();
-    x_ += 2 * M * Group;
+    x_ += Planes * M * Group;
     if (x_ == x_end_) x_ = x_begin_;
     ++step_;
   }
 
  private:
-  using Buffers = TileBuffers<C, Group, M>;
   static constexpr bool kUnpacks = kBits<C> == 4;
   static constexpr int kGroupWords = Group / kCodesPerWord<kBits<C>> * W;
-  static constexpr int kLines = kGroupWords / W;                                   // of codes
-  static constexpr int kFirstHalf = std::min(M, 8), kSecondHalf = M - kFirstHalf;  // tokens
+  static constexpr int kLines = kGroupWords / W;  // of codes
+  // Tokens of two tiles of x.
+  static constexpr int kFirstHalf = std::min(M, 16 / Planes), kSecondHalf = M - kFirstHalf;
   static constexpr int kColumns = group_tile_columns(Group), kTiles = Group / kColumns;
   static constexpr int kTileWords = kColumns / 4 * W;  // of a tile of bytes
   // Tile registers: sums and x of both halves of the tokens, and codes.
@@ -114,8 +125,8 @@ class TilePipeline {
 
   static TileSizes tile_sizes() {
     TileSizes sizes;
-    sizes.rows[kSums] = sizes.rows[kX] = 2 * kFirstHalf;
-    sizes.rows[kSums2] = sizes.rows[kX2] = 2 * std::max(kSecondHalf, 1);
+    sizes.rows[kSums] = sizes.rows[kX] = Planes * kFirstHalf;
+    sizes.rows[kSums2] = sizes.rows[kX2] = Planes * std::max(kSecondHalf, 1);
     sizes.row_bytes[kX] = sizes.row_bytes[kX2] = kColumns;
     sizes.rows[kCodes] = kColumns / 4;
     return sizes;
@@ -150,12 +161,12 @@ class TilePipeline {
     } else {
       registers_.template load<kCodes>(codes_ + tile * kTileWords, sizeof(Words));
     }
-    registers_.template load<kX>(x_ + tile * 2 * M * kColumns, kColumns);
+    registers_.template load<kX>(x_ + tile * Planes * M * kColumns, kColumns);
     registers_.template multiply_add_bytes<kSums, kX, kCodes>();
   }
 
   [[gnu::always_inline]] void multiply_second_half(int tile) {
-    registers_.template load<kX2>(x_ + 2 * (tile * M + kFirstHalf) * kColumns, kColumns);
+    registers_.template load<kX2>(x_ + Planes * (tile * M + kFirstHalf) * kColumns, kColumns);
     registers_.template multiply_add_bytes<kSums2, kX2, kCodes>();
   }
 
@@ -220,7 +231,7 @@ class AnyRowAffines {
 };
 
 // Multiplies interleaved rows `first` to `last` of w by M tokens from `token` on.
-template <Codes C, int Group, int M>
+template <Codes C, int Group, int Planes, int M>
 void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
                        int64_t last) {
   const int64_t columns = w.columns, groups = columns / Group;
@@ -229,9 +240,9 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * columns / kCodes;
   const AnyRowAffines<C> affines(w, first);
   int64_t group = 0;  // of `affines`, which go on with the next W rows
-  TileBuffers<C, Group, M> buffers;
-  TilePipeline<C, Group, M> products(codes, t.x_integers + token * columns * 2, w.columns,
-                                     all_groups, buffers);
+  TileBuffers<C, Group, Planes, M> buffers;
+  TilePipeline<C, Group, Planes, M> products(codes, t.x_integers + token * columns * Planes,
+                                             w.columns, all_groups, buffers);
   for (; first < last; first += W) {
     const float* x_scales = t.x_scales + token * groups;
     const float* x_group_sums = t.x_group_sums + token * groups;
@@ -239,16 +250,12 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
 #pragma GCC unroll 16
     for (Floats& result : results) result = Floats{};
     for (int64_t g = 0; g < groups; ++g, ++group) {
-      const int32_t* sums = products.sums();
       affines.prefetch(group);
       const auto [scale, bias] = of_integers<C>(affines[group], kCodeOffset<C>);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         products.run(m);
-        Ints high, low;
-        std::memcpy(&high, sums + 2 * m * W, sizeof high);
-        std::memcpy(&low, sums + (2 * m + 1) * W, sizeof low);
-        const Floats total = __builtin_convertvector((high << 7) + low, Floats);
+        const Floats total = __builtin_convertvector(products.sums(m), Floats);
         results[m] += total * (scale * x_scales[m]);
         results[m] += bias * x_group_sums[m];
       }
@@ -263,24 +270,24 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
 }
 
 // Multiplies interleaved rows `first` to `last` of w by the tokens of a part.
-template <Codes C, int Group>
+template <Codes C, int Group, int Planes>
 void multiply_tokens_in_tiles(const LinearTask& t, const LinearRange& range, const Weights& w,
                               int64_t first, int64_t last) {
   for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
     with_constant<kTileTokens>(range.last_token - m, [&]<int M>() {
-      multiply_in_tiles<C, Group, M>(t, w, m, first, last);
+      multiply_in_tiles<C, Group, Planes, M>(t, w, m, first, last);
     });
   }
 }
 
 // Computes a part, whose tokens are whole blocks of kTileTokens except the last. `scratch` has
 // memory for W interleaved rows, used if w is plain.
-template <Codes C>
+template <Codes C, int Planes>
 void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
-  auto multiply = multiply_tokens_in_tiles<C, 32>;
+  auto multiply = multiply_tokens_in_tiles<C, 32, Planes>;
   if constexpr (C != Codes::e2m1) {  // whose groups have 32 columns
-    if (t.w->group == 64) multiply = multiply_tokens_in_tiles<C, 64>;
-    if (t.w->group == 128) multiply = multiply_tokens_in_tiles<C, 128>;
+    if (t.w->group == 64) multiply = multiply_tokens_in_tiles<C, 64, Planes>;
+    if (t.w->group == 128) multiply = multiply_tokens_in_tiles<C, 128, Planes>;
   }
   if (t.w->interleaved) return multiply(t, range, *t.w, range.first_row, range.last_row);
   for (int64_t first = range.first_row; first < range.last_row; first += W) {

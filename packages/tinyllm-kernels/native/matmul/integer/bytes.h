@@ -1,17 +1,19 @@
 // Products with activations in 8 bits: W interleaved rows of w times some rows of x.
 //
-// Weights with `byte_activations` are multiplied so, in decode and in prefill. In each group of a row x
-// is scale * q with |q| <= 127. One product of bytes takes the place of two (see gemv.h), and results
-// are less exact: the error of a number of x is at most 1/254 of the largest one of its group.
+// Weights with `byte_activations` are multiplied so, in decode and in prefill. (On AMX, prompts in
+// bfloat16 are multiplied as with other weights, and tiles multiply several rows.) In each group of a
+// row x is scale * q with |q| <= 127. One product of bytes takes the place of two (see gemv.h), and
+// results are less exact: the error of a number of x is at most 1/254 of the largest one of its
+// group.
 //
-// The bias of a group is multiplied by the sum of the rounded numbers. A weight, scale * code + bias,
-// then meets one error of x. With the sum of the exact numbers the code alone would meet it, and codes
-// are larger than weights, since they are not centered on zero.
+// The bias of a group is multiplied by the sum of the rounded numbers. A weight, scale * code +
+// bias, then meets one error of x. With the sum of the exact numbers the code alone would meet it,
+// and codes are larger than weights, since they are not centered on zero.
 #pragma once
 
 #include "matmul/integer/quantize_x.h"
 
-#if defined(TINYLLM_BYTES)
+#if defined(TINYLLM_INTEGERS)
 
 #include <algorithm>
 

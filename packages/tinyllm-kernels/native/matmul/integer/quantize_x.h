@@ -23,15 +23,6 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// True if products of bytes with AMX multiply M rows of this phase.
-inline bool uses_byte_tiles([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
-#if defined(TINYLLM_TILES)
-  return phase == Phase::decode && rows > 1;
-#else
-  return false;
-#endif
-}
-
 #if defined(TINYLLM_INTEGERS)
 
 // The magnitude of the largest number of a group.
@@ -113,7 +104,12 @@ void quantize_tile(const float* x, int64_t tokens, const XRange& range, int grou
 
 #if defined(TINYLLM_TILES)
 
-inline constexpr int kTileTokens = 16;  // tokens that are packed together for decode
+// True if int8 tiles multiply M rows of x in this phase.
+inline bool uses_byte_tiles(const Weights& w, Phase phase, int64_t rows) {
+  return rows > 1 && (phase == Phase::decode || rounds_to_bytes(w));
+}
+
+inline constexpr int kTileTokens = 16;  // tokens that are packed together
 
 // Columns of a tile of w: a group has one tile, or two if it has 128 columns.
 constexpr int group_tile_columns(int group) { return std::min(group, 64); }
@@ -129,14 +125,19 @@ inline __m128i code_order(Ints numbers) {
                           _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
 }
 
+// Stores W numbers as bytes.
+template <int Bits>
+inline void store_plane(Ints numbers, int8_t* to) {
+  const __m128i bytes = code_order<Bits>(numbers);
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
 // Stores W numbers as bytes of both planes.
 template <int Bits>
 inline void store_planes(Ints numbers, int8_t* high_plane, int8_t* low_plane) {
   const Ints high = (numbers + 64) >> 7;
-  const __m128i high_bytes = code_order<Bits>(high);
-  const __m128i low_bytes = code_order<Bits>(numbers - (high << 7));
-  std::memcpy(high_plane, &high_bytes, sizeof high_bytes);
-  std::memcpy(low_plane, &low_bytes, sizeof low_bytes);
+  store_plane<Bits>(high, high_plane);
+  store_plane<Bits>(numbers - (high << 7), low_plane);
 }
 
 // Writes the largest magnitude and the sum of each of four groups. The four lane sums are computed
@@ -156,19 +157,22 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
   for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
 }
 
-// Quantizes a part of row `token` of x to the layout of matmul/integer/amx.h, with the numbers of
-// `quantize_rows`. Up to kTileTokens tokens are packed together. For each tile of w, a token has a
-// row of the high plane and a row of the low plane, and the tokens are side by side. So are the
-// scales and the sums of a group.
-template <int Bits>
+// Quantizes a part of row `token` of x to the layout of matmul/integer/amx.h. Up to kTileTokens
+// tokens are packed together. For each tile of w, a token has a row of each plane, and the tokens
+// are side by side. So are the scales and the sums of a group.
+//
+// Two planes, high and low, have the numbers of `quantize_rows`. One plane has those of
+// matmul/integer/bytes.h, and if x has a single row it also has that layout.
+template <int Bits, int Planes>
 void quantize_token(const float* x, int64_t token, const XRange& range, const Weights& w,
                     const QuantizedX& to) {
   constexpr int kGroups = 4;  // at a time
+  constexpr float kLargest = Planes == 1 ? 127 : 16256;
   const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
   const int64_t first_number = first * w.columns + range.first_group * w.group * tokens;
-  int8_t* row = to.integers + 2 * (first_number + index * columns);
+  int8_t* row = to.integers + Planes * (first_number + index * columns);
   for (int64_t g = range.first_group; g < range.last_group; g += kGroups) {
     float largest[kGroups], sums[kGroups];
     const int count = static_cast<int>(std::min<int64_t>(range.last_group - g, kGroups));
@@ -180,13 +184,25 @@ void quantize_token(const float* x, int64_t token, const XRange& range, const We
     }
     for (int n = 0; n < count; ++n) {
       const int64_t at = first * groups + (g + n) * tokens + index;
-      to.scales[at] = largest[n] / 16256;
-      to.group_sums[at] = sums[n];
-      const float inverse = inverse_scale(largest[n]);
-      for (int i = 0; i < w.group; i += columns, row += 2 * tokens * columns) {
+      const float inverse = largest[n] > 0 ? kLargest / largest[n] : 0;
+      Ints integers = {};
+      for (int i = 0; i < w.group; i += columns, row += Planes * tokens * columns) {
         for (int64_t c = 0; c < columns; c += W, x += W) {
-          store_planes<Bits>(quantized(load(x), inverse), row + c, row + columns + c);
+          const Ints numbers = quantized(load(x), inverse);
+          if constexpr (Planes == 1) {
+            store_plane<Bits>(numbers, row + c);
+            integers += numbers;
+          } else {
+            store_planes<Bits>(numbers, row + c, row + columns + c);
+          }
         }
+      }
+      to.scales[at] = largest[n] / kLargest;
+      to.group_sums[at] = sums[n];
+      if constexpr (Planes == 1) {
+        // A number that is infinite or NaN makes the scale NaN.
+        to.scales[at] += 0 * sums[n];
+        to.group_sums[at] = to.scales[at] * sum(__builtin_convertvector(integers, Floats));
       }
     }
   }
@@ -210,6 +226,16 @@ template <int Bits>
 void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights& w,
                 const QuantizedX& to) {
   [[maybe_unused]] const float* x = range.x;
+#if defined(TINYLLM_TILES)
+  const bool is_rounded = rounds_to_bytes(w);
+  if (is_rounded || uses_byte_tiles(w, phase, to.rows)) {
+    const auto quantize = is_rounded ? quantize_token<Bits, 1> : quantize_token<Bits, 2>;
+    for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
+      quantize(x, row, range, w, to);
+    }
+    return;
+  }
+#endif
 #if defined(TINYLLM_INTEGER_GEMM)
   if (uses_integer_gemm(phase, to.rows)) {
     for (int64_t row = range.first_row; row < range.last_row; row += kIntegerTile) {
@@ -219,14 +245,6 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
                           {to.integers + 2 * row * w.columns, to.scales + group,
                            to.group_sums + group, to.rows - row});
       x += kIntegerTile * range.stride;
-    }
-    return;
-  }
-#endif
-#if defined(TINYLLM_TILES)
-  if (uses_byte_tiles(phase, to.rows)) {
-    for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
-      quantize_token<Bits>(x, row, range, w, to);
     }
     return;
   }

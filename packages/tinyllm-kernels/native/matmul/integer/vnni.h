@@ -10,7 +10,12 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-inline constexpr int kGemvTokens = 8, kByteRows = 16;
+inline constexpr int kGemvTokens = 8;
+#if defined(TINYLLM_TILES)
+inline constexpr int kByteRows = 1;  // tiles multiply several rows (matmul/integer/amx.h)
+#else
+inline constexpr int kByteRows = 16;
+#endif
 
 template <Codes C>
 inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;

@@ -12,6 +12,13 @@
 //   CodeWords       a word of codes of each of W rows, unpacked
 //   IntegerSums     sums of products with one row of x, one sum for each of W rows
 //
+// and for x in 8 bits (matmul/integer/bytes.h):
+//
+//   kByteRows       rows of x that are multiplied by a word of codes at once
+//   kWordsOfHalves  words of codes whose products are added up in 16 bits; 1 if none are
+//   CodeBytes       a word of codes of each of W rows, as bytes
+//   ByteSums        sums of products with one row of x in bytes, one sum for each of W rows
+//
 // Instructions that multiply bytes read x as two planes of signed bytes, x = 128 high + low. AVX2
 // and AVX-512 without VNNI multiply numbers of 16 bits.
 //
@@ -35,19 +42,6 @@
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
 #endif
 
-// Defined if there are products with x in 8 bits (matmul/integer/bytes.h). The file of the
-// instruction set then has:
-//
-//   kByteRows       rows of x that are multiplied by a word of codes at once
-//   kWordsOfHalves  words of codes whose products are added up in 16 bits; 1 if none are
-//   CodeBytes       a word of codes of each of W rows, as bytes
-//   ByteSums        sums of products with one row of x in bytes, one sum for each of W rows
-//
-// AMX multiplies x of 15 bits as fast.
-#if defined(TINYLLM_INTEGERS) && !defined(TINYLLM_TILES)
-#define TINYLLM_BYTES
-#endif
-
 namespace tinyllm::TINYLLM_TIER {
 
 #if defined(TINYLLM_INTEGERS)
@@ -64,15 +58,12 @@ inline bool supports_integers(const Weights& w) {
          w.columns % (W * kCodesPerWord<4>) == 0;
 }
 
-// True if products with w round x to 8 bits.
-inline bool rounds_to_bytes([[maybe_unused]] const Weights& w) {
-#if defined(TINYLLM_BYTES) && defined(__AVX2__) && !defined(__AVX512VNNI__)
-  return w.byte_activations && supports_integers(w) && w.bits == 4;  // see avx2.h
-#elif defined(TINYLLM_BYTES)
-  return w.byte_activations && supports_integers(w);
-#else
-  return false;
+// True if products of integers with w round x to 8 bits.
+inline bool rounds_to_bytes(const Weights& w) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  if (w.bits != 4) return false;  // see avx2.h
 #endif
+  return w.byte_activations && supports_integers(w);
 }
 
 // The functions below turn 2 W numbers, vectors `a` and `b`, into W words of x. Each lane of the
