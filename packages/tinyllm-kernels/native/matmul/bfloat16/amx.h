@@ -5,10 +5,10 @@
 // four tile registers over all columns, and are then rounded once.
 //
 // Each weight is unpacked once for all tokens of a part: right before its product if there is one
-// block of tokens. If all tokens fit into the second-level cache, panels follow each other, and the
-// next panel is unpacked while all tokens are multiplied by the present one. Otherwise a group of
-// panels is unpacked to that cache, and tokens stream past it, or, if there are too few groups for
-// the threads, tokens are divided into ranges that fit.
+// block of tokens. If all tokens fit into the second-level cache, panels follow each other. With
+// few tokens the next panel is unpacked while all tokens are multiplied by the present one. If
+// tokens do not fit, a group of panels is unpacked to that cache, and tokens stream past it, or, if
+// there are too few groups for the threads, tokens are divided into ranges that fit.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +24,10 @@ inline constexpr int kPanelRows = 2 * kTileRows;
 // Bytes of x, or of the panels of a group, that stay in a second-level cache of 2 MB.
 inline constexpr int64_t kTokenBytes = 1100 << 10, kGroupBytes = 1050 << 10;
 
+// Tokens up to which the next panel is unpacked between the products of the present one. The loop of
+// products is faster without other work in it. So with more tokens a panel is unpacked before them.
+inline constexpr int64_t kTokensInTurn = 192;
+
 // Rows of w in a panel. A panel of a gated product has as many rows of `up`.
 inline int64_t rows_per_panel(const LinearTask& t) { return t.up ? kTileRows : kPanelRows; }
 
@@ -36,9 +40,13 @@ inline int64_t token_bytes(const LinearTask& t) {
 
 inline bool are_tokens_cached(const LinearTask& t) { return token_bytes(t) <= kTokenBytes; }
 
-// Panels that memory is needed for. If tokens are cached, one is multiplied and one is unpacked.
+inline bool unpacks_in_turn(const LinearTask& t) {
+  return are_tokens_cached(t) && t.part_tokens <= kTokensInTurn;
+}
+
+// Panels that memory is needed for: one that is multiplied and one that is unpacked, or a group.
 inline int64_t panels_in_memory(const LinearTask& t) {
-  if (are_tokens_cached(t)) return 2;
+  if (are_tokens_cached(t)) return unpacks_in_turn(t) ? 2 : 1;
   const int64_t panel_bytes = panel_numbers(t) * int64_t{sizeof(BFloat16)};
   const int64_t panels = ceil_div(t.part_rows, rows_per_panel(t));
   return std::max<int64_t>(std::min(kGroupBytes / panel_bytes, panels), 1);
@@ -69,8 +77,8 @@ void multiply_steps(const LinearTask& t, const LinearRange& range, BlockProduct&
   }
 }
 
-// Multiplies a part whose tokens are cached. The next panel is unpacked between the products of the
-// present one.
+// Multiplies a part of few tokens. The next panel is unpacked between the products of the present
+// one.
 template <typename Unpacker>
 void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct& block,
                      uint16_t* panels, float* memory) {
@@ -90,7 +98,7 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, BlockProduct
   }
 }
 
-// Multiplies a part by groups of panels.
+// Multiplies a part by groups of panels: by single panels if its tokens are cached.
 template <typename Unpacker>
 void multiply_groups(const LinearTask& t, const LinearRange& range, BlockProduct& block,
                      uint16_t* panels, float* memory) {
@@ -128,7 +136,7 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
   }
   with_unpacker(*t.w, [&]<typename Unpacker>() {
     const auto multiply =
-        are_tokens_cached(t) ? multiply_panels<Unpacker> : multiply_groups<Unpacker>;
+        unpacks_in_turn(t) ? multiply_panels<Unpacker> : multiply_groups<Unpacker>;
     multiply(t, range, block, panels, memory);
   });
   block.finish();
