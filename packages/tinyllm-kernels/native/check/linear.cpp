@@ -157,10 +157,6 @@ void check_linear(const Kernels& kernels, Type type) {
   if (kernels.linear_reads_rows(type)) {
     for (int N : {33, 70}) check_dense(kernels, type, N, 8192, Phase::prefill, {70});
   }
-  // More tokens than those beside whose products a matrix unit unpacks the next panel.
-  if (kernels.linear_reads_rows(type)) {
-    check_packed(kernels, type, Matrix(80, 128, 4, 64, type), Phase::prefill, {200});
-  }
   // 512 columns and rows: `row_stride` adds a gap. Formats are equal or differ.
   const Matrix plain(512, 512, 4, 64, type), equal(512, 512, 4, 64, type);
   const bool interleaves = kernels.linear_interleaved_rows(plain.w);

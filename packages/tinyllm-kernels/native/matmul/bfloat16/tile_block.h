@@ -22,14 +22,6 @@ struct NoWork {
   void step(int) {}
 };
 
-// The tiles of a panel: of all its steps, or of some steps, whose memory is used in turn.
-struct PanelTiles {
-  PanelTiles(const uint16_t* memory, int64_t steps)
-      : begin(memory), end(memory + steps * kStepNumbers) {}
-
-  const uint16_t *begin, *end;
-};
-
 // Multiplies blocks one after the other. The results of a block are rounded and stored while the
 // next block is multiplied.
 //
@@ -54,9 +46,6 @@ class BlockProduct {
         sums_(memory),
         other_sums_(sums_ + kSums),
         unused_(other_sums_ + kSums) {}
-
-  // Calls of `beside.step` in a block.
-  int64_t calls() const { return steps_ * 2; }
 
   // Multiplies `tokens` <= 32 tokens from `token` on by the panel of w from `row` on. Calls
   // `beside.step(0)` and `beside.step(1)` in each step, between products of tiles.
