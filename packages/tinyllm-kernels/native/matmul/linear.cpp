@@ -161,7 +161,7 @@ void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t 
 void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Phase phase,
                        [[maybe_unused]] const Weights& w, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
-#if !defined(TINYLLM_TILES)
+#if !defined(TINYLLM_TILES)  // `quantize_x` makes the layout of tiles
   if (rounds_to_bytes(w)) {
     const auto quantize = w.bits == 4 ? quantize_to_bytes<4> : quantize_to_bytes<8>;
     return quantize(range, w, to);

@@ -66,8 +66,6 @@ void rotate_head(const RopeTask& t, const Features& x, T* y, const float* table)
   for (int64_t i = 2 * t.pairs; i < t.dim; ++i) y[i] = from_float<T>(x[i]);
 }
 
-constexpr int64_t kTokensAhead = 2;
-
 // Prefetches some numbers.
 template <typename T>
 void prefetch(const T* from, int64_t count) {
@@ -100,7 +98,8 @@ void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
       const T* x = static_cast<const T*>(t.x) + row * t.strides[0] + token * t.strides[1];
       T* y = static_cast<T*>(t.y) + row * t.y_strides[0] + token * t.y_strides[1];
       // Tokens are some KB apart, which no hardware prefetcher follows.
-      if (n + kTokensAhead < last) prefetch(x + kTokensAhead * t.strides[1], t.dim);
+      constexpr int64_t kTokensAhead = 2;
+      if (token + kTokensAhead < t.length) prefetch(x + kTokensAhead * t.strides[1], t.dim);
       for (int64_t head = 0; head < t.heads; ++head, x += t.strides[2], y += t.y_strides[2]) {
         if (weight) {
           rotate_head(t, NormalizedHead<T>{{x, weight, inverse_rms(x, t.dim, t.eps)}}, y, table);

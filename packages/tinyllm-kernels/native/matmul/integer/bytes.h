@@ -60,7 +60,7 @@ void quantize_row_to_bytes(const float* x, int64_t token, const XRange& range, c
   const int64_t groups = w.columns / w.group;
   int8_t* words = to.integers + first * w.columns + range.first_group * w.group * tokens + 4 * index;
   for (int64_t g = range.first_group; g < range.last_group; ++g, x += w.group) {
-    const float largest = largest_magnitude(x, w.group), inverse = largest > 0 ? 127 / largest : 0;
+    const float largest = largest_magnitude(x, w.group), inverse = inverse_scale(largest, 127);
     Floats total = {};
     Ints integers = {};
     for (int i = 0; i < w.group; i += 2 * W) {

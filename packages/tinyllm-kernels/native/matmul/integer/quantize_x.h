@@ -34,7 +34,8 @@ inline float largest_magnitude(const float* x, int group) {
   return largest_lane(magnitudes);
 }
 
-inline float inverse_scale(float largest) { return largest > 0 ? 16256 / largest : 0; }
+// The factor that makes `steps` of the largest magnitude.
+inline float inverse_scale(float largest, float steps) { return largest > 0 ? steps / largest : 0; }
 
 // Quantizes W numbers. Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of
 // the sum.
@@ -46,7 +47,7 @@ inline Ints quantized(Floats x, float inverse) {
 // Returns the scale.
 template <typename Store>
 float quantize_group(const float* x, int group, Store store) {
-  const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest);
+  const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest, 16256);
   for (int i = 0; i < group; i += 2 * W) {
     store(quantized(load(x + i), inverse), quantized(load(x + i + W), inverse), i);
   }
@@ -184,7 +185,7 @@ void quantize_token(const float* x, int64_t token, const XRange& range, const We
     }
     for (int n = 0; n < count; ++n) {
       const int64_t at = first * groups + (g + n) * tokens + index;
-      const float inverse = largest[n] > 0 ? kLargest / largest[n] : 0;
+      const float inverse = inverse_scale(largest[n], kLargest);
       Ints integers = {};
       for (int i = 0; i < w.group; i += columns, row += Planes * tokens * columns) {
         for (int64_t c = 0; c < columns; c += W, x += W) {
