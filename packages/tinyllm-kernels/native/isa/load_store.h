@@ -72,15 +72,13 @@ inline Shorts to_bfloat16s(Floats v) {
   return narrow(bfloat16_bits(v));
 }
 
-// Rounds W floats to type T, as floats.
+// Rounds W floats to type T, as floats. The lower 16 bits of a NaN are zero if T is BFloat16, as
+// they are in results of numbers of 16 bits.
 template <typename T>
 Floats rounded_to(Floats v) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-#if defined(__AVX512BF16__)
-    return bit_cast<Floats>(widen(to_bfloat16s(v)) << 16);
-#else
-    return bit_cast<Floats>(bfloat16_bits(v) << 16);
-#endif
+    const Words bits = bit_cast<Words>(v);
+    return bit_cast<Floats>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
   } else if constexpr (std::is_same_v<T, Float16>) {
     return to_floats(to_float16s(v));
   } else {

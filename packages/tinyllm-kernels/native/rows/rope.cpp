@@ -1,5 +1,6 @@
 // Rotary position embedding of heads.
 #include <cmath>
+#include <utility>
 
 #include "rows/rms_norm.h"
 #include "rows/tasks.h"
@@ -88,21 +89,33 @@ void rope_table_rows(const RopeTableTask& t, int64_t first, int64_t last) {
   }
 }
 
-// Tokens `first` to `last` of B L, in row-major order.
+// Tokens `first` to `last` of B L, in row-major order. The scale of RMSNorm is computed a token
+// ahead, as in `rms_norm_rows`.
 void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
-    const T* weight = static_cast<const T*>(t.norm_weight);
-    for (int64_t n = first; n < last; ++n) {
-      const int64_t row = n / t.length, token = n % t.length;
-      const float* table = t.table + 2 * t.pairs * (t.shares_positions ? token : n);
-      const T* x = static_cast<const T*>(t.x) + row * t.strides[0] + token * t.strides[1];
-      T* y = static_cast<T*>(t.y) + row * t.y_strides[0] + token * t.y_strides[1];
-      // Tokens are some KB apart, which no hardware prefetcher follows.
-      constexpr int64_t kTokensAhead = 2;
-      if (token + kTokensAhead < t.length) prefetch(x + kTokensAhead * t.strides[1], t.dim);
-      for (int64_t head = 0; head < t.heads; ++head, x += t.strides[2], y += t.y_strides[2]) {
+    const auto* weight = static_cast<const T*>(t.norm_weight);
+    for (int64_t head = 0; head < t.heads; ++head) {
+      const auto place = [&](int64_t n, const int64_t(&strides)[3]) {
+        return n / t.length * strides[0] + n % t.length * strides[1] + head * strides[2];
+      };
+      const auto features = [&](int64_t n) {
+        return static_cast<const T*>(t.x) + place(n, t.strides);
+      };
+      const auto scale_of = [&](int64_t n) {
+        return weight && n < last ? inverse_rms(features(n), t.dim, t.eps) : 0;
+      };
+      float next_scale = scale_of(first);
+      for (int64_t n = first; n < last; ++n) {
+        const int64_t token = n % t.length;
+        const float* table = t.table + 2 * t.pairs * (t.shares_positions ? token : n);
+        const T* x = features(n);
+        T* y = static_cast<T*>(t.y) + place(n, t.y_strides);
+        // Tokens are some KB apart, which no hardware prefetcher follows.
+        constexpr int64_t kTokensAhead = 3;
+        if (token + kTokensAhead < t.length) prefetch(x + kTokensAhead * t.strides[1], t.dim);
+        const float scale = std::exchange(next_scale, scale_of(n + 1));
         if (weight) {
-          rotate_head(t, NormalizedHead<T>{{x, weight, inverse_rms(x, t.dim, t.eps)}}, y, table);
+          rotate_head(t, NormalizedHead<T>{{x, weight, scale}}, y, table);
         } else {
           rotate_head(t, PlainHead<T>{x}, y, table);
         }
