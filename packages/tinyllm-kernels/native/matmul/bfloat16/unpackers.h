@@ -1,4 +1,9 @@
-// Unpackers of panels: they write the tiles that `BlockProduct` multiplies.
+// Unpackers of panels. They write the tiles of a panel shortly before their first products, between
+// the products of other tiles: the processor computes both at once. The tiles are then in the
+// first-level cache.
+//
+// A loop of products copies an unpacker to a local variable, because the compiler assumes that tile
+// instructions change other memory.
 #pragma once
 
 #include <algorithm>
@@ -19,30 +24,39 @@ struct PanelTiles {
   uint16_t *begin, *end;
 };
 
-// Unpacks the tiles of a panel of codes shortly before their first products, between the products
-// of other tiles: the processor computes both at once. They are then in the first-level cache.
-//
-// A loop of products copies an object of this class to a local variable, because the compiler
-// assumes that tile instructions change other memory.
+// Steps that are unpacked ahead of the products, and steps whose tiles are kept for a single
+// product.
+inline constexpr int kStepsAhead = 2, kStepsKept = 4;
+
+// Steps that a panel of `steps` has memory for if each tile is multiplied once.
+inline int64_t steps_in_memory(int64_t steps) { return std::min<int64_t>(steps, kStepsKept); }
+
+// The steps of a panel that are not unpacked yet, and where the next one is written.
+struct StepsLeft {
+  StepsLeft(PanelTiles panel, int64_t count) : panel(panel), to(panel.begin), count(count) {}
+
+  [[gnu::always_inline]] void advance() {
+    to += kStepNumbers;
+    if (to == panel.end) to = panel.begin;
+    --count;
+  }
+
+  PanelTiles panel;
+  uint16_t* to;
+  int64_t count;
+};
+
+// Unpacks panels of codes of 4 and 8 bits.
 template <Codes C, typename T>
-class StepUnpacker {
-  // Steps that are unpacked ahead of the products, and steps whose tiles are kept for a single
-  // product.
-  static constexpr int kStepsAhead = 2, kStepsKept = 4;
-
+class CodeUnpacker {
  public:
-  // Steps that a panel of `steps` has memory for if each tile is multiplied once.
-  static int64_t steps_in_memory(int64_t steps) { return std::min<int64_t>(steps, kStepsKept); }
-
   // Begins a panel of two tiles of rows and unpacks its first tiles. `memory` has `unpack_floats`
   // floats for each tile. The rows of the next panel are `panel_rows` further.
-  StepUnpacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
+  CodeUnpacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
       : rows_{Rows(tiles[0], memory),
               Rows(tiles[1].rows > 0 ? tiles[1] : tiles[0], memory + unpack_floats(*tiles[0].w))},
-        panel_(panel),
-        to_(panel.begin),
+        left_(panel, tiles[0].w->columns / kStepColumns),
         next_panel_(panel_rows * tiles[0].w->columns * kBits<C> / 8),
-        steps_left_(tiles[0].w->columns / kStepColumns),
         group_steps_(tiles[0].w->group / kStepColumns) {
     begin_group();
     for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);
@@ -50,8 +64,8 @@ class StepUnpacker {
 
   // Unpacks tile 0 or 1 of the next step.
   [[gnu::always_inline]] void step(int tile) {
-    if (steps_left_ == 0) return;
-    unpack_tile(rows_[tile], to_ + tile * kTileNumbers);
+    if (left_.count == 0) return;
+    unpack_tile(rows_[tile], left_.to + tile * kTileNumbers);
     if (tile == 1) end_step();
   }
 
@@ -80,48 +94,64 @@ class StepUnpacker {
   }
 
   [[gnu::always_inline]] void end_step() {
-    to_ += kStepNumbers;
-    if (to_ == panel_.end) to_ = panel_.begin;
-    --steps_left_, --group_steps_left_;
-    if (group_steps_left_ == 0 && steps_left_ > 0) begin_group();
+    left_.advance();
+    if (--group_steps_left_ == 0 && left_.count > 0) begin_group();
   }
 
   Rows rows_[2];
-  PanelTiles panel_;
-  uint16_t* to_;
+  StepsLeft left_;
   int64_t next_panel_;  // bytes from the codes of a row to those of the same row of the next panel
-  int64_t steps_left_, group_ = 0;
+  int64_t group_ = 0;
   int group_steps_, group_steps_left_ = 0;
 };
 
-// Unpacks panels of all other formats, before their products.
+// Unpacks panels of all other formats.
 class PlainUnpacker {
  public:
-  static int64_t steps_in_memory(int64_t steps) { return steps; }
-
-  PlainUnpacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t) {
-    uint16_t* to = panel.begin;
-    for (const auto& [w, first, rows] : tiles) {
-      if (rows > 0) unpack(*w, first, rows, to, memory);
-      to += kTileNumbers;
+  // See CodeUnpacker.
+  PlainUnpacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
+      : panel_rows_(panel_rows),
+        left_(panel, (tiles[0].w->columns + kStepColumns - 1) / kStepColumns) {
+    for (int i = 0; i < 2; ++i) {
+      const auto& [w, first, rows] = tiles[i];
+      tiles_[i] = {*w, first, rows};
+      if (!w->interleaved || rows <= 0) continue;
+      tiles_[i].w = separate_rows(*w, first, first + rows, memory + i * unpack_floats(*w));
     }
+    with_format(tiles_[0].w, [&]<typename Format>() { unpack_ = unpack_plain<Format>; });
+    for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);
   }
 
-  void step(int) {}
+  void step(int tile) {
+    if (left_.count == 0) return;
+    const Tile& from = tiles_[tile];
+    if (from.rows > 0) {
+      unpack_(from.w, from.first, from.rows, panel_rows_, column_, left_.to + tile * kTileNumbers);
+    }
+    if (tile == 0) return;
+    left_.advance();
+    column_ += kStepColumns;
+  }
 
  private:
-  static void unpack(const Weights& w, int64_t first, int64_t rows, uint16_t* to, float* memory) {
-    Weights plain = w;
-    if (w.interleaved) plain = separate_rows(w, first, first + rows, memory);
-    with_format(plain, [&]<typename Format>() { unpack_plain<Format>(plain, first, rows, to); });
-  }
+  struct Tile {
+    Weights w;
+    int64_t first, rows;
+  };
+
+  Tile tiles_[2];
+  int64_t panel_rows_;
+  StepsLeft left_;
+  int column_ = 0;
+  void (*unpack_)(const Weights& w, int64_t first, int64_t rows, int64_t next_rows, int column,
+                  uint16_t* to);
 };
 
 // Calls `work.operator()<Unpacker>()` with the class that unpacks w.
 template <typename Work>
 void with_unpacker(const Weights& w, Work work) {
   if (!supports_integers(w)) return work.template operator()<PlainUnpacker>();
-  with_codes(w, [&]<Codes C, typename T>() { work.template operator()<StepUnpacker<C, T>>(); });
+  with_codes(w, [&]<Codes C, typename T>() { work.template operator()<CodeUnpacker<C, T>>(); });
 }
 
 }  // namespace tinyllm::TINYLLM_TIER

@@ -204,15 +204,20 @@ Words step_of_row(const Weights& w, int64_t n, int k) {
   return pairs;
 }
 
-// Unpacks `rows` <= 16 plain rows of w from `first` on.
+// Unpacks columns k to k + 31 of `rows` <= 16 plain rows of w from `first` on. Dense numbers of the
+// tile that is `next_rows` further come to the second-level cache meanwhile.
 template <typename Format>
-void unpack_plain(const Weights& w, int64_t first, int64_t rows, uint16_t* to) {
-  for (int k = 0; k < w.columns; k += kStepColumns, to += kStepNumbers) {
-    Words tile[kTileRows] = {};
-    for (int64_t r = 0; r < rows; ++r) tile[r] = step_of_row<Format>(w, first + r, k);
-    transpose(tile);
-    std::memcpy(to, tile, sizeof tile);
+void unpack_plain(const Weights& w, int64_t first, int64_t rows, int64_t next_rows, int k,
+                  uint16_t* to) {
+  Words tile[kTileRows] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    tile[r] = step_of_row<Format>(w, first + r, k);
+    if constexpr (!Format::kScaled) {
+      __builtin_prefetch(Format::row(w, first + r + next_rows) + k, 0, 2);
+    }
   }
+  transpose(tile);
+  std::memcpy(to, tile, sizeof tile);
 }
 
 }  // namespace tinyllm::TINYLLM_TIER
