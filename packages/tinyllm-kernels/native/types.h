@@ -20,8 +20,8 @@ enum class Type : uint8_t { float32, float16, bfloat16, uint8 };
 // Prefill or decode: the phase of a forward pass. Each phase has kernels of its own, which round
 // differently. Within a phase the bits of a row do not depend on the number of rows.
 enum class Phase : uint8_t {
-  prefill,  // rows are consecutive tokens of one sequence
-  decode,   // each row is the newest token of a sequence
+  prefill,  // rows are consecutive tokens of a prompt
+  decode,   // each row is computed as in a pass of that token alone
 };
 
 // Quantization formats, as in MLX: codes of a few bits with a scale for each group of columns.
@@ -42,6 +42,11 @@ struct Weights {
   // True if x may be rounded to 8 bits (see matmul/integer/bytes.h).
   bool byte_activations = false;
 };
+
+// Bytes of the numbers or codes of one row.
+[[gnu::always_inline]] inline int64_t row_bytes(const Weights& w) {
+  return w.mode == Mode::dense ? w.columns * size_of(w.type) : int64_t{w.columns} * w.bits / 8;
+}
 
 struct BFloat16 {
   uint16_t bits;

@@ -61,7 +61,7 @@ void check_gated(const Kernels& kernels, const Weights& gate, const Weights& up,
   constexpr Phase phase = Phase::prefill;
   const int N = gate.rows, K = gate.columns;
   const int64_t x_stride = row_stride(kernels, type, phase, K), size = size_of(type);
-  const int64_t y_stride = row_stride(kernels, type, phase, N);
+  const int64_t y_stride = N + 32;
   Array x = Array::random(type, size_t(rows) * K), padded(type, rows * x_stride);
   for (int row = 0; row < rows; ++row) {
     std::memcpy(padded.bytes.data() + row * x_stride * size, x.bytes.data() + row * K * size,
@@ -111,11 +111,16 @@ void check_bytes(const Kernels& kernels, Type type, const Matrix& matrix) {
   check_packed(kernels, type, plain, Phase::prefill, {3, 16, 38});
 }
 
-void check_dense(const Kernels& kernels, Type type, int N, int K, Phase phase,
-                 std::initializer_list<int> rows) {
-  Array matrix = Array::random(type, size_t(N) * K);
+Weights dense_weights(const Array& matrix, int N, int K, Type type) {
   Weights w{};
   w.data = matrix.bytes.data(), w.rows = N, w.columns = K, w.mode = Mode::dense, w.type = type;
+  return w;
+}
+
+void check_dense(const Kernels& kernels, Type type, int N, int K, Phase phase,
+                 std::initializer_list<int> rows) {
+  const Array matrix = Array::random(type, size_t(N) * K);
+  const Weights w = dense_weights(matrix, N, K, type);
   const std::vector<double> numbers = matrix.numbers();
   for (int count : rows) check_product(kernels, w, numbers, type, phase, count);
 }
@@ -155,16 +160,20 @@ void check_linear(const Kernels& kernels, Type type) {
   // More bytes of x than a matrix unit keeps in a cache, with too few panels of w for two threads
   // and with enough.
   if (kernels.linear_reads_rows(type)) {
-    for (int N : {33, 70}) check_dense(kernels, type, N, 8192, Phase::prefill, {70});
+    check_dense(kernels, type, 33, 8192, Phase::prefill, {110});
+    const Matrix wide(64, 8192, 4, 64, type);
+    check_product(kernels, wide.interleaved(16).w, wide.numbers(), type, Phase::prefill, 80);
   }
   // 512 columns and rows: `row_stride` adds a gap. Formats are equal or differ.
   const Matrix plain(512, 512, 4, 64, type), equal(512, 512, 4, 64, type);
   const bool interleaves = kernels.linear_interleaved_rows(plain.w);
   const Matrix gate = interleaves ? plain.interleaved(16) : plain;
   const Matrix equal_up = interleaves ? equal.interleaved(16) : equal, up(512, 512, 8, 32, type);
+  const Array dense = Array::random(type, 512 * 512);
   for (int rows : {3, 37}) {
     check_gated(kernels, gate.w, equal_up.w, type, rows);
     check_gated(kernels, gate.w, up.w, type, rows);
+    check_gated(kernels, dense_weights(dense, 512, 512, type), equal_up.w, type, rows);
     check_gated(kernels, Matrix(27, 512, 3, 32, type).w, Matrix(27, 512, Mode::mxfp4).w, type,
                 rows);
   }

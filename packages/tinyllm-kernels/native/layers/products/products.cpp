@@ -63,15 +63,14 @@ bool have_equal_formats(const Weights& a, const Weights& b) {
 void add_weights(const Kernels& kernels, const LinearTask& task, int64_t part, PrefetchList& to) {
   const Weights& w = *task.w;
   const LinearRange range = kernels.linear_part_range(task, part);
-  const auto add_rows = [&](const void* data, int64_t row_bytes) {
+  const auto add_rows = [&](const void* data, int64_t bytes) {
     if (!data) return;
-    to.add(static_cast<const char*>(data) + range.first_row * row_bytes,
-           (range.last_row - range.first_row) * row_bytes);
+    to.add(static_cast<const char*>(data) + range.first_row * bytes,
+           (range.last_row - range.first_row) * bytes);
   };
   const int64_t groups = w.group ? w.columns / w.group : 0;
   const int64_t scale_bytes = w.mode == Mode::affine ? size_of(w.type) : 1;
-  const bool is_dense = w.mode == Mode::dense;
-  add_rows(w.data, is_dense ? w.columns * size_of(w.type) : int64_t{w.columns} * w.bits / 8);
+  add_rows(w.data, row_bytes(w));
   add_rows(w.scales, groups * scale_bytes);
   add_rows(w.biases, groups * scale_bytes);
 }
@@ -147,11 +146,15 @@ class BlockCounters {
 // Computes a gated product whose two matrices have different parts, for example because their
 // formats differ.
 void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
-  multiply(kernels, {{product.x, product.gate, nullptr, nullptr, product.y},
-                     {product.x, product.up, nullptr, nullptr, product.up_scratch}});
+  const int64_t width = product.gate->rows, stride = product.y_stride ? product.y_stride : width;
+  multiply(kernels, {{product.x, product.gate, nullptr, nullptr, product.y, stride},
+                     {product.x, product.up, nullptr, nullptr, product.up_scratch, stride}});
   const SwigluTask task{product.y, product.up_scratch, product.y, product.x->type()};
-  parallel_for(product.x->rows() * product.gate->rows, 1,
-               [&](int64_t first, int64_t last) { kernels.swiglu_range(task, first, last); });
+  parallel_for(product.x->rows(), width, [&](int64_t first, int64_t last) {
+    for (int64_t m = first; m < last; ++m) {
+      kernels.swiglu_range(task, m * stride, m * stride + width);
+    }
+  });
 }
 
 }  // namespace

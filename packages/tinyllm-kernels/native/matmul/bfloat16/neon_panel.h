@@ -53,7 +53,7 @@ BFloat16Rows unpack_panel_of(const Weights& w, int64_t first, int64_t rows, floa
   for (int64_t n = 0; n < rows; ++n) {
     // Memory would be idle while this panel is multiplied, so the next panel is prefetched now.
     const auto* next = reinterpret_cast<const char*>(Format::row(w, first + rows + n));
-    for (int64_t i = 0; i < int64_t{w.columns} * w.bits / 8; i += 64) {
+    for (int64_t i = 0; i < row_bytes(w); i += 64) {
       __builtin_prefetch(next + i, 0, 2);  // to the second-level cache
     }
     round_row<Format>(w, first + n, panel + n * stride, row);
