@@ -41,6 +41,12 @@ struct StepsLeft {
     --count;
   }
 
+  // Where the tiles after the next kStepsAhead steps are written.
+  [[gnu::always_inline]] uint16_t* later() const {
+    uint16_t* tiles = to + kStepsAhead * kStepNumbers;
+    return tiles < panel.end ? tiles : tiles - (panel.end - panel.begin);
+  }
+
   PanelTiles panel;
   uint16_t* to;
   int64_t count;
@@ -56,7 +62,9 @@ class CodeUnpacker {
       : rows_{Rows(tiles[0], memory),
               Rows(tiles[1].rows > 0 ? tiles[1] : tiles[0], memory + unpack_floats(*tiles[0].w))},
         left_(panel, tiles[0].w->columns / kStepColumns),
-        next_panel_(panel_rows * tiles[0].w->columns * kBits<C> / 8),
+        next_panel_(Rows::reads_in_place(*tiles[0].w)
+                        ? panel_rows * tiles[0].w->columns * kBits<C> / 8
+                        : 0),
         group_steps_(tiles[0].w->group / kStepColumns) {
     begin_group();
     for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);
@@ -65,7 +73,7 @@ class CodeUnpacker {
   // Unpacks tile 0 or 1 of the next step.
   [[gnu::always_inline]] void step(int tile) {
     if (left_.count == 0) return;
-    unpack_tile(rows_[tile], left_.to + tile * kTileNumbers);
+    unpack_tile(rows_[tile], left_.to + tile * kTileNumbers, left_.later() + tile * kTileNumbers);
     if (tile == 1) end_step();
   }
 
@@ -79,16 +87,16 @@ class CodeUnpacker {
   }
 
   // The codes of the next panel come to the second-level cache meanwhile, and the lines that are
-  // written two steps later to the first-level cache.
-  [[gnu::always_inline]] void unpack_tile(Rows& rows, uint16_t* to) const {
+  // written `later` to the first-level cache.
+  [[gnu::always_inline]] void unpack_tile(Rows& rows, uint16_t* to, const uint16_t* later) const {
 #pragma GCC unroll 8
     for (int i = 0; i < Rows::kTileVectors; ++i) {
       rows.template prefetch<2>(next_panel_);
       rows.template prefetch<3>(kAheadOfCodes);
       rows.unpack_vector(to);
 #pragma GCC unroll 4
-      for (int p = 0; p < Rows::kVectorRows; ++p, to += kStepColumns) {
-        prefetch_to_write(to + 2 * kStepNumbers);
+      for (int p = 0; p < Rows::kVectorRows; ++p, to += kStepColumns, later += kStepColumns) {
+        prefetch_to_write(later);
       }
     }
   }

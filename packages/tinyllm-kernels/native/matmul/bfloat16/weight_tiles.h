@@ -129,10 +129,13 @@ class RowsOfCodes {
 
   RowsOfCodes() = default;
 
+  // True if the codes are not copied first.
+  static bool reads_in_place(const Weights& w) { return w.interleaved == W; }
+
   // Interleaves rows that are not. `memory` has `unpack_floats` floats.
   RowsOfCodes(const TileOfRows& tile, float* memory) {
     Weights w = *tile.w;
-    if (w.interleaved && w.interleaved != W) {
+    if (w.interleaved && !reads_in_place(w)) {
       w = separate_rows(w, tile.first, tile.first + tile.rows, memory);
       memory += separate_rows_floats(*tile.w, kTileRows);
     }
@@ -213,7 +216,10 @@ void unpack_plain(const Weights& w, int64_t first, int64_t rows, int64_t next_ro
   for (int64_t r = 0; r < rows; ++r) {
     tile[r] = step_of_row<Format>(w, first + r, k);
     if constexpr (!Format::kScaled) {
-      __builtin_prefetch(Format::row(w, first + r + next_rows) + k, 0, 2);
+      const auto* next = reinterpret_cast<const char*>(Format::row(w, first + r + next_rows) + k);
+      for (int64_t i = 0; i < int64_t{kStepColumns * sizeof(*Format::row(w, 0))}; i += 64) {
+        __builtin_prefetch(next + i, 0, 2);
+      }
     }
   }
   transpose(tile);
