@@ -43,22 +43,24 @@ WeightInput::WeightInput(const Weights& w, const std::vector<mx::array>& inputs,
   for (int i = 0; i < count; ++i) parts_.emplace_back(inputs[index++]);
 }
 
-int64_t WeightInput::clamped(int32_t expert) const {
-  const std::vector<int64_t>& shape = parts_[0].shape;
-  const int64_t last = shape.size() == 3 ? shape[0] - 1 : 0;
-  return std::min<uint32_t>(expert, static_cast<uint32_t>(last));  // a negative number is large
-}
-
-Weights WeightInput::weights(Copies& copies, int64_t expert) const {
+Weights WeightInput::weights(Copies& copies) const {
   Weights w = format_;
   const void** data[] = {&w.data, &w.scales, &w.biases};
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const Input& part = parts_[i];
-    const int64_t matrices = part.shape.size() == 3 ? part.shape[0] : 1;
-    const int64_t matrix_bytes = part.size / matrices * static_cast<int64_t>(part.itemsize);
-    *data[i] = static_cast<const char*>(contiguous_data(part, copies)) + expert * matrix_bytes;
-  }
+  for (size_t i = 0; i < parts_.size(); ++i) *data[i] = contiguous_data(parts_[i], copies);
   return w;
+}
+
+Weights WeightInput::of_expert(Weights first, int32_t expert) const {
+  const std::vector<int64_t>& shape = parts_[0].shape;
+  const int64_t matrices = shape.size() == 3 ? shape[0] : 1;
+  // A negative number is a large unsigned one.
+  const int64_t matrix = std::min<uint32_t>(expert, static_cast<uint32_t>(matrices - 1));
+  const void** data[] = {&first.data, &first.scales, &first.biases};
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const int64_t bytes = parts_[i].size / matrices * static_cast<int64_t>(parts_[i].itemsize);
+    *data[i] = static_cast<const char*>(*data[i]) + matrix * bytes;
+  }
+  return first;
 }
 
 const void* OptionalInput::data(Copies& copies) const {

@@ -39,11 +39,12 @@ class WeightInput {
   // Takes the arrays that the format of `w` has from the inputs, and advances `index` behind them.
   WeightInput(const Weights& w, const std::vector<mlx::core::array>& inputs, size_t& index);
 
-  // Clamps an expert's number to the stack: one that does not exist is read as the last expert.
-  int64_t clamped(int32_t expert) const;
+  // Returns the weight with its data. Of a stack of matrices it returns the first.
+  Weights weights(Copies& copies) const;
 
-  // Returns the weight with its data. Of a stack of matrices it returns matrix `expert`.
-  Weights weights(Copies& copies, int64_t expert = 0) const;
+  // Returns a matrix of a stack, whose first matrix `weights` has returned. A number that does not
+  // exist is read as the last one.
+  Weights of_expert(Weights first, int32_t expert) const;
 
  private:
   Weights format_;

@@ -1,9 +1,8 @@
 // Gated RMSNorm of a row.
 #pragma once
 
-#include <cmath>
-
 #include "isa/load_store.h"
+#include "rows/rms_norm.h"
 #include "rows/silu.h"
 
 namespace tinyllm::TINYLLM_TIER {
@@ -11,17 +10,9 @@ namespace tinyllm::TINYLLM_TIER {
 // y = x / sqrt(mean(x^2) + eps) * weight * silu(gate). `y` may be `x`.
 template <typename T>
 void gated_norm(const T* x, const T* gate, const T* weight, T* y, int64_t width, float eps) {
-  Floats squares = {};
+  const float scale = inverse_rms(x, width, eps);
   int64_t i = 0;
   for (; i + W <= width; i += W) {
-    const Floats v = load_as_floats(x + i);
-    squares = v * v + squares;
-  }
-  float total = sum(squares);
-  for (; i < width; ++i) total = to_float(x[i]) * to_float(x[i]) + total;
-
-  const float scale = 1 / std::sqrt(total / static_cast<float>(width) + eps);
-  for (i = 0; i + W <= width; i += W) {
     const Floats normalized = load_as_floats(x + i) * scale;
     store_floats(y + i, normalized * load_as_floats(weight + i) * silu(load_as_floats(gate + i)));
   }

@@ -8,9 +8,6 @@
 namespace tinyllm {
 namespace {
 
-// Rows of x in a tile for prefill, in every packed form.
-constexpr int64_t kRowsPerTile = 32;
-
 // Columns that a product instruction of a matrix unit multiplies.
 constexpr int64_t kStepColumns = 32;
 
@@ -54,9 +51,9 @@ void Operand::fill_rows(LinearTask& task) {
 
 const uint32_t* Operand::packed() {
   if (packed_) return packed_.get();
-  const int64_t count = (rows_ + kRowsPerTile - 1) / kRowsPerTile;
-  packed_ = aligned<uint32_t>(count * kRowsPerTile * kernels_.linear_packed_words(type_, columns_));
-  parallel_for(count, kRowsPerTile * columns_, [&](int64_t first, int64_t last) {
+  const int64_t count = (rows_ + kTokenTile - 1) / kTokenTile;
+  packed_ = aligned<uint32_t>(count * kTokenTile * kernels_.linear_packed_words(type_, columns_));
+  parallel_for(count, kTokenTile * columns_, [&](int64_t first, int64_t last) {
     kernels_.linear_pack_x(x_, type_, rows_, columns_, first, last, packed_.get());
   });
   return packed_.get();
@@ -82,7 +79,7 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
     if (form.group == w.group && form.bits == bits && form.bytes == bytes) return form;
   }
   const int64_t columns = columns_, groups = columns_ / w.group;
-  const int64_t rows_per_tile = phase_ == Phase::prefill ? kRowsPerTile : 1;
+  const int64_t rows_per_tile = phase_ == Phase::prefill ? kTokenTile : 1;
   const int64_t tiles = (rows_ + rows_per_tile - 1) / rows_per_tile;
   const int64_t capacity = tiles * rows_per_tile;  // rows
   // Kernels read whole vectors, of up to 16 floats, beyond the last group.

@@ -68,13 +68,15 @@ void run(const Kernels& kernels, const DeltaNetTask& t) {
   };
   const int64_t stride = stride_of(width);
   auto normalized = aligned<char>(t.tokens * stride * size);
-  parallel_for(t.tokens, width, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      // The kernel counts rows of `width` numbers, so row n of the result begins n gaps further.
-      char* to = normalized.get() + row * (stride - width) * size;
-      kernels.rms_norm_rows({t.x, t.norm.weight, to, width, t.norm.eps, t.type}, row, row + 1);
-    }
-  });
+  const RmsNormTask norm{.x = t.x,
+                         .weight = t.norm.weight,
+                         .y = normalized.get(),
+                         .width = width,
+                         .eps = t.norm.eps,
+                         .type = t.type,
+                         .y_stride = stride};
+  parallel_for(t.tokens, width,
+               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
 
   Operand x(kernels, normalized.get(), t.type, t.tokens, width, t.phase, stride);
   MixerTask mixer = t.mixer;

@@ -76,7 +76,7 @@ inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   const int64_t bytes = t.rows * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
   const int64_t kept = token_bytes(*t.w);
   const int64_t token_ranges = std::max<int64_t>((bytes + kept / 2) / kept, 1);
-  const int64_t panels = std::max<int64_t>(ceil_div(t.w->rows, rows_per_panel(t)), 1);
+  const int64_t panels = ceil_div(t.w->rows, rows_per_panel(t));
   const int64_t panels_of_part = ceil_div(panels, ceil_div(parts, token_ranges));
   t.part_rows = panels_of_part * rows_per_panel(t);
   const int64_t row_ranges = ceil_div(panels, panels_of_part);

@@ -189,11 +189,7 @@ inline void store_tokens(const LinearTask& t, int64_t token, int64_t tokens, int
   }
   with_type(t.type, [&]<typename T>(T*) {
     for (int64_t m = 0; m < tokens; ++m) {
-      const T* residual = static_cast<const T*>(t.residual);
-      Floats sums = load(values + m * W);
-      if (t.bias) sums += load_as_floats(static_cast<const T*>(t.bias) + first);
-      if (residual) sums += load_as_floats(residual + (token + m) * t.w->rows + first);
-      store_floats(static_cast<T*>(t.y) + (token + m) * t.y_stride + first, sums);
+      store_vector_as<T>(t, token + m, first, load(values + m * W));
     }
   });
 }

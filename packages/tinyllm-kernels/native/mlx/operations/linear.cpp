@@ -55,10 +55,11 @@ class ExpertLinear : public CpuPrimitive {
       // because it depends on the other requests of the batch.
       const Phase phase = !stated && x.shape.size() < 3 ? Phase::decode : phase_of(x, stated);
       const int32_t* expert_ids = static_cast<const int32_t*>(contiguous_data(experts, copies));
+      const Weights stack = w.weights(copies);
       for (int64_t first = 0, last; first < experts.size; first = last) {
         for (last = first + 1; last < experts.size && expert_ids[last] == expert_ids[first];)
           ++last;
-        const Weights weights = w.weights(copies, w.clamped(expert_ids[first]));
+        const Weights weights = w.of_expert(stack, expert_ids[first]);
         const int64_t row_bytes = static_cast<int64_t>(itemsize);
         Operand operand(kernels, rows + first * weights.columns * row_bytes, type, last - first,
                         weights.columns, phase);
