@@ -255,7 +255,7 @@ def run_halves(
 ) -> Float[mx.array, "B L E"]:
     """Compute a layer: native projections and MLP or MoE, and the attention of `cache` in between.
 
-    If processes share the layer, rank 0 adds bias and residual, and each half is all-reduced.
+    If processes share the layer, each half is all-reduced.
     """
     layer, phase, attention = handle.layer, batch.phase, handle.heads
     mlp = layer.mlp
@@ -267,11 +267,7 @@ def run_halves(
     joined = out.swapaxes(1, 2).flatten(2)  # B L H*D
     for gate in gates:
         joined = native.output_gate(joined, gate)
-    # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
-    is_rank_0 = attention.communicator.rank == 0
-    bias, residual = (attention.biases.o, x) if is_rank_0 else (None, None)
-    y = attention.ops.linear(joined, attention.wo, bias, residual, phase=phase)
-    h = attention.communicator.all_reduce(y)
+    h = attention.output(joined, batch, x)
     if handle.feed_forward is None:
         return mlp(layer.post_attention_norm(h), residual=h, phase=phase)
     return mlp.communicator.all_reduce(native.feed_forward(h, handle.feed_forward, phase))

@@ -43,7 +43,7 @@ from tinyllm_kernels.cpu.runs import (
 
 
 @dataclass(frozen=True)
-class Path:
+class LayerPath:
     """A choice of the implementation that computes a layer in one pass.
 
     Consecutive layers with equal paths form a run.
@@ -51,13 +51,14 @@ class Path:
     Attributes:
         kind: "dense" and "paged" compute whole layers in the extension, several in one primitive.
             "halves" computes projections and MLP or MoE natively, and calls the cache for
-            attention. "layer" calls the layer itself.
+            attention. "layer" calls the layer itself. "states" is a recurrent layer that has not
+            joined the run of an attention layer yet.
         offset: for "dense", the number of tokens in each cache of the run.
         window: for "paged", the window of each cache of the run.
         page_format: for "paged", the format of the pages: see `handles.page_format`.
     """
 
-    kind: Literal["dense", "paged", "halves", "layer"]
+    kind: Literal["dense", "paged", "halves", "layer", "states"]
     offset: int = 0
     window: int | None = None
     page_format: tuple[int, int] = (0, 0)
@@ -65,9 +66,8 @@ class Path:
 
 _LOGGER = logging.getLogger("tinyllm_kernels")
 
-HALVES, LAYER = Path("halves"), Path("layer")
-WHOLE = Path("halves")  # or a faster path, if the cache has one
-STATES = Path("dense")  # of recurrent layers alone
+HALVES, LAYER, STATES = LayerPath("halves"), LayerPath("layer"), LayerPath("states")
+STATES_ALONE = LayerPath("dense")  # a run without attention, which has no offset
 
 
 class CopyWatch:
@@ -155,8 +155,8 @@ class NativeStack:
             loan, _ = caches[0].lent
             if isinstance(loan, StackLoan) and loan.serves(x, batch, whole, caches):
                 return loan.run(x, batch, whole)
-        accepted = [input_path(x, form) for form in self._forms]
-        paths = choose_paths(batch, x.dtype, [accepted[i] for i in self._form_of_layer], caches)
+        fastest = [fastest_path(x, form) for form in self._forms]
+        paths = choose_paths(batch, x.dtype, [fastest[i] for i in self._form_of_layer], caches)
         runs = [(path, len(list(run))) for path, run in groupby(paths)]
         if whole is not None and len(runs) == 1:
             # A prompt takes so long that the objects of each layer cost nothing in comparison, and
@@ -176,7 +176,7 @@ class NativeStack:
         self,
         x: mx.array,
         batch: Batch,
-        path: Path,
+        path: LayerPath,
         first: int,
         stop: int,
         caches: Sequence[LayerCache],
@@ -206,21 +206,28 @@ class NativeStack:
         return groups
 
 
-def input_path(x: Float[mx.array, "B L E"], form: InputForm | None) -> Path:
+def fastest_path(
+    x: Float[mx.array, "B L E"], form: InputForm | None
+) -> Literal["layer", "halves", "whole"]:
     """Return the fastest path that accepts x, before the cache is known.
+
+    "whole" is "halves", or a path of whole layers if the cache has one.
 
     Args:
         x: the input of a stack.
         form: the inputs that a layer accepts; None if the extension does not know the layer.
     """
     if form is None or x.size == 0 or (x.dtype, x.shape[-1]) != (form.dtype, form.width):
-        return LAYER
-    return WHOLE if form.whole else HALVES
+        return "layer"
+    return "whole" if form.whole else "halves"
 
 
 def choose_paths(
-    batch: Batch, dtype: mx.Dtype, accepted: Sequence[Path], caches: Sequence[LayerCache]
-) -> list[Path]:
+    batch: Batch,
+    dtype: mx.Dtype,
+    fastest: Sequence[Literal["layer", "halves", "whole"]],
+    caches: Sequence[LayerCache],
+) -> list[LayerPath]:
     """Choose for each layer the fastest path that gives the result of the layer itself.
 
     If x, batch and cache do not fit together, the ops of the chosen path raise the error. The paths
@@ -230,36 +237,36 @@ def choose_paths(
     Args:
         batch: the layout of the pass.
         dtype: the dtype of the input.
-        accepted: the result of `input_path` for each layer.
+        fastest: the result of `fastest_path` for each layer.
         caches: one cache per layer.
     """
     has_pages, offset = has_page_table(batch), first_position(batch)
-    dense = HALVES if offset is None else Path("dense", offset=offset)
-    paged: dict[tuple[int | None, tuple[int, int]], Path] = {}
+    dense = HALVES if offset is None else LayerPath("dense", offset=offset)
+    paged: dict[tuple[int | None, tuple[int, int]], LayerPath] = {}
     paths = []
-    for path, cache in zip(accepted, caches, strict=True):
-        if path is not WHOLE:
-            paths.append(path)
+    for kind, cache in zip(fastest, caches, strict=True):
+        if kind != "whole":
+            paths.append(LAYER if kind == "layer" else HALVES)
         elif type(cache) in (RecurrentCache, RecurrentPool):
             paths.append(STATES)
         elif type(cache) is DenseCache and cache.offset == offset:
             paths.append(dense)
         elif has_pages and type(cache) is PagedCache and (form := page_format(cache, dtype)):
-            path_of_pages = Path("paged", window=cache.window, page_format=form)
+            path_of_pages = LayerPath("paged", window=cache.window, page_format=form)
             paths.append(paged.setdefault((cache.window, form), path_of_pages))
         else:
             paths.append(HALVES)
     return _with_states(paths)
 
 
-def _with_states(paths: Sequence[Path]) -> list[Path]:
+def _with_states(paths: Sequence[LayerPath]) -> list[LayerPath]:
     """Let recurrent layers join the run of the attention layer after them.
 
     Recurrent layers need neither positions nor pages, so every path of whole layers is theirs too.
     """
-    joined, after = [], STATES
+    joined, after = [], STATES_ALONE
     for path in reversed(paths):
-        if path is not STATES:
-            after = path if path.kind in ("dense", "paged") else STATES
-        joined.append(after if path is STATES else path)
+        if path.kind != "states":
+            after = path if path.kind in ("dense", "paged") else STATES_ALONE
+        joined.append(after if path.kind == "states" else path)
     return joined[::-1]
