@@ -103,6 +103,7 @@ class Outcome:
     name: str
     failed: bool
     seconds: float
+    processor_seconds: float
     output: str
 
 
@@ -130,7 +131,7 @@ class Runner:
     def _run(self, name: str, step: Step) -> Outcome:
         began = time.monotonic()
         if self._stopped:
-            return Outcome(name, failed=True, seconds=0.0, output="")
+            return Outcome(name, failed=True, seconds=0.0, processor_seconds=0.0, output="")
         print(f"=== {name}", flush=True)
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", step.commands],
@@ -143,9 +144,14 @@ class Runner:
             start_new_session=True,  # a group, which can be ended as one
         )
         self._running.add(process)
-        output, _ = process.communicate()
+        assert process.stdout is not None
+        with process.stdout:
+            output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         self._running.discard(process)
-        return Outcome(name, process.returncode != 0, time.monotonic() - began, output)
+        seconds, processor_seconds = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+        return Outcome(name, process.returncode != 0, seconds, processor_seconds, output)
 
     def _stop(self) -> None:
         self._stopped = True
@@ -187,7 +193,8 @@ def main() -> int:
     outcomes = []
     for outcome in Runner().run(steps, chosen.jobs):
         state = "failed" if outcome.failed else "passed"
-        print(f"\n=== {outcome.name}: {state} after {outcome.seconds:.0f} s")
+        used = f"{outcome.processor_seconds:.0f} s of processor time"
+        print(f"\n=== {outcome.name}: {state} after {outcome.seconds:.0f} s, {used}")
         print(outcome.output, flush=True)
         outcomes.append(outcome)
     failed = [outcome.name for outcome in outcomes if outcome.failed]
