@@ -1,14 +1,13 @@
-"""Measures the table of docs/cpu-kernels.md: prompts, decoding, requests, by instruction set.
+"""Measures prompts, decoding and requests of the CPU kernels, by instruction set.
 
 uv run python tools/cpu_kernels --out run.json --plot run.png            # everything
 uv run python tools/cpu_kernels --out run.json --part amx/prompt-512     # one part again
-uv run python tools/cpu_kernels --out run.json --draw --page docs/cpu-kernels.md
+uv run python tools/cpu_kernels --out run.json --draw --page docs/kernels/xeon.md
 
 Each part is a run of `bench` in a process of its own. The document is written after every part.
 `--llama avx2=FOLDER` names libraries of llama.cpp that were built for that instruction set.
 """
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +29,12 @@ class Options:
 
     out: Path = option(..., "FILE", "The JSON document. Parts that it has already are kept.")
     part: list[str] = option([], "NAME", "Only this part, as amx/engine; may be repeated.")
-    tier: list[str] = option([], "NAME", "Only this instruction set; may be repeated.")
+    tier: list[str] = option(
+        [], "NAME", "Measure and show only this instruction set; may be repeated."
+    )
     llama: list[str] = option(
         [], "TIER=FOLDER", "Libraries of llama.cpp for an instruction set; may be repeated."
     )
-    before: Path | None = option(None, "FILE", "An earlier document, for a column beside.")
     draw: bool = option(False, None, "Measure nothing.")
     scaling: float | None = option(
         None, "GBPS", "Predict more cores, for NUMA nodes that read GBPS gigabytes a second."
@@ -54,13 +54,13 @@ def main(options: Options) -> int:
     check_image(options.plot)
     document = Document.read(options.out)
     libraries = _libraries(options.llama)
-    parts = choose_parts(_cpu.tiers(), options.tier, options.part)
-    for part in () if options.draw else parts:
-        notice(part.name, "cpu_kernels")
-        document.add(part.name, measure_part(part, libraries))
-        document.write(options.out)
-    before = None if options.before is None else Document.read(options.before)
-    table = markdown_table(document, before)
+    if not options.draw:
+        for part in choose_parts(_cpu.tiers(), options.tier, options.part):
+            notice(part.name, "cpu_kernels")
+            document.add(part.name, measure_part(part, libraries))
+            document.write(options.out)
+    shown = document.of_tiers(options.tier)
+    table = markdown_table(shown)
     sys.stdout.write(table)
     if options.scaling is not None:
         sys.stdout.write(f"\n{scaling_table(document, options.scaling)}")
@@ -69,7 +69,7 @@ def main(options: Options) -> int:
     if options.plot is not None:
         from plot.cpu_kernels import figure_of_kernels  # takes 0.3 s, and only --plot needs it
 
-        figure_of_kernels(json.loads(options.out.read_text())).savefig(options.plot, dpi=120)
+        figure_of_kernels({"parts": shown.parts}).savefig(options.plot, dpi=120)
     return 0
 
 

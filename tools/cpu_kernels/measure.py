@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cpu_kernels.parts import Part
-from tinyllm_bench.errors import BenchError
+from tinyllm_bench.errors import BenchError, UsageError
 
 FORMAT = "tinyllm-cpu-kernels/1"
 
@@ -28,6 +28,28 @@ class Document:
     def read(cls, path: Path) -> "Document":
         """Read a document, which is empty if there is no file."""
         return cls(json.loads(path.read_text())["parts"] if path.exists() else {})
+
+    def tiers(self) -> list[str]:
+        """Return the instruction sets of the parts."""
+        return list(dict.fromkeys(name.split("/")[0] for name in self.parts))
+
+    def of_tiers(self, tiers: Sequence[str]) -> "Document":
+        """Return the parts of some instruction sets, or of all if `tiers` is empty.
+
+        Raises:
+            UsageError: if an instruction set has no parts.
+        """
+        for tier in tiers:
+            if tier not in self.tiers():
+                known = ", ".join(self.tiers())
+                raise UsageError(f"--tier: expected one of {known}, got {tier}")
+        return Document(
+            {
+                name: part
+                for name, part in self.parts.items()
+                if not tiers or name.split("/")[0] in tiers
+            }
+        )
 
     def add(self, name: str, part: dict[str, Any]) -> None:
         """Add a part, or replace it."""

@@ -11,7 +11,7 @@ from tinyllm_bench.report.tables import number
 CORES = (1, 2, 4, 8, 16, 32, 64)
 NODE_CORES = 32  # cores of a NUMA node
 CLOCK = 0.75  # clock of a core while all cores of a processor use AMX, by that of a single core
-_BARRIERS = 6 * 28  # of a token of Qwen3-0.6B, and of a prompt
+_BARRIERS = 6 * 28  # of a token of Qwen3-0.6B; a prompt has one more in a layer
 _BARRIER = 0.15e-6  # seconds that a barrier takes longer for twice the cores of a node
 _CROSSING = 0.5e-6  # seconds that a barrier takes longer between two nodes
 

@@ -1,4 +1,4 @@
-"""The table of docs/cpu-kernels.md."""
+"""The tables of speeds: one for each instruction set, as on docs/kernels/xeon.md."""
 
 import statistics
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tinyllm_bench.report.tables import number, percent
 OURS, BYTES, LLAMA, OPENVINO = "cpu", "cpu-int8", "llama.cpp", "openvino"
 BEGIN, END = "<!-- begin: tools/cpu_kernels -->\n", "<!-- end: tools/cpu_kernels -->\n"
 
-_COLUMNS = ("case", "before", "now", "llama.cpp", "times", "OpenVINO", "times", "of read")
+_COLUMNS = ("case", "tinyllm", "llama.cpp", "times", "OpenVINO", "times", "of read")
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,9 @@ CASES = (
 )
 
 
-def markdown_table(document: Document, before: Document | None = None) -> str:
+def markdown_table(document: Document) -> str:
     """Return the tables of all instruction sets, in tokens per second."""
-    tiers = dict.fromkeys(name.split("/")[0] for name in document.parts)
-    return "\n".join(_tier_table(tier, document, before or Document()) for tier in tiers)
+    return "\n".join(_tier_table(tier, document) for tier in document.tiers())
 
 
 def updated_page(page: str, table: str) -> str:
@@ -99,44 +98,35 @@ def long_prompt_speed(part: Mapping[str, Any] | None) -> float | None:
     return found["prompt_tokens"] / found["prompt_seconds"] if found else None
 
 
-def _tier_table(tier: str, document: Document, before: Document) -> str:
+def _tier_table(tier: str, document: Document) -> str:
     lines = [f"| {tier}: {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
     for case in CASES:
-        part = document.parts.get(f"{tier}/{case.part}")
-        now = speeds(part, case.regime)
-        old = speeds(before.parts.get(f"{tier}/{case.part}"), case.regime)
-        for name in (name for name in (OURS, BYTES) if name in now):
-            ours = now[name]
-            label = case.label if name == OURS else f"{case.label}, `{name}`"
-            cells = [label, _speed(old.get(name)), _speed(ours)]
+        found = speeds(document.parts.get(f"{tier}/{case.part}"), case.regime)
+        for name in (name for name in (OURS, BYTES) if name in found):
+            ours = found[name]
+            cells = [case.label if name == OURS else f"{case.label}, `{name}`", _speed(ours)]
             for peer in (LLAMA, OPENVINO):
-                theirs = now.get(peer)
+                theirs = found.get(peer)
                 cells += [_speed(theirs), number(ours["speed"] / theirs["speed"]) if theirs else ""]
             cells.append(percent(ours["of_read"]) if _is_read(case) else "")
             lines.append(f"| {' | '.join(cells)} |")
     for engine, label in (("engine", "engine"), ("engine-int8", f"engine, `{BYTES}`")):
-        name = f"{tier}/{engine}"
-        lines += _engine_rows(label, document.parts.get(name), before.parts.get(name))
+        lines += _engine_rows(label, document.parts.get(f"{tier}/{engine}"))
     return "\n".join(lines) + "\n"
 
 
-def _engine_rows(
-    engine: str, part: Mapping[str, Any] | None, before: Mapping[str, Any] | None
-) -> list[str]:
+def _engine_rows(engine: str, part: Mapping[str, Any] | None) -> list[str]:
     """Return a row for each number of requests, and for a long prompt beside other requests."""
-    now, old = requests_speeds(part), requests_speeds(before)
+    rates = requests_speeds(part)
     rows = []
-    for requests, rate in now.items():
-        times = f" ({rate / now[1]:.2f} times one)" if requests > 1 and 1 in now else ""
-        earlier = old.get(requests)
-        cells = (number(earlier) if earlier else "", number(rate) + times)
+    for requests, rate in rates.items():
+        times = f" ({rate / rates[1]:.2f} times one)" if requests > 1 and 1 in rates else ""
         label = f"{engine}: {requests} request{'s' * (requests > 1)}"
-        rows.append(f"| {label} | {cells[0]} | {cells[1]} | | | | | |")
-    alone, earlier = long_prompt_speed(part), long_prompt_speed(before)
+        rows.append(f"| {label} | {number(rate)}{times} | | | | | |")
+    alone = long_prompt_speed(part)
     if alone is not None:
-        cells = (number(earlier) if earlier else "", number(alone))
         label = f"{engine}: prompt of 4,096 beside other requests"
-        rows.append(f"| {label} | {cells[0]} | {cells[1]} | | | | | |")
+        rows.append(f"| {label} | {number(alone)} | | | | | |")
     return rows
 
 

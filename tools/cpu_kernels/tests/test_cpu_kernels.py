@@ -82,14 +82,21 @@ def test_the_table_has_ratios_and_adds_processes() -> None:
             "amx/engine-int8": engine_part(),
         }
     )
-    before = Document({"amx/prompt-512": model_part(("cpu", 10.0))})
-    rows = markdown_table(document, before).splitlines()
-    assert "| prompt of 512 | 20.0 | 60.0 | 40.0 | 1.50 | 30.0 | 2.00 |  |" in rows
-    assert "| prompt of 512, `cpu-int8` |  | 100 | 40.0 | 2.50 | 30.0 | 3.33 |  |" in rows
-    assert "| decode, empty cache | 20.0 | 60.0 | 40.0 | 1.50 | 30.0 | 2.00 | 50% |" in rows
-    assert "| engine: 8 requests |  | 50.0 (3.33 times one) | | | | | |" in rows
-    assert "| engine, `cpu-int8`: 8 requests |  | 50.0 (3.33 times one) | | | | | |" in rows
-    assert "| engine: prompt of 4,096 beside other requests |  | 1,024 | | | | | |" in rows
+    rows = markdown_table(document).splitlines()
+    assert "| prompt of 512 | 60.0 | 40.0 | 1.50 | 30.0 | 2.00 |  |" in rows
+    assert "| prompt of 512, `cpu-int8` | 100 | 40.0 | 2.50 | 30.0 | 3.33 |  |" in rows
+    assert "| decode, empty cache | 60.0 | 40.0 | 1.50 | 30.0 | 2.00 | 50% |" in rows
+    assert "| engine: 8 requests | 50.0 (3.33 times one) | | | | | |" in rows
+    assert "| engine, `cpu-int8`: 8 requests | 50.0 (3.33 times one) | | | | | |" in rows
+    assert "| engine: prompt of 4,096 beside other requests | 1,024 | | | | | |" in rows
+
+
+def test_a_table_has_the_chosen_instruction_sets() -> None:
+    document = Document({"amx/engine": engine_part(), "avx2/engine": engine_part()})
+    assert document.of_tiers([]) == document
+    assert document.of_tiers(["avx2"]).tiers() == ["avx2"]
+    with pytest.raises(UsageError, match="--tier: expected one of amx, avx2, got neon"):
+        document.of_tiers(["neon"])
 
 
 def test_the_table_replaces_the_one_between_the_marks() -> None:
@@ -99,24 +106,33 @@ def test_the_table_replaces_the_one_between_the_marks() -> None:
         updated_page("text", "new")
 
 
-def test_the_table_of_the_docs_is_that_of_the_measured_document() -> None:
-    measured, before = (
-        Document.read(DOCS / "measured" / f"{name}.json")
-        for name in ("cpu-kernels", "cpu-kernels-before")
-    )
-    page = (DOCS / "cpu-kernels.md").read_text()
-    assert updated_page(page, markdown_table(measured, before)) == page
-    assert "| prompt of 512 |" in page
-    for machine in ("zen4", "zen3"):
-        page = (DOCS / "kernels" / f"{machine}.md").read_text()
-        measured = Document.read(DOCS / "measured" / f"cpu-kernels-{machine}.json")
-        assert updated_page(page, markdown_table(measured)) == page
+@pytest.mark.parametrize(
+    ("page", "document", "tiers"),
+    [
+        ("xeon", "cpu-kernels", ["amx", "avx512vnni"]),
+        ("xeon5", "cpu-kernels-xeon5", []),
+        ("zen4", "cpu-kernels-zen4", []),
+        ("zen3", "cpu-kernels-zen3", []),
+    ],
+)
+def test_the_tables_of_the_docs_are_those_of_the_measured_documents(
+    page: str, document: str, tiers: list[str]
+) -> None:
+    text = (DOCS / "kernels" / f"{page}.md").read_text()
+    measured = Document.read(DOCS / "measured" / f"{document}.json").of_tiers(tiers)
+    assert updated_page(text, markdown_table(measured)) == text
+    assert "| prompt of 512 |" in text
+
+
+def test_the_prediction_of_the_docs_is_that_of_the_measured_document() -> None:
+    measured = Document.read(DOCS / "measured" / "cpu-kernels.json")
+    assert scaling_table(measured, 245.0) in (DOCS / "kernels" / "scaling.md").read_text()
 
 
 def test_a_first_call_is_marked() -> None:
     part = model_part(("cpu", 30.0))
     part["documents"][1]["results"][0]["cold"] = True
-    assert "| prompt of 512 |  | 60.0 † |" in markdown_table(Document({"amx/prompt-512": part}))
+    assert "| prompt of 512 | 60.0 † |" in markdown_table(Document({"amx/prompt-512": part}))
 
 
 def test_every_tier_with_a_model_is_a_panel(tmp_path: Path) -> None:

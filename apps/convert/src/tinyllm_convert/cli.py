@@ -101,9 +101,9 @@ def convert(
 ) -> int:
     """Write a checkpoint for MLX, quantized if --bits or --mode is given.
 
-    Reads Qwen2, Qwen2.5, Qwen3, Qwen3-MoE and Qwen3.5 checkpoints as published on Hugging Face, one
-    tensor at a time. The target appears when it is complete, or never. Exit codes: 0; 2 for usage;
-    130 after Ctrl-C; 1 otherwise.
+    Reads checkpoints of Qwen2 to Qwen3.6, dense or MoE, as published on Hugging Face, one tensor at
+    a time. The target appears when it is complete, or never. Exit codes: 0; 2 for usage; 130 after
+    Ctrl-C; 1 otherwise.
     """
     if version:
         from importlib.metadata import version as version_of  # imported here: takes 20 ms
